@@ -1,0 +1,26 @@
+//! The numbers that name things. Each is its own type so that none can stand for another.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A process of the world, counted from zero over all hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Rank(pub u32);
+
+impl Rank {
+    /// The rank as an index into a table that has one entry per rank.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}", self.0)
+    }
+}
+
+/// One forming of the world; the next forming has the next number, and nothing outlives its epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Epoch(pub u64);

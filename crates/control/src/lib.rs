@@ -1,0 +1,19 @@
+//! Identities, messages and decisions: everything that can be said about a job without doing it.
+//!
+//! This crate performs no I/O, reads no clock and no environment, and holds no unsafe code. What
+//! happens here is a function of what is passed in, so that every decision can be tested alone.
+#![forbid(unsafe_code)]
+
+mod dtype;
+mod ids;
+pub mod negotiate;
+pub mod rendezvous;
+pub mod settings;
+pub mod verdict;
+pub mod wire;
+
+pub use dtype::{DType, ReduceOp};
+pub use ids::{Epoch, Rank};
+
+/// Horovod's API level with Ronde's own version as the local part.
+pub const VERSION: &str = concat!("0.28.1+ronde.", env!("CARGO_PKG_VERSION"));

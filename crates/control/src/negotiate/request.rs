@@ -1,0 +1,253 @@
+//! What a rank wants done with a tensor, and whether two ranks want the same.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DType, Rank, ReduceOp};
+
+/// The collective and its parameters.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Kind {
+    /// Combine the tensors of all ranks, element by element.
+    Allreduce {
+        /// How two elements become one.
+        op: ReduceOp,
+        /// A factor before the reduction.
+        prescale: f64,
+        /// A factor behind it; an average has 1/size here.
+        postscale: f64,
+    },
+    /// Put the tensors of all ranks one behind the other along the first dimension.
+    Allgather,
+    /// Give everybody the tensor of one rank.
+    Broadcast {
+        /// Whose.
+        root: Rank,
+    },
+    /// Wait for everybody.
+    Barrier,
+}
+
+impl Kind {
+    /// The collective's name in messages, as Horovod writes it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Allreduce { .. } => "ALLREDUCE",
+            Kind::Allgather => "ALLGATHER",
+            Kind::Broadcast { .. } => "BROADCAST",
+            Kind::Barrier => "BARRIER",
+        }
+    }
+}
+
+/// One tensor, or several that go together, and what is to be done with it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// What the ranks match it by.
+    pub name: String,
+    /// What to do.
+    pub kind: Kind,
+    /// The type of the elements, of all tensors of a group.
+    pub dtype: DType,
+    /// The shape of each tensor of the group; one for a single tensor.
+    pub shapes: Vec<Vec<u64>>,
+}
+
+impl Request {
+    /// What is wrong with gathering tensors that have no first dimension.
+    pub const SCALAR_GATHER: &str = "Process-set rank zero tried to ALLGATHER a rank-zero tensor: give it a first dimension, \
+         for example with `reshape(1)`.";
+
+    /// Elements over all tensors of the group.
+    pub fn elements(&self) -> u64 {
+        self.shapes.iter().map(|shape| shape.iter().product::<u64>()).sum()
+    }
+
+    /// Bytes over all tensors of the group.
+    pub fn bytes(&self) -> u64 {
+        self.elements() * self.dtype.size() as u64
+    }
+
+    /// Whether the name is one of a kind, made from a counter because the user gave none; such a
+    /// tensor never comes again, so it gets no number.
+    pub fn is_anonymous(&self) -> bool {
+        self.name.contains(".noname.")
+    }
+
+    /// The part of the shape in which ranks may differ: the first dimension of a gathering.
+    pub(super) fn rows(&self) -> Option<u64> {
+        match (&self.kind, self.shapes.as_slice()) {
+            (Kind::Allgather, [shape]) => shape.first().copied(),
+            _ => None,
+        }
+    }
+
+    /// Why this request cannot run on any ranks, even if all of them want the same.
+    pub(super) fn impossible(&self) -> Option<&'static str> {
+        let scalar = self.kind == Kind::Allgather && self.shapes.iter().any(Vec::is_empty);
+        scalar.then_some(Request::SCALAR_GATHER)
+    }
+
+    /// Why this request of `rank` cannot run together with `other` of `other_rank`, if it cannot.
+    pub(super) fn mismatch(&self, rank: Rank, other: &Request, other_rank: Rank) -> Option<String> {
+        let problem = self.difference(other)?;
+        Some(format!("{problem} (tensor `{}`: {other_rank} against {rank})", self.name))
+    }
+
+    fn difference(&self, other: &Request) -> Option<String> {
+        let (kind, was) = (self.kind.name(), other.kind.name());
+        if kind != was {
+            return Some(format!(
+                "Mismatched operations: One rank did an {was}, but another rank did an {kind}."
+            ));
+        }
+        if self.dtype != other.dtype {
+            return Some(format!(
+                "Mismatched data types: One rank had type {}, but another rank had type {}.",
+                other.dtype, self.dtype
+            ));
+        }
+        self.kind_difference(other).or_else(|| self.shape_difference(other))
+    }
+
+    fn kind_difference(&self, other: &Request) -> Option<String> {
+        match (&self.kind, &other.kind) {
+            (
+                Kind::Allreduce { op, prescale, postscale },
+                Kind::Allreduce { op: op2, prescale: pre2, postscale: post2 },
+            ) => {
+                if op != op2 {
+                    return Some(format!(
+                        "Mismatched reduction operation: One rank used {op2}, but another rank \
+                         used {op}."
+                    ));
+                }
+                let same =
+                    prescale.to_bits() == pre2.to_bits() && postscale.to_bits() == post2.to_bits();
+                (!same).then(|| {
+                    format!(
+                        "Mismatched prescale and/or postscale factors: One rank used ({pre2}, \
+                         {post2}), but another rank used ({prescale}, {postscale})."
+                    )
+                })
+            }
+            (Kind::Broadcast { root }, Kind::Broadcast { root: root2 }) => {
+                (root != root2).then(|| {
+                    format!(
+                        "Mismatched BROADCAST root ranks: One rank specified root rank {}, but \
+                     another rank specified root rank {}.",
+                        root2.0, root.0
+                    )
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn shape_difference(&self, other: &Request) -> Option<String> {
+        if self.shapes.len() != other.shapes.len() {
+            return Some(format!(
+                "Mismatched {} group sizes: One rank sent {} tensors, but another rank sent {}.",
+                self.kind.name(),
+                other.shapes.len(),
+                self.shapes.len()
+            ));
+        }
+        let mut pairs = self.shapes.iter().zip(&other.shapes);
+        if self.kind == Kind::Allgather {
+            return pairs.find_map(|(shape, was)| gather_difference(shape, was));
+        }
+        let (shape, was) = pairs.find(|(shape, was)| shape != was)?;
+        Some(format!(
+            "Mismatched {} tensor shapes: One rank sent a tensor of shape {was:?}, but another \
+             rank sent a tensor of shape {shape:?}.",
+            self.kind.name()
+        ))
+    }
+}
+
+fn gather_difference(shape: &[u64], was: &[u64]) -> Option<String> {
+    if shape.len() != was.len() {
+        return Some(format!(
+            "Mismatched ALLGATHER tensor shapes: One rank sent a tensor of rank {}, but another \
+             rank sent a tensor of rank {}.",
+            was.len(),
+            shape.len()
+        ));
+    }
+    let dimension = (1..shape.len()).find(|&d| shape[d] != was[d])?;
+    Some(format!(
+        "Mismatched ALLGATHER tensor shapes: One rank sent a tensor with dimension {dimension} \
+         equal to {}, but another rank sent a tensor with dimension {dimension} equal to {}.",
+        was[dimension], shape[dimension]
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reduce(shape: &[u64]) -> Request {
+        Request {
+            name: "x".into(),
+            kind: Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 0.5 },
+            dtype: DType::F32,
+            shapes: vec![shape.to_vec()],
+        }
+    }
+
+    #[test]
+    fn each_difference_is_named_with_both_ranks() {
+        let base = reduce(&[2, 3]);
+        let with = |change: &dyn Fn(&mut Request)| {
+            let mut other = base.clone();
+            change(&mut other);
+            other
+        };
+        let cases: Vec<(Request, &str)> = vec![
+            (
+                with(&|r| r.kind = Kind::Barrier),
+                "One rank did an ALLREDUCE, but another rank did an BARRIER",
+            ),
+            (
+                with(&|r| r.dtype = DType::BF16),
+                "One rank had type float32, but another rank had type bfloat16",
+            ),
+            (
+                with(&|r| r.shapes = vec![vec![3, 2]]),
+                "shape [2, 3], but another rank sent a tensor of shape [3, 2]",
+            ),
+            (with(&|r| r.shapes.push(vec![1])), "sent 1 tensors, but another rank sent 2"),
+            (
+                with(&|r| {
+                    r.kind = Kind::Allreduce { op: ReduceOp::Max, prescale: 1.0, postscale: 0.5 }
+                }),
+                "One rank used SUM, but another rank used MAX",
+            ),
+            (
+                with(&|r| {
+                    r.kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 2.0, postscale: 0.5 }
+                }),
+                "Mismatched prescale and/or postscale factors",
+            ),
+        ];
+        for (other, expected) in cases {
+            let text = other.mismatch(Rank(3), &base, Rank(0)).unwrap();
+            assert!(text.contains(expected), "{text}");
+            assert!(text.contains("rank 0 against rank 3"), "{text}");
+        }
+        assert_eq!(base.mismatch(Rank(1), &base.clone(), Rank(0)), None);
+    }
+
+    #[test]
+    fn a_gathering_may_differ_in_its_first_dimension_only() {
+        let gather = |shape: &[u64]| Request { kind: Kind::Allgather, ..reduce(shape) };
+        assert_eq!(gather(&[2, 3]).difference(&gather(&[5, 3])), None);
+        assert!(
+            gather(&[2, 4])
+                .difference(&gather(&[2, 3]))
+                .unwrap()
+                .contains("dimension 1 equal to 3")
+        );
+        assert!(gather(&[2]).difference(&gather(&[2, 3])).unwrap().contains("of rank 2"));
+    }
+}

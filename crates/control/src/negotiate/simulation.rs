@@ -1,0 +1,234 @@
+//! Whole worlds of members and a coordinator, with messages delivered in every order that a real
+//! network could deliver them in.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{DType, ReduceOp};
+
+struct World {
+    coordinator: Coordinator,
+    members: Vec<Member>,
+    up: Vec<VecDeque<MemberToCoordinator>>,
+    down: Vec<VecDeque<CoordinatorToMember>>,
+    ran: Vec<Vec<Vec<String>>>,
+    failed: Vec<Vec<(String, String)>>,
+}
+
+impl World {
+    fn new(size: usize, threshold: u64, capacity: usize) -> World {
+        World {
+            coordinator: Coordinator::new(size, threshold, capacity),
+            members: (0..size).map(|_| Member::default()).collect(),
+            up: vec![VecDeque::new(); size],
+            down: vec![VecDeque::new(); size],
+            ran: vec![Vec::new(); size],
+            failed: vec![Vec::new(); size],
+        }
+    }
+
+    fn submit(&mut self, rank: usize, request: Request) {
+        let message = self.members[rank].submit(request).unwrap();
+        self.up[rank].push_back(message);
+    }
+
+    fn deliver_up(&mut self, rank: usize) {
+        if let Some(message) = self.up[rank].pop_front() {
+            self.coordinator.on(Rank(rank as u32), message, Duration::ZERO);
+        }
+        self.post();
+    }
+
+    fn release(&mut self) {
+        self.coordinator.release();
+        self.post();
+    }
+
+    fn post(&mut self) {
+        for message in self.coordinator.take_messages() {
+            self.down.iter_mut().for_each(|queue| queue.push_back(message.clone()));
+        }
+    }
+
+    fn deliver_down(&mut self, rank: usize) {
+        let Some(message) = self.down[rank].pop_front() else { return };
+        match self.members[rank].on(message) {
+            Some(MemberEvent::Run(bucket)) => {
+                self.ran[rank].push(bucket.into_iter().map(|work| work.request.name).collect());
+            }
+            Some(MemberEvent::Fail { name, error }) => self.failed[rank].push((name, error)),
+            Some(MemberEvent::Send(message)) => self.up[rank].push_back(message),
+            Some(MemberEvent::Nonsense(text)) => panic!("rank {rank}: {text}"),
+            Some(MemberEvent::Left { .. } | MemberEvent::Stalled { .. }) | None => {}
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..1000 {
+            for rank in 0..self.members.len() {
+                while !self.up[rank].is_empty() {
+                    self.deliver_up(rank);
+                }
+            }
+            while self.coordinator.has_ready() {
+                self.release();
+            }
+            for rank in 0..self.members.len() {
+                while !self.down[rank].is_empty() {
+                    self.deliver_down(rank);
+                }
+            }
+        }
+        assert!(self.up.iter().all(VecDeque::is_empty), "messages go round for ever");
+    }
+}
+
+fn sum(name: &str, length: u64) -> Request {
+    let kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
+    Request { name: name.into(), kind, dtype: DType::F32, shapes: vec![vec![length]] }
+}
+
+fn gather(name: &str, rows: u64) -> Request {
+    let shapes = vec![vec![rows, 2]];
+    Request { name: name.into(), kind: Kind::Allgather, dtype: DType::F32, shapes }
+}
+
+#[test]
+fn what_gathers_while_a_bucket_is_on_the_wire_travels_together() {
+    let mut world = World::new(2, 1 << 20, 16);
+    for name in ["a", "b", "c"] {
+        (0..2).for_each(|rank| world.submit(rank, sum(name, 4)));
+    }
+    world.settle();
+    assert_eq!(world.ran[0], [["a", "b", "c"]]);
+    assert_eq!(world.ran[1], world.ran[0]);
+}
+
+#[test]
+fn a_bucket_holds_no_more_than_the_threshold() {
+    let mut world = World::new(2, 32, 16);
+    for name in ["a", "b", "c"] {
+        (0..2).for_each(|rank| world.submit(rank, sum(name, 4)));
+    }
+    world.settle();
+    assert_eq!(world.ran[0], [vec!["a", "b"], vec!["c"]]);
+}
+
+#[test]
+fn a_description_travels_once() {
+    let mut world = World::new(2, 0, 16);
+    for round in 0..3 {
+        for rank in 0..2 {
+            world.submit(rank, sum("a", 4));
+            let known = matches!(world.up[rank][0], MemberToCoordinator::Known(_));
+            assert_eq!(known, round > 0);
+        }
+        world.settle();
+    }
+    assert_eq!(world.ran[1].len(), 3);
+}
+
+#[test]
+fn a_gathering_tells_everybody_the_rows_of_everybody_even_by_number() {
+    let mut world = World::new(3, 0, 16);
+    for (round, rows) in [[1, 2, 3], [1, 2, 3], [1, 5, 3]].into_iter().enumerate() {
+        for (rank, rows) in rows.into_iter().enumerate() {
+            world.submit(rank, gather("g", rows));
+        }
+        (0..3).for_each(|rank| world.deliver_up(rank));
+        world.release();
+        let messages: Vec<_> = world.down[2].drain(..).collect();
+        let events: Vec<_> =
+            messages.iter().filter_map(|m| world.members[2].on(m.clone())).collect();
+        let [MemberEvent::Run(bucket)] = events.as_slice() else { panic!("{events:?}") };
+        assert_eq!(bucket[0].rows, rows, "round {round}");
+        (0..2).for_each(|rank| {
+            while !world.down[rank].is_empty() {
+                world.deliver_down(rank);
+            }
+        });
+    }
+}
+
+#[test]
+fn ranks_that_differ_fail_that_tensor_everywhere_and_nothing_else() {
+    let mut world = World::new(3, 1 << 20, 16);
+    (0..3).for_each(|rank| world.submit(rank, sum("bad", 4 + rank as u64 / 2)));
+    (0..3).for_each(|rank| world.submit(rank, sum("good", 4)));
+    world.settle();
+    for rank in 0..3 {
+        assert_eq!(world.ran[rank], [["good"]]);
+        assert!(world.failed[rank][0].1.contains("rank 0 against rank 2"), "{:?}", world.failed);
+    }
+}
+
+#[test]
+fn nothing_is_released_after_somebody_has_left() {
+    let mut world = World::new(2, 1 << 20, 16);
+    world.submit(0, sum("a", 4));
+    world.up[1].push_back(MemberToCoordinator::Leave { reason: Some("ValueError: x".into()) });
+    world.settle();
+    world.submit(0, sum("b", 4));
+    world.settle();
+    assert!(world.ran.iter().all(Vec::is_empty));
+    assert_eq!(world.failed[0][0].0, "b");
+}
+
+#[test]
+fn the_late_are_named() {
+    let mut coordinator = Coordinator::new(4, 0, 0);
+    let second = Duration::from_secs(1);
+    coordinator.on(Rank(1), MemberToCoordinator::Announce(sum("a", 1)), second);
+    coordinator.on(Rank(3), MemberToCoordinator::Announce(sum("a", 1)), 2 * second);
+    assert_eq!(coordinator.stalls(Duration::ZERO), []);
+    let stall = Stall { name: "a".into(), since: second, missing: vec![Rank(0), Rank(2)] };
+    assert_eq!(coordinator.stalls(second), [stall]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    /// Whatever the order of submission, delivery and release, and however small the memory for
+    /// numbers: every rank runs the same buckets in the same order, and every tensor once per round.
+    #[test]
+    fn all_ranks_run_the_same_in_the_same_order(
+        size in 1usize..5,
+        capacity in 0usize..5,
+        threshold in prop_oneof![Just(0u64), Just(40), Just(1 << 20)],
+        choices in proptest::collection::vec(any::<u32>(), 50..400),
+    ) {
+        let names = ["a", "b", "c", "d", "e.noname.1"];
+        let mut world = World::new(size, threshold, capacity);
+        let mut rounds = vec![HashMap::new(); size];
+        for choice in choices {
+            let rank = (choice >> 8) as usize % size;
+            match choice % 4 {
+                0 => {
+                    let name = names[(choice >> 16) as usize % names.len()];
+                    let round: &mut u64 = rounds[rank].entry(name).or_default();
+                    // The length changes with the round now and then, on all ranks alike.
+                    let request = sum(name, 1 + *round / 3);
+                    if !world.members[rank].pending().any(|pending| pending == name) {
+                        *round += 1;
+                        world.submit(rank, request);
+                    }
+                }
+                1 => world.deliver_up(rank),
+                2 => world.deliver_down(rank),
+                _ => world.release(),
+            }
+        }
+        world.settle();
+        for rank in 0..size {
+            prop_assert_eq!(&world.ran[rank], &world.ran[0]);
+            prop_assert!(world.failed[rank].is_empty());
+            for name in names {
+                let ran = world.ran[rank].iter().flatten().filter(|ran| *ran == name).count() as u64;
+                let fewest = rounds.iter().map(|r| r.get(name).copied().unwrap_or(0)).min().unwrap();
+                prop_assert_eq!(ran, fewest, "{} on rank {}", name, rank);
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! The settings of a rank: one table with name, default and meaning, and their parsed form.
+//!
+//! Names that Horovod has are Horovod's; new ones start with `RONDE_`. The reference page
+//! `docs/reference/settings.md` is made from [`TABLE`], and a test keeps the two equal. Parsing takes
+//! a look-up function, so that nothing here reads the environment, and reports all mistakes at once.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::Rank;
+use crate::wire::JobKey;
+
+/// One line of the table.
+pub struct Setting {
+    /// The environment variable.
+    pub name: &'static str,
+    /// What holds when it is not set.
+    pub default: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+const fn setting(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
+    Setting { name, default, meaning }
+}
+
+/// Everything a user may set.
+pub const TABLE: &[Setting] = &[
+    setting(
+        "HOROVOD_FUSION_THRESHOLD",
+        "134217728",
+        "Bytes that one fused bucket may hold; 0 turns fusion off.",
+    ),
+    setting(
+        "HOROVOD_CACHE_CAPACITY",
+        "1024",
+        "Tensors whose description travels once and then as a number; 0 turns it off.",
+    ),
+    setting("HOROVOD_STALL_CHECK_DISABLE", "0", "1 turns the reports about late ranks off."),
+    setting(
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        "60",
+        "After how long a tensor that some rank never submits is reported.",
+    ),
+    setting(
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        "0",
+        "After how long such a stall ends the job; 0 is never.",
+    ),
+    setting("HOROVOD_LOG_LEVEL", "warning", "trace, debug, info, warning, error or fatal."),
+    setting(
+        "RONDE_TRANSPORT",
+        "auto",
+        "auto: shared memory between ranks that can share it; tcp: sockets between all ranks.",
+    ),
+    setting(
+        "RONDE_JOIN_TIMEOUT_SECONDS",
+        "600",
+        "How long `hvd.init()` waits for the other ranks.",
+    ),
+];
+
+/// What the launcher tells a rank, for the reference page; users read these and do not set them.
+pub const CONTRACT: &[Setting] = &[
+    setting("HOROVOD_RANK", "0", "This process among all."),
+    setting("HOROVOD_SIZE", "1", "The number of processes."),
+    setting("HOROVOD_LOCAL_RANK", "0", "This process among those of its host."),
+    setting("HOROVOD_LOCAL_SIZE", "1", "The number of processes on this host."),
+    setting("HOROVOD_CROSS_RANK", "0", "This host among those that have this local rank."),
+    setting("HOROVOD_CROSS_SIZE", "1", "The number of hosts that have this local rank."),
+    setting("HOROVOD_HOSTNAME", "localhost", "The name of this host as the launcher knows it."),
+    setting(
+        "RONDE_RENDEZVOUS",
+        "",
+        "Where the launcher's rendezvous listens, `address:port`, several separated by commas.",
+    ),
+    setting("RONDE_JOB_KEY", "", "The job's secret; never on a command line, never in a log."),
+    setting("RONDE_JOB", "", "Marks every process of the job, so that none is left behind."),
+];
+
+/// Which way tensors travel between ranks of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Shared memory where it can be had.
+    Auto,
+    /// Sockets, always.
+    Tcp,
+}
+
+/// What the user set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes that one fused bucket may hold.
+    pub fusion_threshold: u64,
+    /// Tensors that are known by number.
+    pub cache_capacity: usize,
+    /// After how long a stall is reported, unless it is never.
+    pub stall_warning: Option<Duration>,
+    /// After how long a stall ends the job, unless it is never.
+    pub stall_shutdown: Option<Duration>,
+    /// Which way tensors travel.
+    pub transport: Transport,
+    /// How long to wait for the other ranks.
+    pub join_timeout: Duration,
+}
+
+/// Where this process stands in the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// This process among all.
+    pub rank: Rank,
+    /// The number of processes.
+    pub size: u32,
+    /// This process among those of its host.
+    pub local_rank: u32,
+    /// The number of processes on this host.
+    pub local_size: u32,
+    /// This host among those that have this local rank.
+    pub cross_rank: u32,
+    /// The number of hosts that have this local rank.
+    pub cross_size: u32,
+    /// The name of this host.
+    pub host: String,
+    /// Where and with which key the ranks meet; none for a world of one.
+    pub meeting: Option<Meeting>,
+}
+
+/// Where and with which key the ranks of a job meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meeting {
+    /// The rendezvous, by every address it has.
+    pub addresses: Vec<SocketAddr>,
+    /// The job's key.
+    pub key: JobKey,
+}
+
+/// All mistakes of one environment.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("; "))]
+pub struct BadSettings(pub Vec<String>);
+
+/// Reads the settings and this process's place in the job.
+pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<(Settings, Place), BadSettings> {
+    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
+    let settings = reader.settings();
+    let place = reader.place();
+    match reader.mistakes.is_empty() {
+        true => Ok((settings, place)),
+        false => Err(BadSettings(reader.mistakes)),
+    }
+}
+
+struct Reader<'a> {
+    look_up: &'a dyn Fn(&str) -> Option<String>,
+    mistakes: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn settings(&mut self) -> Settings {
+        let seconds = |value: u64| (value > 0).then(|| Duration::from_secs(value));
+        let quiet = self.number("HOROVOD_STALL_CHECK_DISABLE") > 0;
+        Settings {
+            fusion_threshold: self.number("HOROVOD_FUSION_THRESHOLD"),
+            cache_capacity: self.number("HOROVOD_CACHE_CAPACITY") as usize,
+            stall_warning: seconds(self.number("HOROVOD_STALL_CHECK_TIME_SECONDS"))
+                .filter(|_| !quiet),
+            stall_shutdown: seconds(self.number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"))
+                .filter(|_| !quiet),
+            transport: self.transport(),
+            join_timeout: Duration::from_secs(self.number("RONDE_JOIN_TIMEOUT_SECONDS")),
+        }
+    }
+
+    fn transport(&mut self) -> Transport {
+        match self.text("RONDE_TRANSPORT").to_ascii_lowercase().as_str() {
+            "auto" => Transport::Auto,
+            "tcp" => Transport::Tcp,
+            other => {
+                self.mistakes.push(format!("RONDE_TRANSPORT is `{other}`, it must be auto or tcp"));
+                Transport::Auto
+            }
+        }
+    }
+
+    fn place(&mut self) -> Place {
+        let place = Place {
+            rank: Rank(self.small("HOROVOD_RANK")),
+            size: self.small("HOROVOD_SIZE"),
+            local_rank: self.small("HOROVOD_LOCAL_RANK"),
+            local_size: self.small("HOROVOD_LOCAL_SIZE"),
+            cross_rank: self.small("HOROVOD_CROSS_RANK"),
+            cross_size: self.small("HOROVOD_CROSS_SIZE"),
+            host: self.text("HOROVOD_HOSTNAME"),
+            meeting: None,
+        };
+        if place.size == 0 || place.rank.0 >= place.size {
+            let Place { rank, size, .. } = &place;
+            self.mistakes.push(format!(
+                "HOROVOD_RANK is `{}` and HOROVOD_SIZE is `{size}`: a rank lies below the size",
+                rank.0
+            ));
+        }
+        let meeting = if place.size > 1 { self.meeting() } else { None };
+        Place { meeting, ..place }
+    }
+
+    fn meeting(&mut self) -> Option<Meeting> {
+        let Some(text) = (self.look_up)("RONDE_RENDEZVOUS") else {
+            self.mistakes.push(
+                "HOROVOD_SIZE asks for several ranks but RONDE_RENDEZVOUS does not say where they \
+                 meet: start the script with `horovodrun -np N python ...`"
+                    .into(),
+            );
+            return None;
+        };
+        let mut addresses = Vec::new();
+        for part in text.split(',') {
+            match part.parse() {
+                Ok(address) => addresses.push(address),
+                Err(_) => {
+                    self.mistakes.push(format!("RONDE_RENDEZVOUS has no address in `{part}`"));
+                }
+            }
+        }
+        match JobKey::from_hex(&(self.look_up)("RONDE_JOB_KEY").unwrap_or_default()) {
+            Ok(key) => Some(Meeting { addresses, key }),
+            Err(error) => {
+                self.mistakes.push(format!("RONDE_JOB_KEY: {error}"));
+                None
+            }
+        }
+    }
+
+    fn text(&self, name: &str) -> String {
+        (self.look_up)(name).filter(|text| !text.is_empty()).unwrap_or_else(|| default(name).into())
+    }
+
+    fn number(&mut self, name: &str) -> u64 {
+        let text = self.text(name);
+        text.trim().parse().unwrap_or_else(|_| {
+            self.mistakes.push(format!("{name} is `{text}`, it must be a whole number from 0"));
+            0
+        })
+    }
+
+    fn small(&mut self, name: &str) -> u32 {
+        let number = self.number(name);
+        u32::try_from(number).unwrap_or_else(|_| {
+            self.mistakes.push(format!("{name} is `{number}`, which is too large"));
+            0
+        })
+    }
+}
+
+fn default(name: &str) -> &'static str {
+    let mut rows = TABLE.iter().chain(CONTRACT);
+    rows.find(|row| row.name == name).expect("every setting that is read stands in a table").default
+}
+
+/// The reference page of all settings, in Markdown.
+pub fn reference_page() -> String {
+    let mut page = String::from(
+        "# Settings\n\nEvery variable that a rank reads, made from the table in \
+         `crates/control/src/settings.rs`.\n\n## What you may set\n\n",
+    );
+    page += &rows("default", TABLE);
+    page += "\n## What the launcher sets\n\n";
+    page += &rows("without a launcher", CONTRACT);
+    page
+}
+
+fn rows(middle: &str, table: &[Setting]) -> String {
+    let mut text = format!("| variable | {middle} | meaning |\n| --- | --- | --- |\n");
+    for Setting { name, default, meaning } in table {
+        let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+        text += &format!("| `{name}` | {default} | {meaning} |\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look_up<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        move |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+    }
+
+    #[test]
+    fn an_empty_environment_is_a_world_of_one_with_the_defaults() {
+        let (settings, place) = read(|_| None).unwrap();
+        assert_eq!((place.rank, place.size, place.meeting), (Rank(0), 1, None));
+        assert_eq!(settings.fusion_threshold, 128 << 20);
+        assert_eq!(settings.stall_warning, Some(Duration::from_secs(60)));
+        assert_eq!(settings.stall_shutdown, None);
+    }
+
+    #[test]
+    fn a_launched_rank_knows_where_to_meet() {
+        let key = "ab".repeat(32);
+        let pairs = [
+            ("HOROVOD_RANK", "1"),
+            ("HOROVOD_SIZE", "2"),
+            ("RONDE_RENDEZVOUS", "127.0.0.1:9,[::1]:9"),
+            ("RONDE_JOB_KEY", key.as_str()),
+            ("RONDE_TRANSPORT", "TCP"),
+        ];
+        let (settings, place) = read(look_up(&pairs)).unwrap();
+        assert_eq!(place.meeting.unwrap().addresses.len(), 2);
+        assert_eq!(settings.transport, Transport::Tcp);
+    }
+
+    #[test]
+    fn all_mistakes_are_reported_at_once_and_the_key_is_not_shown() {
+        let pairs = [
+            ("HOROVOD_RANK", "5"),
+            ("HOROVOD_SIZE", "2"),
+            ("HOROVOD_FUSION_THRESHOLD", "-1"),
+            ("RONDE_RENDEZVOUS", "nowhere"),
+            ("RONDE_JOB_KEY", "secret"),
+            ("RONDE_TRANSPORT", "pigeon"),
+        ];
+        let BadSettings(mistakes) = read(look_up(&pairs)).unwrap_err();
+        assert_eq!(mistakes.len(), 5, "{mistakes:?}");
+        assert!(!mistakes.join(" ").contains("secret"));
+    }
+
+    #[test]
+    fn several_ranks_without_a_launcher_say_how_to_start() {
+        let error = read(look_up(&[("HOROVOD_SIZE", "2")])).unwrap_err();
+        assert!(error.to_string().contains("horovodrun -np"), "{error}");
+    }
+
+    #[test]
+    fn the_reference_page_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/settings.md");
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(path, reference_page()).unwrap();
+        }
+        let page = std::fs::read_to_string(path).unwrap();
+        assert_eq!(page, reference_page(), "run the test with BLESS=1 to write the page anew");
+    }
+}

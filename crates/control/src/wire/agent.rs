@@ -1,0 +1,271 @@
+//! What the driver and the agent of a host say to each other.
+//!
+//! They talk over the agent's standard input and output, a private pipe (or an ssh session), in
+//! plain frames: four bytes of length (little-endian), then that many bytes of one message.
+//!
+//! 1. `Hello`: the agent is there. `Start`: these ranks, please.
+//! 2. `Started`, `Output` and `Exited` come from the ranks as things happen; `Signal` goes to them.
+//! 3. `End` once nothing is wanted any more: the agent removes what is left and closes the pipe.
+//!
+//! Output flows on credit: the agent sends at most [`OUTPUT_WINDOW`] that the driver has not `Printed`,
+//! so that a slow screen slows the ranks down and never holds up the news of an exit.
+//! Standard input is sent one piece at a time, the next when the last one was `StdinTaken`.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::frame::{FrameError, MAX_FRAME};
+use super::{DecodeError, decode, encode};
+use crate::Rank;
+
+/// Bytes of output that may be on their way to the screen.
+pub const OUTPUT_WINDOW: usize = 4 << 20;
+
+/// What a piece of output takes of the window: small pieces cost more than their bytes.
+pub fn output_cost(bytes: usize) -> u32 {
+    bytes.clamp(1024, MAX_PIECE) as u32
+}
+
+/// The longest piece of output or input in one message.
+pub const MAX_PIECE: usize = 64 << 10;
+
+/// What the driver tells an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DriverToAgent {
+    /// Start these ranks.
+    Start {
+        /// One entry per rank on this host.
+        ranks: Vec<RankSpec>,
+    },
+    /// Send a signal to every rank and what it started.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Bytes for the standard input of rank 0.
+    Stdin {
+        /// At most [`MAX_PIECE`] of them.
+        bytes: Vec<u8>,
+    },
+    /// The standard input of rank 0 has ended.
+    StdinEnd,
+    /// That much output has been written; as much again may come.
+    Printed {
+        /// The sum of their [`output_cost`]s.
+        cost: u32,
+    },
+    /// Remove what is left and end.
+    End,
+}
+
+/// What an agent tells the driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AgentToDriver {
+    /// The agent is ready.
+    Hello {
+        /// Its version, which must be the driver's.
+        version: String,
+        /// Its process id on its host.
+        pid: u32,
+    },
+    /// A rank runs.
+    Started {
+        /// Who.
+        rank: Rank,
+        /// Its process id on the agent's host.
+        pid: u32,
+    },
+    /// A rank wrote something.
+    Output {
+        /// Who.
+        rank: Rank,
+        /// Where to.
+        stream: Stream,
+        /// What; at most [`MAX_PIECE`] bytes, cut anywhere.
+        bytes: Vec<u8>,
+    },
+    /// A rank, and everything that had its stream, has closed it.
+    OutputEnd {
+        /// Who.
+        rank: Rank,
+        /// Which.
+        stream: Stream,
+    },
+    /// The last piece of standard input has been passed on.
+    StdinTaken,
+    /// A rank has ended.
+    Exited {
+        /// Who.
+        rank: Rank,
+        /// How.
+        exit: Exit,
+    },
+    /// Something that concerns the whole host went wrong.
+    Problem {
+        /// What, in words.
+        reason: String,
+    },
+}
+
+/// One rank as its agent needs to know it. Names and values are bytes because Unix has no encoding.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankSpec {
+    /// Who.
+    pub rank: Rank,
+    /// The program and its arguments.
+    pub argv: Vec<Vec<u8>>,
+    /// Where it runs.
+    pub cwd: Vec<u8>,
+    /// Its whole environment.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Debug for RankSpec {
+    /// Leaves the environment out: it holds the job's key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RankSpec").field("rank", &self.rank).finish_non_exhaustive()
+    }
+}
+
+/// One of the two streams that a rank writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// Killed by the signal of this number.
+    Signal(i32),
+    /// Killed by the kernel because memory ran out.
+    OutOfMemory,
+    /// It never ran.
+    NotStarted {
+        /// The code that a shell would give: 127 not found, 126 not executable.
+        code: i32,
+        /// Why.
+        reason: String,
+    },
+    /// Nobody knows: whoever watched it has gone.
+    Unknown {
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl Exit {
+    /// Whether all went well.
+    pub fn is_success(&self) -> bool {
+        *self == Exit::Code(0)
+    }
+
+    /// The code that a shell would report.
+    pub fn code(&self) -> u8 {
+        match self {
+            Exit::Code(code) | Exit::NotStarted { code, .. } => (code & 255) as u8,
+            Exit::Signal(number) => (128 + (number & 127)) as u8,
+            Exit::OutOfMemory => 128 + 9,
+            Exit::Unknown { .. } => 1,
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    /// Reads behind the name of a rank: `exited with code 3`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exited with code {code}"),
+            Exit::Signal(number) => write!(f, "was killed by {}", signal_name(*number)),
+            Exit::OutOfMemory => f.write_str("was killed because memory ran out (SIGKILL)"),
+            Exit::NotStarted { reason, .. } => write!(f, "could not be started: {reason}"),
+            Exit::Unknown { reason } => write!(f, "was lost: {reason}"),
+        }
+    }
+}
+
+/// A signal as people know it: `signal 9 (SIGKILL)`.
+pub fn signal_name(number: i32) -> String {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+        "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+        "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    match usize::try_from(number - 1).ok().and_then(|index| NAMES.get(index)) {
+        Some(name) => format!("signal {number} (SIG{name})"),
+        None => format!("signal {number}"),
+    }
+}
+
+/// A message as a plain frame, its length in front.
+pub fn frame<M: Serialize>(message: &M) -> Vec<u8> {
+    let body = encode(message);
+    assert!(body.len() <= MAX_FRAME, "a message of {} bytes fits no frame", body.len());
+    let mut frame = Vec::with_capacity(4 + body.len());
+    frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    frame.extend_from_slice(&body);
+    frame
+}
+
+/// The number of bytes that follow a plain frame's four bytes of length.
+pub fn length(header: [u8; 4]) -> Result<usize, FrameError> {
+    let length = u32::from_le_bytes(header) as usize;
+    if length > MAX_FRAME { Err(FrameError::TooLong(length)) } else { Ok(length) }
+}
+
+/// The message in the body of a plain frame.
+pub fn open<M: DeserializeOwned>(body: &[u8]) -> Result<M, DecodeError> {
+    decode(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_bytes_on_the_pipe_stay_what_they_were() {
+        let exited = AgentToDriver::Exited { rank: Rank(2), exit: Exit::Signal(9) };
+        assert_eq!(frame(&exited), [4, 0, 0, 0, 5, 2, 1, 18]);
+        let output =
+            AgentToDriver::Output { rank: Rank(1), stream: Stream::Stderr, bytes: b"x".into() };
+        assert_eq!(frame(&output), [5, 0, 0, 0, 2, 1, 1, 1, b'x']);
+        assert_eq!(frame(&DriverToAgent::End), [1, 0, 0, 0, 5]);
+    }
+
+    #[test]
+    fn exits_read_as_sentences_and_map_to_codes() {
+        let not_found = Exit::NotStarted { code: 127, reason: "`x` was not found".into() };
+        for (exit, code, text) in [
+            (Exit::Code(0), 0, "exited with code 0"),
+            (Exit::Code(3), 3, "exited with code 3"),
+            (Exit::Signal(9), 137, "was killed by signal 9 (SIGKILL)"),
+            (Exit::Signal(64), 192, "was killed by signal 64"),
+            (Exit::OutOfMemory, 137, "was killed because memory ran out (SIGKILL)"),
+            (not_found, 127, "could not be started: `x` was not found"),
+        ] {
+            assert_eq!((exit.code(), exit.to_string().as_str()), (code, text));
+        }
+    }
+
+    #[test]
+    fn the_environment_of_a_rank_is_not_printed() {
+        let env = vec![(b"RONDE_JOB_KEY".to_vec(), b"secret".to_vec())];
+        let spec = RankSpec { rank: Rank(0), argv: vec![], cwd: vec![], env };
+        assert_eq!(format!("{spec:?}"), "RankSpec { rank: Rank(0), .. }");
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = open::<AgentToDriver>(&bytes);
+            let _ = open::<DriverToAgent>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! How two ends of a socket prove to each other that they hold the job's key.
+//!
+//! The Noise pattern `NNpsk0`, in three messages, each in a small plain envelope (two bytes of
+//! length, little-endian):
+//!
+//! 1. The one who dialled sends a fresh public key and a tag that only the job's key can make. A
+//!    stranger fails here, before a byte of meaning was read.
+//! 2. The one who listened answers with its own fresh public key and a tag over both.
+//! 3. The one who dialled sends its first sealed frame, a [`Greeting`](super::Greeting). A replayed
+//!    first message fails here: without the private half of the old key nobody can seal it.
+//!
+//! Nothing is decoded by either side before the other has proved itself. The functions move bytes
+//! between buffers; who reads and writes the socket is up to the caller.
+
+use std::sync::Arc;
+
+use snow::{Builder, HandshakeState};
+
+use super::JobKey;
+use super::frame::{Opener, Sealer};
+
+/// The longest envelope body of the handshake; anything longer is a stranger.
+pub const MAX_ENVELOPE: usize = 128;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const PROLOGUE: &[u8] = b"ronde/1";
+
+/// The other end does not hold this job's key.
+#[derive(Debug, thiserror::Error)]
+#[error("the other end does not hold this job's key")]
+pub struct Refused;
+
+/// The two halves of an authenticated connection.
+pub type Channel = (Sealer, Opener);
+
+/// The side that dialled.
+pub struct Initiator(HandshakeState);
+
+impl Initiator {
+    /// Starts a handshake; the bytes are the first envelope to send.
+    pub fn start(key: &JobKey) -> (Initiator, Vec<u8>) {
+        let mut state =
+            builder(key).build_initiator().expect("the pattern needs nothing but the shared key");
+        let hello = envelope(&mut state).expect("a first message fits and needs no input");
+        (Initiator(state), hello)
+    }
+
+    /// Takes the body of the answer.
+    pub fn finish(mut self, answer: &[u8]) -> Result<Channel, Refused> {
+        self.0.read_message(answer, &mut [0; MAX_ENVELOPE]).map_err(|_| Refused)?;
+        channel(self.0)
+    }
+}
+
+/// The side that listened: takes the body of the first envelope, gives the envelope to answer with.
+pub fn respond(key: &JobKey, hello: &[u8]) -> Result<(Vec<u8>, Channel), Refused> {
+    let mut state =
+        builder(key).build_responder().expect("the pattern needs nothing but the shared key");
+    state.read_message(hello, &mut [0; MAX_ENVELOPE]).map_err(|_| Refused)?;
+    let answer = envelope(&mut state)?;
+    Ok((answer, channel(state)?))
+}
+
+/// The body length that an envelope's first two bytes announce, if it may be one of ours.
+pub fn envelope_length(header: [u8; 2]) -> Result<usize, Refused> {
+    let length = usize::from(u16::from_le_bytes(header));
+    if length == 0 || length > MAX_ENVELOPE { Err(Refused) } else { Ok(length) }
+}
+
+fn builder(key: &JobKey) -> Builder<'_> {
+    Builder::new(PATTERN.parse().expect("the pattern's name is a constant"))
+        .psk(0, key.bytes())
+        .and_then(|builder| builder.prologue(PROLOGUE))
+        .expect("each is set once")
+}
+
+fn envelope(state: &mut HandshakeState) -> Result<Vec<u8>, Refused> {
+    let mut buffer = vec![0; 2 + MAX_ENVELOPE];
+    let length = state.write_message(&[], &mut buffer[2..]).map_err(|_| Refused)?;
+    buffer[..2].copy_from_slice(&(length as u16).to_le_bytes());
+    buffer.truncate(2 + length);
+    Ok(buffer)
+}
+
+fn channel(state: HandshakeState) -> Result<Channel, Refused> {
+    let state = Arc::new(state.into_stateless_transport_mode().map_err(|_| Refused)?);
+    Ok((Sealer::new(state.clone()), Opener::new(state)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(envelope: &[u8]) -> &[u8] {
+        let length = envelope_length([envelope[0], envelope[1]]).unwrap();
+        assert_eq!(envelope.len(), 2 + length);
+        &envelope[2..]
+    }
+
+    fn key(seed: u8) -> JobKey {
+        JobKey::from_entropy([seed; 32])
+    }
+
+    #[test]
+    fn two_holders_of_the_key_can_talk_both_ways() {
+        let (initiator, hello) = Initiator::start(&key(1));
+        let (answer, (mut b_seal, mut b_open)) = respond(&key(1), body(&hello)).unwrap();
+        let (mut a_seal, mut a_open) = initiator.finish(body(&answer)).unwrap();
+        for text in [&b"one"[..], b"", b"two"] {
+            assert_eq!(b_open.open(&a_seal.seal(text)[4..]).unwrap(), text);
+            assert_eq!(a_open.open(&b_seal.seal(text)[4..]).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_stranger_fails_at_its_first_message() {
+        let (_, hello) = Initiator::start(&key(1));
+        assert!(respond(&key(2), body(&hello)).is_err());
+        assert!(respond(&key(2), b"").is_err());
+        assert!(respond(&key(2), &[0; MAX_ENVELOPE]).is_err());
+    }
+
+    #[test]
+    fn a_listener_without_the_key_is_found_out() {
+        let (initiator, hello) = Initiator::start(&key(1));
+        let mut forged = respond(&key(1), body(&hello)).unwrap().0;
+        *forged.last_mut().unwrap() ^= 1;
+        assert!(initiator.finish(body(&forged)).is_err());
+    }
+
+    #[test]
+    fn a_replay_cannot_say_anything_after_the_handshake() {
+        let (initiator, hello) = Initiator::start(&key(1));
+        let (answer, _) = respond(&key(1), body(&hello)).unwrap();
+        let greeting = initiator.finish(body(&answer)).unwrap().0.seal(b"greeting");
+        let (_, (_, mut again)) = respond(&key(1), body(&hello)).unwrap();
+        assert!(again.open(&greeting[4..]).is_err());
+    }
+
+    #[test]
+    fn envelope_lengths_of_strangers_are_refused() {
+        assert!(envelope_length(*b"GE").is_err());
+        assert!(envelope_length([0, 0]).is_err());
+        assert!(envelope_length([48, 0]).is_ok());
+    }
+}

@@ -1,0 +1,73 @@
+//! The secret that all processes of one job share, and nobody else has.
+
+use std::fmt;
+
+/// The job's key. It never appears in a log: its debug form hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct JobKey([u8; 32]);
+
+/// The text was not a job key.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a job key is 64 hexadecimal digits, this has {length} characters or others among them")]
+pub struct KeyError {
+    length: usize,
+}
+
+impl JobKey {
+    /// A key made of 32 random bytes.
+    pub fn from_entropy(bytes: [u8; 32]) -> JobKey {
+        JobKey(bytes)
+    }
+
+    /// Reads the form that [`JobKey::to_hex`] writes.
+    pub fn from_hex(text: &str) -> Result<JobKey, KeyError> {
+        let error = KeyError { length: text.len() };
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(error);
+        }
+        let mut key = [0; 32];
+        for (index, byte) in key.iter_mut().enumerate() {
+            let digits = &text[2 * index..2 * index + 2];
+            // `from_str_radix` would also take a sign.
+            if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+                return Err(error);
+            }
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| KeyError { length: text.len() })?;
+        }
+        Ok(JobKey(key))
+    }
+
+    /// The key as text, for the environment of a process that belongs to the job.
+    pub fn to_hex(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JobKey(hidden)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_survives_its_text_form() {
+        let key = JobKey::from_entropy(std::array::from_fn(|i| (i * 37) as u8));
+        assert_eq!(JobKey::from_hex(&key.to_hex()), Ok(key));
+    }
+
+    #[test]
+    fn anything_else_is_refused_and_a_key_is_never_printed() {
+        for text in ["", "ab", &"g".repeat(64), &"+1".repeat(32), &"é".repeat(32)] {
+            assert!(JobKey::from_hex(text).is_err(), "{text:?}");
+        }
+        assert_eq!(format!("{:?}", JobKey::from_entropy([7; 32])), "JobKey(hidden)");
+    }
+}

@@ -1,0 +1,38 @@
+//! What travels between processes: the handshake, the sealed frames and the messages inside them.
+//!
+//! Every socket of Ronde starts with [`handshake`], which proves to both ends that the other holds
+//! the job's key; everything behind it travels in [`frame`]s sealed with the keys it made.
+
+pub mod agent;
+pub mod frame;
+pub mod handshake;
+mod key;
+mod rendezvous;
+
+pub use key::{JobKey, KeyError};
+pub use rendezvous::{DriverToRank, Greeting, Peer, RankToDriver};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// A message that could not be understood.
+#[derive(Debug, thiserror::Error)]
+#[error("a message of {length} bytes could not be decoded")]
+pub struct DecodeError {
+    length: usize,
+    source: postcard::Error,
+}
+
+/// Encodes a message.
+pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("our messages hold only encodable types")
+}
+
+/// Decodes a message; trailing bytes are an error, so that a frame means one thing only.
+pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, DecodeError> {
+    let fail = |source| DecodeError { length: bytes.len(), source };
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok(_) => Err(fail(postcard::Error::DeserializeBadEncoding)),
+        Err(source) => Err(fail(source)),
+    }
+}

@@ -1,0 +1,150 @@
+//! What ranks and the driver's rendezvous say to each other, and ranks to ranks when they meet.
+//!
+//! A rank dials the rendezvous, proves itself, greets, and then:
+//!
+//! 1. `Join`: here I am, and this is where I listen.
+//! 2. `World`, once every rank has joined: who everybody is and where they listen.
+//! 3. `Located`: which rank is the first on this host, found by trying to reach its unix socket.
+//! 4. `Layout`: what every rank found, so that each host knows its members.
+//!
+//! The connection then stays open: the driver says `Lost` when it learns of a death, and the rank
+//! says `Leaving` before it ends. Whoever sees the other end vanish knows that it died.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Epoch, Rank};
+
+/// The first sealed frame on every connection: who dialled, and what for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Greeting {
+    /// A rank that comes to the driver's rendezvous; its version must be the driver's.
+    Rendezvous {
+        /// The version of Ronde on the rank's side.
+        version: String,
+        /// Who comes.
+        rank: Rank,
+    },
+    /// A rank that comes to the first rank of its host for the shared memory.
+    Segment {
+        /// The world it belongs to.
+        epoch: Epoch,
+        /// Who comes.
+        rank: Rank,
+    },
+    /// A rank that opens a link for tensors.
+    Link {
+        /// The world it belongs to.
+        epoch: Epoch,
+        /// Who comes.
+        rank: Rank,
+    },
+    /// A rank that opens its connection to the coordinator.
+    Control {
+        /// The world it belongs to.
+        epoch: Epoch,
+        /// Who comes.
+        rank: Rank,
+    },
+}
+
+/// What a rank tells the driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RankToDriver {
+    /// The rank has called `init` and wants to be part of the next world.
+    Join {
+        /// Its process id on its host.
+        pid: u32,
+        /// The name of its host, for people.
+        host: String,
+        /// Its place among the ranks of its host.
+        local_rank: u32,
+        /// Where it listens for links.
+        addresses: Vec<SocketAddr>,
+        /// The name of its abstract unix socket, unless shared memory is off.
+        unix: Option<String>,
+    },
+    /// The first rank on this host is this one.
+    Located {
+        /// The lowest rank whose unix socket could be reached, or the rank itself.
+        leader: Rank,
+    },
+    /// The rank is about to end its part in the world.
+    Leaving {
+        /// The exception that ends the process, if one does: its class and text.
+        error: Option<String>,
+        /// The rank whose loss caused that exception, if one did.
+        blames: Option<Rank>,
+    },
+}
+
+/// What the driver tells a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DriverToRank {
+    /// Everybody is here.
+    World {
+        /// The number of this forming of the world.
+        epoch: Epoch,
+        /// All ranks, in order.
+        peers: Vec<Peer>,
+    },
+    /// What every rank found, in rank order: the first rank of its host.
+    Layout {
+        /// One entry per rank.
+        leaders: Vec<Rank>,
+    },
+    /// A rank has ended without leaving.
+    Lost {
+        /// Who.
+        rank: Rank,
+        /// Where.
+        host: String,
+        /// How, in words.
+        cause: String,
+    },
+    /// The rank cannot be part of the world.
+    Refused {
+        /// Why, and what to do.
+        reason: String,
+    },
+}
+
+/// One rank as the others need to know it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// The name of its host, for people.
+    pub host: String,
+    /// Its place among the ranks of its host.
+    pub local_rank: u32,
+    /// Its process id on its host.
+    pub pid: u32,
+    /// Where it listens for links.
+    pub addresses: Vec<SocketAddr>,
+    /// The name of its abstract unix socket, unless shared memory is off.
+    pub unix: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{decode, encode};
+    use super::*;
+
+    #[test]
+    fn the_bytes_on_the_wire_stay_what_they_were() {
+        let lost = DriverToRank::Lost { rank: Rank(5), host: "b".into(), cause: "x".into() };
+        assert_eq!(encode(&lost), [2, 5, 1, b'b', 1, b'x']);
+        let leaving = RankToDriver::Leaving { error: None, blames: Some(Rank(300)) };
+        assert_eq!(encode(&leaving), [2, 0, 1, 172, 2]);
+        let greeting = Greeting::Link { epoch: Epoch(1), rank: Rank(2) };
+        assert_eq!(encode(&greeting), [2, 1, 2]);
+    }
+
+    #[test]
+    fn a_frame_means_one_thing_only() {
+        let mut bytes = encode(&RankToDriver::Located { leader: Rank(0) });
+        assert!(decode::<RankToDriver>(&bytes).is_ok());
+        bytes.push(0);
+        assert!(decode::<RankToDriver>(&bytes).is_err());
+    }
+}

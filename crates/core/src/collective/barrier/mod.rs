@@ -1,0 +1,32 @@
+//! Barrier: nobody goes on before everybody has come.
+
+use crate::buffer::Buffer;
+use crate::error::Error;
+use crate::group::{Flow, Links, Shared};
+
+/// In shared memory: one step without data.
+pub(super) fn step(shared: &mut Shared) -> Result<(), Error> {
+    shared.enter()?;
+    shared.publish();
+    (0..shared.ranks()).try_for_each(|rank| shared.await_published(rank))?;
+    shared.finish();
+    Ok(())
+}
+
+/// Over sockets: in the turn of distance `d` every rank sends a byte `d` to the right and receives
+/// one from `d` to the left; after the last turn each has heard, through others, of all.
+pub(super) fn dissemination(links: &mut Links) -> Result<(), Error> {
+    let (me, size) = (links.me(), links.size());
+    let (out, into) = (Buffer::new(1), Buffer::new(1));
+    out.region().write(&[1]);
+    let mut distance = 1;
+    while distance < size {
+        links.exchange(
+            Some(Flow { peer: (me + distance) % size, regions: &[out.region()] }),
+            Some(Flow { peer: (me + size - distance) % size, regions: &[into.region()] }),
+            |_| (),
+        )?;
+        distance *= 2;
+    }
+    Ok(())
+}

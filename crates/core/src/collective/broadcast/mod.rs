@@ -1,0 +1,9 @@
+//! Broadcast: everybody ends with the tensor of one rank.
+
+mod chain;
+mod pieces;
+mod tree;
+
+pub(super) use chain::chain;
+pub(super) use pieces::pieces;
+pub(super) use tree::tree;

@@ -1,0 +1,77 @@
+//! Where submissions wait for whoever drives, and which names are in flight.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use ronde_control::negotiate::{Request, SubmitError};
+
+use super::ticket::Ticket;
+use crate::buffer::Region;
+use crate::error::Error;
+
+pub(super) enum Submission {
+    Tensor { request: Request, sources: Vec<Region>, targets: Vec<Region>, ticket: Arc<Ticket> },
+    Leave { reason: Option<String>, ticket: Arc<Ticket> },
+}
+
+#[derive(Default)]
+pub(super) struct Inbox {
+    has_some: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<Submission>,
+    names: HashSet<String>,
+    closed: Option<Error>,
+}
+
+impl Inbox {
+    pub(super) fn put(&self, submission: Submission) -> Result<(), Error> {
+        let mut state = self.lock();
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        if let Submission::Tensor { request, .. } = &submission
+            && !state.names.insert(request.name.clone())
+        {
+            return Err(Error::Invalid(SubmitError::Duplicate(request.name.clone()).to_string()));
+        }
+        state.waiting.push(submission);
+        self.has_some.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_some.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn take(&self) -> Vec<Submission> {
+        let mut state = self.lock();
+        self.has_some.store(false, Ordering::SeqCst);
+        std::mem::take(&mut state.waiting)
+    }
+
+    /// These names may be used again.
+    pub(super) fn release_names<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
+        let mut state = self.lock();
+        for name in names {
+            state.names.remove(name);
+        }
+    }
+
+    /// Takes nothing any more; gives what was waiting.
+    pub(super) fn close(&self, error: Error) -> Vec<Submission> {
+        let mut state = self.lock();
+        state.closed.get_or_insert(error);
+        state.names.clear();
+        self.has_some.store(false, Ordering::SeqCst);
+        std::mem::take(&mut state.waiting)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds this lock")
+    }
+}

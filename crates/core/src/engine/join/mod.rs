@@ -1,0 +1,219 @@
+//! Joining a world: from an environment to a group of ranks that can reach each other.
+//!
+//! 1. Open a door: a listening socket, and an abstract unix socket unless shared memory is off.
+//! 2. Meet at the launcher's rendezvous and learn who and where everybody is.
+//! 3. Find the first rank of this host by trying the unix sockets of all lower ranks; tell the
+//!    launcher, and learn what the others found.
+//! 4. If all ranks turned out to share one host: get the shared memory from its first rank, and
+//!    close the door. Otherwise: connect to the coordinator, and keep the door for links.
+
+mod link;
+mod share;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::sync::Arc;
+use std::time::Instant;
+
+use ronde_control::negotiate::Coordinator;
+use ronde_control::settings::{Meeting, Place, Settings, Transport};
+use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver};
+use ronde_control::{Epoch, Rank, VERSION};
+use rustix::event::PollFlags;
+
+use super::background::Standby;
+use super::inbox::Inbox;
+use super::plane::LeadPlane;
+use super::progress::{Progress, Role};
+use super::stall::StallWatch;
+use crate::error::Error;
+use crate::transport::bell::Bell;
+use crate::transport::door::{Arrival, Door};
+use crate::transport::fate::Fate;
+use crate::transport::link::dial;
+use crate::transport::sentinel::Sentinel;
+use crate::transport::socket::{Socket, sleep};
+use crate::transport::vigil::{Bells, House, Vigil};
+use crate::transport::wire::Wire;
+
+/// What a joined world consists of.
+type Joined = (Progress, Arc<Vigil>, Arc<Inbox>, Standby);
+
+/// Looks before a waiting thread goes to sleep, if every rank has a core of its own: about 50 µs.
+const SPINS: u32 = 2000;
+
+pub(super) fn join(settings: &Settings, place: &Place, meeting: &Meeting) -> Result<Joined, Error> {
+    let deadline = Instant::now() + settings.join_timeout;
+    let door = open_door(settings, meeting)?;
+    let mut newcomer = Newcomer::meet(place, meeting, &door, deadline)?;
+    let leader = newcomer.locate(&door, deadline)?;
+    let first = leader.as_ref().map_or(newcomer.me, |(rank, _)| *rank);
+    let leaders = newcomer.exchange_leaders(first, deadline)?;
+    if leaders.iter().all(|leader| *leader == Rank(0)) {
+        newcomer.share(settings, door, leader.map(|(_, wire)| wire), deadline)
+    } else {
+        newcomer.link(settings, door, deadline)
+    }
+}
+
+fn open_door(settings: &Settings, meeting: &Meeting) -> Result<Door, Error> {
+    // A rank listens no wider than the launcher: on this host only, if that is where the launcher is.
+    let local = meeting.addresses.iter().all(|address| address.ip().is_loopback());
+    let address = if local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+    let unix = match settings.transport {
+        Transport::Auto => Some(random_name()?),
+        Transport::Tcp => None,
+    };
+    Door::open(SocketAddr::new(IpAddr::V4(address), 0), unix, meeting.key.clone())
+        .map_err(|error| Error::Setup(format!("no listening socket could be opened: {error}")))
+}
+
+fn random_name() -> Result<String, Error> {
+    let mut bytes = [0u8; 12];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Error::Setup(format!("no random number could be had: {error}")))?;
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("ronde-{digits}"))
+}
+
+/// A rank on its way into the world.
+struct Newcomer {
+    me: Rank,
+    epoch: Epoch,
+    key: JobKey,
+    peers: Vec<Peer>,
+    launcher: Wire,
+}
+
+impl Newcomer {
+    fn meet(
+        place: &Place,
+        meeting: &Meeting,
+        door: &Door,
+        deadline: Instant,
+    ) -> Result<Newcomer, Error> {
+        let greeting = Greeting::Rendezvous { version: VERSION.into(), rank: place.rank };
+        let unreachable = |error: io::Error| {
+            Error::Setup(format!(
+                "the launcher's rendezvous at {:?} could not be reached: {error}",
+                meeting.addresses
+            ))
+        };
+        let mut launcher =
+            dial(&meeting.addresses, &meeting.key, &greeting, deadline).map_err(unreachable)?;
+        let join = RankToDriver::Join {
+            pid: std::process::id(),
+            host: place.host.clone(),
+            local_rank: place.local_rank,
+            addresses: vec![door.address()],
+            unix: door.unix().map(str::to_owned),
+        };
+        launcher.send(&join).and_then(|()| launcher.flush_by(deadline)).map_err(unreachable)?;
+        match hear(&mut launcher, deadline)? {
+            DriverToRank::World { epoch, peers } if peers.len() == place.size as usize => {
+                Ok(Newcomer { me: place.rank, epoch, key: meeting.key.clone(), peers, launcher })
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The lowest rank whose unix socket can be reached from here, if it is not this rank itself.
+    fn locate(&self, door: &Door, deadline: Instant) -> Result<Option<(Rank, Wire)>, Error> {
+        if door.unix().is_none() {
+            return Ok(None);
+        }
+        let greeting = Greeting::Segment { epoch: self.epoch, rank: self.me };
+        for (rank, peer) in self.peers[..self.me.index()].iter().enumerate() {
+            let Some(name) = &peer.unix else { continue };
+            let reached = UnixAddr::from_abstract_name(name)
+                .and_then(|address| UnixStream::connect_addr(&address))
+                .and_then(Socket::unix)
+                .and_then(|socket| Wire::dial(socket, &self.key, &greeting, deadline));
+            if let Ok(wire) = reached {
+                return Ok(Some((Rank(rank as u32), wire)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn exchange_leaders(&mut self, leader: Rank, deadline: Instant) -> Result<Vec<Rank>, Error> {
+        let gone = |error: io::Error| Error::LauncherGone(error.to_string());
+        self.launcher.send(&RankToDriver::Located { leader }).map_err(gone)?;
+        self.launcher.flush_by(deadline).map_err(gone)?;
+        match hear(&mut self.launcher, deadline)? {
+            DriverToRank::Layout { leaders } if leaders.len() == self.peers.len() => Ok(leaders),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Waits for somebody at the door, with an ear to the launcher.
+    fn await_arrival(&mut self, door: &Door, deadline: Instant) -> Result<Arrival, Error> {
+        loop {
+            if let Some(arrival) = door.arrival() {
+                return Ok(arrival);
+            }
+            match self.launcher.receive::<DriverToRank>() {
+                Ok(None) => {}
+                Ok(Some(news)) => return Err(unexpected(&news)),
+                Err(error) => return Err(Error::LauncherGone(error.to_string())),
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::Setup("not all ranks came in time".into()));
+            }
+            let fds = [door.bell().as_fd(), self.launcher.as_fd()];
+            sleep(&fds.map(|fd| (fd, PollFlags::IN)), left);
+        }
+    }
+
+    /// From here on the connection to the launcher belongs to the lookout.
+    fn into_vigil(
+        self,
+        lifelines: Vec<(Rank, Socket)>,
+        bells: Bells,
+        house: Option<House>,
+    ) -> io::Result<Arc<Vigil>> {
+        let here = house.as_ref().map_or(self.peers.len(), |house| house.bells.len());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spins = if here <= cores { SPINS } else { 0 };
+        let sentinel = Sentinel::new(self.launcher, lifelines)?;
+        Ok(Arc::new(Vigil::new(Fate::new(self.peers), sentinel, bells, house, spins)))
+    }
+}
+
+fn new_bells() -> io::Result<Bells> {
+    Ok(Bells { driver: Bell::new()?, background: Bell::new()? })
+}
+
+fn coordinator(settings: &Settings, peers: &[Peer], plane: LeadPlane) -> Role {
+    let Settings { fusion_threshold, cache_capacity, stall_warning, stall_shutdown, .. } = settings;
+    Role::Coordinator {
+        coordinator: Coordinator::new(peers.len(), *fusion_threshold, *cache_capacity),
+        plane,
+        own: VecDeque::new(),
+        stalls: StallWatch::new(*stall_warning, *stall_shutdown, peers.to_vec()),
+    }
+}
+
+fn hear(launcher: &mut Wire, deadline: Instant) -> Result<DriverToRank, Error> {
+    launcher.receive_by(deadline).map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => Error::Setup(
+            "the other ranks did not all call `hvd.init()` in time; \
+             `RONDE_JOIN_TIMEOUT_SECONDS` sets how long to wait"
+                .into(),
+        ),
+        _ => Error::LauncherGone(error.to_string()),
+    })
+}
+
+fn unexpected(news: &DriverToRank) -> Error {
+    Error::Setup(match news {
+        DriverToRank::Refused { reason } => reason.clone(),
+        DriverToRank::Lost { rank, host, cause } => format!("lost {rank} ({host}): {cause}"),
+        other => format!("the launcher answered out of turn: {other:?}"),
+    })
+}

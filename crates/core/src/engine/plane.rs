@@ -1,0 +1,276 @@
+//! The control plane: carries the negotiation's messages between members and the coordinator, through
+//! shared memory or sockets, in order, never blocking.
+//!
+//! In shared memory a message that is longer than a frame may be goes in several; each frame starts
+//! with a byte that says whether more follows. What finds no room waits in a backlog.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ronde_control::Rank;
+use ronde_control::negotiate::{CoordinatorToMember, MemberToCoordinator};
+use ronde_control::wire::{decode, encode};
+use serde::de::DeserializeOwned;
+
+use crate::transport::shm::{LogReader, LogWriter, Queue, Segment};
+use crate::transport::wire::Wire;
+
+/// The coordinator's end.
+pub(super) enum LeadPlane {
+    Shared { queues: Vec<(Queue, Vec<u8>)>, log: LogWriter, backlog: VecDeque<Vec<u8>> },
+    Linked { wires: Vec<(Rank, Wire)> },
+}
+
+/// A member's end.
+pub(super) enum FollowPlane {
+    Shared { queue: Queue, log: LogReader, backlog: VecDeque<Vec<u8>>, partial: Vec<u8> },
+    Linked { wire: Wire },
+}
+
+/// A connection that broke.
+pub(super) struct Broken {
+    pub(super) rank: Rank,
+    pub(super) cause: String,
+}
+
+impl LeadPlane {
+    pub(super) fn shared(segment: &Arc<Segment>) -> LeadPlane {
+        let queue = |rank| (Queue::of(segment.clone(), rank), Vec::new());
+        LeadPlane::Shared {
+            queues: (1..segment.ranks()).map(queue).collect(),
+            log: LogWriter::new(segment.clone()),
+            backlog: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn send(&mut self, messages: &[CoordinatorToMember]) -> Result<(), Broken> {
+        match self {
+            LeadPlane::Shared { backlog, .. } => {
+                backlog.extend(fragments(&encode(&messages), LogWriter::limit()));
+            }
+            LeadPlane::Linked { wires } => {
+                for (rank, wire) in wires {
+                    wire.send(&messages).map_err(|error| broken(*rank, &error))?;
+                }
+            }
+        }
+        self.flush().map(|_| ())
+    }
+
+    /// Sends what had to wait; gives whether nothing waits any more.
+    pub(super) fn flush(&mut self) -> Result<bool, Broken> {
+        match self {
+            LeadPlane::Shared { log, backlog, .. } => {
+                while backlog.front().is_some_and(|frame| log.push(frame)) {
+                    backlog.pop_front();
+                }
+                Ok(backlog.is_empty())
+            }
+            LeadPlane::Linked { wires } => {
+                let mut all = true;
+                for (rank, wire) in wires {
+                    all &= wire.flush().map_err(|error| broken(*rank, &error))?;
+                }
+                Ok(all)
+            }
+        }
+    }
+
+    /// The next message of any member.
+    pub(super) fn receive(&mut self) -> Result<Option<(Rank, Vec<MemberToCoordinator>)>, Broken> {
+        match self {
+            LeadPlane::Shared { queues, .. } => {
+                for (index, (queue, partial)) in queues.iter_mut().enumerate() {
+                    let rank = Rank(index as u32 + 1);
+                    let frame = || queue.pop().map_err(|_| "its queue is torn");
+                    if let Some(messages) = assemble(partial, frame)
+                        .map_err(|cause| Broken { rank, cause: cause.into() })?
+                    {
+                        return Ok(Some((rank, messages)));
+                    }
+                }
+                Ok(None)
+            }
+            LeadPlane::Linked { wires } => {
+                for (rank, wire) in wires {
+                    let received = wire.receive().map_err(|error| broken(*rank, &error))?;
+                    if let Some(messages) = received {
+                        return Ok(Some((*rank, messages)));
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether something has come that was not received yet, as far as memory can tell.
+    pub(super) fn has_input(&self) -> bool {
+        match self {
+            LeadPlane::Shared { queues, .. } => queues.iter().any(|(queue, _)| !queue.is_empty()),
+            LeadPlane::Linked { .. } => false,
+        }
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        match self {
+            LeadPlane::Shared { backlog, .. } => !backlog.is_empty(),
+            LeadPlane::Linked { wires } => wires.iter().any(|(_, wire)| wire.wants_to_write()),
+        }
+    }
+
+    /// Says to all members that nothing more will come, and that they may close.
+    pub(super) fn finish(&mut self) {
+        if let LeadPlane::Linked { wires } = self {
+            wires.iter().for_each(|(_, wire)| wire.socket().finish());
+        }
+    }
+}
+
+impl FollowPlane {
+    pub(super) fn shared(segment: &Arc<Segment>, me: usize) -> FollowPlane {
+        FollowPlane::Shared {
+            queue: Queue::of(segment.clone(), me),
+            log: LogReader::new(segment.clone(), me),
+            backlog: VecDeque::new(),
+            partial: Vec::new(),
+        }
+    }
+
+    pub(super) fn send(&mut self, messages: &[MemberToCoordinator]) -> Result<(), Broken> {
+        match self {
+            FollowPlane::Shared { backlog, .. } => {
+                backlog.extend(fragments(&encode(&messages), Queue::limit()));
+            }
+            FollowPlane::Linked { wire } => {
+                wire.send(&messages).map_err(|error| broken(Rank(0), &error))?;
+            }
+        }
+        self.flush().map(|_| ())
+    }
+
+    pub(super) fn flush(&mut self) -> Result<bool, Broken> {
+        match self {
+            FollowPlane::Shared { queue, backlog, .. } => {
+                while backlog.front().is_some_and(|frame| queue.push(frame)) {
+                    backlog.pop_front();
+                }
+                Ok(backlog.is_empty())
+            }
+            FollowPlane::Linked { wire } => wire.flush().map_err(|error| broken(Rank(0), &error)),
+        }
+    }
+
+    pub(super) fn receive(&mut self) -> Result<Option<Vec<CoordinatorToMember>>, Broken> {
+        match self {
+            FollowPlane::Shared { log, partial, .. } => {
+                let frame = || log.pop().map_err(|_| "its log is torn");
+                assemble(partial, frame)
+                    .map_err(|cause| Broken { rank: Rank(0), cause: cause.into() })
+            }
+            FollowPlane::Linked { wire } => wire.receive().map_err(|error| broken(Rank(0), &error)),
+        }
+    }
+
+    pub(super) fn has_input(&self) -> bool {
+        match self {
+            FollowPlane::Shared { log, .. } => !log.is_empty(),
+            FollowPlane::Linked { .. } => false,
+        }
+    }
+
+    pub(super) fn has_backlog(&self) -> bool {
+        match self {
+            FollowPlane::Shared { backlog, .. } => !backlog.is_empty(),
+            FollowPlane::Linked { wire } => wire.wants_to_write(),
+        }
+    }
+
+    /// Whether the coordinator should be woken even if it has nothing of its own to do.
+    pub(super) fn is_pressing(&self) -> bool {
+        match self {
+            FollowPlane::Shared { queue, backlog, .. } => {
+                !backlog.is_empty() || queue.is_half_full()
+            }
+            FollowPlane::Linked { .. } => false,
+        }
+    }
+
+    pub(super) fn finish(&mut self) {
+        if let FollowPlane::Linked { wire } = self {
+            wire.socket().finish();
+        }
+    }
+}
+
+fn broken(rank: Rank, error: &std::io::Error) -> Broken {
+    Broken { rank, cause: format!("its connection broke: {error}") }
+}
+
+/// Cuts a message into frames of at most `limit` bytes.
+fn fragments(bytes: &[u8], limit: usize) -> Vec<Vec<u8>> {
+    let mut frames: Vec<Vec<u8>> =
+        bytes.chunks(limit - 1).map(|chunk| [&[1], chunk].concat()).collect();
+    if let Some(last) = frames.last_mut() {
+        last[0] = 0;
+    }
+    frames
+}
+
+/// Puts frames together until one says that it is the last.
+fn assemble<M: DeserializeOwned>(
+    partial: &mut Vec<u8>,
+    mut next: impl FnMut() -> Result<Option<Vec<u8>>, &'static str>,
+) -> Result<Option<M>, &'static str> {
+    while let Some(frame) = next()? {
+        let (more, body) = frame.split_first().ok_or("it sent an empty frame")?;
+        partial.extend_from_slice(body);
+        if *more == 0 {
+            let bytes = std::mem::take(partial);
+            return decode(&bytes).map(Some).map_err(|_| "it sent what cannot be decoded");
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_control::negotiate::{Kind, Request};
+    use ronde_control::{DType, ReduceOp};
+
+    use super::*;
+
+    fn request(tensors: usize) -> Request {
+        Request {
+            name: "group".into(),
+            kind: Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 },
+            dtype: DType::F32,
+            shapes: vec![vec![1000, 1000, 1000]; tensors],
+        }
+    }
+
+    #[test]
+    fn messages_of_any_length_pass_both_ways_in_order() {
+        let (segment, _fd) = Segment::create(2).unwrap();
+        let segment = Arc::new(segment);
+        let mut lead = LeadPlane::shared(&segment);
+        let mut follow = FollowPlane::shared(&segment, 1);
+        let sizes = [1, 50_000, 3, 20_000];
+        for size in sizes {
+            let message = [MemberToCoordinator::Announce(request(size))];
+            assert!(follow.send(&message).is_ok());
+        }
+        let mut seen = Vec::new();
+        while seen.len() < sizes.len() {
+            match lead.receive().ok().unwrap() {
+                Some((Rank(1), messages)) => match messages.as_slice() {
+                    [MemberToCoordinator::Announce(request)] => seen.push(request.shapes.len()),
+                    other => panic!("{other:?}"),
+                },
+                Some((rank, _)) => panic!("{rank}"),
+                None => drop(follow.flush()),
+            }
+        }
+        assert_eq!(seen, sizes);
+        assert!(!follow.has_backlog() && !lead.has_input());
+    }
+}

@@ -1,0 +1,183 @@
+//! IEEE half precision with the F16C instructions, eight elements at a time.
+//!
+//! The instructions give the bits that the software of `half` gives, NaN aside, which is made
+//! canonical before it is narrowed. Elements that do not fill a vector are left to the software.
+
+use std::arch::x86_64::{
+    __m128i, __m256, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128,
+    _mm256_add_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph,
+    _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_ps,
+};
+
+use ronde_control::ReduceOp;
+
+use super::element::{Element, Packed};
+use super::half::{Alone, F16};
+use super::number::Op;
+
+/// Half-precision elements on a CPU that has AVX and F16C. Only kernels of a variant that was
+/// found to run on this CPU name this type; its functions rely on that.
+pub(super) struct F16c;
+
+type Raws = [Packed<u16>; 8];
+type Values = [f32; 8];
+
+impl Element for F16c {
+    type Raw = u16;
+    type Value = f32;
+
+    #[inline(always)]
+    fn load(values: &mut [f32], src: &[Packed<u16>]) {
+        let (values, values_rest) = values.as_chunks_mut();
+        let (src, src_rest) = src.as_chunks();
+        // SAFETY: the CPU has the features, as the type says.
+        unsafe { load(values, src) };
+        Alone::<F16>::load(values_rest, src_rest);
+    }
+
+    #[inline(always)]
+    fn load_two<O: Op>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
+        let (values, values_rest) = values.as_chunks_mut();
+        let (first, first_rest) = first.as_chunks();
+        let (second, second_rest) = second.as_chunks();
+        // SAFETY: the CPU has the features, as the type says.
+        unsafe { load_two::<O>(values, first, second) };
+        Alone::<F16>::load_two::<O>(values_rest, first_rest, second_rest);
+    }
+
+    #[inline(always)]
+    fn join<O: Op>(values: &mut [f32], src: &[Packed<u16>]) {
+        let (values, values_rest) = values.as_chunks_mut();
+        let (src, src_rest) = src.as_chunks();
+        // SAFETY: the CPU has the features, as the type says.
+        unsafe { join::<O>(values, src) };
+        Alone::<F16>::join::<O>(values_rest, src_rest);
+    }
+
+    #[inline(always)]
+    fn join_two<O: Op>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
+        let (values, values_rest) = values.as_chunks_mut();
+        let (first, first_rest) = first.as_chunks();
+        let (second, second_rest) = second.as_chunks();
+        // SAFETY: the CPU has the features, as the type says.
+        unsafe { join_two::<O>(values, first, second) };
+        Alone::<F16>::join_two::<O>(values_rest, first_rest, second_rest);
+    }
+
+    #[inline(always)]
+    fn store(dst: &mut [Packed<u16>], values: &[f32], factor: f32) {
+        let (dst, dst_rest) = dst.as_chunks_mut();
+        let (values, values_rest) = values.as_chunks();
+        // SAFETY: the CPU has the features, as the type says.
+        unsafe { store(dst, values, factor) };
+        Alone::<F16>::store(dst_rest, values_rest, factor);
+    }
+
+    #[inline(always)]
+    fn update<O: Op>(dst: &mut [Packed<u16>], src: &[Packed<u16>], factor: f32) {
+        let (dst, dst_rest) = dst.as_chunks_mut();
+        let (src, src_rest) = src.as_chunks();
+        // SAFETY: the CPU has the features, as the type says.
+        unsafe { update::<O>(dst, src, factor) };
+        Alone::<F16>::update::<O>(dst_rest, src_rest, factor);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn load(values: &mut [Values], src: &[Raws]) {
+    for (values, src) in values.iter_mut().zip(src) {
+        write(values, widen(src));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn load_two<O: Op>(values: &mut [Values], first: &[Raws], second: &[Raws]) {
+    for ((values, first), second) in values.iter_mut().zip(first).zip(second) {
+        write(values, joined::<O>(widen(first), widen(second)));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn join<O: Op>(values: &mut [Values], src: &[Raws]) {
+    for (values, src) in values.iter_mut().zip(src) {
+        write(values, joined::<O>(read(values), widen(src)));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn join_two<O: Op>(values: &mut [Values], first: &[Raws], second: &[Raws]) {
+    for ((values, first), second) in values.iter_mut().zip(first).zip(second) {
+        write(values, joined::<O>(joined::<O>(read(values), widen(first)), widen(second)));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn store(dst: &mut [Raws], values: &[Values], factor: f32) {
+    for (dst, values) in dst.iter_mut().zip(values) {
+        narrow(dst, read(values), factor);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn update<O: Op>(dst: &mut [Raws], src: &[Raws], factor: f32) {
+    for (dst, src) in dst.iter_mut().zip(src) {
+        narrow(dst, joined::<O>(widen(dst), widen(src)), factor);
+    }
+}
+
+/// What `O::join` does. Of equal values, and where there is a NaN, the instructions for minimum and
+/// maximum take their second operand.
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn joined<O: Op>(sofar: __m256, next: __m256) -> __m256 {
+    match O::OP {
+        ReduceOp::Sum => _mm256_add_ps(sofar, next),
+        ReduceOp::Product => _mm256_mul_ps(sofar, next),
+        ReduceOp::Min => or_nan(_mm256_min_ps(next, sofar), next),
+        ReduceOp::Max => or_nan(_mm256_max_ps(next, sofar), next),
+    }
+}
+
+/// The values, but NaN where the others are NaN.
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn or_nan(values: __m256, others: __m256) -> __m256 {
+    let unordered = _mm256_cmp_ps::<_CMP_UNORD_Q>(others, others);
+    _mm256_blendv_ps(values, _mm256_set1_ps(f32::NAN), unordered)
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn widen(raw: &Raws) -> __m256 {
+    // SAFETY: the reference is good for the size of a vector; no alignment is asked for.
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(raw.as_ptr().cast::<__m128i>()) })
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn narrow(dst: &mut Raws, values: __m256, factor: f32) {
+    let values = _mm256_mul_ps(values, _mm256_set1_ps(factor));
+    let raw = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(or_nan(values, values));
+    // SAFETY: the reference is good for the size of a vector; no alignment is asked for.
+    unsafe { _mm_storeu_si128(dst.as_mut_ptr().cast::<__m128i>(), raw) };
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn read(values: &Values) -> __m256 {
+    // SAFETY: the reference is good for eight floats; no alignment is asked for.
+    unsafe { _mm256_loadu_ps(values.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn write(values: &mut Values, vector: __m256) {
+    // SAFETY: the reference is good for eight floats; no alignment is asked for.
+    unsafe { _mm256_storeu_ps(values.as_mut_ptr(), vector) };
+}

@@ -1,0 +1,182 @@
+//! The loop over blocks that folds sources into a destination, for one element type and operation.
+//!
+//! A block of values stays in the first-level cache while a block of every source is joined to it,
+//! so that each source is read once. All sources of a block are read before the block of the
+//! destination is written, and no reference to the one outlives the other: the destination may be
+//! a source. Two sources, one of them the destination, are joined in place without the detour.
+
+use std::mem::MaybeUninit;
+use std::{ptr, slice};
+
+use super::element::{Element, Packed};
+use super::number::{Number, Op};
+
+/// Elements of a block: 4 KiB of `f32`.
+const BLOCK: usize = 1024;
+
+/// What to fold; the element type and the operation are the kernel's.
+pub(super) struct Task<'a> {
+    pub(super) dst: *mut u8,
+    pub(super) srcs: &'a [*const u8],
+    pub(super) count: usize,
+    pub(super) prescale: f64,
+    pub(super) postscale: f64,
+}
+
+/// Runs a task that has sources.
+///
+/// # Safety
+///
+/// The addresses of the task must be as `fold` asks.
+#[inline(always)]
+pub(super) unsafe fn run<E: Element, O: Op>(task: &Task) {
+    if task.prescale != 1.0 {
+        // SAFETY: the caller vouches for the task.
+        return unsafe { prescaled::<E, O>(task) };
+    }
+    match *task.srcs {
+        // SAFETY: the caller vouches for the task, and `src` is not `dst`.
+        [dst, src] if ptr::eq(dst, task.dst) && !ptr::eq(src, dst) => unsafe {
+            in_place::<E, O>(task, src);
+        },
+        // SAFETY: as above.
+        [src, dst] if ptr::eq(dst, task.dst) && !ptr::eq(src, dst) && O::COMMUTES => unsafe {
+            in_place::<E, O>(task, src);
+        },
+        // SAFETY: the caller vouches for the task.
+        _ => unsafe { in_blocks::<E, O>(task) },
+    }
+}
+
+/// # Safety
+///
+/// The addresses of the task must be as `fold` asks, with its two sources `src` and the destination.
+#[inline(always)]
+unsafe fn in_place<E: Element, O: Op>(task: &Task, src: *const u8) {
+    let postscale = E::Value::factor(task.postscale);
+    // SAFETY: the caller vouches for the ranges and that they are disjoint.
+    let dst = unsafe { slice::from_raw_parts_mut(task.dst.cast(), task.count) };
+    // SAFETY: as above.
+    let src = unsafe { slice::from_raw_parts(src.cast(), task.count) };
+    E::update::<O>(dst, src, postscale);
+}
+
+/// # Safety
+///
+/// The addresses of the task must be as `fold` asks.
+#[inline(always)]
+unsafe fn in_blocks<E: Element, O: Op>(task: &Task) {
+    let postscale = E::Value::factor(task.postscale);
+    let mut values = room();
+    let values = zeros(&mut values, task.count);
+    for (start, len) in blocks(task.count) {
+        let values = &mut values[..len];
+        // SAFETY: the block is part of the range that the caller vouches for.
+        let read = |src| unsafe { block::<E>(src, start, len) };
+        let rest = match task.srcs {
+            [first, second, rest @ ..] => {
+                E::load_two::<O>(values, read(*first), read(*second));
+                rest
+            }
+            [first, rest @ ..] => {
+                E::load(values, read(*first));
+                rest
+            }
+            [] => return,
+        };
+        let (pairs, last) = rest.as_chunks::<2>();
+        for [first, second] in pairs {
+            E::join_two::<O>(values, read(*first), read(*second));
+        }
+        for src in last {
+            E::join::<O>(values, read(*src));
+        }
+        // SAFETY: as above; the blocks of the sources are no longer borrowed.
+        let dst = unsafe { block_mut::<E>(task.dst, start, len) };
+        E::store(dst, values, postscale);
+    }
+}
+
+/// # Safety
+///
+/// The addresses of the task must be as `fold` asks.
+#[inline(always)]
+unsafe fn prescaled<E: Element, O: Op>(task: &Task) {
+    let prescale = E::Value::factor(task.prescale);
+    let postscale = E::Value::factor(task.postscale);
+    let [first, rest @ ..] = task.srcs else { return };
+    let mut values = room();
+    let values = zeros(&mut values, task.count);
+    let mut next = room();
+    let next = zeros(&mut next, task.count);
+    for (start, len) in blocks(task.count) {
+        let read = |values: &mut [E::Value], src| {
+            // SAFETY: the block is part of the range that the caller vouches for.
+            E::load(values, unsafe { block::<E>(src, start, len) });
+            for value in values {
+                *value = value.scale(prescale);
+            }
+        };
+        let values = &mut values[..len];
+        let next = &mut next[..len];
+        read(values, *first);
+        for src in rest {
+            read(next, *src);
+            for (value, next) in values.iter_mut().zip(next.iter()) {
+                *value = O::join(*value, *next);
+            }
+        }
+        // SAFETY: as above; the blocks of the sources are no longer borrowed.
+        let dst = unsafe { block_mut::<E>(task.dst, start, len) };
+        E::store(dst, values, postscale);
+    }
+}
+
+/// A block of values. A task of few elements has no time to fill all of it.
+type Room<V> = [MaybeUninit<V>; BLOCK];
+
+#[inline(always)]
+fn room<V>() -> Room<V> {
+    [const { MaybeUninit::uninit() }; BLOCK]
+}
+
+/// As many zeros as `count` elements need, at most a block.
+#[inline(always)]
+fn zeros<V: Number>(room: &mut Room<V>, count: usize) -> &mut [V] {
+    let values = &mut room[..count.min(BLOCK)];
+    for value in values.iter_mut() {
+        value.write(V::ZERO);
+    }
+    // SAFETY: all of them have just been written.
+    unsafe { slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
+}
+
+/// Where each block starts and how long it is.
+#[inline(always)]
+fn blocks(count: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..count).step_by(BLOCK).map(move |start| (start, BLOCK.min(count - start)))
+}
+
+/// # Safety
+///
+/// The block must be readable, and nobody may write it while it is borrowed.
+#[inline(always)]
+unsafe fn block<'a, E: Element>(src: *const u8, start: usize, len: usize) -> &'a [Packed<E::Raw>] {
+    let first = src.cast::<Packed<E::Raw>>().wrapping_add(start);
+    // SAFETY: the caller vouches for the block; packed elements need no alignment.
+    unsafe { slice::from_raw_parts(first, len) }
+}
+
+/// # Safety
+///
+/// The block must be writable, and nobody may touch it while it is borrowed.
+#[inline(always)]
+unsafe fn block_mut<'a, E: Element>(
+    dst: *mut u8,
+    start: usize,
+    len: usize,
+) -> &'a mut [Packed<E::Raw>] {
+    let first = dst.cast::<Packed<E::Raw>>().wrapping_add(start);
+    // SAFETY: the caller vouches for the block; packed elements need no alignment.
+    unsafe { slice::from_raw_parts_mut(first, len) }
+}

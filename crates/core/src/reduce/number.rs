@@ -1,0 +1,208 @@
+//! The arithmetic of one accumulated value, and the four operations as types.
+//!
+//! Everything here is branch-free where it can be, so that loops over it become vector code, and
+//! exact about order: no operation is reassociated, contracted or commuted where bits could tell.
+
+use ronde_control::ReduceOp;
+
+/// A value while it is being folded.
+pub(super) trait Number: Copy {
+    /// What a value is filled with before it is known.
+    const ZERO: Self;
+
+    /// A factor as it is applied; one changes nothing.
+    type Factor: Copy;
+
+    fn factor(factor: f64) -> Self::Factor;
+
+    fn scale(self, factor: Self::Factor) -> Self;
+    fn add(self, other: Self) -> Self;
+    fn multiply(self, other: Self) -> Self;
+    fn smaller(self, other: Self) -> Self;
+    fn larger(self, other: Self) -> Self;
+}
+
+/// How the value so far takes in the next one, as a type.
+pub(super) trait Op {
+    const OP: ReduceOp;
+
+    /// Whether the order of two values never shows; it does where the earlier of two zeros wins.
+    const COMMUTES: bool = matches!(Self::OP, ReduceOp::Sum | ReduceOp::Product);
+
+    #[inline(always)]
+    fn join<N: Number>(sofar: N, next: N) -> N {
+        match Self::OP {
+            ReduceOp::Sum => sofar.add(next),
+            ReduceOp::Min => sofar.smaller(next),
+            ReduceOp::Max => sofar.larger(next),
+            ReduceOp::Product => sofar.multiply(next),
+        }
+    }
+}
+
+pub(super) struct Sum;
+pub(super) struct Min;
+pub(super) struct Max;
+pub(super) struct Product;
+
+impl Op for Sum {
+    const OP: ReduceOp = ReduceOp::Sum;
+}
+
+impl Op for Min {
+    const OP: ReduceOp = ReduceOp::Min;
+}
+
+impl Op for Max {
+    const OP: ReduceOp = ReduceOp::Max;
+}
+
+impl Op for Product {
+    const OP: ReduceOp = ReduceOp::Product;
+}
+
+/// One byte that is zero or one.
+#[derive(Clone, Copy)]
+pub(super) struct Truth(pub(super) u8);
+
+impl Number for Truth {
+    const ZERO: Self = Truth(0);
+
+    type Factor = u8;
+
+    fn factor(factor: f64) -> u8 {
+        u8::from(factor != 0.0)
+    }
+
+    #[inline(always)]
+    fn scale(self, factor: u8) -> Self {
+        Truth(self.0 & factor)
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Truth(self.0 | other.0)
+    }
+
+    #[inline(always)]
+    fn multiply(self, other: Self) -> Self {
+        Truth(self.0 & other.0)
+    }
+
+    #[inline(always)]
+    fn smaller(self, other: Self) -> Self {
+        self.multiply(other)
+    }
+
+    #[inline(always)]
+    fn larger(self, other: Self) -> Self {
+        self.add(other)
+    }
+}
+
+macro_rules! integers {
+    ($($int:ty: $truncate:path;)*) => {$(
+        impl Number for $int {
+            const ZERO: Self = 0;
+
+            // Not every `i64` survives a multiplication by 1.0.
+            type Factor = Option<f64>;
+
+            fn factor(factor: f64) -> Option<f64> {
+                (factor != 1.0).then_some(factor)
+            }
+
+            #[inline(always)]
+            fn scale(self, factor: Option<f64>) -> Self {
+                match factor {
+                    None => self,
+                    Some(factor) => $truncate(self as f64 * factor) as $int,
+                }
+            }
+
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+
+            #[inline(always)]
+            fn multiply(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                Ord::min(self, other)
+            }
+
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                Ord::max(self, other)
+            }
+        }
+    )*};
+}
+
+integers! {
+    u8: truncate::<0, 0xFF>;
+    i8: truncate::<-0x80, 0x7F>;
+    u16: truncate::<0, 0xFFFF>;
+    i16: truncate::<-0x8000, 0x7FFF>;
+    i32: truncate::<{ i32::MIN }, { i32::MAX }>;
+    i64: std::convert::identity;
+}
+
+/// Truncates toward zero and saturates, as a cast does; a cast becomes no vector code.
+#[inline(always)]
+fn truncate<const LOWEST: i32, const HIGHEST: i32>(value: f64) -> i32 {
+    let number = if value.is_nan() { 0.0 } else { value };
+    let inside = number.max(LOWEST.into()).min(HIGHEST.into());
+    // SAFETY: the value is a number, and inside the range of `i32`.
+    unsafe { inside.to_int_unchecked() }
+}
+
+macro_rules! floats {
+    ($($float:ty),*) => {$(
+        impl Number for $float {
+            const ZERO: Self = 0.0;
+
+            type Factor = $float;
+
+            fn factor(factor: f64) -> $float {
+                factor as $float
+            }
+
+            #[inline(always)]
+            fn scale(self, factor: $float) -> Self {
+                self * factor
+            }
+
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self + other
+            }
+
+            #[inline(always)]
+            fn multiply(self, other: Self) -> Self {
+                self * other
+            }
+
+            // A comparison with NaN is false, which keeps a NaN that came earlier. One that
+            // comes now takes over as a constant: were it `other`, the two choices would become
+            // one, and that one a masked store instead of a vector minimum.
+            #[inline(always)]
+            fn smaller(self, other: Self) -> Self {
+                let smaller = if other < self { other } else { self };
+                if other.is_nan() { <$float>::NAN } else { smaller }
+            }
+
+            #[inline(always)]
+            fn larger(self, other: Self) -> Self {
+                let larger = if other > self { other } else { self };
+                if other.is_nan() { <$float>::NAN } else { larger }
+            }
+        }
+    )*};
+}
+
+floats!(f32, f64);

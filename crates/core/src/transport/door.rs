@@ -1,0 +1,205 @@
+//! The listening side of a rank: takes connections, lets in only who holds the job's key, and hands
+//! them on with their greeting.
+//!
+//! One thread owns the listeners; every newcomer is heard out by a thread of its own, so that one
+//! who says nothing holds up nobody, and at most [`CROWD`] are heard at a time. Dropping the door
+//! ends them all.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ronde_control::wire::{Greeting, JobKey};
+use rustix::event::PollFlags;
+
+use super::bell::Bell;
+use super::socket::{Socket, sleep};
+use super::wire::Wire;
+
+/// How many newcomers are heard at the same time.
+const CROWD: usize = 64;
+/// How long a newcomer may take to prove itself.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Somebody who holds the key, and what they came for.
+pub(crate) type Arrival = (Wire, Greeting);
+
+pub(crate) struct Door {
+    address: SocketAddr,
+    unix: Option<String>,
+    arrivals: Mutex<Receiver<Arrival>>,
+    arrived: Arc<Bell>,
+    stop: Arc<Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Door {
+    /// Opens a door at `address`, and at an abstract unix socket of that name if there is one.
+    pub(crate) fn open(address: SocketAddr, unix: Option<String>, key: JobKey) -> io::Result<Door> {
+        let tcp = TcpListener::bind(address)?;
+        tcp.set_nonblocking(true)?;
+        let address = tcp.local_addr()?;
+        let listener = match &unix {
+            Some(name) => {
+                let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?;
+                listener.set_nonblocking(true)?;
+                Some(listener)
+            }
+            None => None,
+        };
+        let (sender, arrivals) = sync_channel(CROWD);
+        let (arrived, stop) = (Arc::new(Bell::new()?), Arc::new(Bell::new()?));
+        let hall = Hall { tcp, unix: listener, key, sender, arrived: arrived.clone() };
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("ronde-door".into())
+            .spawn(move || hall.keep(&stopped))?;
+        let arrivals = Mutex::new(arrivals);
+        Ok(Door { address, unix, arrivals, arrived, stop, thread: Some(thread) })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn unix(&self) -> Option<&str> {
+        self.unix.as_deref()
+    }
+
+    /// Somebody who has come in, if anybody has.
+    pub(crate) fn arrival(&self) -> Option<Arrival> {
+        self.arrived.hush();
+        self.arrivals.lock().expect("nothing panics while it holds this lock").try_recv().ok()
+    }
+
+    /// What wakes up when somebody has come in.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.arrived
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.stop.ring();
+        // Whoever is still being heard must find nobody to wait for.
+        while self.arrival().is_some() {}
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the door's thread works with.
+struct Hall {
+    tcp: TcpListener,
+    unix: Option<UnixListener>,
+    key: JobKey,
+    sender: SyncSender<Arrival>,
+    arrived: Arc<Bell>,
+}
+
+impl Hall {
+    fn keep(&self, stop: &Bell) {
+        let crowd = AtomicUsize::new(0);
+        let stopping = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            loop {
+                let mut fds = vec![(stop.as_fd(), PollFlags::IN)];
+                if crowd.load(Ordering::Relaxed) < CROWD {
+                    fds.push((self.tcp.as_fd(), PollFlags::IN));
+                    fds.extend(self.unix.iter().map(|unix| (unix.as_fd(), PollFlags::IN)));
+                }
+                if sleep(&fds, Duration::from_secs(1))[0] {
+                    stopping.store(true, Ordering::Relaxed);
+                    return;
+                }
+                while let Some(socket) = self.next() {
+                    crowd.fetch_add(1, Ordering::Relaxed);
+                    let (crowd, stopping) = (&crowd, &stopping);
+                    scope.spawn(move || {
+                        self.hear(socket, stopping);
+                        crowd.fetch_sub(1, Ordering::Relaxed);
+                    });
+                }
+            }
+        });
+    }
+
+    fn next(&self) -> Option<Socket> {
+        if let Ok((stream, _)) = self.tcp.accept() {
+            return Socket::tcp(stream).ok();
+        }
+        let (stream, _) = self.unix.as_ref()?.accept().ok()?;
+        Socket::unix(stream).ok()
+    }
+
+    /// Hears a newcomer out in short turns, so that a closing door does not wait for it.
+    fn hear(&self, socket: Socket, stopping: &std::sync::atomic::AtomicBool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !sleep(&[(socket.as_fd(), PollFlags::IN)], Duration::from_millis(50))[0] {
+            if stopping.load(Ordering::Relaxed) || Instant::now() > deadline {
+                return;
+            }
+        }
+        let deadline = deadline.min(Instant::now() + Duration::from_secs(2));
+        match Wire::accept(socket, &self.key, deadline) {
+            Ok(arrival) => {
+                if self.sender.try_send(arrival).is_ok() {
+                    self.arrived.ring();
+                }
+            }
+            Err(error) => tracing::debug!(%error, "a stranger was turned away"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    use ronde_control::{Epoch, Rank};
+
+    use super::*;
+
+    #[test]
+    fn strangers_wait_outside_while_a_rank_comes_in() {
+        let key = JobKey::from_entropy([9; 32]);
+        let door = Door::open("127.0.0.1:0".parse().unwrap(), None, key.clone()).unwrap();
+        let silent = TcpStream::connect(door.address()).unwrap();
+        let mut loud = TcpStream::connect(door.address()).unwrap();
+        loud.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let socket = Socket::tcp(TcpStream::connect(door.address()).unwrap()).unwrap();
+        let greeting = Greeting::Link { epoch: Epoch(1), rank: Rank(2) };
+        let _wire = Wire::dial(socket, &key, &greeting, deadline).unwrap();
+        let arrival = loop {
+            match door.arrival() {
+                Some(arrival) => break arrival,
+                None => drop(sleep(&[(door.bell().as_fd(), PollFlags::IN)], PATIENCE)),
+            }
+            assert!(Instant::now() < deadline);
+        };
+        assert_eq!(arrival.1, greeting);
+        drop((silent, loud));
+    }
+
+    #[test]
+    fn a_door_closes_at_once_even_if_somebody_stands_in_it() {
+        let key = JobKey::from_entropy([9; 32]);
+        let name = format!("ronde-test-door-{}", std::process::id());
+        let door = Door::open("127.0.0.1:0".parse().unwrap(), Some(name), key).unwrap();
+        assert!(door.unix().is_some());
+        let _silent = TcpStream::connect(door.address()).unwrap();
+        let start = Instant::now();
+        drop(door);
+        assert!(start.elapsed() < Duration::from_secs(2));
+    }
+}

@@ -1,0 +1,13 @@
+//! How bytes get from rank to rank: shared memory on one host, sockets otherwise, and the means to
+//! wait for them without ever waiting for the dead.
+
+pub(crate) mod bell;
+pub(crate) mod door;
+pub(crate) mod fate;
+pub(crate) mod handover;
+pub(crate) mod link;
+pub(crate) mod sentinel;
+pub(crate) mod shm;
+pub(crate) mod socket;
+pub(crate) mod vigil;
+pub(crate) mod wire;

@@ -1,0 +1,109 @@
+//! The lookout: the connection to the launcher, which knows how processes end, and connections to
+//! other ranks that carry nothing and only break when their owner dies.
+
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use ronde_control::Rank;
+use ronde_control::wire::{DriverToRank, RankToDriver};
+use rustix::event::PollFlags;
+
+use super::fate::Fate;
+use super::socket::Socket;
+use super::vigil::Interest;
+use super::wire::Wire;
+use crate::error::Error;
+
+#[derive(Default)]
+pub(crate) struct Sentinel {
+    launcher: Option<Launcher>,
+    lifelines: Vec<Lifeline>,
+}
+
+struct Launcher {
+    wire: Mutex<Wire>,
+    /// The same socket again, so that a sleeper can poll it without the lock.
+    watched: Socket,
+    gone: AtomicBool,
+}
+
+struct Lifeline {
+    rank: Rank,
+    socket: Socket,
+    broken: AtomicBool,
+}
+
+impl Sentinel {
+    /// A lookout over the launcher and over ranks by connections that only their death closes.
+    pub(crate) fn new(wire: Wire, lifelines: Vec<(Rank, Socket)>) -> std::io::Result<Sentinel> {
+        let watched = wire.socket().duplicate()?;
+        let launcher = Launcher { wire: Mutex::new(wire), watched, gone: AtomicBool::new(false) };
+        let lifeline = |(rank, socket)| Lifeline { rank, socket, broken: AtomicBool::new(false) };
+        let lifelines = lifelines.into_iter().map(lifeline).collect();
+        Ok(Sentinel { launcher: Some(launcher), lifelines })
+    }
+
+    /// Adds what a sleeper must wake up for; gives how many there are.
+    pub(crate) fn interests<'a>(&'a self, fds: &mut Vec<Interest<'a>>) -> usize {
+        let before = fds.len();
+        if let Some(launcher) = &self.launcher
+            && !launcher.gone.load(Ordering::Relaxed)
+        {
+            fds.push((launcher.watched.as_fd(), PollFlags::IN));
+        }
+        for lifeline in &self.lifelines {
+            if !lifeline.broken.load(Ordering::Relaxed) {
+                fds.push((lifeline.socket.as_fd(), PollFlags::IN));
+            }
+        }
+        fds.len() - before
+    }
+
+    /// Takes in what the launcher says and which lifelines broke; gives whether there was news.
+    pub(crate) fn look(&self, fate: &Fate) -> bool {
+        let mut news = self.launcher.as_ref().is_some_and(|launcher| launcher.listen(fate));
+        for Lifeline { rank, socket, broken } in &self.lifelines {
+            if socket.read(&mut [0; 16]).is_err() && !broken.swap(true, Ordering::Relaxed) {
+                fate.suspect(*rank, "its process is gone", Instant::now());
+                news = true;
+            }
+        }
+        news
+    }
+
+    /// Tells the launcher something, if it still listens.
+    pub(crate) fn tell_launcher(&self, message: &RankToDriver, deadline: Instant) {
+        if let Some(launcher) = &self.launcher {
+            let mut wire = launcher.wire.lock().expect("nothing panics while it holds this lock");
+            let _ = wire.send(message).and_then(|()| wire.flush_by(deadline));
+        }
+    }
+}
+
+impl Launcher {
+    fn listen(&self, fate: &Fate) -> bool {
+        // Whoever holds the lock is listening already.
+        let Ok(mut wire) = self.wire.try_lock() else { return false };
+        let mut news = false;
+        loop {
+            match wire.receive() {
+                Ok(Some(DriverToRank::Lost { rank, cause, .. })) => {
+                    fate.lose(rank, cause);
+                    news = true;
+                }
+                Ok(Some(other)) => {
+                    tracing::debug!(?other, "the launcher said something out of turn");
+                }
+                Ok(None) => return news,
+                Err(error) => {
+                    if !self.gone.swap(true, Ordering::Relaxed) {
+                        fate.lose_launcher(Error::LauncherGone(error.to_string()));
+                    }
+                    return true;
+                }
+            }
+        }
+    }
+}

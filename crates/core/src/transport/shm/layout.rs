@@ -1,0 +1,69 @@
+//! Where what lies in the segment.
+
+/// A whole number of cache lines for everything that one rank writes and another polls.
+pub(super) const LINE: usize = 128;
+pub(super) const QUEUE: usize = 64 << 10;
+pub(super) const LOG: usize = 256 << 10;
+
+/// Counters of one rank: published, reduced, finished, bell.
+pub(super) const COUNTERS: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) ranks: usize,
+    pub(super) piece: usize,
+}
+
+impl Layout {
+    /// Few ranks get large pieces, so that the cost of agreeing on one vanishes; with many ranks the
+    /// staging memory of all must still stay in the caches.
+    pub(super) fn of(ranks: usize) -> Layout {
+        let piece = match ranks {
+            0..=4 => 256 << 10,
+            5..=16 => 128 << 10,
+            _ => 64 << 10,
+        };
+        Layout { ranks, piece }
+    }
+
+    pub(super) fn counters(&self, rank: usize) -> usize {
+        LINE * (1 + COUNTERS * rank)
+    }
+
+    pub(super) fn queue(&self, rank: usize) -> usize {
+        self.counters(self.ranks) + rank * (2 * LINE + QUEUE)
+    }
+
+    pub(super) fn log(&self) -> usize {
+        self.queue(self.ranks)
+    }
+
+    pub(super) fn staging(&self, rank: usize, half: usize) -> usize {
+        let start = self.log() + LINE * (1 + self.ranks) + LOG;
+        start.next_multiple_of(4096) + (2 * rank + half) * self.piece
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.staging(self.ranks, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps_and_everything_is_aligned() {
+        for ranks in [1, 2, 3, 5, 16, 64, 200] {
+            let layout = Layout::of(ranks);
+            assert!(layout.counters(ranks) <= layout.queue(0));
+            assert!(layout.queue(0) + 2 * LINE + QUEUE <= layout.queue(1));
+            assert!(layout.log() + LINE * (1 + ranks) + LOG <= layout.staging(0, 0));
+            assert_eq!(layout.staging(0, 1) - layout.staging(0, 0), layout.piece);
+            assert_eq!(layout.staging(1, 0) - layout.staging(0, 1), layout.piece);
+            for place in [layout.counters(1), layout.queue(1), layout.log(), layout.staging(0, 0)] {
+                assert_eq!(place % LINE, 0);
+            }
+        }
+    }
+}

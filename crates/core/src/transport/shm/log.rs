@@ -1,0 +1,102 @@
+//! The coordinator's log: one writer, and every rank reads it at its own pace.
+//!
+//! The writer never overtakes the slowest reader; what does not fit yet waits with the writer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Segment;
+use super::layout::{LINE, LOG};
+use super::queue::{Torn, put, take};
+use crate::buffer::Region;
+
+pub(crate) struct LogWriter {
+    segment: Arc<Segment>,
+}
+
+impl LogWriter {
+    pub(crate) fn new(segment: Arc<Segment>) -> LogWriter {
+        LogWriter { segment }
+    }
+
+    /// Writes a frame for all ranks but the writer itself, unless there is no room for it now.
+    pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
+        let head = head(&self.segment).load(Ordering::Relaxed);
+        let tails = (1..self.segment.ranks()).map(|rank| tail(&self.segment, rank));
+        let slowest = tails.map(|tail| tail.load(Ordering::Acquire)).min().unwrap_or(head);
+        if (head - slowest) as usize + 4 + frame.len() > LOG {
+            return false;
+        }
+        put(body(&self.segment), head, &(frame.len() as u32).to_le_bytes());
+        put(body(&self.segment), head + 4, frame);
+        self::head(&self.segment).store(head + 4 + frame.len() as u64, Ordering::Release);
+        true
+    }
+
+    /// The longest frame that ever fits.
+    pub(crate) fn limit() -> usize {
+        LOG / 2
+    }
+}
+
+pub(crate) struct LogReader {
+    segment: Arc<Segment>,
+    rank: usize,
+}
+
+impl LogReader {
+    pub(crate) fn new(segment: Arc<Segment>, rank: usize) -> LogReader {
+        LogReader { segment, rank }
+    }
+
+    /// Reads the next frame.
+    pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, Torn> {
+        let head = head(&self.segment).load(Ordering::Acquire);
+        let tail = tail(&self.segment, self.rank);
+        let taken = take(body(&self.segment), head, tail.load(Ordering::Relaxed))?;
+        let Some((frame, next)) = taken else { return Ok(None) };
+        tail.store(next, Ordering::Release);
+        Ok(Some(frame))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let tail = tail(&self.segment, self.rank).load(Ordering::Relaxed);
+        head(&self.segment).load(Ordering::Acquire) == tail
+    }
+}
+
+fn head(segment: &Segment) -> &AtomicU64 {
+    segment.word64(segment.layout().log())
+}
+
+fn tail(segment: &Segment, rank: usize) -> &AtomicU64 {
+    segment.word64(segment.layout().log() + LINE * (1 + rank))
+}
+
+fn body(segment: &Segment) -> Region {
+    segment.region(segment.layout().log() + LINE * (1 + segment.ranks()), LOG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reader_reads_everything_and_the_slowest_holds_the_writer() {
+        let (segment, _fd) = Segment::create(3).unwrap();
+        let segment = Arc::new(segment);
+        let mut writer = LogWriter::new(segment.clone());
+        let mut readers = [1, 2].map(|rank| LogReader::new(segment.clone(), rank));
+        let frame = vec![5; 1000];
+        let mut written = 0;
+        while writer.push(&frame) {
+            written += 1;
+        }
+        for _ in 0..written {
+            assert_eq!(readers[0].pop().unwrap().unwrap(), frame);
+        }
+        assert!(readers[0].is_empty() && !writer.push(&frame));
+        assert_eq!(readers[1].pop().unwrap().unwrap(), frame);
+        assert!(writer.push(&frame));
+    }
+}

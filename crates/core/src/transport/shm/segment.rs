@@ -1,0 +1,161 @@
+//! The mapping itself, and the words in it.
+//!
+//! Every word that more than one process touches is an atomic. Staging memory is plain bytes: who
+//! may touch which of them when is agreed on through the counters (see `group::shared`).
+#![expect(unsafe_code, reason = "shared memory is raw memory")]
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::layout::{LINE, Layout};
+use crate::buffer::Region;
+
+/// The counters that each rank writes and the others wait for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Counter {
+    /// Steps whose input lies in the staging memory.
+    Published = 0,
+    /// Steps whose own slice is reduced.
+    Reduced = 1,
+    /// Steps after which this rank reads nothing of the others any more.
+    Finished = 2,
+}
+
+const BELL: usize = 3;
+
+pub(crate) struct Segment {
+    start: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: all access goes through atomics or through regions whose users agree by counters.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// Makes a segment for `ranks` ranks; the descriptor is what the others open it by.
+    pub(crate) fn create(ranks: usize) -> io::Result<(Segment, OwnedFd)> {
+        let layout = Layout::of(ranks);
+        let fd = memfd_create("ronde", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, layout.length() as u64)?;
+        // A file that cannot shrink cannot take the memory away under a reader.
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Segment::map(&fd, layout)?, fd))
+    }
+
+    /// Opens the segment of a world of `ranks` ranks.
+    pub(crate) fn open(fd: &OwnedFd, ranks: usize) -> io::Result<Segment> {
+        let layout = Layout::of(ranks);
+        let length = fstat(fd)?.st_size;
+        if length != layout.length() as i64 {
+            return Err(io::Error::other(format!("a segment of {length} bytes is not ours")));
+        }
+        Segment::map(fd, layout)
+    }
+
+    fn map(fd: impl AsFd, layout: Layout) -> io::Result<Segment> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let null = std::ptr::null_mut();
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        let start = unsafe { mmap(null, layout.length(), protection, MapFlags::SHARED, fd, 0) }?;
+        Ok(Segment { start: start.cast(), layout })
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.layout.ranks
+    }
+
+    /// The bytes of one piece of staging memory.
+    pub(crate) fn piece(&self) -> usize {
+        self.layout.piece
+    }
+
+    pub(crate) fn counter(&self, rank: usize, counter: Counter) -> &AtomicU64 {
+        self.word64(self.layout.counters(rank) + LINE * counter as usize)
+    }
+
+    /// How deep a rank sleeps; see `vigil`.
+    pub(crate) fn depth(&self, rank: usize) -> &AtomicU32 {
+        self.word32(self.layout.counters(rank) + LINE * BELL)
+    }
+
+    /// How many ranks sleep and want to be woken by any progress.
+    pub(crate) fn sleepers(&self) -> &AtomicU32 {
+        self.word32(0)
+    }
+
+    /// The rank that was found dead, plus one.
+    pub(crate) fn dead(&self) -> &AtomicU32 {
+        self.word32(LINE / 2)
+    }
+
+    /// One of the two pieces of staging memory of a rank.
+    pub(crate) fn staging(&self, rank: usize, half: usize) -> Region {
+        self.region(self.layout.staging(rank, half), self.layout.piece)
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    pub(super) fn region(&self, place: usize, length: usize) -> Region {
+        let start = self.at(place, length);
+        // SAFETY: the bytes lie in the mapping, which lives as long as the segment; the groups and
+        // queues that use them keep their owners alive and agree by counters on who touches what.
+        unsafe { Region::new(start, length) }
+    }
+
+    pub(super) fn word64(&self, place: usize) -> &AtomicU64 {
+        let start = self.at(place, 8);
+        // SAFETY: the word lies in the mapping, aligned to a cache line, and is only used as atomic.
+        unsafe { AtomicU64::from_ptr(start.cast()) }
+    }
+
+    fn word32(&self, place: usize) -> &AtomicU32 {
+        let start = self.at(place, 4);
+        // SAFETY: as for `word64`.
+        unsafe { AtomicU32::from_ptr(start.cast()) }
+    }
+
+    fn at(&self, place: usize, length: usize) -> *mut u8 {
+        assert!(place + length <= self.layout.length(), "nothing lies outside the segment");
+        // SAFETY: just checked.
+        unsafe { self.start.add(place) }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, whole, and nothing can use it after its owner.
+        let _ = unsafe { munmap(self.start.cast(), self.layout.length()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn what_one_mapping_writes_the_other_reads() {
+        let (a, fd) = Segment::create(3).unwrap();
+        let b = Segment::open(&fd, 3).unwrap();
+        a.counter(2, Counter::Reduced).store(7, Ordering::Release);
+        a.depth(1).store(2, Ordering::Release);
+        assert_eq!(b.counter(2, Counter::Reduced).load(Ordering::Acquire), 7);
+        assert_eq!(b.counter(2, Counter::Published).load(Ordering::Acquire), 0);
+        assert_eq!(b.depth(1).load(Ordering::Acquire), 2);
+    }
+
+    #[test]
+    fn a_segment_of_another_world_is_refused() {
+        let (_segment, fd) = Segment::create(3).unwrap();
+        assert!(Segment::open(&fd, 4).is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! A connected socket, TCP or unix, always non-blocking, and the waiting for it.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    pub(crate) fn tcp(stream: TcpStream) -> io::Result<Socket> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Socket::Tcp(stream))
+    }
+
+    pub(crate) fn unix(stream: UnixStream) -> io::Result<Socket> {
+        stream.set_nonblocking(true)?;
+        Ok(Socket::Unix(stream))
+    }
+
+    /// Reads what is there: `None` when nothing is, an error when the other end has closed.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let result = match self {
+            Socket::Tcp(stream) => (&*stream).read(buffer),
+            Socket::Unix(stream) => (&*stream).read(buffer),
+        };
+        received(result)
+    }
+
+    pub(crate) fn read_vectored(
+        &self,
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> io::Result<Option<usize>> {
+        let result = match self {
+            Socket::Tcp(stream) => (&*stream).read_vectored(buffers),
+            Socket::Unix(stream) => (&*stream).read_vectored(buffers),
+        };
+        received(result)
+    }
+
+    /// Writes what fits: `None` when nothing does.
+    pub(crate) fn write_vectored(&self, buffers: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
+        let result = match self {
+            Socket::Tcp(stream) => (&*stream).write_vectored(buffers),
+            Socket::Unix(stream) => (&*stream).write_vectored(buffers),
+        };
+        match result {
+            Ok(count) => Ok(Some(count)),
+            Err(error) if not_now(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A second handle on the same connection.
+    pub(crate) fn duplicate(&self) -> io::Result<Socket> {
+        match self {
+            Socket::Tcp(stream) => stream.try_clone().map(Socket::Tcp),
+            Socket::Unix(stream) => stream.try_clone().map(Socket::Unix),
+        }
+    }
+
+    /// Says that nothing more will come from this end.
+    pub(crate) fn finish(&self) {
+        let _ = match self {
+            Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
+            Socket::Unix(stream) => stream.shutdown(std::net::Shutdown::Write),
+        };
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+fn received(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")),
+        Ok(count) => Ok(Some(count)),
+        Err(error) if not_now(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn not_now(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// Sleeps until one of the descriptors has something, or the time is over; an interruption by a
+/// signal counts as nothing. Gives for each descriptor whether it has something.
+pub(crate) fn sleep(fds: &[(BorrowedFd<'_>, PollFlags)], limit: Duration) -> Vec<bool> {
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+    let limit =
+        Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    match poll(&mut polled, Some(&limit)) {
+        Ok(_) => polled.iter().map(|fd| !fd.revents().is_empty()).collect(),
+        Err(_) => vec![false; fds.len()],
+    }
+}
+
+/// Sleeps until the socket can be read, or written if asked for, or the deadline has passed.
+pub(crate) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant) -> io::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+    }
+    sleep(&[(socket.as_fd(), flags)], left);
+    Ok(())
+}

@@ -1,0 +1,283 @@
+//! Waiting with open eyes: every wait of a rank goes through here, spins a little, then sleeps, and
+//! ends when the world does.
+//!
+//! Two kinds of threads wait. The *driver* is whoever waits for a result and drives the engine
+//! meanwhile; the *background* thread drives when nobody waits. A word, in shared memory where there
+//! is some, says how deep the rank sleeps, so that others ring only if it helps:
+//!
+//! | depth | who sleeps | rung |
+//! | --- | --- | --- |
+//! | awake | nobody: somebody will look before going to sleep | never |
+//! | driver | the driver, on its bell | by any progress |
+//! | background | only the background thread, and something is outstanding | by any progress |
+//! | idle | only the background thread, nothing outstanding | by this rank's own submissions |
+//!
+//! Whoever goes to sleep writes the word, then looks once more; whoever makes progress writes it
+//! down, then looks at the words. With a full fence in between on both sides, one of the two sees
+//! the other, and no wake-up is lost.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+
+use super::bell::Bell;
+use super::fate::Fate;
+use super::sentinel::Sentinel;
+use super::shm::Segment;
+use super::socket::sleep;
+use crate::error::Error;
+
+const AWAKE: u32 = 0;
+const DRIVER: u32 = 1;
+const BACKGROUND: u32 = 2;
+const IDLE: u32 = 3;
+
+/// A belt for the suspenders: nobody sleeps longer than this without looking around.
+const NAP: Duration = Duration::from_secs(1);
+
+/// With more ranks than cores a spinning thread only keeps the others from working; it steps aside
+/// this often before it sleeps.
+const YIELDS: u32 = 8;
+const HASTE: Duration = Duration::from_millis(1);
+
+/// Something a sleeper wants to be woken by besides its bell.
+pub(crate) type Interest<'a> = (BorrowedFd<'a>, PollFlags);
+
+/// The two bells of a rank.
+pub(crate) struct Bells {
+    pub(crate) driver: Bell,
+    pub(crate) background: Bell,
+}
+
+pub(crate) struct Vigil {
+    pub(crate) fate: Fate,
+    pub(crate) sentinel: Sentinel,
+    bells: Bells,
+    house: Option<House>,
+    depth: AtomicU32,
+    spins: u32,
+    hurry: AtomicBool,
+}
+
+/// What the ranks of one host share.
+pub(crate) struct House {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) me: usize,
+    /// The bells of all ranks, in rank order; this rank's own among them.
+    pub(crate) bells: Vec<Bells>,
+}
+
+impl Vigil {
+    pub(crate) fn new(
+        fate: Fate,
+        sentinel: Sentinel,
+        bells: Bells,
+        house: Option<House>,
+        spins: u32,
+    ) -> Vigil {
+        Vigil {
+            fate,
+            sentinel,
+            bells,
+            house,
+            depth: AtomicU32::new(IDLE),
+            spins,
+            hurry: AtomicBool::new(false),
+        }
+    }
+
+    /// Looks until there is something to see, or the world or the time ends.
+    pub(crate) fn until<T>(
+        &self,
+        interests: &[Interest<'_>],
+        deadline: Option<Instant>,
+        mut look: impl FnMut() -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        loop {
+            for turn in 0..=self.spins {
+                if let Some(seen) = look()? {
+                    return Ok(Some(seen));
+                }
+                if turn % 64 == 63 {
+                    self.check()?;
+                }
+                std::hint::spin_loop();
+            }
+            if self.spins == 0 {
+                for _ in 0..YIELDS {
+                    std::thread::yield_now();
+                    if let Some(seen) = look()? {
+                        return Ok(Some(seen));
+                    }
+                }
+            }
+            let limit = deadline.map_or(NAP, |at| at.saturating_duration_since(Instant::now()));
+            if limit.is_zero() {
+                return Ok(None);
+            }
+            self.check()?;
+            self.lie_down(DRIVER);
+            match look() {
+                Ok(None) => self.sleep_on(&self.bells.driver, interests, limit.min(NAP)),
+                seen => {
+                    self.get_up();
+                    return seen;
+                }
+            }
+            self.get_up();
+            self.check()?;
+        }
+    }
+
+    /// The background thread sleeps until it is rung, or one of its interests has something.
+    pub(crate) fn background_sleep(&self, interests: &[Interest<'_>]) {
+        self.sleep_on(&self.bells.background, interests, NAP);
+    }
+
+    /// The end of the world, if it has come; also when another rank of this host has found it.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if let Some(house) = &self.house {
+            let dead = house.segment.dead().load(Ordering::Relaxed);
+            if dead > 0 {
+                let rank = ronde_control::Rank(dead - 1);
+                self.fate.suspect(rank, "another rank has found it dead", Instant::now());
+            }
+        }
+        self.fate.settle(Instant::now());
+        self.fate.check()
+    }
+
+    /// Somebody of this rank is awake and will look before it sleeps.
+    pub(crate) fn get_up(&self) {
+        self.lie_down(AWAKE);
+    }
+
+    /// Nobody drives any more; the caller must look once more after this.
+    pub(crate) fn leave_to_background(&self, outstanding: bool) {
+        self.lie_down(if outstanding { BACKGROUND } else { IDLE });
+    }
+
+    /// Wakes whoever of this rank sleeps, because there is something new to do.
+    pub(crate) fn ring_own(&self) {
+        fence(Ordering::SeqCst);
+        let sleepers = self.house.as_ref().map(|house| house.segment.sleepers());
+        rouse(self.depth(), sleepers, &self.bells, true);
+    }
+
+    /// Wakes the background thread whatever it does, for the end.
+    pub(crate) fn ring_all_own(&self) {
+        self.bells.driver.ring();
+        self.bells.background.ring();
+    }
+
+    /// Tells sleeping ranks of this host that there was progress.
+    pub(crate) fn ring_others(&self) {
+        let Some(house) = &self.house else { return };
+        fence(Ordering::SeqCst);
+        if house.segment.sleepers().load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        for rank in (0..house.bells.len()).filter(|rank| *rank != house.me) {
+            house.ring(rank, false);
+        }
+    }
+
+    /// Wakes one rank of this host even if it has nothing outstanding.
+    pub(crate) fn ring_rank(&self, rank: usize) {
+        fence(Ordering::SeqCst);
+        if let Some(house) = &self.house {
+            house.ring(rank, true);
+        }
+    }
+
+    /// Writes the dead rank down for the others of this host and wakes them.
+    pub(crate) fn spread_death(&self, rank: ronde_control::Rank) {
+        if let Some(house) = &self.house {
+            let word = house.segment.dead();
+            let _ = word.compare_exchange(0, rank.0 + 1, Ordering::SeqCst, Ordering::SeqCst);
+            self.ring_others();
+        }
+    }
+
+    /// Something waits to be sent, and nothing will tell when there is room: look again soon.
+    pub(crate) fn hurry(&self, yes: bool) {
+        self.hurry.store(yes, Ordering::Relaxed);
+    }
+
+    fn depth(&self) -> &AtomicU32 {
+        match &self.house {
+            Some(house) => house.segment.depth(house.me),
+            None => &self.depth,
+        }
+    }
+
+    fn lie_down(&self, depth: u32) {
+        let before = self.depth().swap(depth, Ordering::SeqCst);
+        if let Some(house) = &self.house {
+            match (counts(before), counts(depth)) {
+                (false, true) => house.segment.sleepers().fetch_add(1, Ordering::SeqCst),
+                (true, false) => house.segment.sleepers().fetch_sub(1, Ordering::SeqCst),
+                _ => 0,
+            };
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    fn sleep_on(&self, bell: &Bell, interests: &[Interest<'_>], limit: Duration) {
+        let mut fds = vec![(bell.as_fd(), PollFlags::IN)];
+        let watched = self.sentinel.interests(&mut fds);
+        fds.extend_from_slice(interests);
+        let until = self.fate.settle(Instant::now());
+        let limit = match until {
+            Some(until) => until.saturating_duration_since(Instant::now()).min(limit),
+            None => limit,
+        };
+        let hurry = self.hurry.load(Ordering::Relaxed);
+        let awake = sleep(&fds, if hurry { limit.min(HASTE) } else { limit });
+        if awake[0] {
+            bell.hush();
+        }
+        if awake[1..=watched].contains(&true) {
+            // The other sleeping thread of this rank may have been woken by the same news and found
+            // it gone.
+            if self.sentinel.look(&self.fate) {
+                self.ring_all_own();
+            }
+        }
+    }
+}
+
+impl House {
+    fn ring(&self, rank: usize, even_if_idle: bool) {
+        let depth = self.segment.depth(rank);
+        rouse(depth, Some(self.segment.sleepers()), &self.bells[rank], even_if_idle);
+    }
+}
+
+/// Whether a sleeper of that depth wants to be rung by any progress.
+fn counts(depth: u32) -> bool {
+    depth == DRIVER || depth == BACKGROUND
+}
+
+/// Rings once per sleep: the ringer writes down that the sleeper is awake.
+fn rouse(depth: &AtomicU32, sleepers: Option<&AtomicU32>, bells: &Bells, even_if_idle: bool) {
+    let seen = depth.load(Ordering::SeqCst);
+    if seen == AWAKE || (seen == IDLE && !even_if_idle) {
+        return;
+    }
+    if depth.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        return;
+    }
+    if counts(seen)
+        && let Some(sleepers) = sleepers
+    {
+        sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+    match seen {
+        DRIVER => bells.driver.ring(),
+        _ => bells.background.ring(),
+    }
+}

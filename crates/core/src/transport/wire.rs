@@ -1,0 +1,235 @@
+//! A sealed connection: the handshake from the first byte on, then encrypted frames both ways.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use ronde_control::wire::frame::{Opener, Sealer, frame_length};
+use ronde_control::wire::handshake::{Initiator, envelope_length, respond};
+use ronde_control::wire::{Greeting, JobKey, decode, encode};
+use rustix::event::PollFlags;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::socket::{Socket, await_socket};
+
+const MAX_GREETING: usize = 4096;
+
+pub(crate) struct Wire {
+    socket: Socket,
+    sealer: Sealer,
+    opener: Opener,
+    /// Bytes that came and are not yet a whole frame.
+    input: Vec<u8>,
+    /// Bytes that did not fit into the socket yet.
+    output: Vec<u8>,
+}
+
+impl Wire {
+    /// Proves to the listening side that we hold the key, has it prove the same, and greets.
+    pub(crate) fn dial(
+        socket: Socket,
+        key: &JobKey,
+        greeting: &Greeting,
+        deadline: Instant,
+    ) -> io::Result<Wire> {
+        let (initiator, hello) = Initiator::start(key);
+        write_all(&socket, &hello, deadline)?;
+        let answer = read_envelope(&socket, deadline)?;
+        let (sealer, opener) = initiator.finish(&answer).map_err(io::Error::other)?;
+        let mut wire = Wire { socket, sealer, opener, input: Vec::new(), output: Vec::new() };
+        wire.send(greeting)?;
+        wire.flush_by(deadline)?;
+        Ok(wire)
+    }
+
+    /// Takes nothing from the dialling side before it has proved that it holds the key.
+    pub(crate) fn accept(
+        socket: Socket,
+        key: &JobKey,
+        deadline: Instant,
+    ) -> io::Result<(Wire, Greeting)> {
+        let hello = read_envelope(&socket, deadline)?;
+        let (answer, (sealer, opener)) = respond(key, &hello).map_err(io::Error::other)?;
+        write_all(&socket, &answer, deadline)?;
+        let mut wire = Wire { socket, sealer, opener, input: Vec::new(), output: Vec::new() };
+        // Exactly the greeting is read: what follows may be bytes of a tensor, or descriptors.
+        let mut header = [0; 4];
+        read_exact(&wire.socket, &mut header, deadline)?;
+        let length = frame_length(header).map_err(io::Error::other)?;
+        if length > MAX_GREETING {
+            return Err(io::Error::other("no greeting is that long"));
+        }
+        let mut sealed = vec![0; length];
+        read_exact(&wire.socket, &mut sealed, deadline)?;
+        let plain = wire.opener.open(&sealed).map_err(io::Error::other)?;
+        let greeting = decode(&plain).map_err(io::Error::other)?;
+        Ok((wire, greeting))
+    }
+
+    /// Sends a message, or as much of it as fits now; the rest goes with [`Wire::flush`].
+    pub(crate) fn send<M: Serialize>(&mut self, message: &M) -> io::Result<()> {
+        let frame = self.sealer.seal(&encode(message));
+        self.output.extend_from_slice(&frame);
+        self.flush().map(|_| ())
+    }
+
+    /// Whether everything is out.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        while !self.output.is_empty() {
+            match self.socket.write_vectored(&[IoSlice::new(&self.output)])? {
+                Some(count) => drop(self.output.drain(..count)),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn flush_by(&mut self, deadline: Instant) -> io::Result<()> {
+        while !self.flush()? {
+            await_socket(&self.socket, PollFlags::OUT, deadline)?;
+        }
+        Ok(())
+    }
+
+    /// The next message, if a whole one has come.
+    pub(crate) fn receive<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
+        loop {
+            if let Some(message) = self.take_frame()? {
+                return Ok(Some(message));
+            }
+            let mut buffer = [0; 16 << 10];
+            match self.socket.read(&mut buffer)? {
+                Some(count) => self.input.extend_from_slice(&buffer[..count]),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    pub(crate) fn receive_by<M: DeserializeOwned>(&mut self, deadline: Instant) -> io::Result<M> {
+        loop {
+            if let Some(message) = self.receive()? {
+                return Ok(message);
+            }
+            await_socket(&self.socket, PollFlags::IN, deadline)?;
+        }
+    }
+
+    pub(crate) fn wants_to_write(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Leaves the sealed frames behind; what follows travels as it is.
+    pub(crate) fn into_socket(self) -> io::Result<Socket> {
+        match self.input.is_empty() && self.output.is_empty() {
+            true => Ok(self.socket),
+            false => Err(io::Error::other("bytes were left over behind the greeting")),
+        }
+    }
+
+    fn take_frame<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
+        let Some(header) = self.input.first_chunk::<4>() else { return Ok(None) };
+        let end = 4 + frame_length(*header).map_err(io::Error::other)?;
+        if self.input.len() < end {
+            return Ok(None);
+        }
+        let plain = self.opener.open(&self.input[4..end]).map_err(io::Error::other)?;
+        self.input.drain(..end);
+        decode(&plain).map(Some).map_err(io::Error::other)
+    }
+}
+
+impl AsFd for Wire {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn read_envelope(socket: &Socket, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut header = [0; 2];
+    read_exact(socket, &mut header, deadline)?;
+    let mut body = vec![0; envelope_length(header).map_err(io::Error::other)?];
+    read_exact(socket, &mut body, deadline)?;
+    Ok(body)
+}
+
+fn read_exact(socket: &Socket, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+    while !buffer.is_empty() {
+        match socket.read(buffer)? {
+            Some(count) => buffer = &mut buffer[count..],
+            None => await_socket(socket, PollFlags::IN, deadline)?,
+        }
+    }
+    Ok(())
+}
+
+fn write_all(socket: &Socket, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match socket.write_vectored(&[IoSlice::new(bytes)])? {
+            Some(count) => bytes = &bytes[count..],
+            None => await_socket(socket, PollFlags::OUT, deadline)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use ronde_control::{Epoch, Rank};
+
+    use super::*;
+
+    fn ends() -> (Socket, Socket) {
+        let (a, b) = UnixStream::pair().unwrap();
+        (Socket::unix(a).unwrap(), Socket::unix(b).unwrap())
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(10)
+    }
+
+    #[test]
+    fn two_ranks_greet_and_talk() {
+        let (a, b) = ends();
+        let key = JobKey::from_entropy([1; 32]);
+        let greeting = Greeting::Link { epoch: Epoch(1), rank: Rank(3) };
+        std::thread::scope(|scope| {
+            let dialled = scope.spawn(|| Wire::dial(a, &key, &greeting, soon()).unwrap());
+            let (mut accepted, seen) = Wire::accept(b, &key, soon()).unwrap();
+            assert_eq!(seen, greeting);
+            let mut dialled = dialled.join().unwrap();
+            let long = "x".repeat(300_000);
+            scope.spawn(move || {
+                accepted.send(&long).unwrap();
+                accepted.flush_by(soon()).unwrap();
+            });
+            assert_eq!(dialled.receive_by::<String>(soon()).unwrap().len(), 300_000);
+        });
+    }
+
+    #[test]
+    fn garbage_silence_and_a_wrong_key_are_refused_in_time() {
+        let key = JobKey::from_entropy([1; 32]);
+        for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"", &[48, 0, 1, 2, 3], &[0; 200]] {
+            let (a, b) = ends();
+            write_all(&a, garbage, soon()).unwrap();
+            let limit = Instant::now() + Duration::from_millis(50);
+            assert!(Wire::accept(b, &key, limit).is_err(), "{garbage:?}");
+        }
+        let (a, b) = ends();
+        let greeting = Greeting::Link { epoch: Epoch(1), rank: Rank(3) };
+        let other = JobKey::from_entropy([2; 32]);
+        std::thread::scope(|scope| {
+            let stranger = scope.spawn(|| Wire::dial(a, &other, &greeting, soon()).is_err());
+            assert!(Wire::accept(b, &key, soon()).is_err());
+            assert!(stranger.join().unwrap());
+        });
+    }
+}

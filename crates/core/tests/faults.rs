@@ -1,0 +1,140 @@
+//! What happens to the others when a rank dies, leaves or stalls: always an error that names it, in
+//! time, and never a wait without an end.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use ronde_control::negotiate::Kind;
+use ronde_control::settings::Transport;
+use ronde_control::{Rank, ReduceOp};
+use ronde_core::Error;
+use ronde_testkit::{Member, Tensor, World};
+
+const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
+const PROMISE: Duration = Duration::from_secs(2);
+
+fn sum() -> Kind {
+    Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
+}
+
+#[test]
+fn a_death_that_the_launcher_reports_ends_every_call_of_every_other_rank() {
+    for transport in TRANSPORTS {
+        let (ready, done) = (Barrier::new(3), Barrier::new(3));
+        World::new(3).over(transport).run(|member| {
+            let tensor = Tensor::floats(&[1.0; 100]);
+            if member.rank() == 2 {
+                ready.wait();
+                member.launcher.lose(Rank(2), "was killed by signal 9 (SIGKILL)");
+                done.wait();
+                return;
+            }
+            let pending = member.reduce("pending", ReduceOp::Sum, &tensor, &tensor).unwrap();
+            ready.wait();
+            let start = Instant::now();
+            let error = member.wait(&pending).unwrap_err();
+            assert!(start.elapsed() < PROMISE);
+            let text = error.to_string();
+            assert!(text.contains("lost rank 2 (testhost, slot 2): was killed"), "{text}");
+            assert!(text.contains("`pending`"), "{text}");
+            let later = member.run("later", sum(), &tensor, &tensor).unwrap_err();
+            assert_eq!(later.blames(), Some(Rank(2)));
+            done.wait();
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_while_others_wait_is_named_with_its_reason() {
+    for transport in TRANSPORTS {
+        for leaver in 0..3 {
+            World::new(3).over(transport).run(|member| {
+                let tensor = Tensor::floats(&[1.0; 100]);
+                if member.rank() == leaver {
+                    member.engine.shutdown(Some("ValueError: boom".into()));
+                    return;
+                }
+                let start = Instant::now();
+                let error = member.run("x", sum(), &tensor, &tensor).unwrap_err();
+                assert!(start.elapsed() < PROMISE, "{transport:?} {leaver}");
+                assert!(matches!(error, Error::Left { .. }), "{error:?}");
+                let text = error.to_string();
+                assert!(text.contains("it failed with ValueError: boom"), "{text}");
+                assert_eq!(error.blames(), Some(Rank(leaver as u32)));
+            });
+        }
+    }
+}
+
+#[test]
+fn what_was_finished_before_somebody_leaves_is_right_everywhere() {
+    for transport in TRANSPORTS {
+        for round in 0..20 {
+            World::new(3).over(transport).run(|member| {
+                let tensor = Tensor::floats(&vec![1.0; 1 + round * 5000]);
+                member.run("x", sum(), &tensor, &tensor).unwrap();
+                // Whoever is first shuts down while the others may still be reading.
+                member.engine.shutdown(None);
+                assert!(tensor.as_floats().iter().all(|value| *value == 3.0));
+            });
+        }
+    }
+}
+
+#[test]
+fn work_in_flight_at_shutdown_fails_here_and_elsewhere() {
+    for transport in TRANSPORTS {
+        World::new(2).over(transport).run(|member| {
+            let tensor = Tensor::floats(&[1.0; 10]);
+            if member.rank() == 1 {
+                let mine = member.reduce("mine", ReduceOp::Sum, &tensor, &tensor).unwrap();
+                member.engine.shutdown(None);
+                assert_eq!(member.wait(&mine).unwrap_err(), Error::Shutdown);
+                let later = member.reduce("later", ReduceOp::Sum, &tensor, &tensor).unwrap_err();
+                assert_eq!(later, Error::Shutdown);
+            } else {
+                let error = member.run("other", sum(), &tensor, &tensor).unwrap_err();
+                assert_eq!(error.blames(), Some(Rank(1)));
+            }
+        });
+    }
+}
+
+#[test]
+fn a_stall_ends_the_job_when_asked_to_and_names_the_late() {
+    for transport in TRANSPORTS {
+        let done = Barrier::new(2);
+        let world = World::new(2).over(transport).with(|settings| {
+            settings.stall_warning = Some(Duration::from_millis(100));
+            settings.stall_shutdown = Some(Duration::from_millis(300));
+        });
+        world.run(|member: &Member| {
+            let tensor = Tensor::floats(&[1.0; 10]);
+            if member.rank() == 1 {
+                let start = Instant::now();
+                let error = member.run("lonely", sum(), &tensor, &tensor).unwrap_err();
+                assert!(start.elapsed() < Duration::from_secs(5));
+                let Error::Stalled(text) = error else { panic!("{error:?}") };
+                assert!(text.contains("0: [lonely] (testhost, slot 0)"), "{text}");
+            }
+            done.wait();
+        });
+    }
+}
+
+#[test]
+fn worlds_come_and_go_without_leaving_threads_or_descriptors() {
+    let count = |folder: &str| std::fs::read_dir(folder).expect("procfs is mounted").count();
+    let before = (count("/proc/self/task"), count("/proc/self/fd"));
+    for transport in TRANSPORTS {
+        for _ in 0..30 {
+            World::new(3).over(transport).run(|member| member.barrier("b").unwrap());
+        }
+    }
+    // Threads of the world are joined; the kernel may need a moment to forget them.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while (count("/proc/self/task"), count("/proc/self/fd")) > before {
+        assert!(Instant::now() < deadline, "{before:?} became more");
+        std::thread::yield_now();
+    }
+}

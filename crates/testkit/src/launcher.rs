@@ -1,0 +1,133 @@
+//! A launcher that starts nothing: it lets ranks meet, and says what a test tells it to say.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use ronde_control::wire::frame::{Opener, Sealer, frame_length};
+use ronde_control::wire::handshake::{envelope_length, respond};
+use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
+use ronde_control::{Epoch, Rank};
+
+/// Lets `size` ranks meet once.
+pub struct Launcher {
+    address: SocketAddr,
+    key: JobKey,
+    ranks: Arc<Mutex<Vec<Connection>>>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    sealer: Sealer,
+    opener: Opener,
+    rank: Rank,
+}
+
+impl Launcher {
+    /// Starts listening for that many ranks.
+    pub fn start(size: usize) -> Launcher {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback can be listened on");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let key = JobKey::from_entropy([42; 32]);
+        let ranks = Arc::new(Mutex::new(Vec::new()));
+        let (their_key, their_ranks) = (key.clone(), ranks.clone());
+        let thread = std::thread::spawn(move || {
+            let mut met = meet(&listener, &their_key, size)?;
+            their_ranks.lock().expect("nobody panics with this lock").append(&mut met);
+            Ok(())
+        });
+        Launcher { address, key, ranks, thread: Some(thread) }
+    }
+
+    /// Where the ranks meet.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The job's key.
+    pub fn key(&self) -> &JobKey {
+        &self.key
+    }
+
+    /// Tells everybody else that a rank has died.
+    pub fn lose(&self, rank: Rank, cause: &str) {
+        let lost = DriverToRank::Lost { rank, host: "testhost".into(), cause: cause.into() };
+        for connection in self.ranks.lock().expect("nobody panics with this lock").iter_mut() {
+            if connection.rank != rank {
+                // A rank that has gone already needs no news.
+                let _ = connection.send(&lost);
+            }
+        }
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take()
+            && let Ok(Err(error)) = thread.join()
+        {
+            eprintln!("the test launcher failed: {error}");
+        }
+    }
+}
+
+fn meet(listener: &TcpListener, key: &JobKey, size: usize) -> io::Result<Vec<Connection>> {
+    let mut ranks = Vec::new();
+    for _ in 0..size {
+        ranks.push(Connection::accept(listener.accept()?.0, key)?);
+    }
+    ranks.sort_by_key(|connection| connection.rank);
+    let mut peers = Vec::new();
+    for connection in &mut ranks {
+        match connection.receive()? {
+            RankToDriver::Join { pid, host, local_rank, addresses, unix } => {
+                peers.push(Peer { host, local_rank, pid, addresses, unix });
+            }
+            other => return Err(io::Error::other(format!("{other:?}"))),
+        }
+    }
+    let world = DriverToRank::World { epoch: Epoch(1), peers };
+    ranks.iter_mut().try_for_each(|connection| connection.send(&world))?;
+    let mut leaders = Vec::new();
+    for connection in &mut ranks {
+        match connection.receive()? {
+            RankToDriver::Located { leader } => leaders.push(leader),
+            other => return Err(io::Error::other(format!("{other:?}"))),
+        }
+    }
+    let layout = DriverToRank::Layout { leaders };
+    ranks.iter_mut().try_for_each(|connection| connection.send(&layout))?;
+    Ok(ranks)
+}
+
+impl Connection {
+    fn accept(mut stream: TcpStream, key: &JobKey) -> io::Result<Connection> {
+        let mut header = [0; 2];
+        stream.read_exact(&mut header)?;
+        let mut hello = vec![0; envelope_length(header).map_err(io::Error::other)?];
+        stream.read_exact(&mut hello)?;
+        let (answer, (sealer, opener)) = respond(key, &hello).map_err(io::Error::other)?;
+        stream.write_all(&answer)?;
+        let mut connection = Connection { stream, sealer, opener, rank: Rank(0) };
+        match connection.receive()? {
+            Greeting::Rendezvous { rank, .. } => connection.rank = rank,
+            other => return Err(io::Error::other(format!("{other:?}"))),
+        }
+        Ok(connection)
+    }
+
+    fn receive<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<M> {
+        let mut header = [0; 4];
+        self.stream.read_exact(&mut header)?;
+        let mut sealed = vec![0; frame_length(header).map_err(io::Error::other)?];
+        self.stream.read_exact(&mut sealed)?;
+        let plain = self.opener.open(&sealed).map_err(io::Error::other)?;
+        decode(&plain).map_err(io::Error::other)
+    }
+
+    fn send(&mut self, message: &DriverToRank) -> io::Result<()> {
+        self.stream.write_all(&self.sealer.seal(&encode(message)))
+    }
+}

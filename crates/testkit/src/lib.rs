@@ -1,0 +1,13 @@
+//! Worlds for tests: real engines over real sockets and real shared memory, all in one process.
+//!
+//! Nothing here ships. A [`World`] runs one thread per rank, each with an engine of its own, and a
+//! small launcher that they meet at.
+#![forbid(unsafe_code)]
+
+mod launcher;
+mod tensor;
+mod world;
+
+pub use launcher::Launcher;
+pub use tensor::Tensor;
+pub use world::{Member, World};

@@ -1,0 +1,137 @@
+//! A world of ranks, one thread each.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ronde_control::negotiate::{Kind, Request};
+use ronde_control::settings::{Meeting, Place, Settings, Transport};
+use ronde_control::{DType, Rank, ReduceOp};
+use ronde_core::Error;
+use ronde_core::engine::{Engine, Next, Outcome, Ticket};
+
+use crate::{Launcher, Tensor};
+
+/// No operation of a test takes longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How a world is made.
+#[derive(Clone)]
+pub struct World {
+    size: usize,
+    settings: Settings,
+}
+
+/// One rank of a running world.
+pub struct Member {
+    /// Its engine.
+    pub engine: Engine,
+    /// The launcher they all met at.
+    pub launcher: Arc<Launcher>,
+}
+
+impl World {
+    /// A world of that many ranks, with the settings' defaults.
+    pub fn new(size: usize) -> World {
+        let (settings, _) = ronde_control::settings::read(|_| None).expect("defaults are valid");
+        World { size, settings }
+    }
+
+    /// The same world over sockets.
+    pub fn over(mut self, transport: Transport) -> World {
+        self.settings.transport = transport;
+        self
+    }
+
+    /// The same world with other settings.
+    pub fn with(mut self, change: impl FnOnce(&mut Settings)) -> World {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Runs `body` on every rank and gives what each returned, in rank order. A rank that panics
+    /// fails the test.
+    pub fn run<T: Send>(&self, body: impl Fn(&Member) -> T + Sync) -> Vec<T> {
+        let launcher = Arc::new(Launcher::start(if self.size > 1 { self.size } else { 0 }));
+        std::thread::scope(|scope| {
+            let rank = |rank: usize| {
+                let (launcher, body) = (launcher.clone(), &body);
+                scope.spawn(move || {
+                    let place = self.place(rank, &launcher);
+                    let engine = Engine::join(&self.settings, place).expect("the world forms");
+                    body(&Member { engine, launcher })
+                })
+            };
+            let ranks: Vec<_> = (0..self.size).map(rank).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect()
+        })
+    }
+
+    fn place(&self, rank: usize, launcher: &Launcher) -> Place {
+        let meeting = Meeting { addresses: vec![launcher.address()], key: launcher.key().clone() };
+        Place {
+            rank: Rank(rank as u32),
+            size: self.size as u32,
+            local_rank: rank as u32,
+            local_size: self.size as u32,
+            cross_rank: 0,
+            cross_size: 1,
+            host: "testhost".into(),
+            meeting: (self.size > 1).then_some(meeting),
+        }
+    }
+}
+
+impl Member {
+    /// This rank's number.
+    pub fn rank(&self) -> usize {
+        self.engine.place().rank.index()
+    }
+
+    /// A request for one tensor.
+    pub fn request(name: &str, kind: Kind, tensor: &Tensor) -> Request {
+        let shapes = vec![tensor.shape().to_vec()];
+        Request { name: name.into(), kind, dtype: tensor.dtype(), shapes }
+    }
+
+    /// Submits a reduction of `tensor` into `target`, or in place.
+    pub fn reduce(
+        &self,
+        name: &str,
+        op: ReduceOp,
+        source: &Tensor,
+        target: &Tensor,
+    ) -> Result<Arc<Ticket>, Error> {
+        let kind = Kind::Allreduce { op, prescale: 1.0, postscale: 1.0 };
+        let request = Member::request(name, kind, source);
+        self.engine.submit(request, vec![source.region()], vec![target.region()], Next::GoesOn)
+    }
+
+    /// Submits anything with one tensor and waits for it.
+    pub fn run(
+        &self,
+        name: &str,
+        kind: Kind,
+        source: &Tensor,
+        target: &Tensor,
+    ) -> Result<Outcome, Error> {
+        let request = Member::request(name, kind, source);
+        let (sources, targets) = (vec![source.region()], vec![target.region()]);
+        let ticket = self.engine.submit(request, sources, targets, Next::Waits)?;
+        self.wait(&ticket)
+    }
+
+    /// Waits until everybody is here.
+    pub fn barrier(&self, name: &str) -> Result<(), Error> {
+        let request =
+            Request { name: name.into(), kind: Kind::Barrier, dtype: DType::U8, shapes: vec![] };
+        let ticket = self.engine.submit(request, vec![], vec![], Next::Waits)?;
+        self.wait(&ticket).map(|_| ())
+    }
+
+    /// Waits for a ticket; a test that waits for ever has failed.
+    pub fn wait(&self, ticket: &Ticket) -> Result<Outcome, Error> {
+        let deadline = Instant::now() + PATIENCE;
+        self.engine.wait(ticket, deadline);
+        ticket.take().expect("no call blocks for ever")
+    }
+}

@@ -1,0 +1,72 @@
+//! Results in memory of our own, handed to a framework without a copy: a DLPack capsule that owns
+//! the buffer.
+#![expect(unsafe_code, reason = "DLPack is a C structure with a destructor")]
+
+use std::ffi::{c_char, c_void};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use ronde_core::buffer::Buffer;
+
+use super::tensor::{DLDataType, DLDevice, DLTensor};
+
+const CPU: i32 = 1;
+const UNSIGNED: u8 = 1;
+const NAME: *const c_char = c"dltensor".as_ptr();
+
+/// DLPack's structure for a tensor with an owner, as every framework reads it.
+#[repr(C)]
+struct Managed {
+    tensor: DLTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+struct Owner {
+    managed: Managed,
+    shape: [i64; 1],
+    _buffer: Buffer,
+}
+
+/// A capsule of one-dimensional bytes.
+pub(crate) fn export(py: Python<'_>, buffer: Buffer) -> PyResult<Py<PyAny>> {
+    let length = buffer.length() as i64;
+    let tensor = DLTensor {
+        data: buffer.region().start().cast(),
+        device: DLDevice { kind: CPU, id: 0 },
+        ndim: 1,
+        dtype: DLDataType { code: UNSIGNED, bits: 8, lanes: 1 },
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    };
+    let managed = Managed { tensor, context: std::ptr::null_mut(), deleter: Some(delete) };
+    let owner = Box::leak(Box::new(Owner { managed, shape: [length], _buffer: buffer }));
+    owner.managed.tensor.shape = owner.shape.as_mut_ptr();
+    owner.managed.context = (&raw mut *owner).cast();
+    let managed = (&raw mut owner.managed).cast();
+    // SAFETY: the pointer stays valid until the deleter frees it, which happens once: by the
+    // framework that consumed the capsule, or by the capsule's destructor.
+    let capsule = unsafe { ffi::PyCapsule_New(managed, NAME, Some(destroy)) };
+    // SAFETY: a new reference, or null with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, capsule) }.map(Bound::unbind)
+}
+
+unsafe extern "C" fn delete(managed: *mut Managed) {
+    // SAFETY: DLPack calls this once, with the structure that `export` made.
+    let context = unsafe { (*managed).context };
+    // SAFETY: `export` leaked this box, and nobody else frees it.
+    drop(unsafe { Box::from_raw(context.cast::<Owner>()) });
+}
+
+/// A capsule that a framework has consumed carries another name, and then the framework frees it.
+unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this with the capsule that dies.
+    let unused = unsafe { ffi::PyCapsule_IsValid(capsule, NAME) } == 1;
+    if unused {
+        // SAFETY: the capsule is valid under this name.
+        let managed = unsafe { ffi::PyCapsule_GetPointer(capsule, NAME) };
+        // SAFETY: it was never consumed, so this is the one call.
+        unsafe { delete(managed.cast()) };
+    }
+}

@@ -1,0 +1,166 @@
+//! The engine of this process: there is one, whatever frameworks are loaded.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use ronde_control::settings::{self, Place};
+use ronde_core::{Engine, Error};
+
+use super::{errors, handles};
+
+/// How long a wait may keep Python from seeing a signal.
+pub(crate) const SIGNAL_CHECK: Duration = Duration::from_millis(100);
+
+static PROCESS: Mutex<Option<Running>> = Mutex::new(None);
+
+struct Running {
+    engine: Arc<Engine>,
+    /// A forked child inherits this memory, but neither the threads nor the right to speak.
+    pid: u32,
+}
+
+/// The engine, for whoever submits or waits.
+pub(crate) fn engine() -> PyResult<Arc<Engine>> {
+    match &*lock() {
+        Some(running) if running.pid == std::process::id() => Ok(running.engine.clone()),
+        _ => Err(PyValueError::new_err("Horovod has not been initialized; use hvd.init().")),
+    }
+}
+
+/// Joins the world described by the environment.
+#[pyfunction]
+pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
+    if engine().is_ok() {
+        return Ok(());
+    }
+    let failed = |error: &dyn std::fmt::Display| {
+        PyValueError::new_err(format!(
+            "Horovod initialization failed. Please check log messages above for a more descriptive \
+             error. {error}"
+        ))
+    };
+    let variable = |name: &str| std::env::var(name).ok();
+    let (settings, place) = settings::read(variable).map_err(|error| failed(&error))?;
+    start_log();
+    let engine = interruptible(py, move || Engine::join(&settings, place))?
+        .map_err(|error| failed(&error))?;
+    handles::forget_all();
+    let running = Running { engine: Arc::new(engine), pid: std::process::id() };
+    let before = lock().replace(running);
+    // What a forked child inherited is not its own to close.
+    if let Some(inherited) = before {
+        std::mem::forget(inherited);
+    }
+    Ok(())
+}
+
+/// Leaves the world.
+#[pyfunction]
+#[pyo3(signature = (error = None))]
+pub(crate) fn shutdown(py: Python<'_>, error: Option<String>) {
+    if engine().is_err() {
+        return;
+    }
+    if let Some(running) = lock().take() {
+        py.detach(|| running.engine.shutdown(error));
+    }
+}
+
+/// Whether this process is part of a world.
+#[pyfunction]
+pub(crate) fn is_initialized() -> bool {
+    engine().is_ok()
+}
+
+/// This process among all.
+#[pyfunction]
+pub(crate) fn rank() -> PyResult<u32> {
+    place(|place| place.rank.0)
+}
+
+/// The number of processes.
+#[pyfunction]
+pub(crate) fn size() -> PyResult<u32> {
+    place(|place| place.size)
+}
+
+/// This process among those of its host.
+#[pyfunction]
+pub(crate) fn local_rank() -> PyResult<u32> {
+    place(|place| place.local_rank)
+}
+
+/// The number of processes on this host.
+#[pyfunction]
+pub(crate) fn local_size() -> PyResult<u32> {
+    place(|place| place.local_size)
+}
+
+/// This host among those that have this local rank.
+#[pyfunction]
+pub(crate) fn cross_rank() -> PyResult<u32> {
+    place(|place| place.cross_rank)
+}
+
+/// The number of hosts that have this local rank.
+#[pyfunction]
+pub(crate) fn cross_size() -> PyResult<u32> {
+    place(|place| place.cross_size)
+}
+
+/// Whether every host has the same number of processes.
+#[pyfunction]
+pub(crate) fn is_homogeneous() -> PyResult<bool> {
+    place(|place| place.local_size * place.cross_size == place.size)
+}
+
+fn place<T>(read: impl FnOnce(&Place) -> T) -> PyResult<T> {
+    Ok(read(engine()?.place()))
+}
+
+/// Runs something long on a thread of its own, so that Ctrl-C can end the wait for it.
+fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (sender, receiver) = sync_channel(1);
+    std::thread::Builder::new()
+        .name("ronde-join".into())
+        .spawn(move || sender.send(work()))
+        .map_err(|error| errors::raise(py, &Error::Setup(error.to_string())))?;
+    let receiver = Mutex::new(receiver);
+    loop {
+        let received = py.detach(|| {
+            receiver.lock().expect("nobody else takes this lock").recv_timeout(SIGNAL_CHECK)
+        });
+        match received {
+            Ok(done) => return Ok(done),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(errors::raise(py, &Error::Setup("joining has panicked".into())));
+            }
+        }
+    }
+}
+
+fn start_log() {
+    let level = std::env::var("HOROVOD_LOG_LEVEL").unwrap_or_default().to_ascii_lowercase();
+    let level = match level.as_str() {
+        "trace" | "debug" | "info" | "error" => level.as_str(),
+        "fatal" => "error",
+        _ => "warn",
+    };
+    // A second `init`, or a program with a subscriber of its own, keeps what is there.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::new(format!("ronde_core={level}")))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
+}
+
+fn lock() -> MutexGuard<'static, Option<Running>> {
+    PROCESS.lock().expect("nothing panics while it holds this lock")
+}

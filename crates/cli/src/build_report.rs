@@ -1,0 +1,74 @@
+//! `horovodrun --check-build`: what this installation can do, in the layout that scripts parse.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ronde_control::VERSION;
+
+/// The report. Frameworks are looked for where Python would find them, never imported.
+pub(crate) fn report(program: &Path, python_path: Option<&OsStr>) -> String {
+    let folders = package_folders(program, python_path);
+    let torch = folders.iter().any(|folder| folder.join("torch/__init__.py").is_file());
+    let mark = |available: bool| if available { 'X' } else { ' ' };
+    // The spaces behind the last line are Horovod's.
+    format!(
+        "Horovod v{VERSION}:
+
+Available Frameworks:
+    [ ] TensorFlow
+    [{}] PyTorch
+    [ ] MXNet
+
+Available Controllers:
+    [ ] MPI
+    [X] Gloo
+
+Available Tensor Operations:
+    [ ] NCCL
+    [ ] DDL
+    [ ] CCL
+    [ ] MPI
+    [X] Gloo    
+",
+        mark(torch)
+    )
+}
+
+/// Where the Python that this executable was installed for keeps its packages.
+fn package_folders(program: &Path, python_path: Option<&OsStr>) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> =
+        python_path.map(|path| std::env::split_paths(path).collect()).unwrap_or_default();
+    let real = fs::canonicalize(program).ok();
+    for program in [Some(program.to_owned()), real].into_iter().flatten() {
+        let Some(prefix) = program.parent().and_then(Path::parent) else { continue };
+        for library in ["lib", "lib64"] {
+            let Ok(entries) = fs::read_dir(prefix.join(library)) else { continue };
+            for entry in entries.flatten() {
+                if entry.file_name().to_string_lossy().starts_with("python") {
+                    folders.push(entry.path().join("site-packages"));
+                    folders.push(entry.path().join("dist-packages"));
+                }
+            }
+        }
+    }
+    folders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn torch_is_found_beside_the_command_or_on_the_python_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let packages = folder.path().join("lib/python3.12/site-packages");
+        fs::create_dir_all(packages.join("torch")).unwrap();
+        fs::write(packages.join("torch/__init__.py"), "").unwrap();
+        let beside = folder.path().join("bin/horovodrun");
+        assert!(report(&beside, None).contains("[X] PyTorch"));
+        let elsewhere = Path::new("/nowhere/bin/horovodrun");
+        assert!(report(elsewhere, None).contains("[ ] PyTorch"));
+        assert!(report(elsewhere, Some(packages.as_os_str())).contains("[X] PyTorch"));
+    }
+}

@@ -1,0 +1,9 @@
+//! The commands: their flags, their words and their exit codes. What they do is in `ronde-launch`.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod build_report;
+mod horovodrun;
+mod words;
+
+pub use horovodrun::horovodrun_main;

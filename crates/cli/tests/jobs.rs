@@ -1,0 +1,209 @@
+//! What users see of a job: its output, its input, its exit code and its last words.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+mod support;
+
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use support::{eventually, launch, launch_with, signal};
+
+#[test]
+fn ranks_know_their_place() {
+    let script = r#"echo "$HOROVOD_RANK $HOROVOD_SIZE $HOROVOD_LOCAL_RANK $HOROVOD_LOCAL_SIZE \
+$HOROVOD_CROSS_RANK $HOROVOD_CROSS_SIZE $HOROVOD_HOSTNAME $HOROVOD_CONTROLLER $RANK $WORLD_SIZE \
+$MASTER_ADDR $PYTHONUNBUFFERED ${TF_CONFIG-none}""#;
+    let ended = launch(&["-np", "3", "-H", "localhost:2,127.0.0.1:4"], script).end();
+    let mut lines: Vec<&str> = ended.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "[0]<stdout>:0 3 0 2 0 2 localhost gloo 0 3 127.0.0.1 1 none",
+            "[1]<stdout>:1 3 1 2 0 1 localhost gloo 1 3 127.0.0.1 1 none",
+            "[2]<stdout>:2 3 0 1 1 2 127.0.0.1 gloo 2 3 127.0.0.1 1 none",
+        ]
+    );
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn lines_of_four_ranks_never_mix_and_none_is_lost() {
+    let script = "\
+import os, sys
+rank = os.environ['HOROVOD_RANK']
+for number in range(2000):
+    sys.stdout.write(f'{rank} {number} ' + 'ä' * 30)
+    if number % 7 == 0:
+        sys.stdout.flush()
+    sys.stdout.write(' end\\n')
+sys.stdout.write('last')
+";
+    let ended = launch_with(&["-np", "4"], &["python3", "-c", script], Stdio::null()).end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let mut counts = [0; 4];
+    let mut lasts = 0;
+    for line in ended.stdout.lines() {
+        let (rank, text) = line.split_once(">:").unwrap();
+        let rank: usize = rank[1..2].parse().unwrap();
+        if text == "last" {
+            lasts += 1;
+            continue;
+        }
+        assert_eq!(text, format!("{rank} {} {} end", counts[rank], "ä".repeat(30)));
+        counts[rank] += 1;
+    }
+    assert_eq!((counts, lasts), ([2000; 4], 4));
+}
+
+#[test]
+fn the_first_failing_rank_gives_the_code_and_the_words() {
+    let script = r#"if [ "$RANK" = 2 ]; then echo "disk full" >&2; exit 3; fi; exec sleep 300"#;
+    let start = Instant::now();
+    let launched = launch(&["-np", "4"], script);
+    let ended = launched.end();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert_eq!(ended.code, Some(3));
+    assert_eq!(
+        ended.stderr,
+        "[2]<stderr>:disk full
+error: rank 2 (localhost, slot 2) exited with code 3
+  its last line on stderr: disk full
+  3 ranks (0, 1, 3) were stopped
+  Horovod detected that one or more processes exited with non-zero status, thus causing the job to \
+be terminated. The first process to do so was:
+  Process name: 2
+  Exit code: 3
+
+hint: see the lines marked `[2]<stderr>` above
+"
+    );
+}
+
+#[test]
+fn an_exception_is_named() {
+    let script = "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('boom')";
+    let ended = launch_with(&["-np", "2"], &["python3", "-c", script], Stdio::null()).end();
+    assert_eq!(ended.code, Some(1));
+    let text = "error: rank 1 (localhost, slot 1) raised ValueError: boom\n";
+    assert!(ended.stderr.contains(text), "{}", ended.stderr);
+}
+
+#[test]
+fn a_killed_rank_takes_the_others_with_it_within_five_seconds() {
+    // The others do not even listen to a polite request.
+    let script = "trap '' TERM; echo pid $$; while true; do sleep 1; done";
+    let launched = launch(&["-np", "3"], script);
+    let pids = launched.told("pid", 3);
+    let start = Instant::now();
+    signal(pids[1].parse().unwrap(), "KILL");
+    eventually("nothing is left", Duration::from_secs(5), || {
+        launched.family().is_empty().then_some(())
+    });
+    let ended = launched.end();
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(ended.code, Some(137));
+    assert!(ended.stderr.contains("was killed by signal 9 (SIGKILL)\n"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("dmesg"), "{}", ended.stderr);
+}
+
+#[test]
+fn commands_that_cannot_run_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().join("text");
+    fs::write(&text, "no program").unwrap();
+    for (command, code, words) in [
+        ("no-such-command", 127, "`no-such-command` was not found in PATH"),
+        ("./no-such-file", 127, "`./no-such-file` does not exist"),
+        (text.to_str().unwrap(), 126, "is not an executable file"),
+    ] {
+        let ended = launch_with(&["-np", "2"], &[command], Stdio::null()).end();
+        assert_eq!(ended.code, Some(code), "{command}");
+        assert!(ended.stderr.contains(words), "{command}: {}", ended.stderr);
+        assert!(ended.stderr.contains("hint: "), "{command}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn the_command_is_not_seen_by_a_shell_and_keeps_its_flags() {
+    let command = ["printf", "%s|", "$HOME", "a b", "-np", "--verbose", "--", "x"];
+    let ended = launch_with(&["-np", "1"], &command, Stdio::null()).end();
+    assert_eq!(ended.stdout, "[0]<stdout>:$HOME|a b|-np|--verbose|--|x|");
+}
+
+#[test]
+fn standard_input_goes_to_rank_0_and_the_others_have_none() {
+    let mut launched = launch_with(&["-np", "3"], &["wc", "-c"], Stdio::piped());
+    launched.feed(&vec![b'x'; 1_000_000]);
+    let ended = launched.end();
+    let mut lines: Vec<&str> = ended.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0]<stdout>:1000000", "[1]<stdout>:0", "[2]<stdout>:0"]);
+}
+
+#[test]
+fn input_that_nobody_reads_holds_nothing_up() {
+    let mut launched = launch_with(&["-np", "2"], &["true"], Stdio::piped());
+    launched.feed(&vec![b'x'; 1_000_000]);
+    assert_eq!(launched.end().code, Some(0));
+}
+
+#[test]
+fn signals_are_passed_on_and_give_the_exit_code() {
+    for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let script = "\
+trap 'echo got HUP; exit 0' HUP; trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 0' TERM
+echo ready; while true; do sleep 0.05; done";
+        let launched = launch(&["-np", "2"], script);
+        launched.told("ready", 2);
+        launched.signal(name);
+        assert_eq!(launched.told("got", 2), [name, name]);
+        let ended = launched.end();
+        assert_eq!(ended.code, Some(code), "{}", ended.stderr);
+        assert!(ended.stderr.contains(&format!("(SIG{name})")), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_second_interrupt_kills_at_once() {
+    let script = "trap '' INT TERM; echo ready; while true; do sleep 1; done";
+    let mut launched = launch(&["-np", "2"], script);
+    launched.told("ready", 2);
+    let start = Instant::now();
+    // Signals of one kind that come close together may be taken for one, as the kernel does.
+    eventually("the launcher ends", Duration::from_secs(4), || {
+        launched.signal_if_alive("INT").then_some(())
+    });
+    assert_eq!(launched.status().code(), Some(130));
+    assert!(start.elapsed() < Duration::from_secs(4));
+    launched.assert_nothing_left(Duration::from_secs(1));
+}
+
+#[test]
+fn the_key_is_on_no_command_line_and_in_no_log() {
+    let script = r#"echo "key $RONDE_JOB_KEY"; exec sleep 300"#;
+    let launched = launch(&["--verbose", "-np", "2"], script);
+    let key = launched.told("key", 2).remove(0);
+    assert_eq!(key.len(), 64);
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&line).contains(&key), "{entry:?}");
+    }
+    launched.signal("TERM");
+    let ended = launched.end();
+    assert!(ended.stderr.contains("a rank runs"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains(&key));
+}
+
+#[test]
+fn output_that_nobody_reads_any_more_does_not_stop_the_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let proof = folder.path().join("proof");
+    let script = format!("seq 200000; echo done > {}", proof.display());
+    let launcher = env!("CARGO_BIN_EXE_horovodrun");
+    let line = format!("{launcher} -np 1 sh -c '{script}' | head -n 1");
+    let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "[0]<stdout>:1\n");
+    assert!(proof.exists());
+}

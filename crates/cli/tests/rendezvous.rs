@@ -1,0 +1,153 @@
+//! Ranks meet at a real launcher, among strangers and deaths.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+mod support;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use ronde_control::Rank;
+use ronde_control::wire::{DriverToRank, RankToDriver};
+use support::rank::{FakeRank, Meeting, TELL_MEETING, is_dropped};
+use support::{Launched, eventually, launch, signal};
+
+fn open(size: u32) -> (Launched, Meeting) {
+    let launched = launch(&["-np", &size.to_string()], TELL_MEETING);
+    let meeting = Meeting::told_by(&launched);
+    (launched, meeting)
+}
+
+fn world(meeting: &Meeting, size: u32) -> Vec<FakeRank> {
+    let mut ranks: Vec<_> = (0..size).map(|rank| FakeRank::join(meeting, rank)).collect();
+    for rank in &mut ranks {
+        let DriverToRank::World { peers, .. } = rank.hear() else { panic!("no world") };
+        assert_eq!(peers.len(), size as usize);
+        rank.say(&RankToDriver::Located { leader: Rank(0) });
+    }
+    for rank in &mut ranks {
+        assert!(matches!(rank.hear(), DriverToRank::Layout { .. }));
+    }
+    ranks
+}
+
+/// Each rank on a thread of its own, so that they leave and come again in any order.
+fn cycles(size: u32, rounds: u64) {
+    let (launched, meeting) = open(size);
+    let ranks: Vec<_> = (0..size)
+        .map(|rank| {
+            let meeting = meeting.clone();
+            std::thread::spawn(move || {
+                for round in 1..=rounds {
+                    let mut fake = FakeRank::join(&meeting, rank);
+                    assert_eq!(fake.meet(), (round, size as usize));
+                    fake.leave();
+                }
+            })
+        })
+        .collect();
+    for rank in ranks {
+        rank.join().unwrap();
+    }
+    launched.signal("TERM");
+    assert_eq!(launched.end().code, Some(143));
+}
+
+#[test]
+fn two_ranks_meet_and_part_three_hundred_times() {
+    cycles(2, 300);
+}
+
+#[test]
+fn sixty_four_ranks_meet_and_part_ten_times() {
+    cycles(64, 10);
+}
+
+#[test]
+fn a_killed_rank_is_lost_to_the_others_at_once() {
+    let (launched, meeting) = open(2);
+    let mut ranks = world(&meeting, 2);
+    let start = Instant::now();
+    let victim = eventually("rank 1 runs", Duration::from_secs(5), || {
+        let sleeping = launched.part("sleep");
+        sleeping.into_iter().find(|pid| {
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environ.split(|byte| *byte == 0).any(|entry| entry == b"RANK=1")
+        })
+    });
+    signal(victim, "KILL");
+    let lost = ranks[0].hear();
+    let cause = "was killed by signal 9 (SIGKILL)".to_owned();
+    assert_eq!(lost, DriverToRank::Lost { rank: Rank(1), host: "localhost".into(), cause });
+    assert!(start.elapsed() < Duration::from_secs(2));
+    assert_eq!(launched.end().code, Some(137));
+}
+
+#[test]
+fn a_gathering_that_misses_a_dead_rank_is_refused() {
+    let script = r#"test "$RANK" = 0 || exit 0
+echo "meet $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
+    let launched = launch(&["-np", "2"], script);
+    let meeting = Meeting::told_by(&launched);
+    let mut waiting = FakeRank::join(&meeting, 0);
+    let DriverToRank::Refused { reason } = waiting.hear() else { panic!("no refusal") };
+    assert!(reason.starts_with("rank 1 (localhost, slot 1) exited with code 0"), "{reason}");
+    assert!(waiting.try_hear().is_err(), "the connection is closed");
+}
+
+#[test]
+fn a_vanished_connection_is_a_loss_after_a_second() {
+    let (_launched, meeting) = open(2);
+    let mut ranks = world(&meeting, 2);
+    drop(ranks.pop());
+    let DriverToRank::Lost { rank, cause, .. } = ranks[0].hear() else { panic!("no loss") };
+    assert_eq!((rank, cause.as_str()), (Rank(1), "its connection to the launcher closed"));
+}
+
+#[test]
+fn other_versions_and_doubles_are_refused() {
+    let (_launched, meeting) = open(2);
+    let mut old = FakeRank::greet(&meeting, 1, "0.0.1");
+    let DriverToRank::Refused { reason } = old.hear() else { panic!("no refusal") };
+    assert!(reason.contains("install the same version"), "{reason}");
+    let _first = FakeRank::join(&meeting, 1);
+    let mut second = FakeRank::join(&meeting, 1);
+    let DriverToRank::Refused { reason } = second.hear() else { panic!("no refusal") };
+    assert!(reason.contains("two processes have the same HOROVOD_RANK"), "{reason}");
+}
+
+#[test]
+fn strangers_are_dropped_and_disturb_nobody() {
+    let (_launched, meeting) = open(2);
+    let first = FakeRank::join(&meeting, 0);
+
+    let mut garbage = TcpStream::connect(meeting.address).unwrap();
+    garbage.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert!(is_dropped(&mut garbage, Duration::from_secs(2)));
+
+    let mut replay = TcpStream::connect(meeting.address).unwrap();
+    replay.write_all(&first.recorded).unwrap();
+    assert!(is_dropped(&mut replay, Duration::from_secs(2)));
+
+    // More silent ones than there are places, and one that sends half a word.
+    let mut silent: Vec<_> =
+        (0..300).map(|_| TcpStream::connect(meeting.address).unwrap()).collect();
+    silent[7].write_all(&[48]).unwrap();
+    let start = Instant::now();
+    let mut second = FakeRank::join(&meeting, 1);
+    assert_eq!(second.hear_world(), 2);
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    for stream in &mut silent {
+        assert!(is_dropped(stream, Duration::from_secs(10)));
+    }
+    drop(first);
+}
+
+impl FakeRank {
+    fn hear_world(&mut self) -> usize {
+        match self.hear() {
+            DriverToRank::World { peers, .. } => peers.len(),
+            other => panic!("no world but {other:?}"),
+        }
+    }
+}

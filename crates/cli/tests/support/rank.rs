@@ -1,0 +1,120 @@
+//! A rank as the rendezvous sees it: a small blocking client that speaks the real protocol.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use ronde_control::wire::frame::{Opener, Sealer, frame_length};
+use ronde_control::wire::handshake::{Initiator, envelope_length};
+use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
+use ronde_control::{Rank, VERSION};
+
+use super::{Launched, PATIENCE};
+
+/// Where the ranks of a job meet.
+#[derive(Clone)]
+pub(crate) struct Meeting {
+    pub(crate) address: SocketAddr,
+    pub(crate) key: JobKey,
+}
+
+/// A script that tells where the ranks meet, and then waits to be ended.
+pub(crate) const TELL_MEETING: &str =
+    r#"test "$RANK" != 0 || echo "meet $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
+
+impl Meeting {
+    pub(crate) fn told_by(launched: &Launched) -> Meeting {
+        let told = launched.told("meet", 1).remove(0);
+        let (address, key) = told.split_once(' ').unwrap();
+        Meeting { address: address.parse().unwrap(), key: JobKey::from_hex(key).unwrap() }
+    }
+}
+
+/// A connection to the rendezvous.
+pub(crate) struct FakeRank {
+    stream: TcpStream,
+    sealer: Sealer,
+    opener: Opener,
+    rank: u32,
+    /// Everything that was sent until the greeting, for somebody to replay.
+    pub(crate) recorded: Vec<u8>,
+}
+
+impl FakeRank {
+    pub(crate) fn greet(meeting: &Meeting, rank: u32, version: &str) -> FakeRank {
+        let mut stream = TcpStream::connect(meeting.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let (initiator, hello) = Initiator::start(&meeting.key);
+        stream.write_all(&hello).unwrap();
+        let mut header = [0; 2];
+        stream.read_exact(&mut header).unwrap();
+        let mut answer = vec![0; envelope_length(header).unwrap()];
+        stream.read_exact(&mut answer).unwrap();
+        let (mut sealer, opener) = initiator.finish(&answer).unwrap();
+        let greeting = Greeting::Rendezvous { version: version.into(), rank: Rank(rank) };
+        let sealed = sealer.seal(&encode(&greeting));
+        stream.write_all(&sealed).unwrap();
+        FakeRank { stream, sealer, opener, rank, recorded: [hello, sealed].concat() }
+    }
+
+    pub(crate) fn join(meeting: &Meeting, rank: u32) -> FakeRank {
+        let mut fake = FakeRank::greet(meeting, rank, VERSION);
+        fake.say(&RankToDriver::Join {
+            pid: std::process::id(),
+            host: "test".into(),
+            local_rank: rank,
+            addresses: Vec::new(),
+            unix: None,
+        });
+        fake
+    }
+
+    pub(crate) fn say(&mut self, message: &RankToDriver) {
+        self.stream.write_all(&self.sealer.seal(&encode(message))).unwrap();
+    }
+
+    pub(crate) fn hear(&mut self) -> DriverToRank {
+        self.try_hear().expect("a message from the rendezvous")
+    }
+
+    pub(crate) fn try_hear(&mut self) -> io::Result<DriverToRank> {
+        let mut header = [0; 4];
+        self.stream.read_exact(&mut header)?;
+        let mut sealed = vec![0; frame_length(header).unwrap()];
+        self.stream.read_exact(&mut sealed)?;
+        Ok(decode(&self.opener.open(&sealed).unwrap()).unwrap())
+    }
+
+    /// Takes part until the world is complete; gives its epoch and size.
+    pub(crate) fn meet(&mut self) -> (u64, usize) {
+        let DriverToRank::World { epoch, peers } = self.hear() else { panic!("no world") };
+        self.say(&RankToDriver::Located { leader: Rank(0) });
+        let DriverToRank::Layout { leaders } = self.hear() else { panic!("no layout") };
+        assert_eq!(leaders.len(), peers.len());
+        assert_eq!(peers[self.rank as usize].local_rank, self.rank);
+        (epoch.0, peers.len())
+    }
+
+    pub(crate) fn leave(mut self) {
+        self.say(&RankToDriver::Leaving { error: None, blames: None });
+    }
+}
+
+/// Whether the other end of a stranger's connection has been closed within a time.
+pub(crate) fn is_dropped(stream: &mut TcpStream, limit: Duration) -> bool {
+    stream.set_read_timeout(Some(limit)).unwrap();
+    let mut buffer = [0; 256];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => {
+                return !matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The command line's own words.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+use std::process::Command;
+
+fn run(line: &str) -> String {
+    let arguments: Vec<_> = line.split_whitespace().collect();
+    let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
+        .args(arguments)
+        .env_remove("PYTHONPATH")
+        .output()
+        .unwrap();
+    format!(
+        "{}{}({})",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+        output.status.code().unwrap()
+    )
+}
+
+#[test]
+fn version() {
+    for line in ["-v", "--version", "--vers"] {
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(run(line), @r"
+            0.28.1+ronde.0.1.0
+            (0)
+            ");
+        }
+    }
+}
+
+#[test]
+fn help() {
+    insta::assert_snapshot!(run("--help"), @r"
+    Runs a script on several processes that train one model together
+
+    Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
+
+    Options:
+          --num-proc <N>   How many processes to start; also written `-np <N>`
+      -H, --hosts <HOSTS>  Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
+          --verbose        Tell each step on standard error
+          --check-build    Show what this installation can do; also written `-cb`
+      -v, --version        Show the version
+      -h, --help           Print help
+
+    Everything from the first word that is no option is the command and stays as it is.
+
+    Example:
+      horovodrun -np 4 -H localhost:4 python train.py
+    (0)
+    ");
+}
+
+#[test]
+fn check_build() {
+    insta::assert_snapshot!(run("-cb"), @r"
+    Horovod v0.28.1+ronde.0.1.0:
+
+    Available Frameworks:
+        [ ] TensorFlow
+        [ ] PyTorch
+        [ ] MXNet
+
+    Available Controllers:
+        [ ] MPI
+        [X] Gloo
+
+    Available Tensor Operations:
+        [ ] NCCL
+        [ ] DDL
+        [ ] CCL
+        [ ] MPI
+        [X] Gloo    
+    (0)
+    ");
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "one flat list of mistakes and their words")]
+fn mistakes() {
+    let lines = [
+        "",
+        "-np 2",
+        "python train.py",
+        "-np 0 x",
+        "-np -3 x",
+        "-np two x",
+        "-np",
+        "-np4 x",
+        "-np 5 -H localhost:4 x",
+        "-np 2 -H localhost x",
+        "-np 2 -H localhost:0 x",
+        "-np 2 -H 192.0.2.1:2 x",
+        "--mpi --min-np 2 -np 2 x",
+        "--num-pros 2 x",
+        "--nonsense",
+    ];
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| format!("$ {}\n{}\n", format!("horovodrun {line}").trim_end(), run(line)))
+        .collect();
+    insta::assert_snapshot!(told.join("\n"), @r"
+    $ horovodrun
+    error: the number of processes is missing: `-np <N>`
+    error: the command to run is missing
+
+    hint: say for example `horovodrun -np 2 python train.py`
+    (2)
+
+    $ horovodrun -np 2
+    error: the command to run is missing
+
+    hint: say for example `horovodrun -np 2 python train.py`
+    (2)
+
+    $ horovodrun python train.py
+    error: the number of processes is missing: `-np <N>`
+
+    hint: say for example `horovodrun -np 2 python train.py`
+    (2)
+
+    $ horovodrun -np 0 x
+    error: invalid value `0` for `--num-proc <N>`: it must be a whole number from 1
+
+    hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun -np -3 x
+    error: invalid value `-3` for `--num-proc <N>`: it must be a whole number from 1
+
+    hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun -np two x
+    error: invalid value `two` for `--num-proc <N>`: it must be a whole number from 1
+
+    hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun -np
+    error: a value is required for `--num-proc <N>` but none was supplied
+
+    hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun -np4 x
+    error: there is no option `-np4`
+
+    hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun -np 5 -H localhost:4 x
+    error: Requested more processes (5) than there are available slots (4)
+
+    hint: give the hosts more slots, or start fewer processes
+    (2)
+
+    $ horovodrun -np 2 -H localhost x
+    error: Invalid host input, please make sure it has format as : worker-0:2,worker-1:2. (in `localhost`)
+
+    hint: write each host with its number of slots, as in `-H localhost:4`
+    (2)
+
+    $ horovodrun -np 2 -H localhost:0 x
+    error: `localhost` offers no slot
+
+    hint: write each host with its number of slots, as in `-H localhost:4`
+    (2)
+
+    $ horovodrun -np 2 -H 192.0.2.1:2 x
+    error: several hosts are not supported yet: `192.0.2.1` is not this machine
+
+    hint: use `localhost`, or leave `-H` out
+    (2)
+
+    $ horovodrun --mpi --min-np 2 -np 2 x
+    error: `--mpi` is not supported yet
+    error: `--min-np` is not supported yet
+
+    hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun --num-pros 2 x
+    error: there is no option `--num-pros`
+
+    hint: did you mean `--num-proc`?
+    (2)
+
+    $ horovodrun --nonsense
+    error: there is no option `--nonsense`
+
+    hint: `horovodrun --help` lists all options
+    (2)
+    ");
+}

@@ -1,0 +1,454 @@
+//! The driver's rendezvous as a decision: who has come, who is missing, who must hear what.
+//!
+//! The same ranks meet again and again: each `init` is a gathering of all of them, which becomes a
+//! world with the next epoch once the last one has joined; each `shutdown` lets a rank leave in
+//! order. What goes wrong ends a wait with words: a rank that dies is `Lost` for those who share a
+//! world with it, and a gathering that can never be complete is `Refused`.
+//!
+//! Two sources tell of a death and they race: the connection that breaks and the agent's report,
+//! which knows better why. Whatever comes first is held for [`PATIENCE`] where the other one may
+//! still change the meaning. Nothing here waits, reads a clock or owns a socket.
+
+mod member;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub use member::Seat;
+
+use crate::wire::agent::Exit;
+use crate::wire::{DriverToRank, Greeting, Peer, RankToDriver};
+use crate::{Epoch, Rank};
+use member::{Member, Phase};
+
+/// A moment, counted from when the driver started.
+pub type Time = Duration;
+
+/// How long a broken connection waits for the agent's report, and the other way round.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// One authenticated connection, in the order they came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Connection(pub u64);
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Somebody with the job's key has greeted.
+    Greeted(Connection, Greeting),
+    /// Somebody said something.
+    Said(Connection, RankToDriver),
+    /// A connection has ended, whoever ended it.
+    Closed(Connection),
+    /// The agent of a rank says that the rank's process has ended.
+    Exited(Rank, Exit),
+    /// Time has passed.
+    Tick,
+}
+
+/// What to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Tell these the same thing.
+    Tell(Vec<Connection>, DriverToRank),
+    /// End this connection once everything has been told.
+    Close(Connection),
+    /// A world has been formed.
+    Formed(Epoch),
+    /// A rank left.
+    Left {
+        /// Who.
+        rank: Rank,
+        /// The exception that ends it, if one does.
+        error: Option<String>,
+        /// The rank whose loss caused that exception, if one did.
+        blames: Option<Rank>,
+    },
+    /// A rank was lost and everybody in its world has been told.
+    Lost {
+        /// Who.
+        rank: Rank,
+        /// How, in words.
+        cause: String,
+    },
+}
+
+/// The rendezvous of one job.
+pub struct Rendezvous {
+    version: String,
+    limit: Duration,
+    members: Vec<Member>,
+    connections: BTreeMap<Connection, Rank>,
+    parked: Vec<Parked>,
+    epoch: Epoch,
+    /// Until when a gathering that has begun, or a world whose layout is open, must be complete.
+    deadline: Option<Time>,
+    /// Why no world can be formed any more, once a process has ended.
+    doomed: Option<String>,
+}
+
+/// A newcomer whose seat is still taken. When a rank joins again at once, its new connection may be
+/// heard before its old one says that it leaves.
+struct Parked {
+    connection: Connection,
+    rank: Rank,
+    until: Time,
+    said: Option<RankToDriver>,
+}
+
+impl Rendezvous {
+    /// Nobody is there yet. `limit` bounds a gathering from its first rank to its last.
+    pub fn new(version: &str, seats: Vec<Seat>, limit: Duration) -> Rendezvous {
+        Rendezvous {
+            version: version.to_owned(),
+            limit,
+            members: seats.into_iter().map(Member::new).collect(),
+            connections: BTreeMap::new(),
+            parked: Vec::new(),
+            epoch: Epoch(0),
+            deadline: None,
+            doomed: None,
+        }
+    }
+
+    /// Takes in what happened at `now`.
+    pub fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Greeted(connection, greeting) => {
+                self.greeted(connection, &greeting, now, &mut actions);
+            }
+            Event::Said(connection, message) => self.said(connection, message, now, &mut actions),
+            Event::Closed(connection) => self.closed(connection, now, &mut actions),
+            Event::Exited(rank, exit) => self.exited(rank, &exit, now, &mut actions),
+            Event::Tick => {}
+        }
+        self.overdue(now, &mut actions);
+        actions
+    }
+
+    /// When something must happen even if nothing else does.
+    pub fn next_wakeup(&self) -> Option<Time> {
+        let suspects = self.members.iter().filter_map(|member| member.suspect.as_ref());
+        let times = suspects.map(|(until, _)| *until).chain(self.parked.iter().map(|p| p.until));
+        times.chain(self.deadline).min()
+    }
+
+    fn greeted(
+        &mut self,
+        connection: Connection,
+        greeting: &Greeting,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) {
+        let Greeting::Rendezvous { version, rank } = greeting else {
+            let reason = "this is the launcher's rendezvous, where ranks join and nothing else";
+            return refuse([connection], reason.into(), actions);
+        };
+        let (size, rank) = (self.members.len(), *rank);
+        if *version != self.version {
+            let reason = format!(
+                "{rank} runs Ronde {version} and its launcher runs Ronde {}: install the same \
+                 version on every host and start the job again",
+                self.version
+            );
+            return refuse([connection], reason, actions);
+        }
+        if rank.index() >= size {
+            let reason = format!(
+                "there is no {rank} in a world of {size}: HOROVOD_RANK is set by `horovodrun` and \
+                 must not be changed"
+            );
+            return refuse([connection], reason, actions);
+        }
+        if self.members[rank.index()].connection.is_some() {
+            self.parked.push(Parked { connection, rank, until: now + PATIENCE, said: None });
+            return;
+        }
+        self.admit(connection, rank, actions);
+    }
+
+    /// Gives a rank's free seat to a connection.
+    fn admit(&mut self, connection: Connection, rank: Rank, actions: &mut Vec<Action>) {
+        let member = &mut self.members[rank.index()];
+        // Whoever comes again is no longer where it was, whatever its old connection failed to say.
+        let suspicion = member.suspect.take();
+        if let (Phase::Inside { .. }, Some((_, cause))) = (&member.phase, suspicion) {
+            self.announce(rank, cause, actions);
+        }
+        let member = &mut self.members[rank.index()];
+        member.connection = Some(connection);
+        member.phase = Phase::Greeted;
+        self.connections.insert(connection, rank);
+    }
+
+    fn said(
+        &mut self,
+        connection: Connection,
+        message: RankToDriver,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(parked) = self.parked.iter_mut().find(|p| p.connection == connection) {
+            parked.said.get_or_insert(message);
+            return;
+        }
+        let Some(&rank) = self.connections.get(&connection) else { return };
+        match (message, &mut self.members[rank.index()].phase) {
+            (RankToDriver::Join { pid, host, local_rank, addresses, unix }, Phase::Greeted) => {
+                let peer = Peer { host, local_rank, pid, addresses, unix };
+                self.joined(rank, peer, now, actions);
+            }
+            (RankToDriver::Located { leader: found }, Phase::Inside { leader: leader @ None })
+                if found <= rank =>
+            {
+                *leader = Some(found);
+                self.lay_out(actions);
+            }
+            (RankToDriver::Leaving { error, blames }, _) => {
+                actions.push(Action::Left { rank, error: error.clone(), blames });
+                self.leaving(rank, error, blames, now, actions);
+                self.seat_parked(rank, now, actions);
+            }
+            (message, _) => {
+                let reason = format!("{rank} spoke out of turn: {message:?}");
+                refuse([connection], reason, actions);
+            }
+        }
+    }
+
+    fn joined(&mut self, rank: Rank, peer: Peer, now: Time, actions: &mut Vec<Action>) {
+        if let Some(reason) = &self.doomed {
+            let reason = reason.clone();
+            refuse(self.detach(rank), reason, actions);
+            return;
+        }
+        self.members[rank.index()].phase = Phase::Waiting(peer);
+        if self.members.iter().all(|member| matches!(member.phase, Phase::Waiting(_))) {
+            self.form(now, actions);
+        } else if self.deadline.is_none() {
+            self.deadline = Some(now + self.limit);
+        }
+    }
+
+    fn form(&mut self, now: Time, actions: &mut Vec<Action>) {
+        self.epoch.0 += 1;
+        let mut peers = Vec::with_capacity(self.members.len());
+        for member in &mut self.members {
+            let inside = Phase::Inside { leader: None };
+            if let Phase::Waiting(peer) = std::mem::replace(&mut member.phase, inside) {
+                peers.push(peer);
+            }
+        }
+        self.deadline = Some(now + self.limit);
+        actions.push(Action::Formed(self.epoch));
+        let everybody = self.members.iter().filter_map(|member| member.connection).collect();
+        actions.push(Action::Tell(everybody, DriverToRank::World { epoch: self.epoch, peers }));
+    }
+
+    fn lay_out(&mut self, actions: &mut Vec<Action>) {
+        let found = self.members.iter().map(|member| match member.phase {
+            Phase::Inside { leader } => leader,
+            _ => None,
+        });
+        if let Some(leaders) = found.collect() {
+            self.deadline = None;
+            actions.push(Action::Tell(self.insiders(), DriverToRank::Layout { leaders }));
+        }
+    }
+
+    fn leaving(
+        &mut self,
+        rank: Rank,
+        error: Option<String>,
+        blames: Option<Rank>,
+        now: Time,
+        actions: &mut Vec<Action>,
+    ) {
+        self.detach(rank);
+        let member = &mut self.members[rank.index()];
+        member.suspect = None;
+        let Phase::Inside { leader } = member.phase else {
+            member.phase = Phase::Away;
+            return self.gathering_may_be_over();
+        };
+        match (error, blames) {
+            (None, _) if leader.is_some() => member.phase = Phase::Away,
+            (None, _) => self.announce(rank, "left before the world was complete".into(), actions),
+            (Some(error), None) => self.announce(rank, format!("raised {error}"), actions),
+            // The others are about to hear of the rank it blames, which is what they should name.
+            (Some(error), Some(_)) => {
+                member.suspect = Some((now + PATIENCE, format!("raised {error}")));
+            }
+        }
+    }
+
+    fn closed(&mut self, connection: Connection, now: Time, actions: &mut Vec<Action>) {
+        self.parked.retain(|parked| parked.connection != connection);
+        let Some(&rank) = self.connections.get(&connection) else { return };
+        self.detach(rank);
+        let member = &mut self.members[rank.index()];
+        match (&member.phase, member.suspect.take()) {
+            (Phase::Inside { .. }, Some((_, cause))) => self.announce(rank, cause, actions),
+            (Phase::Inside { .. }, None) => {
+                let cause = "its connection to the launcher closed".into();
+                member.suspect = Some((now + PATIENCE, cause));
+            }
+            _ => {
+                member.phase = Phase::Away;
+                self.gathering_may_be_over();
+            }
+        }
+        self.seat_parked(rank, now, actions);
+    }
+
+    fn exited(&mut self, rank: Rank, exit: &Exit, now: Time, actions: &mut Vec<Action>) {
+        let Some(member) = self.members.get_mut(rank.index()) else { return };
+        let name = member.seat.name(rank);
+        match member.phase {
+            // Its last words may still be on their way: a clean exit usually follows a clean leave.
+            Phase::Inside { .. } if exit.is_success() && member.connection.is_some() => {
+                member.suspect = Some((now + PATIENCE, format!("{exit} without leaving")));
+            }
+            Phase::Inside { .. } if exit.is_success() => {
+                self.announce(rank, format!("{exit} without leaving"), actions);
+            }
+            Phase::Inside { .. } => self.announce(rank, exit.to_string(), actions),
+            _ => {}
+        }
+        if self.doomed.is_none() {
+            self.doomed = Some(format!(
+                "{name} {exit} and cannot be part of the next world, which needs all {} ranks",
+                self.members.len()
+            ));
+        }
+        let reason = self.doomed.clone().unwrap_or_default();
+        self.turn_away(|phase| matches!(phase, Phase::Waiting(_)), &reason, actions);
+    }
+
+    /// Does what its time has come for.
+    fn overdue(&mut self, now: Time, actions: &mut Vec<Action>) {
+        for index in 0..self.members.len() {
+            let due = self.members[index].suspect.take_if(|(until, _)| *until <= now);
+            if let Some((_, cause)) = due {
+                self.announce(Rank(index as u32), cause, actions);
+            }
+        }
+        for index in (0..self.parked.len()).rev() {
+            if self.parked[index].until <= now {
+                let Parked { connection, rank, .. } = self.parked.remove(index);
+                let reason = format!(
+                    "{rank} is already there: two processes have the same HOROVOD_RANK, which is \
+                     set by `horovodrun` and must not be changed"
+                );
+                refuse([connection], reason, actions);
+            }
+        }
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            self.time_is_up(actions);
+        }
+    }
+
+    fn time_is_up(&mut self, actions: &mut Vec<Action>) {
+        self.deadline = None;
+        let open = |member: &Member| matches!(member.phase, Phase::Inside { leader: None });
+        let laying_out = self.members.iter().any(open);
+        let missing = self.members.iter().enumerate().filter(|(_, member)| match member.phase {
+            Phase::Waiting(_) => false,
+            Phase::Inside { leader: Some(_) } => !laying_out,
+            _ => true,
+        });
+        let mut names: Vec<_> =
+            missing.map(|(index, member)| member.seat.name(Rank(index as u32))).collect();
+        let count = names.len();
+        if count > 8 {
+            names.truncate(8);
+            names.push(format!("and {} more", count - 8));
+        }
+        let seconds = self.limit.as_secs();
+        let reason = format!(
+            "after {seconds} s {count} of {} ranks are still missing: {}; does every rank call \
+             `hvd.init()`? RONDE_JOIN_TIMEOUT_SECONDS sets how long to wait",
+            self.members.len(),
+            names.join(", ")
+        );
+        if laying_out {
+            self.turn_away(|phase| matches!(phase, Phase::Inside { .. }), &reason, actions);
+        }
+        self.turn_away(|phase| matches!(phase, Phase::Waiting(_)), &reason, actions);
+    }
+
+    /// Tells the world that a rank is lost to it.
+    fn announce(&mut self, rank: Rank, cause: String, actions: &mut Vec<Action>) {
+        let member = &mut self.members[rank.index()];
+        member.phase = Phase::Away;
+        member.suspect = None;
+        let host = member.seat.host.clone();
+        self.detach(rank);
+        self.gathering_may_be_over();
+        actions.push(Action::Lost { rank, cause: cause.clone() });
+        let others = self.insiders();
+        if !others.is_empty() {
+            actions.push(Action::Tell(others, DriverToRank::Lost { rank, host, cause }));
+        }
+    }
+
+    fn turn_away(&mut self, whom: fn(&Phase) -> bool, reason: &str, actions: &mut Vec<Action>) {
+        let mut connections = Vec::new();
+        for index in 0..self.members.len() {
+            if whom(&self.members[index].phase) {
+                self.members[index].phase = Phase::Away;
+                self.members[index].suspect = None;
+                connections.extend(self.detach(Rank(index as u32)));
+            }
+        }
+        self.gathering_may_be_over();
+        refuse(connections, reason.to_owned(), actions);
+    }
+
+    fn gathering_may_be_over(&mut self) {
+        let open = |member: &Member| {
+            matches!(member.phase, Phase::Waiting(_) | Phase::Inside { leader: None })
+        };
+        if !self.members.iter().any(open) {
+            self.deadline = None;
+        }
+    }
+
+    /// Lets the first one who waits for a rank's seat have it, now that it is free.
+    fn seat_parked(&mut self, rank: Rank, now: Time, actions: &mut Vec<Action>) {
+        if let Some(index) = self.parked.iter().position(|parked| parked.rank == rank) {
+            let parked = self.parked.remove(index);
+            self.admit(parked.connection, rank, actions);
+            if let Some(message) = parked.said {
+                self.said(parked.connection, message, now, actions);
+            }
+        }
+    }
+
+    fn detach(&mut self, rank: Rank) -> Option<Connection> {
+        let connection = self.members[rank.index()].connection.take()?;
+        self.connections.remove(&connection);
+        Some(connection)
+    }
+
+    fn insiders(&self) -> Vec<Connection> {
+        let inside = self.members.iter().filter(|m| matches!(m.phase, Phase::Inside { .. }));
+        inside.filter_map(|member| member.connection).collect()
+    }
+}
+
+fn refuse(
+    connections: impl IntoIterator<Item = Connection>,
+    reason: String,
+    actions: &mut Vec<Action>,
+) {
+    let connections: Vec<_> = connections.into_iter().collect();
+    if !connections.is_empty() {
+        let closes = connections.iter().copied().map(Action::Close).collect::<Vec<_>>();
+        actions.push(Action::Tell(connections, DriverToRank::Refused { reason }));
+        actions.extend(closes);
+    }
+}

@@ -1,0 +1,326 @@
+//! Who failed first, and what the user is told about it.
+//!
+//! One failure makes many: when a rank dies, the others lose it and fail in turn, and the rest is
+//! stopped. The verdict follows the blame back to the first cause, whose exit code becomes the
+//! launcher's and whose name stands first in the last lines on the screen. A rank that exited with
+//! code 0 cannot be the cause: then the one that missed it is, and the text says who left early.
+//!
+//! This file only judges what it is told; it prints nothing.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use crate::Rank;
+use crate::rendezvous::Seat;
+use crate::wire::agent::{Exit, signal_name};
+
+/// Lines of standard error that are kept per rank, to find an exception's text in them.
+const TAIL: usize = 200;
+
+/// Characters of somebody else's text that are quoted.
+const QUOTE: usize = 400;
+
+/// Everything known about how the ranks of a job ended.
+pub struct Verdict {
+    seats: Vec<Seat>,
+    accounts: Vec<Account>,
+    /// Ranks that failed by themselves, in the order in which it was learned.
+    failures: Vec<Rank>,
+    stopping: bool,
+    interrupted: Option<i32>,
+    problem: Option<String>,
+}
+
+#[derive(Default)]
+struct Account {
+    error: Option<String>,
+    blames: Option<Rank>,
+    exit: Option<Exit>,
+    stopped: bool,
+    tail: VecDeque<String>,
+}
+
+/// The end of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The launcher's exit code.
+    pub code: u8,
+    /// What to tell the user, unless all went well. Ends with a newline.
+    pub text: Option<String>,
+}
+
+impl Verdict {
+    /// Nothing has happened yet.
+    pub fn new(seats: Vec<Seat>) -> Verdict {
+        let accounts = seats.iter().map(|_| Account::default()).collect();
+        Verdict {
+            seats,
+            accounts,
+            failures: Vec::new(),
+            stopping: false,
+            interrupted: None,
+            problem: None,
+        }
+    }
+
+    /// A rank has left its world, because of an exception or in order.
+    pub fn left(&mut self, rank: Rank, error: Option<String>, blames: Option<Rank>) {
+        let account = &mut self.accounts[rank.index()];
+        account.error = error;
+        account.blames = blames;
+    }
+
+    /// A rank has written a line to standard error.
+    pub fn wrote(&mut self, rank: Rank, line: &str) {
+        let line = line.trim_end();
+        if !line.is_empty() {
+            let tail = &mut self.accounts[rank.index()].tail;
+            tail.truncate(TAIL - 1);
+            tail.push_front(quote(line));
+        }
+    }
+
+    /// A rank's process has ended.
+    pub fn exited(&mut self, rank: Rank, exit: Exit) {
+        let account = &mut self.accounts[rank.index()];
+        if account.exit.is_some() {
+            return;
+        }
+        account.stopped = self.stopping;
+        if !exit.is_success() && !self.stopping {
+            self.failures.push(rank);
+        }
+        account.exit = Some(exit);
+    }
+
+    /// From here on ranks end because the launcher ends them.
+    pub fn stopping(&mut self) {
+        self.stopping = true;
+    }
+
+    /// The launcher itself was told to stop, by the signal of this number.
+    pub fn interrupted(&mut self, signal: i32) {
+        if !self.failed() {
+            self.interrupted.get_or_insert(signal);
+        }
+        self.stopping();
+    }
+
+    /// A whole host went wrong, which explains what its ranks suffer.
+    pub fn host_failed(&mut self, reason: String) {
+        if !self.failed() && self.interrupted.is_none() {
+            self.problem = Some(reason);
+        }
+    }
+
+    /// Whether something has gone wrong.
+    pub fn failed(&self) -> bool {
+        !self.failures.is_empty() || self.problem.is_some()
+    }
+
+    /// Whether every rank's end is known.
+    pub fn is_complete(&self) -> bool {
+        self.accounts.iter().all(|account| account.exit.is_some())
+    }
+
+    /// The launcher's exit code and last words.
+    pub fn outcome(&self) -> Outcome {
+        if let Some(reason) = &self.problem {
+            return Outcome { code: 1, text: Some(self.problem_text(reason)) };
+        }
+        if let Some(signal) = self.interrupted {
+            let text = format!(
+                "error: stopped by {}, and all {} ranks with it\n",
+                signal_name(signal),
+                self.seats.len()
+            );
+            return Outcome { code: Exit::Signal(signal).code(), text: Some(text) };
+        }
+        match self.first_cause() {
+            Some(rank) => Outcome { code: self.code(rank), text: Some(self.text(rank)) },
+            None => Outcome { code: 0, text: None },
+        }
+    }
+
+    /// Follows the blame from the first failure that was learned of.
+    fn first_cause(&self) -> Option<Rank> {
+        let mut cause = *self.failures.first()?;
+        let mut seen = vec![cause];
+        while let Some(blamed) = self.accounts[cause.index()].blames {
+            if seen.contains(&blamed) || !self.has_failed(blamed) {
+                break;
+            }
+            seen.push(blamed);
+            cause = blamed;
+        }
+        Some(cause)
+    }
+
+    /// Whether a rank failed by itself, or has said so and was stopped before its process ended.
+    fn has_failed(&self, rank: Rank) -> bool {
+        let raised =
+            self.accounts.get(rank.index()).is_some_and(|a| a.stopped && a.error.is_some());
+        raised || self.failures.contains(&rank)
+    }
+
+    fn code(&self, rank: Rank) -> u8 {
+        let account = &self.accounts[rank.index()];
+        match &account.exit {
+            Some(exit) if !account.stopped => exit.code(),
+            _ => 1,
+        }
+    }
+
+    fn text(&self, cause: Rank) -> String {
+        let account = &self.accounts[cause.index()];
+        let name = self.name(cause);
+        let raised = self.raised(account);
+        let what = match (&raised, &account.exit) {
+            (Some(error), _) => format!("raised {error}"),
+            (None, Some(exit)) => quote(&exit.to_string()),
+            (None, None) => "failed".into(),
+        };
+        let mut text = format!("error: {name} {what}\n");
+        let early = account.blames.filter(|blamed| self.ended_well(*blamed));
+        if let Some(blamed) = early {
+            text += &format!("  {} had left early, with exit code 0\n", self.name(blamed));
+        }
+        if raised.is_none()
+            && let Some(line) = account.tail.front()
+        {
+            text += &format!("  its last line on stderr: {line}\n");
+        }
+        text += &self.aftermath(cause);
+        text += &format!(
+            "  Horovod detected that one or more processes exited with non-zero status, thus \
+             causing the job to be terminated. The first process to do so was:\n  Process name: \
+             {}\n  Exit code: {}\n",
+            cause.0,
+            self.code(cause)
+        );
+        text + &format!("\nhint: {}\n", self.hint(cause, raised.is_some(), early))
+    }
+
+    /// What the other ranks suffered.
+    fn aftermath(&self, cause: Rank) -> String {
+        let others = |test: &dyn Fn(Rank, &Account) -> bool| {
+            let pairs = self.accounts.iter().enumerate();
+            let ranks = pairs.map(|(index, account)| (Rank(index as u32), account));
+            let others = ranks.filter(|(rank, account)| *rank != cause && test(*rank, account));
+            others.map(|(rank, _)| rank).collect::<Vec<_>>()
+        };
+        let victims = others(&|rank, account| self.has_failed(rank) && account.blames.is_some());
+        let failed = others(&|rank, account| self.has_failed(rank) && account.blames.is_none());
+        let stopped = others(&|rank, account| account.stopped && !self.has_failed(rank));
+        let mut text = String::new();
+        for (ranks, one, many) in [
+            (victims, "failed because of it", "failed because of it"),
+            (failed, "failed too", "failed too"),
+            (stopped, "was stopped", "were stopped"),
+        ] {
+            match ranks.as_slice() {
+                [] => {}
+                [rank] => text += &format!("  {rank} {one}\n"),
+                ranks => text += &format!("  {} {many}\n", list(ranks)),
+            }
+        }
+        text
+    }
+
+    /// The exception that ended a rank: what it said itself, or what its last lines show.
+    fn raised(&self, account: &Account) -> Option<String> {
+        if let Some(error) = &account.error {
+            return Some(quote(error.lines().next().unwrap_or_default()));
+        }
+        if account.exit != Some(Exit::Code(1)) {
+            return None;
+        }
+        let traceback = "Traceback (most recent call last):";
+        let start = account.tail.iter().position(|line| line.starts_with(traceback))?;
+        let after = account.tail.iter().take(start).rev();
+        let mut lines = after.filter(|line| !line.starts_with(char::is_whitespace));
+        lines.find(|line| line.split([':', ' ']).next().is_some_and(is_class)).cloned()
+    }
+
+    fn hint(&self, cause: Rank, raised: bool, early: Option<Rank>) -> String {
+        let above = format!("see the lines marked `[{}]<stderr>` above", cause.0);
+        if let Some(blamed) = early {
+            return format!(
+                "every rank must make the same calls: find out why {blamed} finished first, for \
+                 example because it has fewer batches"
+            );
+        }
+        if raised {
+            return above;
+        }
+        let host = &self.seats[cause.index()].host;
+        match self.accounts[cause.index()].exit.as_ref() {
+            Some(Exit::OutOfMemory) => {
+                "give the job more memory, a smaller batch or fewer ranks per host".into()
+            }
+            Some(Exit::Signal(9)) => format!(
+                "if nobody killed it, memory ran out: `dmesg -T | grep -i oom` on `{host}` tells; \
+                 a smaller batch or fewer ranks per host help"
+            ),
+            Some(Exit::Signal(4 | 6 | 7 | 8 | 11)) => format!(
+                "native code crashed; {above}, or run it again with `PYTHONFAULTHANDLER=1` to see \
+                 where"
+            ),
+            Some(Exit::Signal(_)) => {
+                "somebody sent it that signal: a scheduler, a time limit or another process".into()
+            }
+            Some(Exit::NotStarted { code: 126, .. }) => {
+                "make it executable with `chmod +x`, or name its interpreter, as in `python \
+                 train.py`"
+                    .into()
+            }
+            Some(Exit::NotStarted { .. }) => {
+                format!("check the spelling and that it exists on `{host}` and is in its PATH")
+            }
+            Some(Exit::Unknown { .. }) => format!("check that `{host}` is still there"),
+            _ => above,
+        }
+    }
+
+    fn problem_text(&self, reason: &str) -> String {
+        let count = self.accounts.iter().filter(|account| account.exit.is_some()).count();
+        format!(
+            "error: {reason}\n  {count} of {} ranks have ended or were stopped\n\nhint: run it \
+             again with `--verbose` to see each step\n",
+            self.seats.len()
+        )
+    }
+
+    fn ended_well(&self, rank: Rank) -> bool {
+        let exit = self.accounts.get(rank.index()).and_then(|account| account.exit.as_ref());
+        exit.is_some_and(Exit::is_success)
+    }
+
+    fn name(&self, rank: Rank) -> String {
+        self.seats[rank.index()].name(rank)
+    }
+}
+
+fn is_class(word: &str) -> bool {
+    let last = word.rsplit('.').next().unwrap_or_default();
+    last.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
+        && word.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.')
+}
+
+fn list(ranks: &[Rank]) -> String {
+    let numbers: Vec<_> = ranks.iter().take(8).map(|rank| rank.0.to_string()).collect();
+    let more = ranks.len() - numbers.len();
+    match more {
+        0 => format!("{} ranks ({})", ranks.len(), numbers.join(", ")),
+        _ => format!("{} ranks ({} and {more} more)", ranks.len(), numbers.join(", ")),
+    }
+}
+
+fn quote(text: &str) -> String {
+    match text.char_indices().nth(QUOTE) {
+        Some((cut, _)) => format!("{}…", &text[..cut]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,200 @@
+//! Stories of jobs that end, and the verdict on each.
+
+use super::*;
+
+enum Told {
+    Left(u32, Option<&'static str>, Option<u32>),
+    Wrote(u32, &'static str),
+    Exit(u32, Exit),
+    Stopping,
+    Interrupted(i32),
+    Host(&'static str),
+}
+use Told::{Host, Interrupted, Left, Stopping, Wrote};
+
+fn judge(story: Vec<Told>) -> Outcome {
+    let seats = (0..4).map(|slot| Seat { host: "node".into(), slot }).collect();
+    let mut verdict = Verdict::new(seats);
+    for told in story {
+        match told {
+            Left(rank, error, blames) => {
+                verdict.left(Rank(rank), error.map(Into::into), blames.map(Rank));
+            }
+            Wrote(rank, line) => verdict.wrote(Rank(rank), line),
+            Told::Exit(rank, exit) => verdict.exited(Rank(rank), exit),
+            Stopping => verdict.stopping(),
+            Interrupted(signal) => verdict.interrupted(signal),
+            Host(reason) => verdict.host_failed(reason.into()),
+        }
+    }
+    verdict.outcome()
+}
+
+fn code(rank: u32, code: i32) -> Told {
+    Told::Exit(rank, Exit::Code(code))
+}
+
+fn killed(rank: u32, signal: i32) -> Told {
+    Told::Exit(rank, Exit::Signal(signal))
+}
+
+type Case = (&'static str, Vec<Told>, u8, &'static [&'static str]);
+
+fn check(cases: Vec<Case>) {
+    for (name, story, code, texts) in cases {
+        let outcome = judge(story);
+        assert_eq!(outcome.code, code, "{name}: {outcome:?}");
+        for text in texts {
+            let said = outcome.text.as_deref().unwrap_or_default();
+            assert!(said.contains(text), "{name}: {text:?} is not in\n{said}");
+        }
+    }
+}
+
+const LOST_2: Option<&str> = Some("HorovodInternalError: lost rank 2");
+
+#[test]
+fn the_first_cause_is_found_by_following_the_blame() {
+    check(vec![
+        (
+            "the first by arrival",
+            vec![code(2, 3), Stopping, killed(0, 15), killed(1, 15), killed(3, 9)],
+            3,
+            &[
+                "error: rank 2 (node, slot 2) exited with code 3\n",
+                "  3 ranks (0, 1, 3) were stopped\n",
+                "Horovod detected that one or more processes exited with non-zero status",
+                "Process name: 2\n  Exit code: 3\n",
+                "hint: see the lines marked `[2]<stderr>` above",
+            ],
+        ),
+        (
+            "a victim that is heard of first",
+            vec![Left(0, LOST_2, Some(2)), code(0, 1), killed(2, 9), Stopping, killed(1, 15)],
+            137,
+            &[
+                "error: rank 2 (node, slot 2) was killed by signal 9 (SIGKILL)\n",
+                "  rank 0 failed because of it\n",
+                "  rank 1 was stopped\n",
+                "hint: if nobody killed it, memory ran out",
+            ],
+        ),
+        (
+            "a chain of blame",
+            vec![
+                Left(0, Some("HorovodInternalError: lost rank 1"), Some(1)),
+                Left(1, LOST_2, Some(2)),
+                code(0, 1),
+                code(1, 1),
+                killed(2, 11),
+            ],
+            139,
+            &[
+                "error: rank 2 (node, slot 2) was killed by signal 11 (SIGSEGV)",
+                "2 ranks (0, 1) failed because of it",
+            ],
+        ),
+        (
+            "ranks that blame each other",
+            vec![
+                Left(0, Some("HorovodInternalError: lost rank 1"), Some(1)),
+                Left(1, Some("HorovodInternalError: lost rank 0"), Some(0)),
+                code(1, 5),
+                code(0, 4),
+            ],
+            4,
+            &["error: rank 0 (node, slot 0) raised HorovodInternalError: lost rank 1"],
+        ),
+        (
+            "one that left early with code 0",
+            vec![code(2, 0), Left(1, LOST_2, Some(2)), code(1, 1), Stopping],
+            1,
+            &[
+                "error: rank 1 (node, slot 1) raised HorovodInternalError: lost rank 2\n",
+                "  rank 2 (node, slot 2) had left early, with exit code 0\n",
+                "hint: every rank must make the same calls",
+            ],
+        ),
+    ]);
+}
+
+#[test]
+fn exceptions_are_named() {
+    check(vec![
+        (
+            "an exception that the rank told of",
+            vec![Left(3, Some("ValueError: boom\nand more"), None), code(3, 1)],
+            1,
+            &["error: rank 3 (node, slot 3) raised ValueError: boom\n"],
+        ),
+        (
+            "an exception that only its lines show",
+            vec![
+                Wrote(1, "Traceback (most recent call last):"),
+                Wrote(1, "  File \"x.py\", line 1, in <module>"),
+                Wrote(1, "    raise pkg.BadThing(\"a: b\")"),
+                Wrote(1, "pkg.BadThing: a: b"),
+                Wrote(1, ""),
+                code(1, 1),
+            ],
+            1,
+            &["error: rank 1 (node, slot 1) raised pkg.BadThing: a: b\n"],
+        ),
+        (
+            "one that raised but had to be stopped",
+            vec![
+                Left(2, Some("ValueError: boom"), None),
+                Left(0, LOST_2, Some(2)),
+                code(0, 1),
+                Stopping,
+                killed(2, 15),
+            ],
+            1,
+            &["error: rank 2 (node, slot 2) raised ValueError: boom\n"],
+        ),
+    ]);
+}
+
+#[test]
+fn what_never_ran_and_what_was_stopped_is_told() {
+    let not_found = || Exit::NotStarted { code: 127, reason: "`trian` was not found".into() };
+    check(vec![
+        (
+            "a command that does not exist",
+            vec![Told::Exit(0, not_found()), Told::Exit(1, not_found())],
+            127,
+            &["rank 0 (node, slot 0) could not be started: `trian` was not found", "spelling"],
+        ),
+        (
+            "an agent that died",
+            vec![Host("the agent on `node` was killed"), code(0, 1)],
+            1,
+            &["error: the agent on `node` was killed\n", "--verbose"],
+        ),
+        (
+            "an interrupt",
+            vec![Interrupted(2), killed(0, 2), code(1, 0), killed(2, 9), killed(3, 2)],
+            130,
+            &["error: stopped by signal 2 (SIGINT), and all 4 ranks with it\n"],
+        ),
+        (
+            "an interrupt after a failure",
+            vec![code(1, 7), Interrupted(2), killed(0, 2)],
+            7,
+            &["rank 1 (node, slot 1) exited with code 7"],
+        ),
+    ]);
+}
+
+#[test]
+fn a_job_without_failures_says_nothing() {
+    let outcome = judge((0..4).map(|rank| code(rank, 0)).collect());
+    assert_eq!(outcome, Outcome { code: 0, text: None });
+}
+
+#[test]
+fn long_texts_of_ranks_are_cut() {
+    let long: &'static str = "é".repeat(5000).leak();
+    let outcome = judge(vec![Left(0, Some(long), None), code(0, 1)]);
+    assert!(outcome.text.unwrap().len() < 2000);
+}

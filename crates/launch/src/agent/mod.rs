@@ -1,0 +1,316 @@
+//! The agent of a host: starts the ranks that the driver names, passes their output on, says how
+//! they ended, and lets none of their processes outlive the job.
+//!
+//! It decides nothing: when to signal and when to end is the driver's business. Only when the driver
+//! goes away, or this process is told to stop, it ends the ranks by itself: a request first, a kill
+//! [`GRACE`] later.
+
+mod pipe;
+mod rank;
+
+pub(crate) use pipe::read_frame;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, RankSpec};
+use ronde_control::{Rank, VERSION};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, kill_process_group,
+    set_child_subreaper, set_parent_process_death_signal, wait, waitid, waitpid,
+};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::supervise::memory::OutOfMemoryKills;
+use crate::supervise::{self, Scope, shim};
+
+/// How long ranks have to end by themselves when the driver has gone.
+pub const GRACE: Duration = Duration::from_secs(1);
+
+/// How long processes that ranks left behind have to end by themselves.
+const LEFTOVER_GRACE: Duration = Duration::from_millis(500);
+
+/// News that may wait for the driver. More than the window of output lets through, so that a driver
+/// that stands still does not hold up the agent itself.
+const NEWS: usize = 16 << 10;
+
+/// How often a wait for the end of processes looks again.
+const POLL: Duration = Duration::from_millis(20);
+
+/// How long the last output may take if a process that cannot be killed may still hold a pipe.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// The agent as a process of its own: its pipe is standard input and output.
+pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
+    // Should the guardian die, nobody would be left to clear up after this agent: it ends in order.
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    let _ = set_child_subreaper(Some(getpid()));
+    if !shim::is_parent(parent) {
+        return 1;
+    }
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            tracing::error!(%error, "the agent has no event loop");
+            return 1;
+        }
+    };
+    let mark = mark.to_string_lossy().into_owned();
+    let pipe = (tokio::io::stdin(), tokio::io::stdout());
+    let result = runtime.block_on(run(pipe, program.to_owned(), mark));
+    // Standard input is read by a thread that only its end would stop.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            tracing::error!(%error, "the agent failed");
+            1
+        }
+    }
+}
+
+/// Serves one driver over a pipe until it says `End` or goes away.
+pub async fn run<R, W>(pipe: (R, W), program: PathBuf, mark: String) -> io::Result<()>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    let (news, outgoing) = mpsc::channel(NEWS);
+    let (commands_in, mut commands) = mpsc::channel(64);
+    let reader = tokio::spawn(pipe::read(pipe.0, commands_in));
+    let writer = tokio::spawn(pipe::write(pipe.1, outgoing));
+    let mut agent = Agent {
+        program,
+        mark,
+        news,
+        window: Arc::new(Semaphore::new(OUTPUT_WINDOW)),
+        running: BTreeMap::new(),
+        streams: JoinSet::new(),
+        stdin: None,
+        memory: OutOfMemoryKills::read(),
+        all_well: true,
+    };
+    let mut children = signal(SignalKind::child())?;
+    let mut stop = [
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::hangup())?,
+    ];
+    let [terminate, interrupt, hangup] = &mut stop;
+    agent.tell(AgentToDriver::Hello { version: VERSION.into(), pid: std::process::id() }).await;
+    let parting = loop {
+        tokio::select! {
+            command = commands.recv() => match command {
+                Some(DriverToAgent::End) => break Parting::Dismissed,
+                Some(command) => agent.obey(command).await,
+                None => break Parting::Abandoned,
+            },
+            _ = children.recv() => agent.reap().await,
+            _ = terminate.recv() => break Parting::Abandoned,
+            _ = interrupt.recv() => break Parting::Abandoned,
+            _ = hangup.recv() => break Parting::Abandoned,
+        }
+    };
+    agent.clear_up(parting, &mut commands).await;
+    drop(agent);
+    let _ = timeout(DRAIN, writer).await;
+    reader.abort();
+    Ok(())
+}
+
+/// Why an agent ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parting {
+    /// The driver said so, and listens to the last news.
+    Dismissed,
+    /// The driver has gone, or somebody told this process to stop.
+    Abandoned,
+}
+
+struct Agent {
+    program: PathBuf,
+    mark: String,
+    news: mpsc::Sender<AgentToDriver>,
+    /// How much output may still be sent before the driver has printed what it has.
+    window: Arc<Semaphore>,
+    running: BTreeMap<Rank, Pid>,
+    streams: JoinSet<()>,
+    stdin: Option<mpsc::Sender<Vec<u8>>>,
+    memory: OutOfMemoryKills,
+    /// Whether every rank that has ended did so with code 0.
+    all_well: bool,
+}
+
+impl Agent {
+    async fn tell(&self, message: AgentToDriver) {
+        // If the driver has gone, the closed pipe ends the agent; there is nobody left to tell.
+        let _ = self.news.send(message).await;
+    }
+
+    async fn obey(&mut self, command: DriverToAgent) {
+        match command {
+            DriverToAgent::Start { ranks } => {
+                for spec in ranks {
+                    self.start(spec).await;
+                }
+            }
+            DriverToAgent::Signal { signal } => match supervise::named(signal) {
+                Some(signal) => self.signal_ranks(signal),
+                None => {
+                    let reason = format!("there is no signal {signal}");
+                    self.tell(AgentToDriver::Problem { reason }).await;
+                }
+            },
+            DriverToAgent::Stdin { bytes } => {
+                let passed = self.stdin.as_ref().is_some_and(|stdin| stdin.try_send(bytes).is_ok());
+                if !passed {
+                    self.tell(AgentToDriver::StdinTaken).await;
+                }
+            }
+            DriverToAgent::StdinEnd => self.stdin = None,
+            DriverToAgent::Printed { cost } => self.window.add_permits(cost as usize),
+            DriverToAgent::End => {}
+        }
+    }
+
+    async fn start(&mut self, spec: RankSpec) {
+        let rank = spec.rank;
+        match rank::start(&self.program, spec) {
+            Ok(started) => {
+                self.running.insert(rank, started.pid);
+                let pid = started.pid.as_raw_nonzero().get().unsigned_abs();
+                self.tell(AgentToDriver::Started { rank, pid }).await;
+                for (stream, end) in started.outputs {
+                    let (news, window) = (self.news.clone(), self.window.clone());
+                    self.streams.spawn(pipe::forward(rank, stream, end, news, window));
+                }
+                if let Some(end) = started.stdin {
+                    let (pieces, incoming) = mpsc::channel(1);
+                    self.stdin = Some(pieces);
+                    // It may wait for a rank that never reads; the end of the pipe ends it.
+                    tokio::spawn(pipe::feed(end, incoming, self.news.clone().downgrade()));
+                }
+            }
+            Err(exit) => self.tell(AgentToDriver::Exited { rank, exit }).await,
+        }
+    }
+
+    fn signal_ranks(&self, signal: Signal) {
+        for pid in self.running.values() {
+            // A rank that was only just started may not have its group yet.
+            if kill_process_group(*pid, signal).is_err() {
+                let _ = kill_process(*pid, signal);
+            }
+        }
+    }
+
+    /// Reports ranks that have ended, and buries orphans that fell to this process.
+    async fn reap(&mut self) {
+        let running: Vec<_> = self.running.iter().map(|(rank, pid)| (*rank, *pid)).collect();
+        for (rank, pid) in &running {
+            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            let Ok(Some(status)) = waitid(WaitId::Pid(*pid), look) else { continue };
+            let exit = self.exit(status.exit_status(), status.terminating_signal());
+            self.ended(*rank, *pid, exit).await;
+        }
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+            let rank = running.iter().find(|(_, known)| *known == pid).map(|(rank, _)| *rank);
+            if let Some(rank) = rank {
+                let exit = self.exit(status.exit_status(), status.terminating_signal());
+                self.ended(rank, pid, exit).await;
+            }
+        }
+    }
+
+    async fn ended(&mut self, rank: Rank, pid: Pid, exit: Exit) {
+        // While it is not buried its number is its own, so the group is surely the rank's. What a
+        // failed rank left running only holds the others up; a helper of one that finished well may
+        // still be at work until the job ends.
+        if !exit.is_success() {
+            self.all_well = false;
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        if self.running.remove(&rank).is_some() {
+            self.tell(AgentToDriver::Exited { rank, exit }).await;
+        }
+    }
+
+    fn exit(&self, code: Option<i32>, signal: Option<i32>) -> Exit {
+        match (code, signal) {
+            (Some(code), _) => Exit::Code(code),
+            (None, Some(9)) if OutOfMemoryKills::read() != self.memory => Exit::OutOfMemory,
+            (None, Some(signal)) => Exit::Signal(signal),
+            (None, None) => Exit::Unknown { reason: "the system did not say how it ended".into() },
+        }
+    }
+
+    /// Ends what is left, passes the last output on, and reports the last exits.
+    async fn clear_up(&mut self, parting: Parting, commands: &mut mpsc::Receiver<DriverToAgent>) {
+        self.stdin = None;
+        if parting == Parting::Abandoned {
+            self.all_well = false;
+            // Nothing may wait any more for a driver that does not read.
+            self.news = mpsc::channel(1).0;
+            self.streams.abort_all();
+            supervise::signal_all(&self.mark, Scope::Family, Signal::TERM);
+            self.reap_for(GRACE).await;
+        }
+        self.signal_ranks(Signal::KILL);
+        self.reap_for(LEFTOVER_GRACE).await;
+        // What ranks that finished well left behind is asked first; after a failure time is short.
+        if self.all_well && supervise::signal_all(&self.mark, Scope::Family, Signal::TERM) > 0 {
+            let _ = timeout(LEFTOVER_GRACE, async {
+                while supervise::any_left(&self.mark, Scope::Family) {
+                    sleep(POLL).await;
+                    self.reap().await;
+                }
+            })
+            .await;
+        }
+        let all_gone = supervise::sweep(&self.mark, Scope::Family);
+        self.reap().await;
+        match parting {
+            // With the last writer gone every pipe has an end, however slow the screen is.
+            Parting::Dismissed if all_gone => self.drain(commands).await,
+            Parting::Dismissed => {
+                tracing::warn!("some processes of the job cannot be killed");
+                let _ = timeout(DRAIN, self.drain(commands)).await;
+            }
+            Parting::Abandoned => {}
+        }
+    }
+
+    async fn reap_for(&mut self, limit: Duration) {
+        let _ = timeout(limit, async {
+            loop {
+                self.reap().await;
+                if self.running.is_empty() {
+                    return;
+                }
+                sleep(POLL).await;
+            }
+        })
+        .await;
+    }
+
+    async fn drain(&mut self, commands: &mut mpsc::Receiver<DriverToAgent>) {
+        loop {
+            tokio::select! {
+                stream = self.streams.join_next() => if stream.is_none() { return },
+                command = commands.recv() => match command {
+                    Some(command) => self.obey(command).await,
+                    None => return,
+                },
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Starting one rank.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ronde_control::Rank;
+use ronde_control::wire::agent::{Exit, RankSpec, Stream};
+use rustix::fs::{Access, access};
+use rustix::process::Pid;
+use tokio::net::unix::pipe;
+
+use crate::hidden;
+
+/// A rank that runs, and the agent's ends of its pipes.
+pub(super) struct Started {
+    pub(super) pid: Pid,
+    pub(super) outputs: [(Stream, pipe::Receiver); 2],
+    pub(super) stdin: Option<pipe::Sender>,
+}
+
+/// Starts a rank through the shim; how it "ended" if it could not be started.
+pub(super) fn start(program: &Path, spec: RankSpec) -> Result<Started, Exit> {
+    let cwd = PathBuf::from(OsString::from_vec(spec.cwd));
+    let argv: Vec<OsString> = spec.argv.into_iter().map(OsString::from_vec).collect();
+    let env: Vec<(OsString, OsString)> = spec
+        .env
+        .into_iter()
+        .map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value)))
+        .collect();
+    if !cwd.is_dir() {
+        let reason = format!("the directory `{}` does not exist", cwd.display());
+        return Err(Exit::NotStarted { code: 126, reason });
+    }
+    let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    check(argv.first().map_or(OsStr::new(""), OsString::as_os_str), path, &cwd)?;
+    let mut command = Command::new(program);
+    command
+        .arg(hidden::SHIM)
+        .arg(std::process::id().to_string())
+        .args(argv)
+        .env_clear()
+        .envs(env)
+        .current_dir(cwd)
+        .stdin(if spec.rank == Rank(0) { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    spawn(&mut command).map_err(|error| Exit::NotStarted { code: 126, reason: error.to_string() })
+}
+
+fn spawn(command: &mut Command) -> io::Result<Started> {
+    let mut child = command.spawn()?;
+    let piped = || io::Error::other("a pipe that was asked for is missing");
+    let stdout = OwnedFd::from(child.stdout.take().ok_or_else(piped)?);
+    let stderr = OwnedFd::from(child.stderr.take().ok_or_else(piped)?);
+    let stdin = child.stdin.take().map(OwnedFd::from);
+    Ok(Started {
+        pid: Pid::from_child(&child),
+        outputs: [
+            (Stream::Stdout, pipe::Receiver::from_owned_fd(stdout)?),
+            (Stream::Stderr, pipe::Receiver::from_owned_fd(stderr)?),
+        ],
+        stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?,
+    })
+}
+
+/// Looks a command up as `execvp` would, to say in words what is wrong with it.
+fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> {
+    let name = command.display();
+    let not_found = |reason: String| Err(Exit::NotStarted { code: 127, reason });
+    if command.is_empty() {
+        return not_found("the command is empty".into());
+    }
+    let candidates: Vec<PathBuf> = if command.as_bytes().contains(&b'/') {
+        vec![cwd.join(command)]
+    } else {
+        let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
+        std::env::split_paths(path).map(|folder| cwd.join(folder).join(command)).collect()
+    };
+    let mut present = candidates.iter().filter(|candidate| candidate.exists()).peekable();
+    if present.peek().is_none() {
+        return not_found(match candidates.as_slice() {
+            [_] => format!("`{name}` does not exist"),
+            _ => format!("`{name}` was not found in PATH"),
+        });
+    }
+    if present.any(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok()) {
+        return Ok(());
+    }
+    Err(Exit::NotStarted { code: 126, reason: format!("`{name}` is not an executable file") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn commands_are_looked_up_as_a_shell_would() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, mode) in [("run", 0o755), ("text", 0o644)] {
+            let file = folder.path().join(name);
+            std::fs::write(&file, "").unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let here = Some(folder.path().as_os_str());
+        let code = |command: &str, path| match check(command.as_ref(), path, folder.path()) {
+            Ok(()) => 0,
+            Err(exit) => exit.code(),
+        };
+        assert_eq!(code("run", here), 0);
+        assert_eq!(code("./run", None), 0);
+        assert_eq!(code("sh", None), 0);
+        assert_eq!(code("run", None), 127);
+        assert_eq!(code("./nothing", here), 127);
+        assert_eq!(code("", here), 127);
+        assert_eq!(code("/", here), 126);
+        // The superuser may execute nothing without an executable bit either.
+        assert_eq!(code("text", here), 126);
+    }
+}

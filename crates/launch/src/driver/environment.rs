@@ -1,0 +1,103 @@
+//! What a rank finds in its environment.
+//!
+//! Everything the launcher's own environment has, then Horovod's names, those of torch.distributed
+//! (so that scripts of either kind start here) and Ronde's. This is the only way in which the job's
+//! key reaches a rank.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStringExt;
+
+use ronde_control::wire::JobKey;
+
+use crate::hosts::Slot;
+use crate::supervise::MARK;
+
+/// What all ranks of a job share.
+pub(super) struct Shared<'a> {
+    pub(super) inherited: &'a [(OsString, OsString)],
+    pub(super) size: u32,
+    pub(super) rendezvous: SocketAddr,
+    pub(super) master_port: u16,
+    pub(super) key: &'a JobKey,
+}
+
+/// The whole environment of one rank. `mark` is that of its host's processes.
+pub(super) fn of(slot: &Slot, mark: &str, shared: &Shared<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let address = shared.rendezvous.ip().to_string();
+    let size = shared.size.to_string();
+    let own = [
+        ("HOROVOD_RANK", slot.rank.0.to_string()),
+        ("HOROVOD_SIZE", size.clone()),
+        ("HOROVOD_LOCAL_RANK", slot.local_rank.to_string()),
+        ("HOROVOD_LOCAL_SIZE", slot.local_size.to_string()),
+        ("HOROVOD_CROSS_RANK", slot.cross_rank.to_string()),
+        ("HOROVOD_CROSS_SIZE", slot.cross_size.to_string()),
+        ("HOROVOD_HOSTNAME", slot.host.clone()),
+        ("HOROVOD_CONTROLLER", "gloo".into()),
+        ("HOROVOD_CPU_OPERATIONS", "gloo".into()),
+        ("HOROVOD_GLOO_RENDEZVOUS_ADDR", address.clone()),
+        ("HOROVOD_GLOO_RENDEZVOUS_PORT", shared.rendezvous.port().to_string()),
+        ("PYTHONUNBUFFERED", "1".into()),
+        ("RANK", slot.rank.0.to_string()),
+        ("WORLD_SIZE", size),
+        ("LOCAL_RANK", slot.local_rank.to_string()),
+        ("LOCAL_WORLD_SIZE", slot.local_size.to_string()),
+        ("MASTER_ADDR", address),
+        ("MASTER_PORT", shared.master_port.to_string()),
+        ("RONDE_RENDEZVOUS", shared.rendezvous.to_string()),
+        ("RONDE_JOB_KEY", shared.key.to_hex()),
+        (MARK, mark.to_owned()),
+    ];
+    let inherited = shared.inherited.iter().cloned();
+    let mut all: BTreeMap<Vec<u8>, Vec<u8>> =
+        inherited.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
+    all.extend(own.map(|(name, value)| (name.as_bytes().to_vec(), value.into_bytes())));
+    all.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ronde_control::Rank;
+
+    #[test]
+    fn a_rank_finds_its_place_and_what_the_user_set() {
+        let slot = Slot {
+            rank: Rank(3),
+            host: "node".into(),
+            local_rank: 1,
+            local_size: 2,
+            cross_rank: 1,
+            cross_size: 2,
+        };
+        let inherited = [("HOME", "/root"), ("HOROVOD_RANK", "77"), ("RONDE_JOB", "outer")]
+            .map(|(name, value)| (name.into(), value.into()));
+        let shared = Shared {
+            inherited: &inherited,
+            size: 4,
+            rendezvous: "127.0.0.1:555".parse().unwrap(),
+            master_port: 666,
+            key: &JobKey::from_entropy([1; 32]),
+        };
+        let env = of(&slot, "mark", &shared);
+        let value = |name: &str| {
+            let found: Vec<_> = env.iter().filter(|(key, _)| key == name.as_bytes()).collect();
+            assert_eq!(found.len(), 1, "{name}");
+            String::from_utf8(found[0].1.clone()).unwrap()
+        };
+        for (name, expected) in [
+            ("HOME", "/root"),
+            ("HOROVOD_RANK", "3"),
+            ("HOROVOD_CROSS_SIZE", "2"),
+            ("WORLD_SIZE", "4"),
+            ("MASTER_PORT", "666"),
+            ("RONDE_RENDEZVOUS", "127.0.0.1:555"),
+            ("RONDE_JOB", "mark"),
+        ] {
+            assert_eq!(value(name), expected, "{name}");
+        }
+        assert_eq!(value("RONDE_JOB_KEY").len(), 64);
+    }
+}

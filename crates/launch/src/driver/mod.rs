@@ -1,0 +1,404 @@
+//! The driver: starts the agents, holds the rendezvous, shows the output, and ends the job.
+//!
+//! One loop takes all news in the order they come and asks the decisions in `ronde-control` what they
+//! mean: the rendezvous who must hear what, the verdict who failed first. The walk of a job:
+//!
+//! 1. Listen, with a fresh key; start one agent per host; tell each its ranks.
+//! 2. Pass on output, input and words until every rank has ended.
+//! 3. Dismiss the agents, which remove what is left; wait until they are gone; judge.
+
+pub mod ending;
+mod environment;
+mod hands;
+mod screen;
+pub mod service;
+mod stdin;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ronde_control::rendezvous::{Action, Connection, Event, Rendezvous, Seat, Time};
+use ronde_control::verdict::{Outcome, Verdict};
+use ronde_control::wire::agent::{
+    AgentToDriver, DriverToAgent, Exit, RankSpec, Stream, output_cost, signal_name,
+};
+use ronde_control::wire::{Greeting, JobKey};
+use ronde_control::{Rank, VERSION};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::hosts::Slot;
+use crate::logs::Lines;
+use crate::signals::Signals;
+use crate::supervise::{self, Scope};
+use crate::{LaunchError, machine, reach};
+use ending::{Ending, Step};
+use hands::Hands;
+use screen::{Done, Screen, Text};
+use service::Outbox;
+use stdin::Stdin;
+
+/// News that may wait for the driver; whoever brings more waits.
+const NEWS: usize = 1024;
+
+/// A job, ready to run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// Where each rank sits, in rank order.
+    pub slots: Vec<Slot>,
+    /// The environment that all ranks inherit.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where all ranks run.
+    pub cwd: PathBuf,
+    /// This executable, which is also the agent.
+    pub program: PathBuf,
+    /// How long a gathering of the ranks may take.
+    pub join_timeout: Duration,
+}
+
+/// Everything the driver can learn.
+enum News {
+    /// Somebody with the key has come to the rendezvous.
+    Greeted(Connection, Greeting, Outbox),
+    /// Something happened at the rendezvous.
+    Rendezvous(Event),
+    /// An agent said something.
+    Agent(usize, AgentToDriver),
+    /// An agent has ended, in this way.
+    AgentGone(usize, String),
+    /// Output has been written.
+    Printed(Done),
+    /// Standard input, or its end.
+    Stdin(Option<Vec<u8>>),
+}
+
+/// Runs a job to its end.
+pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError> {
+    let start = Instant::now();
+    let (sender, mut news) = mpsc::channel(NEWS);
+    let mut driver = Driver::start(job, &sender).await?;
+    loop {
+        let now = start.elapsed();
+        let wakeup = driver.next_wakeup().map(|time| start + time);
+        tokio::select! {
+            Some(item) = news.recv() => driver.on(item, now),
+            signal = signals.next() => driver.signalled(signal, now),
+            () = sleep_until(wakeup.unwrap_or(start)), if wakeup.is_some() => {}
+        }
+        driver.tick(start.elapsed());
+        if driver.is_over() {
+            break;
+        }
+    }
+    while let Ok(item) = news.try_recv() {
+        driver.on(item, start.elapsed());
+    }
+    // The threads must not wait for a loop that has ended.
+    drop(news);
+    let (outcome, screen) = driver.finish();
+    if let Some(screen) = screen {
+        tokio::select! {
+            _ = tokio::task::spawn_blocking(|| screen.finish()) => {}
+            _ = signals.next() => {}
+        }
+    }
+    Ok(outcome)
+}
+
+struct Driver {
+    rendezvous: Rendezvous,
+    verdict: Verdict,
+    ending: Ending,
+    outboxes: HashMap<Connection, Outbox>,
+    agents: Vec<Hands>,
+    slots: Vec<Slot>,
+    lines: Lines,
+    screen: Screen,
+    stdin: Stdin,
+    service: tokio::task::JoinHandle<()>,
+    dismissed: bool,
+    given_up: bool,
+}
+
+impl Driver {
+    async fn start(job: &Job, news: &mpsc::Sender<News>) -> Result<Driver, LaunchError> {
+        let key = JobKey::from_entropy(entropy()?);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .map_err(machine("listen on the loopback address"))?;
+        let rendezvous =
+            listener.local_addr().map_err(machine("listen on the loopback address"))?;
+        let shared = environment::Shared {
+            inherited: &job.env,
+            size: job.slots.len() as u32,
+            rendezvous,
+            master_port: free_port()?,
+            key: &key,
+        };
+        tracing::info!(address = %rendezvous, ranks = job.slots.len(), "the rendezvous is open");
+        let agents = start_agents(job, &shared, news)?;
+        let seats: Vec<Seat> = job
+            .slots
+            .iter()
+            .map(|slot| Seat { host: slot.host.clone(), slot: slot.local_rank })
+            .collect();
+        let printed = news.clone();
+        let input = news.clone();
+        let screen = Screen::start(move |done| {
+            let _ = printed.blocking_send(News::Printed(done));
+        });
+        let stdin = Stdin::start(move |piece| {
+            let _ = input.blocking_send(News::Stdin(piece));
+        });
+        let service = tokio::spawn(service::run(listener, key.clone(), news.clone()));
+        Ok(Driver {
+            rendezvous: Rendezvous::new(VERSION, seats.clone(), job.join_timeout),
+            verdict: Verdict::new(seats),
+            ending: Ending::default(),
+            outboxes: HashMap::new(),
+            agents,
+            slots: job.slots.clone(),
+            lines: Lines::default(),
+            screen: screen.map_err(machine("start a thread"))?,
+            stdin: stdin.map_err(machine("start a thread"))?,
+            service,
+            dismissed: false,
+            given_up: false,
+        })
+    }
+
+    fn on(&mut self, news: News, now: Time) {
+        match news {
+            News::Greeted(connection, greeting, outbox) => {
+                self.outboxes.insert(connection, outbox);
+                self.meet(Event::Greeted(connection, greeting), now);
+            }
+            News::Rendezvous(event) => {
+                if let Event::Closed(connection) = &event {
+                    self.outboxes.remove(connection);
+                }
+                self.meet(event, now);
+            }
+            News::Agent(index, message) => self.hear(index, message, now),
+            News::AgentGone(index, how) => self.agent_gone(index, &how, now),
+            News::Printed(Done { agent, cost }) => {
+                self.agents[agent].tell(DriverToAgent::Printed { cost });
+            }
+            News::Stdin(piece) => {
+                let command = match piece {
+                    Some(bytes) => DriverToAgent::Stdin { bytes },
+                    None => DriverToAgent::StdinEnd,
+                };
+                // Rank 0 sits on the first host.
+                if let Some(first) = self.agents.first() {
+                    first.tell(command);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, index: usize, message: AgentToDriver, now: Time) {
+        match message {
+            AgentToDriver::Hello { version, pid } => {
+                let host = &self.agents[index].host;
+                tracing::info!(host, pid, version, "an agent is there");
+            }
+            AgentToDriver::Started { rank, pid } => {
+                tracing::info!(rank = rank.0, pid, "a rank runs");
+                if rank == Rank(0) {
+                    self.stdin.next();
+                }
+            }
+            AgentToDriver::Output { rank, stream, bytes } => {
+                let done = Done { agent: index, cost: output_cost(bytes.len()) };
+                let text = self.lines.push(rank, stream, &bytes);
+                self.show(rank, stream, text, Some(done));
+            }
+            AgentToDriver::OutputEnd { rank, stream } => {
+                let text = self.lines.end(rank, stream);
+                self.show(rank, stream, text, None);
+            }
+            AgentToDriver::StdinTaken => self.stdin.next(),
+            AgentToDriver::Exited { rank, exit } => self.exited(rank, exit, now),
+            AgentToDriver::Problem { reason } => {
+                tracing::warn!(host = self.agents[index].host, reason, "an agent has a problem");
+            }
+        }
+    }
+
+    fn show(&mut self, rank: Rank, stream: Stream, bytes: Vec<u8>, done: Option<Done>) {
+        if stream == Stream::Stderr {
+            let prefix = crate::logs::prefix(rank, stream);
+            for line in String::from_utf8_lossy(&bytes).split(['\n', '\r']) {
+                self.verdict.wrote(rank, line.strip_prefix(&prefix).unwrap_or(line));
+            }
+        }
+        self.screen.show(Text { stream, bytes, done });
+    }
+
+    fn exited(&mut self, rank: Rank, exit: Exit, now: Time) {
+        tracing::info!(rank = rank.0, "the rank {exit}");
+        self.verdict.exited(rank, exit.clone());
+        self.meet(Event::Exited(rank, exit), now);
+        if self.verdict.failed() {
+            self.ending.failed(now);
+        }
+    }
+
+    fn agent_gone(&mut self, index: usize, how: &str, now: Time) {
+        self.agents[index].gone = true;
+        let (host, mark) = (self.agents[index].host.clone(), self.agents[index].mark.clone());
+        // The guardian has done this already, unless it was killed too.
+        if !supervise::sweep(&mark, Scope::Marked) {
+            tracing::warn!(host, "some processes of the job cannot be killed");
+        }
+        if self.dismissed {
+            return;
+        }
+        let reason = format!("the agent on `{host}` {how}");
+        self.verdict.host_failed(reason.clone());
+        let ranks = self.slots.iter().filter(|slot| slot.host == host).map(|slot| slot.rank);
+        for rank in ranks.collect::<Vec<_>>() {
+            self.exited(rank, Exit::Unknown { reason: reason.clone() }, now);
+        }
+    }
+
+    fn signalled(&mut self, signal: i32, now: Time) {
+        tracing::info!("passing {} on to all ranks", signal_name(signal));
+        self.verdict.interrupted(signal);
+        if let Some(step) = self.ending.signalled(signal, now) {
+            self.take(step);
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        self.meet(Event::Tick, now);
+        if let Some(step) = self.ending.tick(now) {
+            self.take(step);
+        }
+        if self.verdict.is_complete() && !self.dismissed {
+            self.dismissed = true;
+            for agent in &self.agents {
+                agent.tell(DriverToAgent::End);
+            }
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Send(signal) => {
+                self.verdict.stopping();
+                for agent in &self.agents {
+                    agent.tell(DriverToAgent::Signal { signal });
+                }
+            }
+            Step::GiveUp => {
+                tracing::warn!("some processes do not end; giving up on them");
+                self.given_up = true;
+                for agent in &mut self.agents {
+                    agent.kill();
+                    supervise::sweep(&agent.mark, Scope::Marked);
+                }
+            }
+        }
+    }
+
+    /// Asks the rendezvous what an event means, and does it.
+    fn meet(&mut self, event: Event, now: Time) {
+        for action in self.rendezvous.on(event, now) {
+            match action {
+                Action::Tell(connections, message) => {
+                    let message = service::message(&message);
+                    for connection in connections {
+                        let outbox = self.outboxes.get(&connection);
+                        if outbox.is_some_and(|outbox| outbox.try_send(message.clone()).is_err()) {
+                            self.outboxes.remove(&connection);
+                        }
+                    }
+                }
+                Action::Close(connection) => {
+                    self.outboxes.remove(&connection);
+                }
+                Action::Formed(epoch) => tracing::info!(epoch = epoch.0, "a world is formed"),
+                Action::Left { rank, error, blames } => self.verdict.left(rank, error, blames),
+                Action::Lost { rank, cause } => tracing::info!(rank = rank.0, cause, "lost a rank"),
+            }
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<Time> {
+        self.rendezvous.next_wakeup().into_iter().chain(self.ending.next_wakeup()).min()
+    }
+
+    fn is_over(&self) -> bool {
+        self.given_up || self.agents.iter().all(|agent| agent.gone)
+    }
+
+    /// The verdict, and the screen if it is worth waiting for what it has still to show.
+    fn finish(mut self) -> (Outcome, Option<Screen>) {
+        self.service.abort();
+        for (stream, bytes) in self.lines.end_all() {
+            self.screen.show(Text { stream, bytes, done: None });
+        }
+        (self.verdict.outcome(), (!self.given_up).then_some(self.screen))
+    }
+}
+
+fn start_agents(
+    job: &Job,
+    shared: &environment::Shared<'_>,
+    news: &mpsc::Sender<News>,
+) -> Result<Vec<Hands>, LaunchError> {
+    let id = hex(&entropy()?[..12]);
+    let mut hosts: Vec<&str> = job.slots.iter().map(|slot| slot.host.as_str()).collect();
+    hosts.dedup();
+    let mut agents = Vec::new();
+    for (index, host) in hosts.into_iter().enumerate() {
+        // Each host has its own mark, because two names may mean one machine.
+        let mark = format!("{id}-{index}");
+        let child = reach::local::start(&job.program, &mark)
+            .map_err(|source| LaunchError::Agent { host: host.to_owned(), source })?;
+        let hands = Hands::new(index, host.to_owned(), mark, child, news.clone());
+        for slot in job.slots.iter().filter(|slot| slot.host == host) {
+            let bytes = |text: &OsString| text.clone().into_vec();
+            // One at a time: an environment may be large, and a frame is not endless.
+            let spec = RankSpec {
+                rank: slot.rank,
+                argv: job.command.iter().map(bytes).collect(),
+                cwd: job.cwd.clone().into_os_string().into_vec(),
+                env: environment::of(slot, &hands.mark, shared),
+            };
+            hands.tell(DriverToAgent::Start { ranks: vec![spec] });
+        }
+        agents.push(hands);
+    }
+    Ok(agents)
+}
+
+fn entropy() -> Result<[u8; 32], LaunchError> {
+    let mut bytes = [0u8; 32];
+    let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    match count {
+        Ok(32) => Ok(bytes),
+        Ok(_) => Err(machine("draw random numbers")(std::io::Error::other("too few were given"))),
+        Err(error) => Err(machine("draw random numbers")(error.into())),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A port for torch.distributed's own rendezvous, free at this moment.
+fn free_port() -> Result<u16, LaunchError> {
+    let bound = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let address = bound.and_then(|listener| listener.local_addr());
+    address.map(|address| address.port()).map_err(machine("find a free port"))
+}

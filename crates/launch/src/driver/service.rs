@@ -1,0 +1,180 @@
+//! The rendezvous as a server: a socket, the handshake, and frames in both directions.
+//!
+//! Everybody must prove that they hold the job's key before a byte of theirs means anything. Who does
+//! not, or takes longer than [`HANDSHAKE`], is dropped with a line in the log. Only so many may be
+//! unproven at a time; when that many are, the one that has hesitated longest makes room, so that
+//! silent strangers cannot keep ranks out. What the ranks' words mean is decided elsewhere.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_control::rendezvous::{Connection, Event};
+use ronde_control::wire::frame::{Opener, Sealer, frame_length};
+use ronde_control::wire::{self, DriverToRank, Greeting, JobKey, RankToDriver, handshake};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::News;
+
+/// How long somebody has to prove and name themselves.
+pub const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// How many may be at it at a time, and how long each has surely when all places are taken.
+const UNPROVEN: usize = 128;
+const HESITATION: Duration = Duration::from_millis(500);
+
+/// The longest greeting, before which nobody is trusted with more.
+const LONGEST_GREETING: usize = 4096;
+
+/// Messages that may wait for a rank that does not read; then its connection is closed.
+const OUTBOX: usize = 256;
+
+/// How long a rank may take to read its last message and hang up.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// The way to a rank. Dropping it closes the connection once everything was sent.
+pub(super) type Outbox = mpsc::Sender<Arc<[u8]>>;
+
+/// A message as it is queued, encoded once for all who get it.
+pub(super) fn message(message: &DriverToRank) -> Arc<[u8]> {
+    wire::encode(message).into()
+}
+
+/// Serves until dropped.
+pub(super) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<News>) {
+    let (proven, mut finished) = mpsc::channel(UNPROVEN);
+    let mut unproven: BTreeMap<u64, (Instant, AbortHandle)> = BTreeMap::new();
+    let mut next = 0;
+    loop {
+        let oldest = unproven.values().next().map(|(since, _)| *since + HESITATION);
+        let full = unproven.len() >= UNPROVEN;
+        tokio::select! {
+            accepted = listener.accept(), if !full => match accepted {
+                Ok((stream, _)) => {
+                    let number = next;
+                    next += 1;
+                    let connection = Connection(number);
+                    let (key, news, proven) = (key.clone(), news.clone(), proven.clone());
+                    let task = tokio::spawn(async move {
+                        let met = timeout(HANDSHAKE, meet(stream, &key)).await;
+                        let _ = proven.send(number).await;
+                        match met {
+                            Ok(Ok(met)) => serve(connection, met, news).await,
+                            Ok(Err(error)) => tracing::debug!(%error, "a stranger was dropped"),
+                            Err(_) => tracing::debug!("a stranger who said nothing was dropped"),
+                        }
+                    });
+                    unproven.insert(number, (Instant::now(), task.abort_handle()));
+                }
+                // The machine is short of something, most likely descriptors; that may pass.
+                Err(error) => {
+                    tracing::debug!(%error, "a connection could not be accepted");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            },
+            Some(number) = finished.recv() => {
+                unproven.remove(&number);
+            }
+            () = sleep_until(oldest.unwrap_or_else(Instant::now)), if full => {
+                if let Some((_, (_, task))) = unproven.pop_first() {
+                    tracing::debug!("a stranger who hesitated was dropped to make room");
+                    task.abort();
+                }
+            }
+        }
+    }
+}
+
+/// Somebody who has proved and named themselves.
+struct Met {
+    stream: TcpStream,
+    sealer: Sealer,
+    opener: Opener,
+    greeting: Greeting,
+}
+
+async fn meet(mut stream: TcpStream, key: &JobKey) -> io::Result<Met> {
+    stream.set_nodelay(true)?;
+    let mut header = [0; 2];
+    stream.read_exact(&mut header).await?;
+    let mut hello = vec![0; handshake::envelope_length(header).map_err(io::Error::other)?];
+    stream.read_exact(&mut hello).await?;
+    let (answer, (sealer, mut opener)) =
+        handshake::respond(key, &hello).map_err(io::Error::other)?;
+    stream.write_all(&answer).await?;
+    let mut header = [0; 4];
+    stream.read_exact(&mut header).await?;
+    let length = frame_length(header).map_err(io::Error::other)?;
+    if length > LONGEST_GREETING {
+        return Err(io::Error::other("a greeting is never that long"));
+    }
+    let mut sealed = vec![0; length];
+    stream.read_exact(&mut sealed).await?;
+    let plain = opener.open(&sealed).map_err(io::Error::other)?;
+    let greeting = wire::decode(&plain).map_err(io::Error::other)?;
+    Ok(Met { stream, sealer, opener, greeting })
+}
+
+async fn serve(connection: Connection, met: Met, news: mpsc::Sender<News>) {
+    let Met { stream, sealer, opener, greeting } = met;
+    let (outbox, outgoing) = mpsc::channel(OUTBOX);
+    if news.send(News::Greeted(connection, greeting, outbox)).await.is_err() {
+        return;
+    }
+    let (input, output) = stream.into_split();
+    let writing = async {
+        send(output, sealer, outgoing).await;
+        sleep(FAREWELL).await;
+    };
+    tokio::select! {
+        result = receive(connection, input, opener, &news) => {
+            if let Err(error) = result {
+                tracing::debug!(%error, connection = connection.0, "a connection broke");
+            }
+        }
+        () = writing => {}
+    }
+    let _ = news.send(News::Rendezvous(Event::Closed(connection))).await;
+}
+
+async fn receive(
+    connection: Connection,
+    mut input: OwnedReadHalf,
+    mut opener: Opener,
+    news: &mpsc::Sender<News>,
+) -> io::Result<()> {
+    loop {
+        let mut header = [0; 4];
+        match input.read_exact(&mut header).await {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let mut sealed = vec![0; frame_length(header).map_err(io::Error::other)?];
+        input.read_exact(&mut sealed).await?;
+        let plain = opener.open(&sealed).map_err(io::Error::other)?;
+        let message: RankToDriver = wire::decode(&plain).map_err(io::Error::other)?;
+        if news.send(News::Rendezvous(Event::Said(connection, message))).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+async fn send(
+    mut output: OwnedWriteHalf,
+    mut sealer: Sealer,
+    mut outgoing: mpsc::Receiver<Arc<[u8]>>,
+) {
+    while let Some(plain) = outgoing.recv().await {
+        if output.write_all(&sealer.seal(&plain)).await.is_err() {
+            return;
+        }
+    }
+    let _ = output.shutdown().await;
+}

@@ -1,0 +1,213 @@
+//! Hosts as the user writes them, and which rank sits where.
+//!
+//! `-H node-a:4,node-b:4` names hosts and their slots; ranks fill the slots of one host before they
+//! go on to the next. Reachability is not decided here, only whether a name means this machine.
+
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+
+use ronde_control::Rank;
+
+/// One host and how many ranks it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Its name or address, as the user wrote it.
+    pub name: String,
+    /// How many ranks it takes.
+    pub slots: u32,
+}
+
+/// Where a rank sits, in Horovod's terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Who.
+    pub rank: Rank,
+    /// The name of its host.
+    pub host: String,
+    /// Its place among the ranks of its host.
+    pub local_rank: u32,
+    /// How many ranks its host has.
+    pub local_size: u32,
+    /// Its host's place among the hosts that have this local rank.
+    pub cross_rank: u32,
+    /// How many hosts have this local rank.
+    pub cross_size: u32,
+}
+
+/// Why the hosts cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostsError {
+    /// Not a host and its slots.
+    #[error(
+        "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2. (in `{0}`)"
+    )]
+    Invalid(String),
+    /// A host that is there for nothing.
+    #[error("`{0}` offers no slot")]
+    NoSlot(String),
+    /// Not enough room.
+    #[error("Requested more processes ({requested}) than there are available slots ({available})")]
+    TooFew {
+        /// How many ranks there are to be.
+        requested: u32,
+        /// How many the hosts take.
+        available: u32,
+    },
+    /// A host that is not this machine.
+    #[error("several hosts are not supported yet: `{0}` is not this machine")]
+    Elsewhere(String),
+}
+
+/// Reads `host:slots,host:slots`. A host that is named twice has the slots of both.
+pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
+    let mut hosts: Vec<Host> = Vec::new();
+    for part in text.split(',') {
+        let Host { name, slots } = parse_one(part.trim())?;
+        match hosts.iter_mut().find(|host| host.name == name) {
+            Some(known) => known.slots = known.slots.saturating_add(slots),
+            None => hosts.push(Host { name, slots }),
+        }
+    }
+    Ok(hosts)
+}
+
+fn parse_one(part: &str) -> Result<Host, HostsError> {
+    let invalid = || HostsError::Invalid(part.to_owned());
+    let (name, slots) = part.rsplit_once(':').ok_or_else(invalid)?;
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let valid = bare.parse::<IpAddr>().is_ok() || (!bare.is_empty() && bare.chars().all(is_name));
+    if !valid || !slots.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(invalid());
+    }
+    match slots.parse().map_err(|_| invalid())? {
+        0 => Err(HostsError::NoSlot(bare.to_owned())),
+        slots => Ok(Host { name: bare.to_owned(), slots }),
+    }
+}
+
+/// Seats `count` ranks: all slots of a host before those of the next.
+pub fn assign(hosts: &[Host], count: u32) -> Result<Vec<Slot>, HostsError> {
+    let available = hosts.iter().fold(0u32, |sum, host| sum.saturating_add(host.slots));
+    if count > available {
+        return Err(HostsError::TooFew { requested: count, available });
+    }
+    let mut left = count;
+    let mut taken = Vec::new();
+    for host in hosts {
+        let size = host.slots.min(left);
+        left -= size;
+        taken.push((host, size));
+    }
+    let mut slots = Vec::with_capacity(count as usize);
+    for (index, (host, size)) in taken.iter().enumerate() {
+        for local_rank in 0..*size {
+            let having = |hosts: &[(&Host, u32)]| {
+                hosts.iter().filter(|(_, size)| *size > local_rank).count() as u32
+            };
+            slots.push(Slot {
+                rank: Rank(slots.len() as u32),
+                host: host.name.clone(),
+                local_rank,
+                local_size: *size,
+                cross_rank: having(&taken[..index]),
+                cross_size: having(&taken),
+            });
+        }
+    }
+    Ok(slots)
+}
+
+/// Refuses hosts that are not this machine, which is called `hostname`.
+pub fn require_local(hosts: &[Host], hostname: &str) -> Result<(), HostsError> {
+    match hosts.iter().find(|host| !is_local(&host.name, hostname)) {
+        Some(host) => Err(HostsError::Elsewhere(host.name.clone())),
+        None => Ok(()),
+    }
+}
+
+/// The name of this machine.
+pub fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn is_local(name: &str, hostname: &str) -> bool {
+    if name == "localhost" || name.eq_ignore_ascii_case(hostname) {
+        return true;
+    }
+    if let Ok(address) = name.parse() {
+        return is_own(address);
+    }
+    let Ok(addresses) = (name, 0).to_socket_addrs() else { return false };
+    let mut addresses = addresses.peekable();
+    addresses.peek().is_some() && addresses.all(|address| is_own(address.ip()))
+}
+
+/// Only an address of this machine can be bound to.
+fn is_own(address: IpAddr) -> bool {
+    !address.is_unspecified() && UdpSocket::bind((address, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, slots: u32) -> Host {
+        Host { name: name.into(), slots }
+    }
+
+    #[test]
+    fn hosts_are_read_as_horovod_reads_them() {
+        for (text, expected) in [
+            ("localhost:4", vec![host("localhost", 4)]),
+            ("node-a.x_y:2,10.0.0.7:1", vec![host("node-a.x_y", 2), host("10.0.0.7", 1)]),
+            ("a:1, b:2", vec![host("a", 1), host("b", 2)]),
+            ("a:1,a:2", vec![host("a", 3)]),
+            ("[::1]:2", vec![host("::1", 2)]),
+        ] {
+            assert_eq!(parse(text), Ok(expected), "{text}");
+        }
+        for text in
+            ["", "a", "a:", ":2", "a:x", "a:-1", "a:+1", "a b:1", "a:1,,b:1", "a:99999999999"]
+        {
+            assert!(matches!(parse(text), Err(HostsError::Invalid(_))), "{text}");
+        }
+        assert_eq!(parse("a:0"), Err(HostsError::NoSlot("a".into())));
+    }
+
+    #[test]
+    fn ranks_fill_one_host_after_the_other() {
+        let slots = assign(&[host("a", 2), host("b", 1), host("c", 4)], 5).unwrap();
+        let seats: Vec<_> = slots
+            .iter()
+            .map(|s| (s.host.as_str(), s.local_rank, s.local_size, s.cross_rank, s.cross_size))
+            .collect();
+        let expected = [
+            ("a", 0, 2, 0, 3),
+            ("a", 1, 2, 0, 2),
+            ("b", 0, 1, 1, 3),
+            ("c", 0, 2, 2, 3),
+            ("c", 1, 2, 1, 2),
+        ];
+        assert_eq!(seats, expected);
+        assert_eq!(slots[4].rank, Rank(4));
+    }
+
+    #[test]
+    fn more_ranks_than_slots_are_refused_in_horovods_words() {
+        let error = assign(&[host("a", 4)], 5).unwrap_err();
+        let text = "Requested more processes (5) than there are available slots (4)";
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn this_machine_is_known_by_its_names_and_addresses() {
+        for name in ["localhost", "127.0.0.1", "127.0.0.2", "::1", "Me"] {
+            assert!(is_local(name, "me") || name == "::1", "{name}");
+        }
+        for name in ["192.0.2.1", "0.0.0.0", "no-such-host.invalid"] {
+            assert!(!is_local(name, "me"), "{name}");
+        }
+        let error = require_local(&[host("192.0.2.1", 1)], "me").unwrap_err();
+        assert!(error.to_string().starts_with("several hosts are not supported yet"));
+    }
+}

@@ -1,0 +1,69 @@
+//! The control plane: `horovodrun` is the driver, which starts an agent on every host, which starts
+//! and watches the ranks there.
+//!
+//! ```text
+//! driver ─▶ guardian ─▶ agent ─▶ rank, rank, …      one guardian and one agent per host
+//!    ▲                             │
+//!    └──────── rendezvous ─────────┘                where the ranks meet, on a socket of the driver
+//! ```
+//!
+//! Nothing outlives the job, however a part of it ends: the agent removes everything when its pipe
+//! from the driver closes; the guardian, to whom all orphans of the agent fall, when the agent ends;
+//! the driver, by the mark in their environment, when both have gone. Decisions are in
+//! `ronde-control`; this crate carries them out. It knows nothing of tensors.
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod driver;
+pub mod hidden;
+pub mod hosts;
+pub mod logs;
+pub mod reach;
+pub mod signals;
+pub mod supervise;
+
+use std::io;
+
+pub use driver::Job;
+pub use hidden::dispatch;
+pub use ronde_control::verdict::Outcome;
+
+/// Why a job could not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The machine would not give what every job needs.
+    #[error("cannot {what}")]
+    Machine {
+        /// What was asked for.
+        what: &'static str,
+        /// The answer.
+        source: io::Error,
+    },
+    /// The agent of a host could not be started.
+    #[error("cannot start the agent on `{host}`")]
+    Agent {
+        /// Where.
+        host: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn machine(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
+    move |source| LaunchError::Machine { what, source }
+}
+
+/// Runs a job to its end: the blocking form for `main`, which also listens to this process's signals.
+pub fn run(job: &Job) -> Result<Outcome, LaunchError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(machine("start the event loop"))?;
+    let outcome = runtime.block_on(async {
+        let signals = signals::listen().map_err(machine("listen to signals"))?;
+        driver::run(job, signals).await
+    });
+    // A screen that stands still does not hold the launcher back.
+    runtime.shutdown_background();
+    outcome
+}

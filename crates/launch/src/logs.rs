@@ -1,0 +1,154 @@
+//! Turns what ranks write into lines that say who wrote them.
+//!
+//! Every line gets Horovod's prefix, `[2]<stderr>:`, and leaves whole, so that lines of different
+//! ranks never mix and a character is never cut. A carriage return ends a line too, for the sake of
+//! progress bars. The bytes themselves are passed on unchanged, whatever their encoding.
+
+use std::collections::HashMap;
+
+use ronde_control::Rank;
+use ronde_control::wire::agent::Stream;
+
+/// A line that grows beyond this is passed on in pieces.
+const LONGEST: usize = 1 << 20;
+
+/// The unfinished lines of all ranks.
+#[derive(Default)]
+pub struct Lines {
+    partial: HashMap<(Rank, Stream), Vec<u8>>,
+    /// Who wrote last, if that ended with a carriage return: a line feed may still belong to it.
+    returned: Option<(Rank, Stream)>,
+}
+
+impl Lines {
+    /// Takes what a rank wrote; gives the finished lines with their prefixes.
+    pub fn push(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> Vec<u8> {
+        let prefix = prefix(rank, stream);
+        let mut out = Vec::with_capacity(bytes.len() + 64);
+        let mut partial = std::mem::take(self.partial(rank, stream));
+        let mut rest = bytes;
+        if partial.is_empty()
+            && rest.first() == Some(&b'\n')
+            && self.returned == Some((rank, stream))
+        {
+            out.push(b'\n');
+            rest = &rest[1..];
+        }
+        while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+            let end = if rest[end..].starts_with(b"\r\n") { end + 2 } else { end + 1 };
+            let (line, later) = rest.split_at(end);
+            out.extend_from_slice(prefix.as_bytes());
+            out.append(&mut partial);
+            out.extend_from_slice(line);
+            rest = later;
+        }
+        partial.extend_from_slice(rest);
+        let long = partial.len() > LONGEST;
+        *self.partial(rank, stream) = partial;
+        if long {
+            out.extend(self.end(rank, stream));
+        }
+        if let Some(last) = out.last() {
+            self.returned = (*last == b'\r').then_some((rank, stream));
+        }
+        out
+    }
+
+    /// The stream has ended: gives its last line if that had no end.
+    pub fn end(&mut self, rank: Rank, stream: Stream) -> Vec<u8> {
+        let last = self.partial.remove(&(rank, stream)).unwrap_or_default();
+        if last.is_empty() {
+            return last;
+        }
+        let mut out = prefix(rank, stream).into_bytes();
+        out.extend(last);
+        out.push(b'\n');
+        self.returned = None;
+        out
+    }
+
+    /// All streams have ended: gives what is left of each.
+    pub fn end_all(&mut self) -> Vec<(Stream, Vec<u8>)> {
+        let mut left: Vec<_> = self.partial.keys().copied().collect();
+        left.sort_by_key(|(rank, _)| *rank);
+        left.into_iter().map(|(rank, stream)| (stream, self.end(rank, stream))).collect()
+    }
+
+    fn partial(&mut self, rank: Rank, stream: Stream) -> &mut Vec<u8> {
+        self.partial.entry((rank, stream)).or_default()
+    }
+}
+
+/// What stands in front of every line.
+pub fn prefix(rank: Rank, stream: Stream) -> String {
+    match stream {
+        Stream::Stdout => format!("[{}]<stdout>:", rank.0),
+        Stream::Stderr => format!("[{}]<stderr>:", rank.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Stream::{Stderr, Stdout};
+
+    fn told(pieces: &[(u32, Stream, &str)]) -> String {
+        let mut lines = Lines::default();
+        let mut out = Vec::new();
+        for (rank, stream, text) in pieces {
+            out.extend(lines.push(Rank(*rank), *stream, text.as_bytes()));
+        }
+        out.extend(lines.end_all().into_iter().flat_map(|(_, text)| text));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn lines_leave_whole_and_with_their_prefix() {
+        for (pieces, expected) in [
+            (&[(0, Stdout, "a\nb\n")][..], "[0]<stdout>:a\n[0]<stdout>:b\n"),
+            (
+                &[(0, Stdout, "a"), (1, Stderr, "x\n"), (0, Stdout, "b\n")][..],
+                "[1]<stderr>:x\n[0]<stdout>:ab\n",
+            ),
+            (&[(3, Stdout, "last")][..], "[3]<stdout>:last\n"),
+            (&[(0, Stdout, "\n\n")][..], "[0]<stdout>:\n[0]<stdout>:\n"),
+            (&[(0, Stderr, "10%\r20%\r")][..], "[0]<stderr>:10%\r[0]<stderr>:20%\r"),
+            (&[(0, Stdout, "dos\r\nfile\r\n")][..], "[0]<stdout>:dos\r\n[0]<stdout>:file\r\n"),
+            (
+                &[(0, Stdout, "dos\r"), (0, Stdout, "\nx\n")][..],
+                "[0]<stdout>:dos\r\n[0]<stdout>:x\n",
+            ),
+            (&[][..], ""),
+        ] {
+            assert_eq!(told(pieces), expected, "{pieces:?}");
+        }
+    }
+
+    #[test]
+    fn no_character_is_cut_and_no_byte_is_lost() {
+        let text = "größer 火 🎈\n".repeat(50);
+        for size in 1..9 {
+            let mut lines = Lines::default();
+            let mut out = Vec::new();
+            for piece in text.as_bytes().chunks(size) {
+                let finished = lines.push(Rank(0), Stdout, piece);
+                assert!(String::from_utf8(finished.clone()).is_ok());
+                out.extend(finished);
+            }
+            assert_eq!(String::from_utf8(out).unwrap().replace("[0]<stdout>:", ""), text);
+        }
+        let raw = Lines::default().push(Rank(0), Stdout, b"\xff\xfe\n");
+        assert_eq!(raw, b"[0]<stdout>:\xff\xfe\n");
+    }
+
+    #[test]
+    fn a_line_without_end_does_not_fill_the_memory() {
+        let mut lines = Lines::default();
+        let mut out = 0;
+        for _ in 0..100 {
+            out += lines.push(Rank(0), Stdout, &[b'x'; 64 << 10]).len();
+            assert!(lines.partial(Rank(0), Stdout).len() <= LONGEST);
+        }
+        assert!(out > 4 * LONGEST);
+    }
+}

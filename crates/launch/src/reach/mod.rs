@@ -1,0 +1,3 @@
+//! Ways to get an agent onto a host, one file each.
+
+pub mod local;

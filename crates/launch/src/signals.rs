@@ -1,0 +1,60 @@
+//! The signals that end a job: interrupt, terminate and hang-up, as a stream.
+
+use std::fs;
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A stream of signal numbers.
+pub struct Signals {
+    kinds: Vec<(i32, Signal)>,
+}
+
+/// Listens to the signals that this process does not ignore: under `nohup` a hang-up means nothing.
+pub fn listen() -> io::Result<Signals> {
+    let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    // A launcher that was started with ended children ignored would pass that on to the guardian,
+    // whose wait for the agent would then not end with it. What is handled is not passed on.
+    let _ = signal(SignalKind::child())?;
+    let mut kinds = Vec::new();
+    for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
+        let number = kind.as_raw_value();
+        if ignored & (1 << (number - 1)) == 0 {
+            kinds.push((number, signal(kind)?));
+        }
+    }
+    Ok(Signals { kinds })
+}
+
+impl Signals {
+    /// The next signal's number. Dropping the future loses none.
+    pub async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|context| {
+            for (number, stream) in &mut self.kinds {
+                if stream.poll_recv(context).is_ready() {
+                    return std::task::Poll::Ready(*number);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The set of ignored signals in a process's status, bit n-1 for signal n.
+fn ignored(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_of_ignored_signals_is_read() {
+        let status = "Name:\tx\nSigBlk:\t0000000000000003\nSigIgn:\t0000000000000001\n";
+        assert_eq!(ignored(status), 1);
+        assert_eq!(ignored("Name:\tx\n"), 0);
+    }
+}

@@ -1,0 +1,57 @@
+//! Whether the kernel has killed for lack of memory in this process's control group.
+
+use std::fs;
+
+/// A count that only rises, when the kernel kills; compare two to know whether it did in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemoryKills(u64);
+
+impl OutOfMemoryKills {
+    /// The count so far; zero where there are no control groups to ask.
+    pub fn read() -> OutOfMemoryKills {
+        let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let count = paths(&group).iter().find_map(|path| {
+            let text = fs::read_to_string(path).ok()?;
+            count(&text)
+        });
+        OutOfMemoryKills(count.unwrap_or(0))
+    }
+}
+
+/// The files that hold the count, of both generations of control groups, most telling first. In a
+/// container the group's path may be that of the outside; then the mounted root is the group.
+fn paths(group: &str) -> Vec<String> {
+    let mut paths = Vec::new();
+    for line in group.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        if controllers.is_empty() {
+            paths.push(format!("/sys/fs/cgroup{path}/memory.events"));
+            paths.push("/sys/fs/cgroup/memory.events".into());
+        } else if controllers.split(',').any(|name| name == "memory") {
+            paths.push(format!("/sys/fs/cgroup/memory{path}/memory.oom_control"));
+            paths.push("/sys/fs/cgroup/memory/memory.oom_control".into());
+        }
+    }
+    paths
+}
+
+fn count(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_generations_of_control_groups_are_understood() {
+        let modern = paths("0::/user.slice/x\n");
+        assert_eq!(modern[0], "/sys/fs/cgroup/user.slice/x/memory.events");
+        let old = paths("5:cpu,cpuacct:/\n4:memory:/docker/ab\n");
+        assert_eq!(old[0], "/sys/fs/cgroup/memory/docker/ab/memory.oom_control");
+        assert_eq!(count("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n"), Some(2));
+        assert_eq!(count("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"), Some(1));
+        assert_eq!(count(""), None);
+    }
+}

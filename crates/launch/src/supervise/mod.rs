@@ -1,0 +1,94 @@
+//! Starting and ending processes so that none is left behind.
+//!
+//! Every rank is the leader of its own session and process group. A signal for a rank goes to its
+//! group; what has left the group is found in two ways: as a descendant of whoever supervises (who
+//! is the subreaper, so that no orphan falls to anybody else), and by the job's mark in its
+//! environment. Only processes of this user are looked at, and only through a file descriptor that
+//! names the process itself, never a number that may have been given to another one.
+
+pub mod guardian;
+pub mod memory;
+mod processes;
+pub mod shim;
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, wait,
+};
+
+use processes::Process;
+
+/// The name of the environment variable that marks the processes of a job.
+pub const MARK: &str = "RONDE_JOB";
+
+/// How often and after which pauses a sweep looks again.
+const ROUNDS: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Whom a sweep finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Who carries the mark.
+    Marked,
+    /// Who carries the mark or descends from this process.
+    Family,
+}
+
+/// Sends a signal to all that a mark and a scope find; gives their number. This process is never
+/// among them.
+pub fn signal_all(mark: &str, scope: Scope, signal: Signal) -> usize {
+    let found = processes::find(mark, scope, getpid());
+    for process in &found {
+        send(process, signal);
+    }
+    found.len()
+}
+
+/// Whether a mark and a scope find anybody but this process.
+pub fn any_left(mark: &str, scope: Scope) -> bool {
+    !processes::find(mark, scope, getpid()).is_empty()
+}
+
+/// Kills all that a mark and a scope find, again and again until nothing is found. Gives whether
+/// that was reached: a process may hang in the kernel. In the scope of the family the dead among the
+/// children of this process are buried.
+pub fn sweep(mark: &str, scope: Scope) -> bool {
+    for _ in 0..ROUNDS {
+        if signal_all(mark, scope, Signal::KILL) == 0 {
+            return true;
+        }
+        if scope == Scope::Family {
+            reap_children();
+        }
+        std::thread::sleep(PAUSE);
+    }
+    false
+}
+
+/// A signal by its number, if it is one that has a name.
+pub fn named(signal: i32) -> Option<Signal> {
+    Signal::from_named_raw(signal)
+}
+
+fn send(process: &Process, signal: Signal) {
+    let Some(pid) = Pid::from_raw(process.pid) else { return };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(descriptor) => {
+            // The number may have changed hands between the look and the opening.
+            if processes::started(process.pid) == Some(process.started) {
+                let _ = pidfd_send_signal(descriptor, signal);
+            }
+        }
+        // Kernels before 5.3 and some sandboxes have no such descriptors.
+        Err(Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
+            let _ = kill_process(pid, signal);
+        }
+        Err(_) => {}
+    }
+}
+
+fn reap_children() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}

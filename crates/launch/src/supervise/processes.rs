@@ -1,0 +1,112 @@
+//! The processes of this machine, as `/proc` shows them.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::process::{Pid, geteuid};
+
+use super::{MARK, Scope};
+
+/// A process, and the moment of its start, which tells it from a later one of the same number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) pid: i32,
+    pub(super) started: u64,
+    parent: i32,
+}
+
+/// All living processes but `root` that the mark and the scope select.
+pub(super) fn find(mark: &str, scope: Scope, root: Pid) -> Vec<Process> {
+    let all = living();
+    let root = root.as_raw_nonzero().get();
+    let family = match scope {
+        Scope::Marked => HashSet::new(),
+        Scope::Family => descendants(&all, root),
+    };
+    let entry = format!("{MARK}={mark}");
+    let wanted = |process: &Process| {
+        process.pid != root && (family.contains(&process.pid) || is_marked(process.pid, &entry))
+    };
+    all.into_iter().filter(wanted).collect()
+}
+
+/// When a process started, if it lives.
+pub(super) fn started(pid: i32) -> Option<u64> {
+    read(pid).map(|process| process.started)
+}
+
+fn living() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| read(name.parse().ok()?)).collect()
+}
+
+fn read(pid: i32) -> Option<Process> {
+    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Reads a line of `/proc/PID/stat`, unless it is of a process that has already died.
+fn parse(pid: i32, stat: &str) -> Option<Process> {
+    // The name, in parentheses, may itself hold spaces and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let (state, parent, started) = (fields.first()?, fields.get(1)?, fields.get(19)?);
+    if matches!(*state, "Z" | "X" | "x") {
+        return None;
+    }
+    Some(Process { pid, started: started.parse().ok()?, parent: parent.parse().ok()? })
+}
+
+fn descendants(all: &[Process], root: i32) -> HashSet<i32> {
+    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    for process in all {
+        children.entry(process.parent).or_default().push(process.pid);
+    }
+    let mut found = HashSet::new();
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        for child in children.remove(&pid).unwrap_or_default() {
+            found.insert(child);
+            open.push(child);
+        }
+    }
+    found
+}
+
+fn is_marked(pid: i32, entry: &str) -> bool {
+    let own = fs::metadata(format!("/proc/{pid}"))
+        .is_ok_and(|metadata| metadata.uid() == geteuid().as_raw());
+    own && fs::read(format!("/proc/{pid}/environ"))
+        .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|item| item == entry.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &str = "77 (a) b (c) S 5 77 77 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1234 9 9";
+
+    #[test]
+    fn a_name_full_of_parentheses_does_not_confuse() {
+        assert_eq!(parse(77, STAT), Some(Process { pid: 77, started: 1234, parent: 5 }));
+        assert_eq!(parse(77, &STAT.replace(" S 5", " Z 5")), None);
+        assert_eq!(parse(77, "77 (x"), None);
+    }
+
+    #[test]
+    fn descendants_are_found_over_generations_and_cycles_end() {
+        let process = |pid, parent| Process { pid, started: 0, parent };
+        let all = [process(2, 1), process(3, 2), process(4, 3), process(9, 8), process(8, 9)];
+        assert_eq!(descendants(&all, 2), HashSet::from([3, 4]));
+        assert_eq!(descendants(&all, 8), HashSet::from([9, 8]));
+    }
+
+    #[test]
+    fn this_process_is_alive_and_never_found() {
+        let own = rustix::process::getpid();
+        assert!(started(own.as_raw_nonzero().get()).is_some());
+        let found = find("no such mark", Scope::Marked, own);
+        assert_eq!(found, []);
+    }
+}

@@ -1,0 +1,89 @@
+# Builds, tests and shows Ronde. All it installs lies in .venv and .tools; `make clean` removes them.
+
+PYTHON ?= python3
+DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
+NEXTEST := $(shell cargo nextest --version 2>/dev/null)
+UV := .venv/bin/uv pip install --quiet --python .venv
+
+# Folders are listed too: their time changes when a file in them is added or removed.
+SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md \
+  $(shell find build_backend crates python -name __pycache__ -prune -o -print)
+
+# `horovodrun` and `python` are this checkout's in whatever the recipes start.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+unexport PYTHONPATH PYTHONHOME
+
+.PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
+  deny bench clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/demo .venv/ronde ## Train a small model on two ranks, from nothing
+	.venv/bin/python examples/01-digits/demo.py
+
+test: rust-lint python-lint rust-test python-types python-test deny ## Check everything; CI runs this
+
+check: rust-lint python-lint rust-test python-types python-single ## Check what is quick: the loop while you work
+
+rust-lint: ## Format and lints of the Rust code
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+rust-test: ## Tests of the Rust code, its documentation and the tidy rules
+ifdef NEXTEST
+	cargo nextest run --locked --workspace
+else
+	cargo test --locked --workspace --no-fail-fast --lib --bins --tests
+endif
+	cargo test --locked --workspace --no-fail-fast --doc
+
+python-lint: .venv/dev ## Format and lints of the Python code; spelling of everything
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	.venv/bin/typos
+
+python-types: .venv/dev .venv/ronde ## Types of the Python code, and of the native module as built
+	.venv/bin/mypy
+	.venv/bin/python -m mypy.stubtest horovod._native
+
+python-test: .venv/dev .venv/ronde ## Tests of the installed wheel, with and without the launcher
+	.venv/bin/pytest
+
+python-single: .venv/dev .venv/ronde ## Those that need no launcher
+	.venv/bin/pytest tests/single
+
+deny: $(DENY) ## Licences, sources and bans of the dependencies
+	$(DENY) --locked check bans licenses sources
+
+bench: .venv/demo .venv/ronde ## Measure allreduce against torch's gloo
+	.venv/bin/horovodrun -np 2 .venv/bin/python bench/allreduce.py
+
+clean: ## Remove all that was built or installed
+	rm -rf .venv .tools target dist wheel.data .mypy_cache .pytest_cache .ruff_cache
+
+# What follows installs; each file stands for a step that is done.
+
+.venv/bin/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { \
+	  echo 'error: Python 3.9 or newer is needed; name one with `make PYTHON=...`' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo 'error: this Python cannot make virtual environments' >&2; \
+	  echo 'hint: on Debian and Ubuntu, install the package `python3-venv`' >&2; exit 1; }
+	@command -v cargo >/dev/null || { \
+	  echo 'error: `cargo` is not on the PATH; install Rust 1.88 or newer' >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
+	@touch $@
+
+.venv/demo .venv/dev: .venv/%: .venv/bin/uv pyproject.toml
+	$(UV) -r pyproject.toml --extra $*
+	@touch $@
+
+.venv/ronde: .venv/bin/uv $(SOURCES)
+	$(UV) --no-deps --reinstall-package ronde .
+	@touch $@
+
+# The checks are the same without optimisation, and it compiles in half the time.
+.tools/bin/cargo-deny:
+	cargo install --quiet --locked --debug --root .tools --version '^0.20' cargo-deny

@@ -1,0 +1,142 @@
+//! The house rules as tables: which room may use which, and what it may not hold.
+//!
+//! This is the file to edit when a rule changes; how a rule is checked stands in `rules`. A line is
+//! added here in the change that needs it, with the argument for it in that change's description.
+
+/// Which of our crates each crate may depend on. Tests may also use `testkit`.
+pub(crate) const CRATE_ARROWS: &[(&str, &[&str])] = &[
+    ("control", &[]),
+    ("core", &["control"]),
+    ("launch", &["control"]),
+    ("hub", &["control"]),
+    ("cli", &["control", "launch", "hub"]),
+    ("py", &["control", "core", "cli"]),
+    ("testkit", &["control", "core", "launch"]),
+];
+
+/// Which modules of `core` each of its modules may name; a module always may name itself.
+pub(crate) const CORE_ARROWS: &[(&str, &[&str])] = &[
+    ("error", &[]),
+    ("watch", &["error"]),
+    ("buffer", &["error"]),
+    ("reduce", &["error", "buffer"]),
+    ("transport", &["error", "watch", "buffer"]),
+    ("group", &["error", "watch", "buffer", "transport"]),
+    ("collective", &["error", "watch", "buffer", "reduce", "transport", "group"]),
+    ("engine", &["error", "watch", "buffer", "reduce", "transport", "group", "collective"]),
+    (
+        "world",
+        &["error", "watch", "buffer", "reduce", "transport", "group", "collective", "engine"],
+    ),
+];
+
+/// Crates of others that a crate of ours may not depend on; what only its tests use is free.
+pub(crate) const FORBIDDEN_DEPENDENCIES: &[(&str, &[&str], &str)] = &[
+    ("control", &["rustix", "tokio", "tracing", "pyo3"], "decisions are pure: no I/O, no clock"),
+    ("core", &["anyhow", "axum", "hyper", "pyo3", "tokio"], "the data plane has its own threads"),
+    ("launch", &["anyhow", "half", "pyo3"], "the launcher knows no tensors and no Python"),
+    ("hub", &["anyhow", "half", "pyo3"], "the hub knows no tensors and no Python"),
+    ("py", &["anyhow", "tokio"], "the binding translates, it decides nothing"),
+];
+
+/// Words that the code of a room may not hold, whatever it calls them by.
+pub(crate) const FORBIDDEN_WORDS: &[(&str, &[&str], &str)] = &[
+    (
+        "crates/control/src/",
+        &[
+            "TcpListener",
+            "TcpStream",
+            "UdpSocket",
+            "UnixStream",
+            "ToSocketAddrs",
+            "std::env",
+            "std::fs",
+            "std::process",
+            "std::thread",
+            "Instant::now",
+            "SystemTime",
+            "async",
+            "tokio",
+        ],
+        "decisions are pure: pass in what was read, and the time",
+    ),
+    (
+        "crates/core/src/",
+        &["async", "tokio", "std::process::Command", "Command::new"],
+        "the data plane runs no async runtime and starts no process; that is `launch`",
+    ),
+];
+
+/// Rooms whose `lib.rs` forbids unsafe code.
+pub(crate) const SAFE_ROOMS: &[&str] = &["control", "launch", "hub", "cli"];
+
+/// Where unsafe code may stand: the only list of it. An entry that ends in `/` is a folder.
+pub(crate) const UNSAFE_PLACES: &[&str] = &[
+    "crates/core/src/buffer/",
+    "crates/core/src/reduce/",
+    "crates/core/src/transport/shm/",
+    "crates/py/src/capsule.rs",
+    "crates/py/src/tensor.rs",
+];
+
+/// Lints of the workspace that other rules lean on, and how they must stand in `Cargo.toml`.
+pub(crate) const LINTS: &[&str] = &[
+    r#"unsafe_code = "deny""#,
+    r#"unsafe_op_in_unsafe_fn = "deny""#,
+    r#"undocumented_unsafe_blocks = "deny""#,
+    r#"multiple_unsafe_ops_per_block = "deny""#,
+    r#"missing_docs = "warn""#,
+    r#"unwrap_used = "warn""#,
+    r#"too_many_lines = "warn""#,
+    r#"too_many_arguments = "warn""#,
+    r#"fn_params_excessive_bools = "warn""#,
+];
+
+/// The thresholds of those lints, as they must stand in `clippy.toml`.
+pub(crate) const THRESHOLDS: &[&str] =
+    &["too-many-lines-threshold = 80", "too-many-arguments-threshold = 6"];
+
+/// The most lines a source file may have.
+pub(crate) const MOST_LINES: usize = 800;
+
+/// Source files that may be longer, each with its reason in its opening paragraph.
+pub(crate) const LONG_FILES: &[&str] = &[];
+
+/// `ARCHITECTURE.md` stays shorter than this.
+pub(crate) const ARCHITECTURE_LINES: usize = 250;
+
+/// Words that say nothing about what a file holds.
+pub(crate) const EMPTY_NAMES: &[&str] = &["utils", "common", "helpers", "manager", "base"];
+
+/// Names that Horovod's users import, and which therefore stay.
+pub(crate) const HOROVOD_NAMES: &[&str] = &[
+    "python/horovod/common/",
+    "python/horovod/runner/common/",
+    "python/horovod/runner/util/",
+    "python/horovod/spark/common/",
+];
+
+/// Each framework and the folders under `python/horovod` that may import it.
+pub(crate) const FRAMEWORKS: &[(&str, &[&str])] = &[
+    ("torch", &["torch"]),
+    ("tensorflow", &["tensorflow", "keras"]),
+    ("keras", &["tensorflow", "keras"]),
+    ("jax", &["jax"]),
+    ("mxnet", &["mxnet"]),
+];
+
+/// Marks of unfinished work. Written in two halves, so that this file does not break its own rule.
+pub(crate) const UNFINISHED: &[&str] =
+    &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
+
+/// What ties a file to one machine or to one package registry; in two halves for the same reason.
+pub(crate) const PLACES: &[(&str, &str)] = &[
+    (concat!("/wo", "rk/"), "a path of one machine"),
+    (concat!("/ro", "ot/"), "a path of one machine"),
+    (concat!("crates", ".io"), "a registry host: the tools know theirs"),
+    (concat!("pypi", ".org"), "a registry host: the tools know theirs"),
+    (concat!("python", "hosted.org"), "a registry host: the tools know theirs"),
+    (concat!("npm", "js.org"), "a registry host: the tools know theirs"),
+    (concat!("deb.", "debian.org"), "a registry host: the tools know theirs"),
+    (concat!("download.", "pytorch.org"), "a registry host: the tools know theirs"),
+];

@@ -85,11 +85,10 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError
     let (sender, mut news) = mpsc::channel(NEWS);
     let mut driver = Driver::start(job, &sender).await?;
     loop {
-        let now = start.elapsed();
         let wakeup = driver.next_wakeup().map(|time| start + time);
         tokio::select! {
-            Some(item) = news.recv() => driver.on(item, now),
-            signal = signals.next() => driver.signalled(signal, now),
+            Some(item) = news.recv() => driver.on(item, start.elapsed()),
+            signal = signals.next() => driver.signalled(signal, start.elapsed()),
             () = sleep_until(wakeup.unwrap_or(start)), if wakeup.is_some() => {}
         }
         driver.tick(start.elapsed());

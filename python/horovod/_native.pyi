@@ -2,12 +2,34 @@
 
 Every wait releases the interpreter lock. Tensors are any objects whose type offers DLPack's C
 exchange table, or that look like torch tensors (`data_ptr`, `shape`, `dtype`, `is_contiguous`).
+`lazy` says that the caller waits for the handle at once: it does the work, and nobody is woken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 __version__: str
+
+__all__ = [
+    "__version__",
+    "allgather",
+    "allreduce",
+    "barrier",
+    "broadcast",
+    "cross_rank",
+    "cross_size",
+    "grouped_allreduce",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "poll",
+    "rank",
+    "shutdown",
+    "size",
+    "wait",
+]
 
 def init() -> None:
     """Joins the world described by the environment; a world of one if there is no launcher."""
@@ -15,36 +37,59 @@ def init() -> None:
 def shutdown(error: str | None = None) -> None:
     """Leaves the world; `error` is the exception that ends the process, if one does."""
 
-def is_initialized() -> bool: ...
-def rank() -> int: ...
-def size() -> int: ...
-def local_rank() -> int: ...
-def local_size() -> int: ...
-def cross_rank() -> int: ...
-def cross_size() -> int: ...
-def is_homogeneous() -> bool: ...
-def allreduce(
-    input: Any, output: Any, name: str, op: int, prescale: float = 1.0, postscale: float = 1.0
-) -> int:
-    """Submits a reduction and returns its handle; `op` is Horovod's number, average included."""
+def is_initialized() -> bool:
+    """Whether this process is part of a world."""
 
-def grouped_allreduce(
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
+def rank() -> int:
+    """This process among all."""
+
+def size() -> int:
+    """The number of processes."""
+
+def local_rank() -> int:
+    """This process among those of its host."""
+
+def local_size() -> int:
+    """The number of processes on this host."""
+
+def cross_rank() -> int:
+    """This host among those that have this local rank."""
+
+def cross_size() -> int:
+    """The number of hosts that have this local rank."""
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of processes."""
+
+def allreduce(
+    input: Any,
+    output: Any,
     name: str,
     op: int,
     prescale: float = 1.0,
     postscale: float = 1.0,
+    lazy: bool = False,
+) -> int:
+    """Submits a reduction and returns its handle; `op` is Horovod's number, average included."""
+
+def grouped_allreduce(
+    inputs: Iterable[Any],
+    outputs: Iterable[Any],
+    name: str,
+    op: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    lazy: bool = False,
 ) -> int:
     """Submits reductions that are negotiated and run as one; all of one element type."""
 
-def allgather(input: Any, name: str) -> int:
+def allgather(input: Any, name: str, lazy: bool = False) -> int:
     """Submits a gathering along the first dimension; `wait` gives `(capsule, rows)`."""
 
-def broadcast(input: Any, output: Any, name: str, root: int) -> int:
+def broadcast(input: Any, output: Any, name: str, root: int, lazy: bool = False) -> int:
     """Submits a broadcast from `root` into `output`."""
 
-def barrier(name: str) -> int:
+def barrier(name: str, lazy: bool = False) -> int:
     """Submits a barrier."""
 
 def poll(handle: int) -> bool:
@@ -53,7 +98,7 @@ def poll(handle: int) -> bool:
 def wait(handle: int) -> Any:
     """Waits for a handle and forgets it; None for a handle that is not known.
 
-    Gives the output of `allreduce` and `broadcast`, the list of outputs of a grouped one, None for a
-    barrier. For `allgather` it gives `(capsule, rows)`: a DLPack capsule of one-dimensional uint8
-    bytes that owns the result, and the number of rows each rank contributed.
+    Gives the output of `allreduce` and `broadcast`, the list of outputs of a grouped one, None for
+    a barrier. For `allgather` it gives `(capsule, rows)`: a DLPack capsule of one-dimensional bytes
+    that owns the result, and the number of rows that each rank contributed.
     """

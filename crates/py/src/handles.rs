@@ -105,9 +105,11 @@ pub(crate) fn wait(py: Python<'_>, handle: u64) -> PyResult<Option<Py<PyAny>>> {
     }
 }
 
-/// Handles of an earlier world mean nothing in this one.
+/// Handles of an earlier world mean nothing in this one; their numbers are not used again.
 pub(crate) fn forget_all() {
-    drop(lock().take_if(|table| table.flights.is_empty()));
+    if let Some(table) = lock().as_mut() {
+        table.flights.clear();
+    }
 }
 
 fn lock() -> MutexGuard<'static, Option<Table>> {

@@ -9,7 +9,7 @@ mod handles;
 mod process;
 mod tensor;
 
-use pyo3::exceptions::PyNotImplementedError;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ronde_control::negotiate::{Kind, Request};
@@ -139,8 +139,8 @@ fn reduction(op: i32, prescale: f64, postscale: f64) -> PyResult<Kind> {
         4 => (ReduceOp::Max, postscale),
         5 => (ReduceOp::Product, postscale),
         other => {
-            let text = format!("reduction operation {other} is not in this release yet");
-            return Err(PyNotImplementedError::new_err(text));
+            let text = format!("there is no reduction with the number {other}");
+            return Err(PyValueError::new_err(text));
         }
     };
     Ok(Kind::Allreduce { op, prescale, postscale })

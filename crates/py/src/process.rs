@@ -45,8 +45,11 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     let variable = |name: &str| std::env::var(name).ok();
     let (settings, place) = settings::read(variable).map_err(|error| failed(&error))?;
     start_log();
-    let engine = interruptible(py, move || Engine::join(&settings, place))?
-        .map_err(|error| failed(&error))?;
+    let engine = match place.size {
+        1 => Engine::join(&settings, place),
+        _ => interruptible(py, move || Engine::join(&settings, place))?,
+    };
+    let engine = engine.map_err(|error| failed(&error))?;
     handles::forget_all();
     let running = Running { engine: Arc::new(engine), pid: std::process::id() };
     let before = lock().replace(running);
@@ -64,7 +67,9 @@ pub(crate) fn shutdown(py: Python<'_>, error: Option<String>) {
     if engine().is_err() {
         return;
     }
-    if let Some(running) = lock().take() {
+    // The lock is given back first: other threads may ask for the engine while it ends.
+    let running = lock().take();
+    if let Some(running) = running {
         py.detach(|| running.engine.shutdown(error));
     }
 }
@@ -127,9 +132,9 @@ fn interruptible<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
     let (sender, receiver) = sync_channel(1);
-    std::thread::Builder::new()
+    let thread = std::thread::Builder::new()
         .name("ronde-join".into())
-        .spawn(move || sender.send(work()))
+        .spawn(move || sender.send(work()).is_ok())
         .map_err(|error| errors::raise(py, &Error::Setup(error.to_string())))?;
     let receiver = Mutex::new(receiver);
     loop {
@@ -137,7 +142,10 @@ fn interruptible<T: Send + 'static>(
             receiver.lock().expect("nobody else takes this lock").recv_timeout(SIGNAL_CHECK)
         });
         match received {
-            Ok(done) => return Ok(done),
+            Ok(done) => {
+                let _ = thread.join();
+                return Ok(done);
+            }
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(errors::raise(py, &Error::Setup("joining has panicked".into())));

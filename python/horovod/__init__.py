@@ -1,0 +1,15 @@
+"""Distributed training with Horovod's API: `import horovod.torch as hvd`.
+
+This module imports no framework and no native code, so that it is cheap and always works; the
+framework folders do the rest.
+"""
+
+from __future__ import annotations
+
+from horovod.common.missing import not_in_this_release
+
+__version__ = "0.28.1+ronde.0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    raise not_in_this_release(__name__, name)

@@ -1,0 +1,1 @@
+"""What all framework adapters share; it imports no framework."""

@@ -1,0 +1,178 @@
+"""Joining and leaving the world, and what this build can do: the part every framework shares.
+
+The framework modules re-export the methods of `_basics`. The native module holds the only engine
+of the process; here is only what belongs to Python: the interpreter's exit and Horovod's texts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from horovod import _native
+
+if TYPE_CHECKING:
+    from horovod.common.process_sets import ProcessSet
+
+
+class HorovodBasics:
+    """The queries and the life cycle that every framework module offers under the same names."""
+
+    def __init__(self) -> None:
+        self._exit_pid: int | None = None
+        # What follows belongs to one world: `init` replaces it, so that ranks which meet again
+        # agree on the names of unnamed tensors and no handle of the old world is mistaken.
+        self.noname: Iterator[int] = itertools.count()
+        self.pending: dict[int, Any] = {}
+
+    def init(
+        self, comm: object = None, process_sets: Sequence[ProcessSet] | str | None = None
+    ) -> None:
+        """Joins the world; does nothing if this process has already joined one."""
+        _check_comm(comm)
+        _check_process_sets(process_sets)
+        if _native.is_initialized():
+            return
+        _native.init()
+        self.noname = itertools.count()
+        self.pending = {}
+        if self._exit_pid != os.getpid():
+            self._exit_pid = os.getpid()
+            atexit.register(self._leave_at_exit)
+
+    def shutdown(self) -> None:
+        """Leaves the world; work in flight fails. `init` may be called again afterwards."""
+        _native.shutdown()
+
+    def is_initialized(self) -> bool:
+        """Whether this process is part of a world."""
+        return _native.is_initialized()
+
+    def rank(self) -> int:
+        """This process among all."""
+        return _native.rank()
+
+    def size(self) -> int:
+        """The number of processes."""
+        return _native.size()
+
+    def local_rank(self) -> int:
+        """This process among those of its host."""
+        return _native.local_rank()
+
+    def local_size(self) -> int:
+        """The number of processes on this host."""
+        return _native.local_size()
+
+    def cross_rank(self) -> int:
+        """This host among those that have this local rank."""
+        return _native.cross_rank()
+
+    def cross_size(self) -> int:
+        """The number of hosts that have this local rank."""
+        return _native.cross_size()
+
+    def is_homogeneous(self) -> bool:
+        """Whether every host has the same number of ranks."""
+        return _native.is_homogeneous()
+
+    def mpi_threads_supported(self) -> bool:
+        """Always an error: there is no MPI in this build."""
+        raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+
+    def mpi_enabled(self) -> bool:
+        """Whether MPI is used: never."""
+        return False
+
+    def mpi_built(self) -> bool:
+        """Whether MPI is built in: never."""
+        return False
+
+    def gloo_enabled(self) -> bool:
+        """Whether ranks meet without MPI, which Horovod calls Gloo: always."""
+        return True
+
+    def gloo_built(self) -> bool:
+        """Whether ranks can meet without MPI, which Horovod calls Gloo: always."""
+        return True
+
+    def nccl_built(self) -> int:
+        """The version code of NCCL, 0 without."""
+        return 0
+
+    def ddl_built(self) -> bool:
+        """Whether IBM DDL is built in: never."""
+        return False
+
+    def ccl_built(self) -> bool:
+        """Whether oneCCL is built in: never."""
+        return False
+
+    def cuda_built(self) -> bool:
+        """Whether CUDA is built in: not in this release."""
+        return False
+
+    def rocm_built(self) -> bool:
+        """Whether ROCm is built in: not in this release."""
+        return False
+
+    def _leave_at_exit(self) -> None:
+        # A forked child inherits the registration but not the engine.
+        if self._exit_pid == os.getpid():
+            _native.shutdown(_uncaught_exception())
+
+
+_basics = HorovodBasics()
+
+
+def _uncaught_exception() -> str | None:
+    error: BaseException | None = getattr(sys, "last_value", None)
+    # At a prompt an exception ends a line, not the process.
+    if error is None or sys.flags.interactive or hasattr(sys, "ps1"):
+        return None
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
+
+
+def _check_comm(comm: object) -> None:
+    if comm is None or comm == []:
+        return
+    if isinstance(comm, (list, tuple)) and all(isinstance(rank, int) for rank in comm):
+        raise NotImplementedError(
+            "init(comm=[...]) needs process sets, which are not in this release yet; start the "
+            "job on the ranks you want with `horovodrun -np N` and call init() without comm"
+        )
+    if type(comm).__module__.partition(".")[0] == "mpi4py":
+        raise ValueError(
+            "Horovod has not been built with MPI support. Start the job with horovodrun and call "
+            "init() without comm."
+        )
+    raise ValueError(
+        "Invalid type of argument comm. Expected list of rank integers or mpi4py.Comm object, "
+        f"got {type(comm).__name__}."
+    )
+
+
+def _check_process_sets(process_sets: Sequence[ProcessSet] | str | None) -> None:
+    if process_sets is None:
+        return
+    if isinstance(process_sets, str):
+        if process_sets.lower() != "dynamic":
+            raise ValueError(
+                f'process_sets is `{process_sets}`; it must be a list of ProcessSet or "dynamic"'
+            )
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        return
+    if any(process_set.process_set_id != 0 for process_set in process_sets):
+        raise NotImplementedError(
+            "process sets other than the global one are not in this release yet; call init() "
+            "without process_sets and use all ranks"
+        )

@@ -1,0 +1,157 @@
+"""Bringing parameters, optimizer state and Python objects from one rank to all, or to everybody.
+
+Objects travel as cloudpickle bytes between ranks of one job, which have authenticated each other.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+import torch
+
+from horovod.common.basics import _basics
+from horovod.common.process_sets import ProcessSet, global_process_set, require_global
+from horovod.torch import submit
+from horovod.torch.handles import synchronize
+from horovod.torch.mpi_ops import broadcast_
+
+
+def broadcast_parameters(params: Any, root_rank: int) -> None:
+    """Overwrites tensors with those of rank `root_rank`.
+
+    `params` is a dictionary such as `model.state_dict()`, or a list of `(name, tensor)` or tensors.
+    """
+    if isinstance(params, Mapping):
+        named = sorted(params.items())
+    elif isinstance(params, list):
+        named = [item if isinstance(item, tuple) else (None, item) for item in params]
+    else:
+        raise ValueError(f"invalid params of type: {type(params)}")
+    for name, tensor in named:
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise ValueError(
+                f"invalid params: `{name}` is of type {type(tensor)}, not a tensor; "
+                "send it with broadcast_object"
+            )
+    _broadcast_tensors([pair for pair in named if pair[1] is not None], root_rank)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+) -> None:
+    """Overwrites the state and the options of an optimizer with those of rank `root_rank`.
+
+    `model` is accepted for Horovod's sake: nothing has to be guessed about sparse gradients here.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    is_root = _basics.rank() == root_rank
+    skeleton, tensors = _take_apart(optimizer.state_dict()) if is_root else (b"", [])
+    skeleton = broadcast_object(skeleton, root_rank, "optimizer_state")
+    state_dict = None
+    if not is_root:
+        state_dict, tensors = _put_together(skeleton)
+    named = [(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)]
+    _broadcast_tensors(named, root_rank)
+    if state_dict is not None:
+        _load(optimizer, state_dict)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The object of rank `root_rank`; what the other ranks pass does not matter."""
+    require_global(process_set)
+    # Horovod's default, the name of the type, differs between ranks if others pass None.
+    name = name or "broadcast_object"
+    is_root = _basics.rank() == root_rank
+    data = bytearray(cloudpickle.dumps(obj)) if is_root else bytearray()
+    length = broadcast_(torch.tensor([len(data)]), root_rank, f"{name}.sz")
+    if not is_root:
+        data = bytearray(int(length))
+    broadcast_(torch.frombuffer(data, dtype=torch.uint8), root_rank, f"{name}.t")
+    return obj if is_root else cloudpickle.loads(data)
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """The objects of all ranks, in rank order."""
+    data = bytearray(cloudpickle.dumps(obj))
+    tensor = torch.frombuffer(data, dtype=torch.uint8)
+    flight = submit.allgather(tensor, name or "allgather_object", lazy=True)
+    gathered, lengths = flight.wait_with_rows()
+    return [cloudpickle.loads(_bytes_of(part)) for part in torch.split(gathered, lengths)]
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytearray:
+    data = bytearray(tensor.numel())
+    torch.frombuffer(data, dtype=torch.uint8).copy_(tensor)
+    return data
+
+
+def _broadcast_tensors(named: Sequence[tuple[str | None, torch.Tensor]], root_rank: int) -> None:
+    flights = []
+    for name, tensor in named:
+        # A tensor in another memory format, such as channels_last, goes through a copy.
+        dense = submit.readable(tensor)
+        flights.append((submit.broadcast(dense, dense, root_rank, name), tensor, dense))
+    for handle, tensor, dense in flights:
+        synchronize(handle)
+        if dense is not tensor:
+            with torch.no_grad():
+                tensor.copy_(dense)
+
+
+def _load(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    # Schedulers and the optimizer that was wrapped may hold the dictionaries of the groups, so
+    # these must stay the same objects.
+    groups = list(optimizer.param_groups)
+    optimizer.load_state_dict(state_dict)
+    for group, loaded in zip(groups, optimizer.param_groups):
+        group.update(loaded)
+    optimizer.param_groups[:] = groups
+
+
+def _take_apart(value: Any) -> tuple[bytes, list[torch.Tensor]]:
+    stream = io.BytesIO()
+    pickler = _SkeletonPickler(stream)
+    pickler.dump(value)
+    return stream.getvalue(), pickler.tensors
+
+
+def _put_together(skeleton: bytes) -> tuple[Any, list[torch.Tensor]]:
+    unpickler = _SkeletonUnpickler(io.BytesIO(skeleton))
+    return unpickler.load(), unpickler.tensors
+
+
+class _SkeletonPickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
+    """Writes a value without the contents of its tensors, which it collects."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream)
+        self.tensors: list[torch.Tensor] = []
+
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return None
+        self.tensors.append(value)
+        return value.dtype, tuple(value.shape)
+
+
+class _SkeletonUnpickler(pickle.Unpickler):
+    """Reads such a value with tensors that are still to be filled, and collects them."""
+
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream)
+        self.tensors: list[torch.Tensor] = []
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        dtype, shape = pid
+        self.tensors.append(torch.empty(shape, dtype=dtype))
+        return self.tensors[-1]

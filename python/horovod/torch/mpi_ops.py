@@ -1,0 +1,313 @@
+"""The collectives with Horovod's names, argument orders and defaults.
+
+Every function checks and normalises its arguments here and leaves the rest to `submit`,
+`autograd` and `handles`. A name that ends in `_` works in place, one with `async` gives a handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from horovod import _native
+from horovod.common.basics import _basics
+from horovod.common.process_sets import ProcessSet, global_process_set, require_global
+from horovod.torch import autograd, submit
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.handles import poll, synchronize
+from horovod.torch.submit import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    handle_average_backwards_compatibility,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "synchronize",
+]
+
+init = _basics.init
+shutdown = _basics.shutdown
+is_initialized = _basics.is_initialized
+rank = _basics.rank
+size = _basics.size
+local_rank = _basics.local_rank
+local_size = _basics.local_size
+cross_rank = _basics.cross_rank
+cross_size = _basics.cross_size
+is_homogeneous = _basics.is_homogeneous
+mpi_threads_supported = _basics.mpi_threads_supported
+mpi_enabled = _basics.mpi_enabled
+mpi_built = _basics.mpi_built
+gloo_enabled = _basics.gloo_enabled
+gloo_built = _basics.gloo_built
+nccl_built = _basics.nccl_built
+ddl_built = _basics.ddl_built
+ccl_built = _basics.ccl_built
+cuda_built = _basics.cuda_built
+rocm_built = _basics.rocm_built
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """The reduction of `tensor` over all ranks; gradients flow through it."""
+    op = handle_average_backwards_compatibility(op, average)
+    require_global(process_set)
+    compressed, context = compression.compress(tensor)
+    reduced = autograd.allreduce(compressed, name, op, prescale_factor, postscale_factor)
+    return compression.decompress(reduced, context)
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts the reduction of `tensor`, which must not change before it is done."""
+    op = handle_average_backwards_compatibility(op, average)
+    require_global(process_set)
+    source = submit.readable(tensor)
+    target = torch.empty_like(source)
+    return submit.allreduce(source, target, name, op, prescale_factor, postscale_factor)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces `tensor` over all ranks, in place."""
+    op = handle_average_backwards_compatibility(op, average)
+    require_global(process_set)
+    submit.in_place(tensor)
+    _native.wait(
+        submit.allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor, lazy=True)
+    )
+    return tensor
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts the reduction of `tensor` in place."""
+    op = handle_average_backwards_compatibility(op, average)
+    require_global(process_set)
+    submit.in_place(tensor)
+    return submit.allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor)
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """The reductions of several tensors as one operation; gradients flow through it."""
+    op = handle_average_backwards_compatibility(op, average)
+    require_global(process_set)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    compressed = [tensor for tensor, _ in pairs]
+    reduced = autograd.grouped_allreduce(compressed, name, op, prescale_factor, postscale_factor)
+    return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs)]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts the reductions of several tensors, which must not change before they are done."""
+    op = handle_average_backwards_compatibility(op, average)
+    require_global(process_set)
+    sources = [submit.readable(tensor) for tensor in tensors]
+    targets = [torch.empty_like(source) for source in sources]
+    return submit.grouped_allreduce(sources, targets, name, op, prescale_factor, postscale_factor)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors in place, as one operation."""
+    op = handle_average_backwards_compatibility(op, average)
+    require_global(process_set)
+    targets = [submit.in_place(tensor) for tensor in tensors]
+    synchronize(
+        submit.grouped_allreduce(
+            targets, targets, name, op, prescale_factor, postscale_factor, lazy=True
+        )
+    )
+    return targets
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts the reductions of several tensors in place."""
+    op = handle_average_backwards_compatibility(op, average)
+    require_global(process_set)
+    targets = [submit.in_place(tensor) for tensor in tensors]
+    return submit.grouped_allreduce(targets, targets, name, op, prescale_factor, postscale_factor)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """The rows of all ranks, one behind the other; gradients flow through it.
+
+    Ranks may contribute different numbers of rows.
+    """
+    require_global(process_set)
+    return autograd.allgather(tensor, name)
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Starts gathering the rows of all ranks."""
+    require_global(process_set)
+    return submit.allgather(submit.readable(tensor), name).keep()
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """The tensor of rank `root_rank`; gradients flow through it."""
+    require_global(process_set)
+    return autograd.broadcast(tensor, root_rank, name)
+
+
+def broadcast_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts a broadcast of the tensor of rank `root_rank`."""
+    require_global(process_set)
+    source = submit.readable(tensor)
+    return submit.broadcast(source, torch.empty_like(source), root_rank, name)
+
+
+def broadcast_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Overwrites `tensor` with that of rank `root_rank`."""
+    require_global(process_set)
+    submit.in_place(tensor)
+    _native.wait(submit.broadcast(tensor, tensor, root_rank, name, lazy=True))
+    return tensor
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts overwriting `tensor` with that of rank `root_rank`."""
+    require_global(process_set)
+    submit.in_place(tensor)
+    return submit.broadcast(tensor, tensor, root_rank, name)
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Waits until every rank has come here."""
+    require_global(process_set)
+    _native.wait(_native.barrier("barrier.noname", True))

@@ -1,0 +1,286 @@
+"""The distributed optimizer: any torch optimizer, with gradients reduced over all ranks.
+
+`DistributedOptimizer` gives an object of a new class that derives from the optimizer's own and has
+its name; `reducer` does the work.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Union, cast
+
+import torch
+
+from horovod.common.basics import _basics
+from horovod.common.process_sets import ProcessSet, global_process_set, require_global
+from horovod.common.util import split_list
+from horovod.torch import submit
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.functions import broadcast_object
+from horovod.torch.reducer import Reducer, Reduction
+
+Groups = Union[int, Sequence[Sequence[torch.Tensor]]]
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = submit.Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Groups | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """An optimizer like `optimizer` that steps with gradients reduced over all ranks.
+
+    Give `named_parameters=model.named_parameters()` unless the parameters are in the same order on
+    all ranks. Gradients of `backward_passes_per_step` passes are summed before they are reduced.
+    `groups` asks for that many groups of parameters, or for these, each reduced as one.
+    """
+    require_global(process_set)
+    if isinstance(optimizer, _DistributedOptimizer):
+        raise ValueError("optimizer is a DistributedOptimizer already; wrap it only once.")
+    if gradient_predivide_factor != 1.0 and op != submit.Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if op == submit.Adasum and _basics.size() > 1:
+        raise submit.no_adasum()
+    _check_passes(backward_passes_per_step)
+    if num_groups != 0:
+        warnings.warn(
+            "Parameter `num_groups` has been replaced by `groups`.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        groups = num_groups if groups is None else groups
+    reduction = Reduction(
+        compression=compression,
+        op=op,
+        prescale=1.0 / gradient_predivide_factor,
+        postscale=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
+    )
+    names = _names(optimizer, named_parameters)
+    chosen = _check_groups(groups)
+    distributed = _derive(optimizer)
+    distributed._parameter_names = names
+    distributed.backward_passes_per_step = backward_passes_per_step
+    if _basics.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1":
+        reducer = Reducer(reduction, backward_passes_per_step)
+        for members in _buckets(names, chosen):
+            reducer.adopt(members, grouped=True)
+        distributed._reducer = reducer
+        distributed._adopt_new()
+    return distributed
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """What a distributed optimizer does differently; stands before the user's class."""
+
+    backward_passes_per_step: int
+    _parameter_names: dict[torch.Tensor, str]
+    # None in a world of one, where there is nothing to reduce.
+    _reducer: Reducer | None = None
+    _synchronized = False
+    _should_synchronize = True
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes are summed before a step."""
+        _check_passes(passes)
+        self.backward_passes_per_step = passes
+        if self._reducer is not None:
+            self._reducer.reset(passes)
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced; use it before you clip or read them."""
+        if self._reducer is not None:
+            self._adopt_new()
+            self._reducer.synchronize()
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Inside, `step` takes the gradients as they are, after an explicit `synchronize`."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Waits for the reduced gradients, then steps as the wrapped optimizer does."""
+        if closure is not None:
+            return self._step_with(closure)
+        if self._should_synchronize:
+            if self._synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). Put the step inside `with "
+                    "optimizer.skip_synchronize():` if you call optimizer.synchronize() yourself.",
+                    stacklevel=2,
+                )
+            if not self._synchronized or self._is_dirty():
+                self.synchronize()
+        self._synchronized = False
+        return super().step()
+
+    # Torch wraps a `step` that lacks this mark, and would run the step hooks twice: here and in
+    # the user's class.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients; not between the backward pass and the step."""
+        if self._reducer is not None and self._reducer.in_flight:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before "
+                "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause "
+                "a race condition."
+            )
+        super().zero_grad(set_to_none)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a state and forgets reductions in flight, as after a failure."""
+        self._synchronized = False
+        self._should_synchronize = True
+        if self._reducer is not None:
+            self._reducer.reset(self.backward_passes_per_step)
+        super().load_state_dict(state_dict)
+
+    def _step_with(self, closure: Callable[[], Any]) -> Any:
+        if not self._should_synchronize:
+            self._synchronized = False
+            return super().step(closure)
+        # The closure clears and computes gradients itself: what is left from before must be done.
+        if self._is_dirty():
+            self.synchronize()
+
+        def reduced() -> Any:
+            loss = closure()
+            self.synchronize()
+            return loss
+
+        loss = super().step(reduced)
+        self._synchronized = False
+        return loss
+
+    def _is_dirty(self) -> bool:
+        return self._reducer is not None and self._reducer.dirty
+
+    def _adopt_new(self) -> None:
+        """Takes over parameters that were added or unfrozen since the last time."""
+        reducer = cast(Reducer, self._reducer)
+        for number, group in enumerate(self.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                if parameter.requires_grad and parameter not in reducer:
+                    default = f"allreduce.noname.{number}.{index}"
+                    name = self._parameter_names.setdefault(parameter, default)
+                    reducer.adopt([(parameter, name)])
+
+
+def _derive(optimizer: torch.optim.Optimizer) -> _DistributedOptimizer:
+    kind = type(optimizer)
+    derived = type(kind.__name__, (_DistributedOptimizer, kind), {"__module__": __name__})
+    distributed: _DistributedOptimizer = object.__new__(derived)
+    # Taking over the attributes needs no knowledge of how the user's class is constructed. A
+    # method that a scheduler has put on the object is bound to the old one and stays behind.
+    distributed.__dict__.update(
+        {
+            name: value
+            for name, value in vars(optimizer).items()
+            if not hasattr(_DistributedOptimizer, name)
+        }
+    )
+    return distributed
+
+
+def _check_passes(passes: int) -> None:
+    if passes <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+
+
+def _names(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None,
+) -> dict[torch.Tensor, str]:
+    if named_parameters is None:
+        return {
+            parameter: f"allreduce.noname.{number}.{index}"
+            for number, group in enumerate(optimizer.param_groups)
+            for index, parameter in enumerate(group["params"])
+        }
+    pairs = list(named_parameters)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced "
+            "by model.named_parameters()."
+        )
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            "Parameter names in named_parameters must be unique. Found duplicates: "
+            + ", ".join(twice)
+        )
+    by_parameter = {parameter: name for name, parameter in pairs}
+    unnamed = [
+        str(id(parameter))
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter not in by_parameter
+    ]
+    if unnamed:
+        raise ValueError(
+            "named_parameters was specified, but one or more model parameters were not named. "
+            "Python object ids: " + ", ".join(unnamed)
+        )
+    return by_parameter
+
+
+def _check_groups(groups: Groups | None) -> int | list[list[torch.Tensor]]:
+    if groups is None:
+        return 0
+    if isinstance(groups, int) and groups >= 0:
+        return groups
+    if isinstance(groups, int) or not isinstance(groups, (list, tuple)):
+        raise _bad_groups()
+    if not all(isinstance(group, (list, tuple)) for group in groups):
+        raise _bad_groups()
+    chosen = [list(group) for group in groups]
+    members = [parameter for group in chosen for parameter in group]
+    if not all(isinstance(parameter, torch.Tensor) for parameter in members):
+        raise ValueError("groups must consist of torch.Tensor.")
+    if len({id(parameter) for parameter in members}) != len(members):
+        raise ValueError("A parameter can only appear once in groups.")
+    return chosen
+
+
+def _bad_groups() -> ValueError:
+    return ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
+
+
+def _buckets(
+    names: dict[torch.Tensor, str], groups: int | list[list[torch.Tensor]]
+) -> Iterator[list[tuple[torch.Tensor, str]]]:
+    """The groups of parameters that the user asked for."""
+    named = [(parameter, name) for parameter, name in names.items() if parameter.requires_grad]
+    if isinstance(groups, int):
+        if groups == 0 or not named:
+            return
+        # All ranks cut the list where rank 0 cuts it, whatever order theirs has.
+        order = broadcast_object([name for _, name in named], 0, "optimizer_groups")
+        by_name = {name: (parameter, name) for parameter, name in named}
+        parts: Iterable[Sequence[tuple[torch.Tensor, str]]] = split_list(
+            [by_name[name] for name in order], groups
+        )
+    else:
+        wanted = dict(named)
+        parts = [
+            [(parameter, wanted[parameter]) for parameter in group if parameter in wanted]
+            for group in groups
+        ]
+    yield from (list(part) for part in parts if part)

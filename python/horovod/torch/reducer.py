@@ -1,0 +1,283 @@
+"""Reducing gradients while the backward pass still runs.
+
+Every parameter has a hook that fires when its gradient is complete. Parameters lie in buckets, one
+each unless the user grouped them; a bucket is submitted when its last gradient is complete. What
+has not been submitted when the optimizer wants to step is submitted then, with zeros for missing
+gradients, so that all ranks submit the same.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import torch
+
+from horovod.common.basics import _basics
+from horovod.torch import submit
+from horovod.torch.compression import Compressor
+from horovod.torch.handles import Gather, synchronize
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How gradients are reduced."""
+
+    compression: type[Compressor]
+    op: int
+    prescale: float
+    postscale: float
+    sparse_as_dense: bool
+
+
+class Reducer:
+    """The buckets of one optimizer, and what of them is in flight."""
+
+    def __init__(self, reduction: Reduction, passes: int) -> None:
+        self._reduction = reduction
+        self._passes = passes
+        self._buckets: list[_Bucket] = []
+        self._gradients: dict[int, _Gradient] = {}
+        self._flights: list[_Flight] = []
+        # The accumulators that carry the hooks on torch before 2.1 live only as long as these.
+        self._accumulators: list[Any] = []
+        self.dirty = False
+        """Whether a gradient has been computed since the last `synchronize`."""
+
+    def __contains__(self, parameter: torch.Tensor) -> bool:
+        return id(parameter) in self._gradients
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether reductions have been submitted that nobody has waited for."""
+        return bool(self._flights)
+
+    def adopt(self, members: Sequence[tuple[torch.Tensor, str]], grouped: bool = False) -> None:
+        """Takes over parameters, by name, that are reduced as one bucket."""
+        bucket = _Bucket(grouped)
+        for parameter, name in members:
+            gradient = _Gradient(parameter, name, bucket)
+            self._gradients[id(parameter)] = gradient
+            bucket.gradients.append(gradient)
+            self._watch(gradient)
+        bucket.expect(self._passes)
+        self._buckets.append(bucket)
+
+    def synchronize(self) -> None:
+        """Submits what has not been submitted, and waits until every gradient is reduced."""
+        for bucket in self._buckets:
+            self._submit(bucket, bucket.rest())
+        flights = self._flights
+        self.reset(self._passes)
+        errors = [error for error in map(_finish, flights) if error is not None]
+        if errors:
+            raise errors[0]
+
+    def reset(self, passes: int) -> None:
+        """Forgets what is in flight and expects `passes` backward passes before the next step."""
+        self._passes = passes
+        self._flights = []
+        self.dirty = False
+        for bucket in self._buckets:
+            bucket.expect(passes)
+
+    def _watch(self, gradient: _Gradient) -> None:
+        # The parameter owns the hook and may outlive the optimizer; then the hook does nothing.
+        owner = weakref.ref(self)
+
+        def hook(parameter: torch.Tensor) -> None:
+            reducer = owner()
+            if reducer is not None:
+                reducer._computed(gradient)
+
+        accumulator = _call_when_accumulated(gradient.parameter, hook)
+        if accumulator is not None:
+            self._accumulators.append(accumulator)
+
+    def _computed(self, gradient: _Gradient) -> None:
+        if gradient.passes_left <= 0:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before call to "
+                "step(). Increase backward_passes_per_step to accumulate gradients locally."
+            )
+        grad = gradient.parameter.grad
+        if grad is not None and grad.requires_grad:
+            raise AssertionError(
+                f"The gradient of `{gradient.name}` was computed with create_graph=True; use "
+                "torch.autograd.grad for higher derivatives and backward() for the step."
+            )
+        self.dirty = True
+        gradient.passes_left -= 1
+        # What was unfrozen since the last step waits for `synchronize`.
+        if gradient.passes_left == 0 and gradient.expected:
+            bucket = gradient.bucket
+            bucket.incomplete -= 1
+            if bucket.incomplete == 0:
+                self._submit(bucket, [each for each in bucket.gradients if each.expected])
+
+    def _submit(self, bucket: _Bucket, gradients: Sequence[_Gradient]) -> None:
+        dense = []
+        for gradient in gradients:
+            gradient.submitted = True
+            grad = _grad(gradient)
+            if grad.is_sparse and not self._reduction.sparse_as_dense:
+                self._flights.append(_SparseFlight(gradient, grad, self._reduction))
+            else:
+                dense.append(gradient)
+        if dense:
+            self._flights.append(_DenseFlight(dense, bucket.grouped, self._reduction))
+
+
+class _Gradient:
+    """The gradient of one parameter."""
+
+    def __init__(self, parameter: torch.Tensor, name: str, bucket: _Bucket) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.bucket = bucket
+        self.expected = False
+        self.passes_left = 0
+        self.submitted = False
+        self.sparse_dim = 0
+
+    def fill(self) -> None:
+        """Makes a gradient of zeros if there is none, sparse if earlier ones were."""
+        parameter = self.parameter
+        if parameter.grad is not None:
+            return
+        if not self.sparse_dim:
+            parameter.grad = torch.zeros_like(parameter)
+            return
+        shape = parameter.shape
+        indices = torch.empty((self.sparse_dim, 0), dtype=torch.int64)
+        values = torch.empty((0, *shape[self.sparse_dim :]), dtype=parameter.dtype)
+        parameter.grad = _sparse(indices, values, shape)
+
+
+class _Bucket:
+    """Gradients that are submitted together."""
+
+    def __init__(self, grouped: bool) -> None:
+        self.grouped = grouped
+        self.gradients: list[_Gradient] = []
+        self.incomplete = 0
+
+    def expect(self, passes: int) -> None:
+        """Gets ready for the next step."""
+        self.incomplete = 0
+        for gradient in self.gradients:
+            gradient.passes_left = passes
+            gradient.submitted = False
+            gradient.expected = gradient.parameter.requires_grad
+            self.incomplete += gradient.expected
+
+    def rest(self) -> list[_Gradient]:
+        """What is neither submitted nor frozen, with zeros where no gradient was computed."""
+        rest = [
+            gradient
+            for gradient in self.gradients
+            if not gradient.submitted and gradient.parameter.requires_grad
+        ]
+        for gradient in rest:
+            gradient.fill()
+        return rest
+
+
+class _DenseFlight:
+    """An allreduce in flight, of one gradient or of a group."""
+
+    def __init__(self, gradients: Sequence[_Gradient], grouped: bool, reduction: Reduction) -> None:
+        self._compression = reduction.compression
+        self._gradients = gradients
+        pairs = [reduction.compression.compress(_dense(_grad(each))) for each in gradients]
+        # A gradient in another memory format, such as channels_last, goes through a copy.
+        self._sent = [submit.readable(tensor) for tensor, _ in pairs]
+        self._contexts = [context for _, context in pairs]
+        how = (gradients[0].name, reduction.op, reduction.prescale, reduction.postscale)
+        if grouped:
+            self._handle = submit.grouped_allreduce(self._sent, self._sent, *how)
+        else:
+            self._handle = submit.allreduce(self._sent[0], self._sent[0], *how)
+
+    def finish(self) -> None:
+        synchronize(self._handle)
+        for gradient, sent, context in zip(self._gradients, self._sent, self._contexts):
+            reduced = self._compression.decompress(sent, context)
+            grad = _grad(gradient)
+            if grad.is_sparse:
+                gradient.parameter.grad = reduced.to_sparse(grad.sparse_dim())
+            elif reduced is not grad:
+                grad.copy_(reduced)
+
+
+class _SparseFlight:
+    """The indices and values of a sparse gradient in flight, gathered from all ranks."""
+
+    def __init__(self, gradient: _Gradient, grad: torch.Tensor, reduction: Reduction) -> None:
+        if reduction.op not in (submit.Average, submit.Sum):
+            raise ValueError(
+                f"The gradient of `{gradient.name}` is sparse and can only be averaged or "
+                "summed; pass sparse_as_dense=True for other operations."
+            )
+        grad = grad.coalesce()
+        gradient.sparse_dim = grad.sparse_dim()
+        self._parameter = gradient.parameter
+        self._factor = 1 / _basics.size() if reduction.op == submit.Average else 1.0
+        self._indices: Gather = submit.allgather(
+            grad.indices().t().contiguous(), f"{gradient.name}.indices"
+        )
+        self._values: Gather = submit.allgather(
+            grad.values().contiguous(), f"{gradient.name}.values"
+        )
+
+    def finish(self) -> None:
+        indices = self._indices.wait().t()
+        values = self._values.wait().mul_(self._factor)
+        self._parameter.grad = _sparse(indices, values, self._parameter.shape).coalesce()
+
+
+_Flight = Union[_DenseFlight, _SparseFlight]
+
+
+def _finish(flight: _Flight) -> Exception | None:
+    # One failure must not leave the others in flight.
+    try:
+        flight.finish()
+    except Exception as error:
+        return error
+    return None
+
+
+def _grad(gradient: _Gradient) -> torch.Tensor:
+    grad = gradient.parameter.grad
+    if grad is None:
+        raise AssertionError(
+            f"The gradient of `{gradient.name}` was removed before it was reduced; call "
+            "optimizer.zero_grad() only behind optimizer.step()."
+        )
+    return grad
+
+
+def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    # The indices were checked when the ranks made their gradients.
+    return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False)
+
+
+def _dense(grad: torch.Tensor) -> torch.Tensor:
+    return grad.to_dense() if grad.is_sparse else grad
+
+
+def _call_when_accumulated(
+    parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]
+) -> Any | None:
+    """Calls `hook` after each accumulation; what it gives must be kept, if anything."""
+    register = getattr(parameter, "register_post_accumulate_grad_hook", None)
+    if register is not None:
+        register(hook)
+        return None
+    grad_fn: Any = parameter.expand_as(parameter).grad_fn
+    accumulator = grad_fn.next_functions[0][0]
+    accumulator.register_hook(lambda *_: hook(parameter))
+    return accumulator

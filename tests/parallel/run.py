@@ -1,0 +1,111 @@
+"""Runs test files of this folder on all ranks of a job: `python run.py -np 2 4 --transport tcp`.
+
+Every file is one job per number of ranks and transport. A job has passed if the launcher says so
+and if every rank has run the same tests, at least one of them, and none has failed; what the ranks
+report is read from their result files, so that a job which runs nothing cannot pass.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+FILES = sorted(FOLDER.glob("test_*.py"))
+SIZES = (2, 4)
+TRANSPORTS = ("auto", "tcp")
+LIMIT_SECONDS = 55
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, default=FILES)
+    parser.add_argument("-np", nargs="+", type=int, default=SIZES, dest="sizes")
+    parser.add_argument("--transport", nargs="+", default=TRANSPORTS, dest="transports")
+    options = parser.parse_args()
+    failed = False
+    for file in options.files:
+        for size in options.sizes:
+            for transport in options.transports:
+                problem = run(file, size, transport)
+                failed = failed or problem is not None
+                print(f"{file.name} -np {size} {transport}: {problem or 'passed'}", flush=True)
+    sys.exit(failed)
+
+
+def run(file, size, transport):
+    """Runs one job; gives what went wrong, or None."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [launcher(), "-np", str(size), sys.executable, __file__, "--rank", folder]
+        env = {**os.environ, "RONDE_TRANSPORT": transport, "OMP_NUM_THREADS": "1"}
+        try:
+            job = subprocess.run(
+                [*command, str(file)],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=LIMIT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            return f"still running after {LIMIT_SECONDS} s\n{(late.stdout or b'').decode()}"
+        problem = verdict(Path(folder), size)
+        if job.returncode != 0:
+            problem = f"the launcher ended with {job.returncode}, {problem}"
+        return f"{problem}\n{job.stdout}" if problem else None
+
+
+def launcher():
+    """The command that starts jobs: the one in the path, or beside the interpreter."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    found = shutil.which("horovodrun", path=path)
+    if found is None:
+        raise FileNotFoundError("horovodrun is not in the path; install the package first")
+    return found
+
+
+def verdict(folder, size):
+    """What is wrong with the result files of the ranks, or None."""
+    passed = set()
+    for rank in range(size):
+        file = folder / f"{rank}.xml"
+        if not file.exists():
+            return f"rank {rank} left no results"
+        suite = ElementTree.parse(file).getroot().find("testsuite")
+        tests, bad = int(suite.get("tests")), int(suite.get("failures")) + int(suite.get("errors"))
+        if bad:
+            return f"rank {rank} has {bad} failed tests"
+        passed.add(tests - int(suite.get("skipped")))
+    if passed == {0} or len(passed) != 1:
+        return f"the ranks have run {sorted(passed)} tests"
+    return None
+
+
+def rank_main(folder, file):
+    """What each rank does: a test session that ends with its first failure."""
+    import pytest
+
+    result = Path(folder) / f"{os.environ['HOROVOD_RANK']}.xml"
+    return pytest.main(
+        [
+            file,
+            "-q",
+            "-x",
+            "--timeout=40",
+            "--timeout-method=thread",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={result}",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        sys.exit(rank_main(*sys.argv[2:4]))
+    main()

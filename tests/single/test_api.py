@@ -1,0 +1,88 @@
+"""The names, argument orders and defaults that Horovod's users rely on."""
+
+import inspect
+
+import pytest
+
+import horovod
+import horovod.torch as hvd
+from horovod.common.missing import MISSING
+from horovod.torch import mpi_ops
+from horovod.torch.optimizer import _DistributedOptimizer
+
+REDUCE = "prescale_factor=1.0, postscale_factor=1.0, process_set=GLOBAL"
+SIGNATURES = {
+    "init": "comm=None, process_sets=None",
+    "shutdown": "",
+    "allreduce": f"tensor, average=None, name=None, compression=NONE, op=None, {REDUCE}",
+    "allreduce_": f"tensor, average=None, name=None, op=None, {REDUCE}",
+    "allreduce_async": f"tensor, average=None, name=None, op=None, {REDUCE}",
+    "allreduce_async_": f"tensor, average=None, name=None, op=None, {REDUCE}",
+    "grouped_allreduce": f"tensors, average=None, name=None, compression=NONE, op=None, {REDUCE}",
+    "grouped_allreduce_": f"tensors, average=None, name=None, op=None, {REDUCE}",
+    "grouped_allreduce_async": f"tensors, average=None, name=None, op=None, {REDUCE}",
+    "grouped_allreduce_async_": f"tensors, average=None, name=None, op=None, {REDUCE}",
+    "allgather": "tensor, name=None, process_set=GLOBAL",
+    "allgather_async": "tensor, name=None, process_set=GLOBAL",
+    "broadcast": "tensor, root_rank, name=None, process_set=GLOBAL",
+    "broadcast_": "tensor, root_rank, name=None, process_set=GLOBAL",
+    "broadcast_async": "tensor, root_rank, name=None, process_set=GLOBAL",
+    "broadcast_async_": "tensor, root_rank, name=None, process_set=GLOBAL",
+    "barrier": "process_set=GLOBAL",
+    "poll": "handle",
+    "synchronize": "handle",
+    "broadcast_parameters": "params, root_rank",
+    "broadcast_optimizer_state": "optimizer, root_rank, model=None",
+    "broadcast_object": "obj, root_rank=0, name=None, process_set=GLOBAL",
+    "allgather_object": "obj, name=None",
+    "DistributedOptimizer": (
+        "optimizer, named_parameters=None, compression=NONE, backward_passes_per_step=1, op=0, "
+        "gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False, "
+        "process_set=GLOBAL"
+    ),
+}
+
+
+def spelled(parameter):
+    if parameter.default is inspect.Parameter.empty:
+        return parameter.name
+    special = {id(hvd.global_process_set): "GLOBAL", id(hvd.Compression.none): "NONE"}
+    return f"{parameter.name}={special.get(id(parameter.default), parameter.default)}"
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_horovods(name):
+    parameters = inspect.signature(getattr(hvd, name)).parameters.values()
+    assert ", ".join(map(spelled, parameters)) == SIGNATURES[name]
+
+
+def test_reductions_have_horovods_numbers():
+    reductions = [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product]
+    assert reductions == list(range(6))
+
+
+def test_everything_in_all_is_there_and_nothing_is_both_there_and_missing():
+    assert all(hasattr(hvd, name) for name in hvd.__all__)
+    assert not set(hvd.__all__) & MISSING["horovod.torch"]
+
+
+@pytest.mark.parametrize("name", sorted(MISSING["horovod.torch"]))
+def test_what_this_release_lacks_says_so(name):
+    with pytest.raises(AttributeError) as error:
+        getattr(hvd, name)
+    assert str(error.value) == (
+        f"horovod.torch.{name} is not in this release yet; see the table in README.md"
+    )
+
+
+def test_running_a_function_is_not_in_this_release():
+    with pytest.raises(AttributeError, match=r"horovod\.run is not in this release yet"):
+        _ = horovod.run
+
+
+def test_private_names_that_other_projects_use_exist():
+    assert mpi_ops.synchronize is hvd.synchronize
+    assert mpi_ops._basics.gloo_built()
+    assert mpi_ops.handle_average_backwards_compatibility(None, None) == hvd.Average
+    assert callable(mpi_ops.is_homogeneous)
+    assert isinstance(_DistributedOptimizer, type)

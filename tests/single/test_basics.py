@@ -1,0 +1,199 @@
+"""Joining and leaving a world of one, and what this build says about itself."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod.common.process_sets import ProcessSet
+from horovod.torch import mpi_ops
+
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+@pytest.fixture(autouse=True)
+def _shut_down():
+    hvd.shutdown()
+    yield
+    hvd.shutdown()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        hvd.rank,
+        hvd.size,
+        hvd.local_rank,
+        hvd.local_size,
+        hvd.cross_rank,
+        hvd.cross_size,
+        mpi_ops.is_homogeneous,
+    ],
+)
+def test_queries_before_init_are_value_errors(query):
+    with pytest.raises(ValueError) as error:
+        query()
+    assert str(error.value) == NOT_INITIALIZED
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hvd.allreduce(torch.ones(1)),
+        lambda: hvd.allreduce_async_(torch.ones(1)),
+        lambda: hvd.grouped_allreduce([torch.ones(1)]),
+        lambda: hvd.allgather(torch.ones(1)),
+        lambda: hvd.broadcast(torch.ones(1), 0),
+        lambda: hvd.broadcast_object(1),
+        hvd.barrier,
+        lambda: hvd.DistributedOptimizer(torch.optim.SGD([torch.ones(1)], lr=1)),
+    ],
+)
+def test_collectives_before_init_are_value_errors(call):
+    with pytest.raises(ValueError) as error:
+        call()
+    assert str(error.value) == NOT_INITIALIZED
+
+
+def test_without_a_launcher_the_world_has_one_rank():
+    hvd.init()
+    assert (hvd.rank(), hvd.size()) == (0, 1)
+    assert (hvd.local_rank(), hvd.local_size()) == (0, 1)
+    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    assert mpi_ops.is_homogeneous()
+
+
+def test_init_and_shutdown_work_over_and_over():
+    for _ in range(100):
+        assert not hvd.is_initialized()
+        hvd.init()
+        hvd.init()
+        assert hvd.is_initialized()
+        assert torch.equal(hvd.allreduce(torch.ones(2)), torch.ones(2))
+        hvd.shutdown()
+        hvd.shutdown()
+
+
+def test_a_world_of_one_starts_no_thread_and_opens_nothing():
+    code = (
+        "import os, horovod.torch as hvd, torch\n"
+        "def open_now(): return len(os.listdir('/proc/self/task')), "
+        "sorted(os.listdir('/proc/self/fd'))\n"
+        "before = open_now(); hvd.init(); hvd.allreduce_(torch.ones(4))\n"
+        "print(before == open_now())"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert result.stdout == "True\n", result.stderr
+
+
+def test_a_forked_child_may_end_like_any_process():
+    hvd.init()
+    child = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import os, sys, horovod.torch as hvd, torch\n"
+            "hvd.init()\n"
+            "pid = os.fork()\n"
+            "if pid == 0: sys.exit(7)\n"
+            "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7\n"
+            "print(hvd.allreduce(torch.ones(1)).item())",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert child.stdout == "1.0\n", child.stderr
+
+
+def test_the_build_has_what_horovod_calls_gloo_and_nothing_else():
+    assert hvd.gloo_built() and hvd.gloo_enabled()
+    lacking = [
+        hvd.mpi_built,
+        hvd.mpi_enabled,
+        hvd.ddl_built,
+        hvd.ccl_built,
+        hvd.cuda_built,
+        hvd.rocm_built,
+    ]
+    assert [query() for query in lacking] == [False] * len(lacking)
+    assert hvd.nccl_built() == 0
+    with pytest.raises(ValueError) as error:
+        hvd.mpi_threads_supported()
+    assert str(error.value) == (
+        "Horovod MPI is not enabled; Please make sure it's installed and enabled."
+    )
+
+
+def test_communicators_are_refused_with_what_to_do():
+    with pytest.raises(NotImplementedError, match="horovodrun -np N"):
+        hvd.init([0, 1])
+    with pytest.raises(ValueError, match=r"Invalid type of argument comm\."):
+        hvd.init("world")
+    communicator = type("Intracomm", (), {"__module__": "mpi4py.MPI"})()
+    with pytest.raises(ValueError, match=r"Horovod has not been built with MPI support\."):
+        hvd.init(communicator)
+    assert not hvd.is_initialized()
+    hvd.init([])
+    assert hvd.is_initialized()
+
+
+def test_process_sets_other_than_the_global_one_are_refused():
+    with pytest.raises(NotImplementedError, match="without process_sets"):
+        hvd.init(process_sets=[ProcessSet([0])])
+    hvd.init(process_sets=[])
+    with pytest.raises(NotImplementedError, match="leave process_set out"):
+        hvd.allreduce(torch.ones(1), process_set=ProcessSet([0]))
+
+
+def test_dynamic_process_sets_may_be_announced(monkeypatch):
+    monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "")
+    hvd.init(process_sets="dynamic")
+    assert os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] == "1"
+
+
+def test_the_global_process_set_knows_its_ranks_after_init():
+    assert str(hvd.global_process_set) == "ProcessSet(process_set_id=0, ranks=[], mpi_comm=None)"
+    hvd.init()
+    assert str(hvd.global_process_set) == "ProcessSet(process_set_id=0, ranks=[0], mpi_comm=None)"
+    chosen = hvd.global_process_set
+    assert (chosen.size(), chosen.rank(), chosen.included()) == (1, 0, True)
+
+
+def test_a_process_set_that_is_not_registered_answers_none():
+    chosen = ProcessSet([3, 1])
+    assert str(chosen) == "ProcessSet(process_set_id=None, ranks=[1, 3], mpi_comm=None)"
+    assert (chosen.size(), chosen.rank(), chosen.included()) == (None, None, None)
+    for wrong in (["0"], 3):
+        with pytest.raises(ValueError, match="list of process ranks or an mpi4py Comm object"):
+            ProcessSet(wrong)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("raise ValueError('boom')", "ValueError: boom"),
+        ("raise KeyError", "KeyError"),
+        ("sys.exit(3)", None),
+        ("pass", None),
+    ],
+)
+def test_the_exception_that_ends_the_process_is_told_to_the_core(end, told):
+    code = (
+        "import sys, horovod.torch as hvd\n"
+        "from horovod.common import basics\n"
+        "hvd.init()\n"
+        "class Native:\n"
+        "    def shutdown(self, error=None): print(repr(error))\n"
+        "basics._native = Native()\n" + end
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert result.stdout == f"{told!r}\n", result.stderr

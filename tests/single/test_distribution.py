@@ -1,0 +1,51 @@
+"""What the installed wheel holds: all of the package and the commands, and nothing left over."""
+
+import os
+import subprocess
+from importlib.metadata import distribution, files, metadata
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).resolve().parents[2] / "python"
+NATIVE = "horovod/_native.abi3.so"
+COMMANDS = ["horovodrun"]
+
+
+def packed():
+    """The files of the installed distribution, without what the interpreter compiles by itself."""
+    return [path for path in files("ronde") if path.suffix != ".pyc"]
+
+
+def test_the_package_holds_every_source_file_and_the_native_module():
+    found = {path.as_posix() for path in packed() if path.parts[0] == "horovod"}
+    sources = {
+        path.relative_to(SOURCES).as_posix()
+        for path in SOURCES.rglob("*")
+        if path.suffix in {".py", ".pyi", ".typed"}
+    }
+    assert {"horovod/py.typed", "horovod/_native.pyi"} <= sources
+    assert found == sources | {NATIVE}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_native_and_runs(command):
+    (path,) = [path.locate() for path in packed() if path.name == command]
+    assert path.read_bytes().startswith(b"\x7fELF")
+    assert os.access(path, os.X_OK)
+    subprocess.run([path, "--help"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_nothing_else_is_installed():
+    outside = [path for path in packed() if path.parts[0] != "horovod"]
+    commands = sorted(path.name for path in outside if path.parent.name == "bin")
+    others = {path.parts[0] for path in outside if path.parent.name != "bin"}
+    assert commands == COMMANDS
+    assert others == {f"ronde-{distribution('ronde').version}.dist-info"}
+
+
+def test_the_metadata_says_what_users_look_for():
+    found = metadata("ronde")
+    assert found["Requires-Python"] == ">=3.9"
+    assert found["License-Expression"] == "Apache-2.0"
+    assert "torch" in found.get_all("Provides-Extra")

@@ -1,0 +1,198 @@
+"""The collectives in a world of one: results, checks and error texts."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+DTYPES = [
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.bool,
+]
+if hasattr(torch, "uint16"):
+    DTYPES.append(torch.uint16)
+
+
+@pytest.fixture(autouse=True)
+def _world():
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_alone_every_collective_gives_back_what_it_got(dtype):
+    tensor = torch.tensor([[1, 0, 1], [1, 1, 0]]).to(dtype)
+    for result in (
+        hvd.allreduce(tensor, op=hvd.Sum),
+        hvd.allgather(tensor),
+        hvd.broadcast(tensor, 0),
+        hvd.grouped_allreduce([tensor], op=hvd.Max)[0],
+    ):
+        assert result.dtype == dtype
+        assert torch.equal(result, tensor)
+        assert result.data_ptr() != tensor.data_ptr()
+
+
+def test_scale_factors_apply_before_and_after():
+    reduced = hvd.allreduce(torch.ones(3), prescale_factor=3.0, postscale_factor=0.5)
+    assert torch.equal(reduced, torch.full((3,), 1.5))
+
+
+def test_in_place_forms_work_on_the_tensor_itself():
+    tensor = torch.ones(3)
+    assert hvd.allreduce_(tensor, prescale_factor=2.0) is tensor
+    assert hvd.synchronize(hvd.allreduce_async_(tensor, prescale_factor=2.0)) is tensor
+    assert hvd.broadcast_(tensor, 0) is tensor
+    assert torch.equal(tensor, torch.full((3,), 4.0))
+    group = [torch.ones(2), torch.ones(3)]
+    results = hvd.grouped_allreduce_(group, prescale_factor=2.0)
+    assert all(result is tensor for result, tensor in zip(results, group))
+    assert torch.equal(group[1], torch.full((3,), 2.0))
+
+
+def test_a_group_may_have_several_element_types_or_be_empty():
+    group = [torch.ones(2), torch.ones(3, dtype=torch.int64), torch.ones(1)]
+    handle = hvd.grouped_allreduce_async_(group, op=hvd.Sum)
+    assert hvd.poll(handle) in (True, False)
+    results = hvd.synchronize(handle)
+    assert [result.dtype for result in results] == [torch.float32, torch.int64, torch.float32]
+    assert all(result is tensor for result, tensor in zip(results, group))
+    assert hvd.synchronize(handle) is None
+    assert hvd.grouped_allreduce([]) == []
+    assert hvd.synchronize(hvd.grouped_allreduce_async([])) == []
+
+
+def test_a_handle_is_known_until_it_is_waited_for():
+    handle = hvd.allgather_async(torch.ones(2))
+    assert hvd.poll(handle) in (True, False)
+    assert torch.equal(hvd.synchronize(handle), torch.ones(2))
+    assert hvd.synchronize(handle) is None
+    with pytest.raises(ValueError) as error:
+        hvd.poll(handle)
+    assert str(error.value) == f"Handle {handle} was not created or has been cleared."
+
+
+def test_average_is_an_old_spelling_of_op():
+    with pytest.warns(DeprecationWarning, match=r"removed in v1\.0"):
+        hvd.allreduce(torch.ones(1), average=False)
+    with pytest.raises(ValueError) as error:
+        hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
+    assert str(error.value) == (
+        "The op parameter supersedes average. Please provide only one of them."
+    )
+
+
+def test_adasum_says_what_to_use_instead():
+    with pytest.raises(NotImplementedError, match=r"use op=hvd\.Average"):
+        hvd.allreduce(torch.ones(1), op=hvd.Adasum)
+    with pytest.raises(NotImplementedError, match=r"use op=hvd\.Average"):
+        hvd.grouped_allreduce([torch.ones(1)], op=hvd.Adasum)
+
+
+@pytest.mark.parametrize("op", [-1, 6, 99])
+def test_an_unknown_reduction_is_refused(op):
+    with pytest.raises((ValueError, NotImplementedError)):
+        hvd.allreduce(torch.ones(1), op=op)
+
+
+def test_tensors_that_are_not_contiguous_are_copied_or_refused():
+    tensor = torch.arange(6.0).view(2, 3).t()
+    for result in (
+        hvd.allreduce(tensor),
+        hvd.synchronize(hvd.allreduce_async(tensor)),
+        hvd.allgather(tensor),
+        hvd.broadcast(tensor, 0),
+        hvd.grouped_allreduce([tensor])[0],
+    ):
+        assert torch.equal(result, tensor)
+    for call in (
+        lambda: hvd.allreduce_(tensor),
+        lambda: hvd.allreduce_async_(tensor),
+        lambda: hvd.grouped_allreduce_([tensor]),
+        lambda: hvd.broadcast_(tensor, 0),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert str(error.value) == "Tensor is required to be contiguous."
+
+
+def test_strides_of_dimensions_of_length_one_do_not_matter():
+    tensor = torch.arange(8.0).view(4, 2)[:1, :1]
+    assert tensor.is_contiguous()
+    assert hvd.allreduce_(tensor, prescale_factor=2.0) is tensor
+    for result in (hvd.allreduce(tensor), hvd.allgather(tensor), hvd.broadcast(tensor, 0)):
+        assert torch.equal(result, tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_an_unsupported_element_type_is_a_value_error(dtype):
+    tensor = torch.ones(2, dtype=dtype)
+    for call in (
+        lambda: hvd.allreduce(tensor),
+        lambda: hvd.allreduce_(tensor),
+        lambda: hvd.allgather(tensor),
+        lambda: hvd.broadcast(tensor, 0),
+    ):
+        with pytest.raises(ValueError, match=r"Tensor type .*complex.* is not supported\."):
+            call()
+
+
+def test_a_tensor_elsewhere_or_sparse_is_a_value_error():
+    with pytest.raises(ValueError, match=r"CPU tensors only in this release.*`meta`"):
+        hvd.allreduce(torch.ones(1, device="meta"))
+    with pytest.raises(ValueError, match=r"dense tensors only.*to_dense"):
+        hvd.allreduce_(torch.eye(2).to_sparse())
+
+
+def test_a_scalar_can_be_reduced_but_not_gathered():
+    assert hvd.allreduce(torch.tensor(3.0)).shape == ()
+    with pytest.raises((ValueError, hvd.HorovodInternalError), match="rank-zero tensor"):
+        hvd.allgather(torch.tensor(3.0))
+
+
+@pytest.mark.parametrize("root", [-1, 1])
+def test_a_root_outside_the_world_is_refused(root):
+    with pytest.raises((ValueError, hvd.HorovodInternalError)):
+        hvd.broadcast(torch.ones(1), root)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+def test_empty_tensors_pass(shape):
+    tensor = torch.ones(shape, dtype=torch.bfloat16)
+    for result in (hvd.allreduce(tensor), hvd.allgather(tensor), hvd.broadcast(tensor, 0)):
+        assert result.shape == shape
+        assert result.dtype == torch.bfloat16
+
+
+def test_gradients_flow_through():
+    tensor = torch.arange(3.0, requires_grad=True)
+    for result in (
+        hvd.allreduce(tensor, op=hvd.Sum, prescale_factor=2.0),
+        hvd.grouped_allreduce([tensor], prescale_factor=2.0)[0],
+        2 * hvd.allgather(tensor),
+        2 * hvd.broadcast(tensor, 0),
+    ):
+        (gradient,) = torch.autograd.grad(result.sum(), tensor)
+        assert torch.equal(gradient, torch.full((3,), 2.0))
+    with torch.no_grad():
+        assert not hvd.allreduce(tensor).requires_grad
+
+
+@pytest.mark.parametrize("name", ["none", "fp16", "bf16"])
+def test_compression_gives_the_element_type_back(name):
+    compression = getattr(hvd.Compression, name)
+    for tensor in (torch.tensor([1.0, 0.5]), torch.tensor([3, 4])):
+        result = hvd.allreduce(tensor, compression=compression)
+        assert result.dtype == tensor.dtype
+        assert torch.equal(result, tensor)
+    narrow, _ = hvd.Compression.bf16.compress(torch.ones(1))
+    assert narrow.dtype == torch.bfloat16

@@ -1,0 +1,175 @@
+"""The distributed optimizer in a world of one: its class, its checks and its texts."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+
+@pytest.fixture(autouse=True)
+def _world():
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
+
+
+def sgd(model, **options):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return hvd.DistributedOptimizer(optimizer, **options)
+
+
+def test_the_class_has_the_wrapped_ones_name_and_derives_from_it(model):
+    wrapped = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(wrapped)
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert type(optimizer).__name__ == "SGD"
+    assert type(optimizer).__module__ == "horovod.torch.optimizer"
+    assert "horovod" in str(type(optimizer))
+    assert optimizer.param_groups[0] is wrapped.param_groups[0]
+    with pytest.raises(ValueError, match="wrap it only once"):
+        hvd.DistributedOptimizer(optimizer)
+
+
+def test_an_optimizer_with_an_unusual_constructor_can_be_wrapped(model):
+    class Unusual(torch.optim.SGD):
+        def __init__(self, model, flavour):
+            super().__init__(model.parameters(), lr=0.1)
+            self.flavour = flavour
+
+    optimizer = hvd.DistributedOptimizer(Unusual(model, "mint"))
+    assert optimizer.flavour == "mint"
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+
+
+def test_parameters_have_names(model):
+    optimizer = sgd(model, named_parameters=model.named_parameters())
+    assert optimizer._parameter_names[model[0].weight] == "0.weight"
+    optimizer = sgd(model)
+    assert optimizer._parameter_names[model[1].bias] == "allreduce.noname.0.3"
+
+
+def test_bad_names_are_refused(model):
+    with pytest.raises(ValueError) as error:
+        sgd(model, named_parameters=model.parameters())
+    assert str(error.value) == (
+        "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+        "model.named_parameters()."
+    )
+    with pytest.raises(ValueError) as error:
+        sgd(model, named_parameters=[("a", p) for p in model.parameters()])
+    assert str(error.value) == (
+        "Parameter names in named_parameters must be unique. Found duplicates: a"
+    )
+    with pytest.raises(ValueError) as error:
+        sgd(model, named_parameters=list(model.named_parameters())[1:])
+    assert str(error.value).startswith(
+        "named_parameters was specified, but one or more model parameters were not named. "
+    )
+
+
+def test_bad_options_are_refused(model):
+    with pytest.raises(ValueError) as error:
+        sgd(model, backward_passes_per_step=0)
+    assert str(error.value) == "backward_passes_per_step must be > 0"
+    with pytest.raises(ValueError) as error:
+        sgd(model).set_backward_passes_per_step(0)
+    assert str(error.value) == "backward_passes_per_step must be > 0"
+    with pytest.raises(ValueError) as error:
+        sgd(model, gradient_predivide_factor=2.0, op=hvd.Sum)
+    assert str(error.value) == "gradient_predivide_factor not supported with op != Average"
+    with pytest.raises(NotImplementedError, match="leave process_set out"):
+        sgd(model, process_set=hvd.ProcessSet([0]))
+
+
+def test_bad_groups_are_refused(model):
+    weight = model[0].weight
+    kinds = "groups should be a non-negative integer or a list of list of torch.Tensor."
+    for groups, text in (
+        (-1, kinds),
+        ("ab", kinds),
+        ([weight], kinds),
+        ([["a"]], "groups must consist of torch.Tensor."),
+        ([[weight], [weight]], "A parameter can only appear once in groups."),
+    ):
+        with pytest.raises(ValueError) as error:
+            sgd(model, groups=groups)
+        assert str(error.value) == text
+
+
+def test_num_groups_is_an_old_spelling(model):
+    with pytest.warns(DeprecationWarning, match="replaced by `groups`"):
+        sgd(model, num_groups=2)
+
+
+def test_step_hooks_run_once(model):
+    calls = []
+    wrapped = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapped.register_step_post_hook(lambda *_: calls.append("after"))
+    optimizer = hvd.DistributedOptimizer(wrapped)
+    optimizer.load_state_dict(optimizer.state_dict())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert calls == ["after"]
+
+
+def test_a_scheduler_made_before_or_after_wrapping_moves_the_rate(model):
+    wrapped = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = torch.optim.lr_scheduler.StepLR(wrapped, step_size=1, gamma=0.5)
+    optimizer = hvd.DistributedOptimizer(wrapped)
+    after = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    model(torch.ones(1, 3)).sum().backward()
+    wrapped.step()
+    optimizer.step()
+    before.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    after.step()
+    assert optimizer.param_groups[0]["lr"] == 0.25
+
+
+def test_step_after_synchronize_warns_unless_told(model):
+    optimizer = sgd(model)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.synchronize()
+    with pytest.warns(UserWarning, match=r"optimizer\.step\(\) called without optimizer\.skip_sy"):
+        optimizer.step()
+    optimizer.synchronize()
+    with optimizer.skip_synchronize():
+        optimizer.step()
+
+
+def test_the_state_travels_with_the_optimizer(model):
+    wrapped = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    wrapped.step()
+    optimizer = hvd.DistributedOptimizer(wrapped)
+    assert len(optimizer.state_dict()["state"]) == 4
+    assert optimizer.step(lambda: model(torch.ones(1, 3)).sum()) is not None
+
+
+def test_lbfgs_state_cannot_be_broadcast(model):
+    with pytest.raises(ValueError) as error:
+        hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
+    assert str(error.value) == "cannot broadcast torch.optim.LBFGS state"
+
+
+def test_parameters_are_given_as_a_dictionary_or_a_list(model):
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    hvd.broadcast_parameters(list(model.named_parameters()), 0)
+    hvd.broadcast_parameters(list(model.parameters()), 0)
+    with pytest.raises(ValueError, match="invalid params of type: <class 'generator'>"):
+        hvd.broadcast_parameters(model.parameters(), 0)
+    with pytest.raises(ValueError, match="send it with broadcast_object"):
+        hvd.broadcast_parameters({"extra": 3}, 0)
+
+
+def test_objects_come_back():
+    assert hvd.broadcast_object({"a": 1}) == {"a": 1}
+    assert hvd.allgather_object([1, "b"]) == [[1, "b"]]

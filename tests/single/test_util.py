@@ -1,0 +1,73 @@
+"""The small names that tests and programs import from `horovod.common`."""
+
+import os
+
+import pytest
+
+from horovod.common import exceptions, util
+
+
+def test_env_sets_variables_and_puts_them_back(monkeypatch):
+    monkeypatch.setenv("KEPT", "1")
+    monkeypatch.delenv("NEW", raising=False)
+    with util.env(KEPT="2", NEW="3", IGNORED=None):
+        assert (os.environ["KEPT"], os.environ["NEW"]) == ("2", "3")
+        assert "IGNORED" not in os.environ
+    assert os.environ["KEPT"] == "1"
+    assert "NEW" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("length", "parts", "lengths"),
+    [(7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (2, 3, [1, 1, 0]), (0, 2, [0, 0])],
+)
+def test_split_list_makes_pieces_of_nearly_equal_length(length, parts, lengths):
+    pieces = util.split_list(list(range(length)), parts)
+    assert [len(piece) for piece in pieces] == lengths
+    assert [value for piece in pieces for value in piece] == list(range(length))
+
+
+@pytest.mark.parametrize(
+    ("version", "target", "expected"),
+    [
+        ("2.1.0", "2.1.0", True),
+        ("2.10.0+cu132", "2.9.1", True),
+        ("2.0", "2.0.1", False),
+        ("1.13.1", "2.0.0", False),
+    ],
+)
+def test_versions_are_compared_by_number(version, target, expected):
+    assert util.is_version_greater_equal_than(version, target) is expected
+
+
+def test_a_target_version_has_three_parts():
+    with pytest.raises(ValueError, match=r"major\.minor\.patch"):
+        util.is_version_greater_equal_than("2.1.0", "2.1")
+
+
+def test_small_questions_have_answers():
+    assert [util.num_rank_is_power_2(number) for number in (0, 1, 3, 8)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert util.is_iterable([]) and not util.is_iterable(1)
+    assert util.gloo_built() and not util.mpi_built() and not util.nccl_built()
+    assert util.extension_available("torch") and not util.extension_available("mxnet")
+    assert util.get_ext_suffix().endswith(".so")
+    with pytest.raises(ImportError, match="not in this release yet"):
+        util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", "")
+
+
+def test_exceptions_carry_what_horovods_do():
+    assert exceptions.HostsUpdatedInterrupt(True).skip_sync is True
+    assert issubclass(exceptions.HostsUpdatedInterrupt, RuntimeError)
+    mismatch = exceptions.HorovodVersionMismatchError("torch", "2.1", "2.0")
+    assert isinstance(mismatch, ImportError)
+    assert (mismatch.name, mismatch.version, mismatch.installed_version) == (
+        "torch",
+        "2.1",
+        "2.0",
+    )
+    assert str(mismatch) == exceptions.get_version_mismatch_message("torch", "2.1", "2.0")

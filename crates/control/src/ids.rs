@@ -24,3 +24,12 @@ impl fmt::Display for Rank {
 /// One forming of the world; the next forming has the next number, and nothing outlives its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch(pub u64);
+
+/// Some of the ranks that do something among themselves; number 0 is all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SetId(pub u32);
+
+impl SetId {
+    /// All ranks of the world.
+    pub const WORLD: SetId = SetId(0);
+}

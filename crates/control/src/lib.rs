@@ -13,7 +13,7 @@ pub mod verdict;
 pub mod wire;
 
 pub use dtype::{DType, ReduceOp};
-pub use ids::{Epoch, Rank};
+pub use ids::{Epoch, Rank, SetId};
 
 /// Horovod's API level with Ronde's own version as the local part.
 pub const VERSION: &str = concat!("0.28.1+ronde.", env!("CARGO_PKG_VERSION"));

@@ -4,15 +4,22 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use ronde_control::negotiate::Kind;
 use ronde_control::settings::Transport;
-use ronde_control::{DType, Rank, ReduceOp};
+use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
-use ronde_core::engine::{Next, Outcome};
+use ronde_core::engine::{Made, Next, Outcome};
 use ronde_testkit::{Member, Tensor, World};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
 
 fn sum() -> Kind {
     Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
+}
+
+fn made(outcome: Outcome) -> Made {
+    match outcome {
+        Outcome::Made(mut made) if made.len() == 1 => made.remove(0),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Small whole numbers in any element type, so that every order of summation is exact.
@@ -133,7 +140,7 @@ fn a_gathering_takes_other_lengths_from_every_rank() {
                     // Twice, so that the second time it is known by number.
                     for _ in 0..2 {
                         let outcome = member.run("g", Kind::Allgather, &tensor, &tensor).unwrap();
-                        let Outcome::Gathered { buffer, rows } = outcome else { panic!() };
+                        let Made { buffer, rows } = made(outcome);
                         let right: Vec<u64> = (0..size).map(|rank| (base * rank) as u64).collect();
                         assert_eq!(rows, right);
                         let right: Vec<u8> = (0..size)
@@ -169,6 +176,158 @@ fn a_broadcast_reaches_everybody_from_any_root() {
                 }
             });
         }
+    }
+}
+
+#[test]
+fn a_reduction_is_scattered_by_rows_the_first_ranks_getting_one_more() {
+    for transport in TRANSPORTS {
+        for size in [1, 2, 3, 4] {
+            World::new(size).over(transport).run(|member| {
+                for rows in [0usize, 1, 2, 7, 1001, 50_000] {
+                    let me = member.rank();
+                    let values: Vec<f32> =
+                        (0..rows * 3).map(|i| (i % 100) as f32 + me as f32).collect();
+                    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+                    let tensor = Tensor::new(DType::F32, &[rows as u64, 3], &bytes);
+                    let (op, prescale, postscale) = (ReduceOp::Sum, 2.0, 0.5);
+                    let kind = Kind::Reducescatter { op, prescale, postscale };
+                    let name = format!("r{rows}");
+                    let Made { buffer, rows: got } =
+                        made(member.run(&name, kind, &tensor, &tensor).unwrap());
+                    let mine = |rank: usize| rows / size + usize::from(rank < rows % size);
+                    assert_eq!(got, [mine(me) as u64]);
+                    let start: usize = (0..me).map(mine).sum();
+                    let offset: f32 = (0..size).sum::<usize>() as f32;
+                    let right: Vec<u8> = (start * 3..(start + mine(me)) * 3)
+                        .map(|i| (i % 100) as f32 * size as f32 + offset)
+                        .flat_map(f32::to_ne_bytes)
+                        .collect();
+                    assert!(buffer.bytes() == right, "{name} on {size} over {transport:?}");
+                    assert_eq!(tensor.bytes(), bytes, "the input stays as it was");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn everybody_gets_the_part_that_everybody_has_for_it() {
+    for transport in TRANSPORTS {
+        for size in [1usize, 2, 3, 4] {
+            World::new(size).over(transport).run(|member| {
+                let me = member.rank();
+                for unit in [0usize, 1, 100, 40_000] {
+                    let splits: Vec<u64> = (0..size).map(|to| (unit * (me + to)) as u64).collect();
+                    let mut values: Vec<f32> = Vec::new();
+                    for (to, rows) in splits.iter().enumerate() {
+                        values.extend(vec![(10 * me + to) as f32; *rows as usize]);
+                    }
+                    // One row more than the splits cover, which is dropped.
+                    values.push(-1.0);
+                    let tensor = Tensor::floats(&values);
+                    let kind = Kind::Alltoall { splits };
+                    for _ in 0..2 {
+                        let name = format!("a{unit}");
+                        let outcome = member.run(&name, kind.clone(), &tensor, &tensor).unwrap();
+                        let Made { buffer, rows } = made(outcome);
+                        let from = |rank: usize| unit * (rank + me);
+                        let expected: Vec<u64> = (0..size).map(|r| from(r) as u64).collect();
+                        assert_eq!(rows, expected);
+                        let right: Vec<u8> = (0..size)
+                            .flat_map(|rank| vec![(10 * rank + me) as f32; from(rank)])
+                            .flat_map(f32::to_ne_bytes)
+                            .collect();
+                        assert!(buffer.bytes() == right, "{name} on {size} over {transport:?}");
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn whoever_has_joined_counts_as_zeros_until_all_have() {
+    for transport in TRANSPORTS {
+        for length in [1, 30_000] {
+            World::new(3).over(transport).run(|member| {
+                let me = member.rank();
+                for step in 0..3 * (me + 1) {
+                    let alive = (0..3).filter(|rank| step < 3 * (rank + 1)).count();
+                    let tensor = Tensor::floats(&vec![1.0; length]);
+                    member.run("x", sum(), &tensor, &tensor).unwrap();
+                    assert!(tensor.as_floats().iter().all(|v| *v == alive as f32), "step {step}");
+                }
+                assert_eq!(member.join().unwrap(), Rank(2));
+                let tensor = Tensor::floats(&[1.0]);
+                member.run("x", sum(), &tensor, &tensor).unwrap();
+                assert_eq!(tensor.as_floats(), [3.0]);
+            });
+        }
+    }
+}
+
+#[test]
+fn sets_of_ranks_work_at_the_same_time_and_may_overlap() {
+    for transport in TRANSPORTS {
+        World::new(4).over(transport).run(|member| {
+            let me = member.rank() as u32;
+            let sets = [&[1, 3][..], &[0, 2], &[1, 2, 3], &[2]];
+            let ids: Vec<SetId> = sets.iter().map(|set| member.add_set(set).unwrap()).collect();
+            assert_eq!(ids, [1, 2, 3, 4].map(SetId));
+            for length in [5, 100_000] {
+                for _ in 0..5 {
+                    for (set, id) in sets.iter().zip(&ids) {
+                        let tensor = Tensor::floats(&vec![me as f32; length]);
+                        let result = member.run_in(*id, "x", sum(), &tensor, &tensor);
+                        if set.contains(&me) {
+                            result.unwrap();
+                            let right: u32 = set.iter().sum();
+                            assert!(tensor.as_floats().iter().all(|v| *v == right as f32));
+                        } else {
+                            let text = result.unwrap_err().to_string();
+                            assert!(text.contains("is not a member"), "{text}");
+                        }
+                    }
+                    let tensor = Tensor::floats(&vec![1.0; length]);
+                    member.run("x", sum(), &tensor, &tensor).unwrap();
+                    assert!(tensor.as_floats().iter().all(|v| *v == 4.0));
+                }
+            }
+            member.remove_set(ids[2]).unwrap();
+            member.remove_set(ids[0]).unwrap();
+            assert_eq!(
+                member.add_set(&[0, 3]).unwrap(),
+                ids[2],
+                "freed numbers come back in order"
+            );
+            if [0, 3].contains(&me) {
+                let tensor = Tensor::floats(&[1.0; 70_000]);
+                let kind = Kind::Broadcast { root: Rank(3) };
+                member.run_in(ids[2], "y", kind, &tensor, &tensor).unwrap();
+                member.run_in(ids[2], "x", sum(), &tensor, &tensor).unwrap();
+                assert!(tensor.as_floats().iter().all(|v| *v == 2.0));
+            }
+            member.barrier("end").unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_rank_outside_a_busy_set_does_not_hold_it_up() {
+    for transport in TRANSPORTS {
+        World::new(3).over(transport).run(|member| {
+            let set = member.add_set(&[0, 1]).unwrap();
+            if member.rank() < 2 {
+                // More messages than the log holds, none of which is rank 2's business.
+                for i in 0..6000 {
+                    let tensor = Tensor::floats(&[1.0]);
+                    let name = format!("a tensor with a long name.noname.{i}");
+                    member.run_in(set, &name, sum(), &tensor, &tensor).unwrap();
+                }
+            }
+            member.barrier("end").unwrap();
+        });
     }
 }
 
@@ -248,6 +407,7 @@ fn a_group_is_one_submission_of_several_tensors() {
             let tensors = [Tensor::floats(&[1.0; 5]), Tensor::floats(&[2.0; 70_000])];
             let request = ronde_control::negotiate::Request {
                 name: "group".into(),
+                set: SetId::WORLD,
                 kind: sum(),
                 dtype: DType::F32,
                 shapes: tensors.iter().map(|tensor| tensor.shape().to_vec()).collect(),

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 use ronde_control::negotiate::Request;
 use ronde_core::buffer::Region;
-use ronde_core::engine::{Next, Outcome, Ticket};
+use ronde_core::engine::{Engine, Made, Next, Outcome, Ticket};
 
 use super::process::{SIGNAL_CHECK, engine};
-use super::{capsule, errors, list};
+use super::{capsule, errors};
 
 /// What `wait` gives for a handle.
 pub(crate) enum Answer {
@@ -20,14 +21,18 @@ pub(crate) enum Answer {
     /// The tensors of a group.
     Outputs(Vec<Py<PyAny>>),
     /// Memory of our own.
-    Gathered,
+    Made,
+    /// Memory of our own for each tensor of a group.
+    MadeGroup,
     /// Nothing.
     Nothing,
 }
 
 struct Flight {
+    /// The engine that it flies in, until that has ended and the ticket is done for certain.
+    engine: Option<Arc<Engine>>,
     ticket: Arc<Ticket>,
-    result: Answer,
+    answer: Answer,
     /// Inputs that must not be freed while the engine reads them.
     _keep: Vec<Py<PyAny>>,
 }
@@ -44,7 +49,7 @@ pub(crate) fn submit(
     request: Request,
     sources: Vec<Region>,
     targets: Vec<Region>,
-    result: Answer,
+    answer: Answer,
     keep: Vec<Py<PyAny>>,
     next: Next,
 ) -> PyResult<u64> {
@@ -52,12 +57,25 @@ pub(crate) fn submit(
     let ticket = engine
         .submit(request, sources, targets, next)
         .map_err(|error| Python::attach(|py| errors::raise(py, &error)))?;
+    Ok(keep_flight(Flight { engine: Some(engine), ticket, answer, _keep: keep }))
+}
+
+/// Submits a joining.
+pub(crate) fn submit_join(next: Next) -> PyResult<u64> {
+    let engine = engine()?;
+    let ticket =
+        engine.join_in(next).map_err(|error| Python::attach(|py| errors::raise(py, &error)))?;
+    let (answer, keep) = (Answer::Nothing, Vec::new());
+    Ok(keep_flight(Flight { engine: Some(engine), ticket, answer, _keep: keep }))
+}
+
+fn keep_flight(flight: Flight) -> u64 {
     let mut table = lock();
     let table = table.get_or_insert_default();
     let handle = table.next;
     table.next += 1;
-    table.flights.insert(handle, Flight { ticket, result, _keep: keep });
-    Ok(handle)
+    table.flights.insert(handle, flight);
+    handle
 }
 
 /// Whether `wait` would return at once.
@@ -79,9 +97,9 @@ pub(crate) fn wait(py: Python<'_>, handle: u64) -> PyResult<Option<Py<PyAny>>> {
     let Some(flight) = flight else { return Ok(None) };
     let outcome = loop {
         let deadline = Instant::now() + SIGNAL_CHECK;
-        if !flight.ticket.is_done() {
-            // A shutdown completes every ticket, so what is not done has an engine.
-            let engine = engine()?;
+        if let Some(engine) = &flight.engine
+            && !flight.ticket.is_done()
+        {
             py.detach(|| engine.wait(&flight.ticket, deadline));
         }
         if let Some(outcome) = flight.ticket.take() {
@@ -93,23 +111,53 @@ pub(crate) fn wait(py: Python<'_>, handle: u64) -> PyResult<Option<Py<PyAny>>> {
             return Err(interrupt);
         }
     };
-    match (outcome, flight.result) {
+    match (outcome, flight.answer) {
         (Err(error), _) => Err(errors::raise(py, &error)),
-        (Ok(Outcome::Gathered { buffer, rows }), _) => {
-            let capsule = capsule::export(py, buffer)?;
-            Ok(Some((capsule, rows).into_pyobject(py)?.into_any().unbind()))
+        (Ok(Outcome::Made(made)), answer) => {
+            let give = |Made { buffer, rows }| -> PyResult<Py<PyAny>> {
+                let capsule = capsule::export(py, buffer)?;
+                Ok((capsule, rows).into_pyobject(py)?.into_any().unbind())
+            };
+            let mut made = made.into_iter().map(give).collect::<PyResult<Vec<_>>>()?;
+            match answer {
+                Answer::MadeGroup => list(py, made).map(Some),
+                _ => Ok(made.pop()),
+            }
         }
+        (Ok(Outcome::Joined { last }), _) => number(py, last.0),
+        (Ok(Outcome::SetAdded { id }), _) => number(py, id.0),
         (Ok(Outcome::Done), Answer::Output(output)) => Ok(Some(output)),
         (Ok(Outcome::Done), Answer::Outputs(outputs)) => list(py, outputs).map(Some),
-        (Ok(Outcome::Done), Answer::Gathered | Answer::Nothing) => Ok(None),
+        (Ok(Outcome::Done), Answer::Made | Answer::MadeGroup | Answer::Nothing) => Ok(None),
+    }
+}
+
+fn list(py: Python<'_>, objects: Vec<Py<PyAny>>) -> PyResult<Py<PyAny>> {
+    Ok(PyList::new(py, objects)?.into_any().unbind())
+}
+
+fn number(py: Python<'_>, number: u32) -> PyResult<Option<Py<PyAny>>> {
+    Ok(Some(number.into_pyobject(py)?.into_any().unbind()))
+}
+
+/// After an engine's end every ticket of it is done, and nothing needs it any more.
+pub(crate) fn let_go_of(engine: &Arc<Engine>) {
+    if let Some(table) = lock().as_mut() {
+        for flight in table.flights.values_mut() {
+            flight.engine.take_if(|theirs| Arc::ptr_eq(theirs, engine));
+        }
     }
 }
 
 /// Handles of an earlier world mean nothing in this one; their numbers are not used again.
-pub(crate) fn forget_all() {
+pub(crate) fn forget_done() {
+    let mut forgotten = Vec::new();
     if let Some(table) = lock().as_mut() {
-        table.flights.clear();
+        let done = table.flights.extract_if(|_, flight| flight.ticket.is_done());
+        forgotten.extend(done);
     }
+    // Dropping them may run Python code, which must find the table unlocked.
+    drop(forgotten);
 }
 
 fn lock() -> MutexGuard<'static, Option<Table>> {

@@ -50,7 +50,7 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
         _ => interruptible(py, move || Engine::join(&settings, place))?,
     };
     let engine = engine.map_err(|error| failed(&error))?;
-    handles::forget_all();
+    handles::forget_done();
     let running = Running { engine: Arc::new(engine), pid: std::process::id() };
     let before = lock().replace(running);
     // What a forked child inherited is not its own to close.
@@ -64,14 +64,12 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 #[pyo3(signature = (error = None))]
 pub(crate) fn shutdown(py: Python<'_>, error: Option<String>) {
-    if engine().is_err() {
-        return;
-    }
-    // The lock is given back first: other threads may ask for the engine while it ends.
-    let running = lock().take();
-    if let Some(running) = running {
-        py.detach(|| running.engine.shutdown(error));
-    }
+    let Ok(engine) = engine() else { return };
+    // Until its end the engine stays where other threads find it: they may wait in it, and what
+    // they submit now it refuses.
+    py.detach(|| engine.shutdown(error));
+    lock().take_if(|running| Arc::ptr_eq(&running.engine, &engine));
+    handles::let_go_of(&engine);
 }
 
 /// Whether this process is part of a world.

@@ -11,6 +11,7 @@ use std::sync::{LazyLock, Mutex};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 use ronde_control::DType;
 use ronde_core::buffer::Region;
 
@@ -54,8 +55,10 @@ struct Exchange {
     tensor_from_python: Option<FromPython>,
 }
 
-/// What a framework's tensor type offers, by the type's address; types live as long as the process.
-static TYPES: LazyLock<Mutex<HashMap<usize, Option<FromPython>>>> = LazyLock::new(Mutex::default);
+/// What a framework's tensor type offers, by the type's address; the reference keeps the type, so that
+/// the address stays its own.
+type Known = HashMap<usize, (Option<FromPython>, Py<PyType>)>;
+static TYPES: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 const CPU: i32 = 1;
 
@@ -166,8 +169,8 @@ impl View {
 fn exchange(tensor: &Bound<'_, PyAny>) -> PyResult<Option<FromPython>> {
     let class = tensor.get_type();
     let address = class.as_ptr() as usize;
-    let mut types = TYPES.lock().expect("nothing panics while it holds this lock");
-    if let Some(known) = types.get(&address) {
+    let lock = || TYPES.lock().expect("nothing panics while it holds this lock");
+    if let Some((known, _)) = lock().get(&address) {
         return Ok(*known);
     }
     let found = match class.getattr("__dlpack_c_exchange_api__") {
@@ -185,7 +188,7 @@ fn exchange(tensor: &Bound<'_, PyAny>) -> PyResult<Option<FromPython>> {
         }
         Err(_) => None,
     };
-    types.insert(address, found);
+    lock().insert(address, (found, class.unbind()));
     Ok(found)
 }
 

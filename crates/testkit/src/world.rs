@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::settings::{Meeting, Place, Settings, Transport};
-use ronde_control::{DType, Rank, ReduceOp};
+use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::{Engine, Next, Outcome, Ticket};
 
@@ -90,7 +90,7 @@ impl Member {
     /// A request for one tensor.
     pub fn request(name: &str, kind: Kind, tensor: &Tensor) -> Request {
         let shapes = vec![tensor.shape().to_vec()];
-        Request { name: name.into(), kind, dtype: tensor.dtype(), shapes }
+        Request { name: name.into(), set: SetId::WORLD, kind, dtype: tensor.dtype(), shapes }
     }
 
     /// Submits a reduction of `tensor` into `target`, or in place.
@@ -114,18 +114,57 @@ impl Member {
         source: &Tensor,
         target: &Tensor,
     ) -> Result<Outcome, Error> {
-        let request = Member::request(name, kind, source);
+        self.run_in(SetId::WORLD, name, kind, source, target)
+    }
+
+    /// The same among the members of a set.
+    pub fn run_in(
+        &self,
+        set: SetId,
+        name: &str,
+        kind: Kind,
+        source: &Tensor,
+        target: &Tensor,
+    ) -> Result<Outcome, Error> {
+        let request = Request { set, ..Member::request(name, kind, source) };
         let (sources, targets) = (vec![source.region()], vec![target.region()]);
         let ticket = self.engine.submit(request, sources, targets, Next::Waits)?;
         self.wait(&ticket)
     }
 
+    /// Makes a set of ranks.
+    pub fn add_set(&self, ranks: &[u32]) -> Result<SetId, Error> {
+        let ranks = ranks.iter().map(|rank| Rank(*rank)).collect();
+        match self.command("add.noname.set", Kind::AddSet { ranks })? {
+            Outcome::SetAdded { id } => Ok(id),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Forgets a set of ranks.
+    pub fn remove_set(&self, set: SetId) -> Result<(), Error> {
+        self.command("remove.noname.set", Kind::RemoveSet { set }).map(|_| ())
+    }
+
+    /// Contributes nothing until everybody has joined; gives the last one to.
+    pub fn join(&self) -> Result<Rank, Error> {
+        let ticket = self.engine.join_in(Next::Waits)?;
+        match self.wait(&ticket)? {
+            Outcome::Joined { last } => Ok(last),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Waits until everybody is here.
     pub fn barrier(&self, name: &str) -> Result<(), Error> {
-        let request =
-            Request { name: name.into(), kind: Kind::Barrier, dtype: DType::U8, shapes: vec![] };
+        self.command(name, Kind::Barrier).map(|_| ())
+    }
+
+    fn command(&self, name: &str, kind: Kind) -> Result<Outcome, Error> {
+        let (name, set, dtype) = (name.into(), SetId::WORLD, DType::U8);
+        let request = Request { name, set, kind, dtype, shapes: vec![] };
         let ticket = self.engine.submit(request, vec![], vec![], Next::Waits)?;
-        self.wait(&ticket).map(|_| ())
+        self.wait(&ticket)
     }
 
     /// Waits for a ticket; a test that waits for ever has failed.

@@ -1,59 +1,40 @@
 //! The one who decides what is released when. It lives on rank 0 and sees every announcement.
 //!
-//! A tensor gathers announcements until every rank has sent one; then it is ready, or it fails if
-//! the ranks do not want the same. Ready tensors wait for [`Coordinator::release`], which the engine
-//! calls when its hands are free: so what becomes ready while a bucket is on the wire ends up in the
-//! next bucket, and fusion clocks itself.
+//! A tensor gathers announcements until every member of its set has sent one; then it is ready, or
+//! it fails if the ranks do not want the same. Ready tensors wait for [`Coordinator::release`], which
+//! the engine calls when its hands are free: so what becomes ready while a bucket is on the wire ends
+//! up in the next bucket, and fusion clocks itself.
 //!
-//! Numbers are given out on release and never used twice. When there are too many the one that was
-//! released longest ago is forgotten; an announcement under a forgotten number is ignored, because
-//! its sender will see the `Forget` and announce again in full.
+//! A rank that has joined is waited for no more; it takes part with zeros in what the others reduce.
+//! Sets are made and removed in the same order of messages as everything else.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+use super::gathering::Gathering;
+use super::numbers::Numbers;
+use super::sets::Sets;
 use super::{CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
 use crate::Rank;
 
 /// The state of the coordinator.
 pub struct Coordinator {
-    size: usize,
+    sets: Sets,
     threshold: u64,
-    capacity: usize,
     gathering: HashMap<String, Gathering>,
     ready: VecDeque<Ready>,
-    known: HashMap<TensorId, Known>,
-    numbers: HashMap<String, TensorId>,
-    /// Numbers by the time of their last release.
-    by_use: BTreeMap<u64, TensorId>,
-    uses: u64,
-    next: u32,
+    numbers: Numbers,
+    joined: Vec<Rank>,
     out: Vec<CoordinatorToMember>,
     left: Option<Rank>,
 }
 
-struct Gathering {
-    request: Request,
-    first: Rank,
-    since: Duration,
-    present: Vec<bool>,
-    missing: usize,
-    rows: Vec<u64>,
-    /// The number that all announcements so far have used.
-    known: Option<TensorId>,
-    mismatch: Option<String>,
-}
-
 struct Ready {
     request: Request,
-    rows: Vec<u64>,
+    shares: Vec<Vec<u64>>,
     known: Option<TensorId>,
-}
-
-struct Known {
-    request: Request,
-    rows: Vec<u64>,
-    used: u64,
+    /// Whether some member has joined instead of announcing it.
+    has_absent: bool,
 }
 
 /// A tensor that some ranks have announced and others have not.
@@ -72,16 +53,12 @@ impl Coordinator {
     /// `capacity` tensors.
     pub fn new(size: usize, threshold: u64, capacity: usize) -> Coordinator {
         Coordinator {
-            size,
+            sets: Sets::of(size),
             threshold,
-            capacity,
             gathering: HashMap::new(),
             ready: VecDeque::new(),
-            known: HashMap::new(),
-            numbers: HashMap::new(),
-            by_use: BTreeMap::new(),
-            uses: 0,
-            next: 0,
+            numbers: Numbers::new(capacity),
+            joined: Vec::new(),
             out: Vec::new(),
             left: None,
         }
@@ -90,11 +67,9 @@ impl Coordinator {
     /// Takes a message of a member.
     pub fn on(&mut self, from: Rank, message: MemberToCoordinator, now: Duration) {
         match message {
-            MemberToCoordinator::Announce(request) => {
-                let rows = request.rows();
-                self.announce(from, &request, rows, None, now);
-            }
+            MemberToCoordinator::Announce(request) => self.announce(from, &request, None, now),
             MemberToCoordinator::Known(id) => self.announce_known(from, id, now),
+            MemberToCoordinator::Join => self.join(from),
             MemberToCoordinator::Leave { reason } => self.leave(from, reason),
         }
     }
@@ -127,10 +102,14 @@ impl Coordinator {
         self.ready = rest;
         // A number that gives way to a new one is forgotten behind the release: in front of it, a
         // member would take it for a number that it must announce anew.
-        let place = self.out.len();
-        let items = bucket.into_iter().map(|ready| self.item(ready)).collect();
-        self.out.insert(place, CoordinatorToMember::Release(items));
-        self.trim();
+        let mut forgotten = Vec::new();
+        let items = bucket.into_iter().map(|ready| self.item(ready, &mut forgotten)).collect();
+        self.out.push(CoordinatorToMember::Release(items));
+        let is_awaited = |id: TensorId, name: &str| {
+            self.gathering.contains_key(name) || self.ready.iter().any(|r| r.known == Some(id))
+        };
+        forgotten.extend(self.numbers.trim(is_awaited));
+        self.out.extend(forgotten.into_iter().map(CoordinatorToMember::Forget));
     }
 
     /// What has waited since `before` or longer for somebody, oldest first.
@@ -138,7 +117,7 @@ impl Coordinator {
         let stall = |(name, gathering): (&String, &Gathering)| Stall {
             name: name.clone(),
             since: gathering.since,
-            missing: gathering.missing_ranks(),
+            missing: gathering.missing(&self.sets, &self.joined),
         };
         let late = self.gathering.iter().filter(|(_, gathering)| gathering.since <= before);
         let mut stalls: Vec<Stall> = late.map(stall).collect();
@@ -146,127 +125,118 @@ impl Coordinator {
         stalls
     }
 
-    /// Since when the oldest unfinished gathering waits.
-    pub fn oldest(&self) -> Option<Duration> {
-        self.gathering.values().map(|gathering| gathering.since).min()
-    }
-
     /// Ends the job because somebody is too late.
     pub fn give_up(&mut self, error: String) {
         self.out.push(CoordinatorToMember::Stalled { error });
     }
 
+    /// An announcement under a forgotten number is ignored: its sender will see the `Forget` and
+    /// announce again in full.
     fn announce_known(&mut self, from: Rank, id: TensorId, now: Duration) {
-        let Some(known) = self.known.get(&id) else { return };
-        let rows = known.rows.get(from.index()).copied();
-        if let Some(gathering) = self.gathering.get_mut(&known.request.name)
+        let Some((request, shares)) = self.numbers.meaning(id) else { return };
+        let Some(place) = self.sets.place(request.set, from) else { return };
+        let share = shares.get(place).cloned().unwrap_or_default();
+        if let Some(gathering) = self.gathering.get_mut(&request.name)
             && gathering.known == Some(id)
         {
-            gathering.add(from, rows);
-            if gathering.missing == 0 {
-                let name = known.request.name.clone();
-                self.complete(&name);
-            }
-            return;
+            gathering.add(place, share);
+            let name = request.name.clone();
+            return self.complete_if_all_here(&name);
         }
-        let mut request = known.request.clone();
-        if let (Some(rows), Some(shape)) = (rows, request.shapes.first_mut()) {
-            shape[0] = rows;
-        }
-        self.announce(from, &request, rows, Some(id), now);
+        let request = request.with_share(&share);
+        self.announce(from, &request, Some(id), now);
     }
 
-    fn announce(
-        &mut self,
-        from: Rank,
-        request: &Request,
-        rows: Option<u64>,
-        id: Option<TensorId>,
-        now: Duration,
-    ) {
+    fn announce(&mut self, from: Rank, request: &Request, id: Option<TensorId>, now: Duration) {
         let name = request.name.clone();
         if let Some(left) = self.left {
             let error = format!("{left} has left before `{name}` was submitted everywhere");
             self.out.push(CoordinatorToMember::Fail { name, error });
             return;
         }
-        let size = self.size;
+        let Some(place) = self.sets.place(request.set, from) else {
+            let error = format!(
+                "{name}: Process set provided does not exist, or has not been registered, or {from} \
+                 is not a member of it."
+            );
+            self.out.push(CoordinatorToMember::Fail { name, error });
+            return;
+        };
+        let members = self.sets.members(request.set).len();
         let gathering = self
             .gathering
             .entry(name.clone())
-            .or_insert_with(|| Gathering::new(request.clone(), from, size, id, now));
-        if gathering.present[from.index()] {
+            .or_insert_with(|| Gathering::new(request.clone(), from, members, id, now));
+        gathering.take(from, place, request, id);
+        self.complete_if_all_here(&name);
+    }
+
+    fn complete_if_all_here(&mut self, name: &str) {
+        let Some(gathering) = self.gathering.get(name) else { return };
+        if gathering.absent > self.joined.len() {
             return;
         }
-        if gathering.known != id {
-            gathering.known = None;
+        let absent = gathering.missing(&self.sets, &[]);
+        if !absent.iter().all(|rank| self.joined.contains(rank)) {
+            return;
         }
-        if gathering.mismatch.is_none() {
-            gathering.mismatch = request.mismatch(from, &gathering.request, gathering.first);
-        }
-        gathering.add(from, rows);
-        if gathering.missing == 0 {
-            self.complete(&name);
+        let gathering = self.gathering.remove(name).expect("it was just there");
+        match gathering.problem(&absent) {
+            Some(error) => self.out.push(CoordinatorToMember::Fail { name: name.into(), error }),
+            None => self.accept(gathering, !absent.is_empty()),
         }
     }
 
-    fn complete(&mut self, name: &str) {
-        let gathering = self.gathering.remove(name).expect("the caller has just seen it");
-        let impossible = || gathering.request.impossible().map(String::from);
-        if let Some(error) = gathering.mismatch.clone().or_else(impossible) {
-            self.out.push(CoordinatorToMember::Fail { name: name.into(), error });
-            return;
+    fn accept(&mut self, gathering: Gathering, has_absent: bool) {
+        let Gathering { request, shares, known, .. } = gathering;
+        match request.kind {
+            Kind::AddSet { ranks } => {
+                let (id, generation) = self.sets.add(ranks);
+                let name = request.name;
+                self.out.push(CoordinatorToMember::SetAdded { name, id, generation });
+            }
+            Kind::RemoveSet { set } => {
+                // What its members have agreed on comes before its end, what they have not never.
+                while self.ready.iter().any(|ready| ready.request.set == set) {
+                    self.release();
+                }
+                self.gathering.retain(|_, gathering| gathering.request.set != set);
+                let forgotten = self.numbers.forget_set(set);
+                self.out.extend(forgotten.into_iter().map(CoordinatorToMember::Forget));
+                self.sets.remove(set);
+                let name = request.name;
+                self.out.push(CoordinatorToMember::SetRemoved { name, id: set });
+            }
+            _ => self.ready.push_back(Ready { request, shares, known, has_absent }),
         }
-        let Gathering { request, rows, known, .. } = gathering;
-        self.ready.push_back(Ready { request, rows, known });
     }
 
-    fn item(&mut self, ready: Ready) -> Item {
-        let Ready { request, rows, known } = ready;
-        if let Some(id) = known.filter(|id| self.known.contains_key(id)) {
-            self.touch(id);
+    fn item(&mut self, ready: Ready, forgotten: &mut Vec<TensorId>) -> Item {
+        let Ready { request, shares, known, has_absent } = ready;
+        if let Some(id) = known.filter(|id| self.numbers.use_again(*id)) {
             return Item::Known(id);
         }
         let name = request.name.clone();
-        if let Some(old) = self.numbers.get(&name).copied() {
-            self.forget(old);
+        forgotten.extend(self.numbers.forget_name(&name));
+        // Whoever never announced it must be told what it is.
+        let is_strange_to_some = has_absent || self.sets.is_partial(request.set);
+        let told = is_strange_to_some.then(|| request.clone());
+        let id = self.numbers.give(request, &shares);
+        Item::Named { name, id, shares, request: told }
+    }
+
+    fn join(&mut self, rank: Rank) {
+        if self.left.is_some() || self.joined.contains(&rank) {
+            return;
         }
-        let id = (self.capacity > 0 && !request.is_anonymous()).then(|| {
-            let id = TensorId(self.next);
-            self.next += 1;
-            self.numbers.insert(name.clone(), id);
-            self.known.insert(id, Known { request, rows: rows.clone(), used: 0 });
-            self.touch(id);
-            id
-        });
-        Item::Named { name, id, rows }
-    }
-
-    fn touch(&mut self, id: TensorId) {
-        let known = self.known.get_mut(&id).expect("only known numbers are used");
-        self.by_use.remove(&known.used);
-        self.uses += 1;
-        known.used = self.uses;
-        self.by_use.insert(self.uses, id);
-    }
-
-    /// Forgets the longest unused numbers beyond the capacity, but none that somebody waits for.
-    fn trim(&mut self) {
-        while self.known.len() > self.capacity {
-            let waiting = |id: &TensorId| {
-                self.gathering.contains_key(&self.known[id].request.name)
-                    || self.ready.iter().any(|ready| ready.known == Some(*id))
-            };
-            let Some(id) = self.by_use.values().copied().find(|id| !waiting(id)) else { return };
-            self.forget(id);
+        self.joined.push(rank);
+        if self.joined.len() == self.sets.world() {
+            self.joined.clear();
+            self.out.push(CoordinatorToMember::Joined { last: rank });
+            return;
         }
-    }
-
-    fn forget(&mut self, id: TensorId) {
-        let known = self.known.remove(&id).expect("only known numbers are forgotten");
-        self.by_use.remove(&known.used);
-        self.numbers.remove(&known.request.name);
-        self.out.push(CoordinatorToMember::Forget(id));
+        let names: Vec<String> = self.gathering.keys().cloned().collect();
+        names.iter().for_each(|name| self.complete_if_all_here(name));
     }
 
     fn leave(&mut self, rank: Rank, reason: Option<String>) {
@@ -280,37 +250,8 @@ impl Coordinator {
     }
 }
 
-impl Gathering {
-    fn new(
-        request: Request,
-        first: Rank,
-        size: usize,
-        known: Option<TensorId>,
-        since: Duration,
-    ) -> Gathering {
-        let rows = if request.rows().is_some() { vec![0; size] } else { Vec::new() };
-        let present = vec![false; size];
-        Gathering { request, first, since, present, missing: size, rows, known, mismatch: None }
-    }
-
-    fn add(&mut self, from: Rank, rows: Option<u64>) {
-        if std::mem::replace(&mut self.present[from.index()], true) {
-            return;
-        }
-        self.missing -= 1;
-        if let (Some(rows), Some(slot)) = (rows, self.rows.get_mut(from.index())) {
-            *slot = rows;
-        }
-    }
-
-    fn missing_ranks(&self) -> Vec<Rank> {
-        let absent = self.present.iter().enumerate().filter(|(_, present)| !**present);
-        absent.map(|(index, _)| Rank(index as u32)).collect()
-    }
-}
-
 /// Whether two tensors can travel in one bucket.
 fn fuses(a: &Request, b: &Request) -> bool {
     let fusible = matches!(a.kind, Kind::Allreduce { .. } | Kind::Broadcast { .. });
-    fusible && a.kind == b.kind && a.dtype == b.dtype
+    fusible && a.kind == b.kind && a.dtype == b.dtype && a.set == b.set
 }

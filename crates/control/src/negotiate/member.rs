@@ -3,15 +3,17 @@
 
 use std::collections::HashMap;
 
-use super::{CoordinatorToMember, Item, MemberToCoordinator, Request, TensorId};
-use crate::Rank;
+use super::{CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
+use crate::{Rank, SetId};
 
 /// The state of one member.
-#[derive(Default)]
 pub struct Member {
+    me: Rank,
     pending: HashMap<String, Pending>,
-    known: HashMap<TensorId, Work>,
+    known: HashMap<TensorId, Known>,
     numbers: HashMap<String, TensorId>,
+    sets: HashMap<SetId, Vec<Rank>>,
+    has_joined: bool,
 }
 
 struct Pending {
@@ -19,13 +21,21 @@ struct Pending {
     announced_as: Option<TensorId>,
 }
 
+/// What a number stands for; a rank that is no member of the set knows only that.
+struct Known {
+    work: Work,
+    is_mine: bool,
+}
+
 /// A released tensor: the rank's own request, and what the other ranks contribute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Work {
-    /// What this rank asked for.
+    /// What this rank asked for, or would have.
     pub request: Request,
-    /// What each rank contributes along the first dimension, where that may differ.
-    pub rows: Vec<u64>,
+    /// What each member contributes, where that may differ.
+    pub shares: Vec<Vec<u64>>,
+    /// Whether this rank has joined, and takes part with zeros.
+    pub is_absent: bool,
 }
 
 /// What a message from the coordinator means for this rank.
@@ -42,6 +52,29 @@ pub enum MemberEvent {
     },
     /// Tell the coordinator again, in full.
     Send(MemberToCoordinator),
+    /// Everybody has joined.
+    Joined {
+        /// The last one to.
+        last: Rank,
+    },
+    /// A set has been made.
+    SetAdded {
+        /// The name of the request.
+        name: String,
+        /// The set's number.
+        id: SetId,
+        /// Its members, in rising order.
+        ranks: Vec<Rank>,
+        /// How many sets were made before.
+        generation: u32,
+    },
+    /// A set is gone.
+    SetRemoved {
+        /// The name of the request.
+        name: String,
+        /// The set's number.
+        id: SetId,
+    },
     /// A member has left; nothing more will be released.
     Left {
         /// Who.
@@ -71,13 +104,25 @@ pub enum SubmitError {
 }
 
 impl Member {
+    /// The member that this rank is.
+    pub fn new(me: Rank) -> Member {
+        Member {
+            me,
+            pending: HashMap::new(),
+            known: HashMap::new(),
+            numbers: HashMap::new(),
+            sets: HashMap::new(),
+            has_joined: false,
+        }
+    }
+
     /// Takes a tensor in; the message goes to the coordinator.
     pub fn submit(&mut self, request: Request) -> Result<MemberToCoordinator, SubmitError> {
         if self.pending.contains_key(&request.name) {
             return Err(SubmitError::Duplicate(request.name));
         }
         let id = self.numbers.get(&request.name).copied();
-        let announced_as = id.filter(|id| self.known[id].request == request);
+        let announced_as = id.filter(|id| self.known[id].work.request == request);
         let message = match announced_as {
             Some(id) => MemberToCoordinator::Known(id),
             None => MemberToCoordinator::Announce(request.clone()),
@@ -86,14 +131,15 @@ impl Member {
         Ok(message)
     }
 
+    /// This rank contributes nothing from now on; the message goes to the coordinator.
+    pub fn join(&mut self) -> MemberToCoordinator {
+        self.has_joined = true;
+        MemberToCoordinator::Join
+    }
+
     /// The names of everything announced and not yet released, in no order.
     pub fn pending(&self) -> impl Iterator<Item = &str> {
         self.pending.keys().map(String::as_str)
-    }
-
-    /// Whether anything is announced and not yet released.
-    pub fn is_idle(&self) -> bool {
-        self.pending.is_empty()
     }
 
     /// Forgets everything that is announced; called when the world is over.
@@ -104,55 +150,94 @@ impl Member {
     /// Follows a message of the coordinator.
     pub fn on(&mut self, message: CoordinatorToMember) -> Option<MemberEvent> {
         match message {
-            CoordinatorToMember::Release(items) => Some(self.release(items)),
+            CoordinatorToMember::Release(items) => self.release(items),
             CoordinatorToMember::Fail { name, error } => {
                 self.pending.remove(&name).map(|_| MemberEvent::Fail { name, error })
             }
             CoordinatorToMember::Forget(id) => self.forget(id),
+            CoordinatorToMember::Joined { last } => {
+                self.has_joined = false;
+                Some(MemberEvent::Joined { last })
+            }
+            CoordinatorToMember::SetAdded { name, id, generation } => {
+                Some(self.add_set(name, id, generation))
+            }
+            CoordinatorToMember::SetRemoved { name, id } => {
+                self.sets.remove(&id);
+                self.pending.remove(&name);
+                Some(MemberEvent::SetRemoved { name, id })
+            }
             CoordinatorToMember::Left { rank, reason } => Some(MemberEvent::Left { rank, reason }),
             CoordinatorToMember::Stalled { error } => Some(MemberEvent::Stalled { error }),
         }
     }
 
-    fn release(&mut self, items: Vec<Item>) -> MemberEvent {
+    fn release(&mut self, items: Vec<Item>) -> Option<MemberEvent> {
         let mut bucket = Vec::with_capacity(items.len());
         for item in items {
             match self.item(item) {
-                Ok(work) => bucket.push(work),
-                Err(nonsense) => return MemberEvent::Nonsense(nonsense),
+                Ok(Some(work)) => bucket.push(work),
+                Ok(None) => {}
+                Err(nonsense) => return Some(MemberEvent::Nonsense(nonsense)),
             }
         }
-        MemberEvent::Run(bucket)
+        (!bucket.is_empty()).then_some(MemberEvent::Run(bucket))
     }
 
-    fn item(&mut self, item: Item) -> Result<Work, String> {
+    /// What an item means for this rank: nothing, if it is the business of others.
+    fn item(&mut self, item: Item) -> Result<Option<Work>, String> {
         match item {
             Item::Known(id) => {
-                let work =
+                let known =
                     self.known.get(&id).ok_or_else(|| format!("number {} is unknown", id.0))?;
-                let name = &work.request.name;
-                self.pending.remove(name).ok_or_else(|| format!("`{name}` was not announced"))?;
-                Ok(work.clone())
-            }
-            Item::Named { name, id, rows } => {
-                let pending = self
-                    .pending
-                    .remove(&name)
-                    .ok_or_else(|| format!("`{name}` was not announced"))?;
-                let work = Work { request: pending.request, rows };
-                if let Some(id) = id {
-                    self.numbers.insert(name, id);
-                    self.known.insert(id, work.clone());
+                let name = &known.work.request.name;
+                let is_absent = self.pending.remove(name).is_none();
+                if known.is_mine && is_absent && !self.has_joined {
+                    return Err(format!("`{name}` was not announced"));
                 }
-                Ok(work)
+                let work = Work { is_absent, ..known.work.clone() };
+                Ok(known.is_mine.then_some(work))
             }
+            Item::Named { name, id, shares, request } => {
+                let pending = self.pending.remove(&name).map(|pending| pending.request);
+                let is_absent = pending.is_none();
+                let Some(request) = pending.or(request) else {
+                    return Err(format!("`{name}` was not announced"));
+                };
+                let is_mine = self.is_mine(request.set);
+                if is_mine && is_absent && !self.has_joined {
+                    return Err(format!("`{name}` was not announced"));
+                }
+                let work = Work { request, shares, is_absent };
+                if let Some(id) = id {
+                    if is_mine {
+                        self.numbers.insert(name, id);
+                    }
+                    self.known.insert(id, Known { work: work.clone(), is_mine });
+                }
+                Ok(is_mine.then_some(work))
+            }
+        }
+    }
+
+    fn is_mine(&self, set: SetId) -> bool {
+        set == SetId::WORLD || self.sets.get(&set).is_some_and(|ranks| ranks.contains(&self.me))
+    }
+
+    fn add_set(&mut self, name: String, id: SetId, generation: u32) -> MemberEvent {
+        match self.pending.remove(&name).map(|pending| pending.request.kind) {
+            Some(Kind::AddSet { ranks }) => {
+                self.sets.insert(id, ranks.clone());
+                MemberEvent::SetAdded { name, id, ranks, generation }
+            }
+            _ => MemberEvent::Nonsense(format!("`{name}` asked for no set")),
         }
     }
 
     /// A number that this rank has used in an announcement may be forgotten before the coordinator
     /// has read it; the coordinator then ignores it, and the description must travel again.
     fn forget(&mut self, id: TensorId) -> Option<MemberEvent> {
-        let name = self.known.remove(&id)?.request.name;
+        let name = self.known.remove(&id)?.work.request.name;
         if self.numbers.get(&name) == Some(&id) {
             self.numbers.remove(&name);
         }

@@ -10,8 +10,11 @@
 //! carries them; there is no order between members.
 
 mod coordinator;
+mod gathering;
 mod member;
+mod numbers;
 mod request;
+mod sets;
 
 #[cfg(test)]
 mod simulation;
@@ -22,7 +25,7 @@ pub use request::{Kind, Request};
 
 use serde::{Deserialize, Serialize};
 
-use crate::Rank;
+use crate::{Rank, SetId};
 
 /// The number under which a tensor is known once its description has travelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -35,6 +38,8 @@ pub enum MemberToCoordinator {
     Announce(Request),
     /// A tensor is here, exactly as it was the last time.
     Known(TensorId),
+    /// The member contributes nothing from now on, until everybody has said so.
+    Join,
     /// The member takes part in nothing that is not yet released.
     Leave {
         /// The exception that ends its process, if one does.
@@ -56,6 +61,27 @@ pub enum CoordinatorToMember {
     },
     /// The number means nothing any more.
     Forget(TensorId),
+    /// Everybody has joined.
+    Joined {
+        /// The last one to.
+        last: Rank,
+    },
+    /// A set that everybody wanted has been made.
+    SetAdded {
+        /// The name of the request.
+        name: String,
+        /// The set's number.
+        id: SetId,
+        /// How many sets were made before, so that a number that is used again means another set.
+        generation: u32,
+    },
+    /// A set that nobody wants any more is gone.
+    SetRemoved {
+        /// The name of the request.
+        name: String,
+        /// The set's number.
+        id: SetId,
+    },
     /// A member has left: nothing will be released after this.
     Left {
         /// Who.
@@ -79,8 +105,10 @@ pub enum Item {
         name: String,
         /// Its number from now on.
         id: Option<TensorId>,
-        /// What each rank contributes along the first dimension, where that may differ.
-        rows: Vec<u64>,
+        /// What each member contributes, where that may differ: see `Request::share`.
+        shares: Vec<Vec<u64>>,
+        /// What it is, for those who have joined and never announced it.
+        request: Option<Request>,
     },
     /// A tensor that all members know by its number.
     Known(TensorId),

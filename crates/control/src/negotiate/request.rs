@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DType, Rank, ReduceOp};
+use crate::{DType, Rank, ReduceOp, SetId};
 
 /// The collective and its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,8 +23,32 @@ pub enum Kind {
         /// Whose.
         root: Rank,
     },
+    /// Give each rank its part of this rank's tensor.
+    Alltoall {
+        /// Rows for each member of the set, in its order.
+        splits: Vec<u64>,
+    },
+    /// Combine the tensors of all ranks, and give each rank its part of the result.
+    Reducescatter {
+        /// How two elements become one.
+        op: ReduceOp,
+        /// A factor before the reduction.
+        prescale: f64,
+        /// A factor behind it; an average has 1/size here.
+        postscale: f64,
+    },
     /// Wait for everybody.
     Barrier,
+    /// Make a set of these ranks.
+    AddSet {
+        /// Its members, in rising order.
+        ranks: Vec<Rank>,
+    },
+    /// Forget a set.
+    RemoveSet {
+        /// Which.
+        set: SetId,
+    },
 }
 
 impl Kind {
@@ -34,7 +58,11 @@ impl Kind {
             Kind::Allreduce { .. } => "ALLREDUCE",
             Kind::Allgather => "ALLGATHER",
             Kind::Broadcast { .. } => "BROADCAST",
+            Kind::Alltoall { .. } => "ALLTOALL",
+            Kind::Reducescatter { .. } => "REDUCESCATTER",
             Kind::Barrier => "BARRIER",
+            Kind::AddSet { .. } => "PROCESS_SET_ADD",
+            Kind::RemoveSet { .. } => "PROCESS_SET_REMOVE",
         }
     }
 }
@@ -44,6 +72,8 @@ impl Kind {
 pub struct Request {
     /// What the ranks match it by.
     pub name: String,
+    /// Whose business it is.
+    pub set: SetId,
     /// What to do.
     pub kind: Kind,
     /// The type of the elements, of all tensors of a group.
@@ -73,18 +103,46 @@ impl Request {
         self.name.contains(".noname.")
     }
 
-    /// The part of the shape in which ranks may differ: the first dimension of a gathering.
-    pub(super) fn rows(&self) -> Option<u64> {
-        match (&self.kind, self.shapes.as_slice()) {
-            (Kind::Allgather, [shape]) => shape.first().copied(),
-            _ => None,
+    /// That in which ranks may differ, and which all must know: the rows that this rank
+    /// contributes to a gathering, or that it has for each of the others.
+    pub(super) fn share(&self) -> Vec<u64> {
+        match &self.kind {
+            Kind::Allgather => {
+                self.shapes.iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()
+            }
+            Kind::Alltoall { splits } => splits.clone(),
+            _ => Vec::new(),
         }
     }
 
+    /// The same request with another rank's share.
+    pub(super) fn with_share(&self, share: &[u64]) -> Request {
+        let mut request = self.clone();
+        match &mut request.kind {
+            Kind::Allgather => {
+                for (shape, rows) in request.shapes.iter_mut().zip(share) {
+                    if let Some(first) = shape.first_mut() {
+                        *first = *rows;
+                    }
+                }
+            }
+            Kind::Alltoall { splits } => *splits = share.to_vec(),
+            _ => {}
+        }
+        request
+    }
+
     /// Why this request cannot run on any ranks, even if all of them want the same.
-    pub(super) fn impossible(&self) -> Option<&'static str> {
-        let scalar = self.kind == Kind::Allgather && self.shapes.iter().any(Vec::is_empty);
-        scalar.then_some(Request::SCALAR_GATHER)
+    pub fn impossible(&self) -> Option<&'static str> {
+        let scalar = self.shapes.iter().any(Vec::is_empty);
+        match &self.kind {
+            Kind::Allgather if scalar => Some(Request::SCALAR_GATHER),
+            Kind::Alltoall { .. } if scalar => Some("Alltoall does not support scalar inputs."),
+            Kind::Reducescatter { .. } if scalar => {
+                Some("Reducescatter does not support scalar inputs.")
+            }
+            _ => None,
+        }
     }
 
     /// Why this request of `rank` cannot run together with `other` of `other_rank`, if it cannot.
@@ -98,6 +156,12 @@ impl Request {
         if kind != was {
             return Some(format!(
                 "Mismatched operations: One rank did an {was}, but another rank did an {kind}."
+            ));
+        }
+        if self.set != other.set {
+            return Some(format!(
+                "Mismatched process sets: One rank used set {}, but another rank used set {}.",
+                other.set.0, self.set.0
             ));
         }
         if self.dtype != other.dtype {
@@ -114,6 +178,10 @@ impl Request {
             (
                 Kind::Allreduce { op, prescale, postscale },
                 Kind::Allreduce { op: op2, prescale: pre2, postscale: post2 },
+            )
+            | (
+                Kind::Reducescatter { op, prescale, postscale },
+                Kind::Reducescatter { op: op2, prescale: pre2, postscale: post2 },
             ) => {
                 if op != op2 {
                     return Some(format!(
@@ -139,6 +207,13 @@ impl Request {
                     )
                 })
             }
+            (Kind::AddSet { ranks }, Kind::AddSet { ranks: ranks2 }) => (ranks != ranks2).then(|| {
+                "Attempted to register process set with mismatching size/values on different ranks."
+                    .into()
+            }),
+            (Kind::RemoveSet { set }, Kind::RemoveSet { set: set2 }) => (set != set2).then(|| {
+                format!("Attempted to remove different process sets: {} and {}.", set2.0, set.0)
+            }),
             _ => None,
         }
     }
@@ -153,8 +228,9 @@ impl Request {
             ));
         }
         let mut pairs = self.shapes.iter().zip(&other.shapes);
-        if self.kind == Kind::Allgather {
-            return pairs.find_map(|(shape, was)| gather_difference(shape, was));
+        if matches!(self.kind, Kind::Allgather | Kind::Alltoall { .. }) {
+            let kind = self.kind.name();
+            return pairs.find_map(|(shape, was)| gather_difference(kind, shape, was));
         }
         let (shape, was) = pairs.find(|(shape, was)| shape != was)?;
         Some(format!(
@@ -165,10 +241,10 @@ impl Request {
     }
 }
 
-fn gather_difference(shape: &[u64], was: &[u64]) -> Option<String> {
+fn gather_difference(kind: &str, shape: &[u64], was: &[u64]) -> Option<String> {
     if shape.len() != was.len() {
         return Some(format!(
-            "Mismatched ALLGATHER tensor shapes: One rank sent a tensor of rank {}, but another \
+            "Mismatched {kind} tensor shapes: One rank sent a tensor of rank {}, but another \
              rank sent a tensor of rank {}.",
             was.len(),
             shape.len()
@@ -176,7 +252,7 @@ fn gather_difference(shape: &[u64], was: &[u64]) -> Option<String> {
     }
     let dimension = (1..shape.len()).find(|&d| shape[d] != was[d])?;
     Some(format!(
-        "Mismatched ALLGATHER tensor shapes: One rank sent a tensor with dimension {dimension} \
+        "Mismatched {kind} tensor shapes: One rank sent a tensor with dimension {dimension} \
          equal to {}, but another rank sent a tensor with dimension {dimension} equal to {}.",
         was[dimension], shape[dimension]
     ))
@@ -189,6 +265,7 @@ mod tests {
     fn reduce(shape: &[u64]) -> Request {
         Request {
             name: "x".into(),
+            set: SetId::WORLD,
             kind: Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 0.5 },
             dtype: DType::F32,
             shapes: vec![shape.to_vec()],

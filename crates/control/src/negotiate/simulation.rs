@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{DType, ReduceOp};
+use crate::{DType, ReduceOp, SetId};
 
 struct World {
     coordinator: Coordinator,
@@ -16,17 +16,21 @@ struct World {
     down: Vec<VecDeque<CoordinatorToMember>>,
     ran: Vec<Vec<Vec<String>>>,
     failed: Vec<Vec<(String, String)>>,
+    joined: Vec<Vec<Rank>>,
+    sets: Vec<Vec<SetId>>,
 }
 
 impl World {
     fn new(size: usize, threshold: u64, capacity: usize) -> World {
         World {
             coordinator: Coordinator::new(size, threshold, capacity),
-            members: (0..size).map(|_| Member::default()).collect(),
+            members: (0..size).map(|rank| Member::new(Rank(rank as u32))).collect(),
             up: vec![VecDeque::new(); size],
             down: vec![VecDeque::new(); size],
             ran: vec![Vec::new(); size],
             failed: vec![Vec::new(); size],
+            joined: vec![Vec::new(); size],
+            sets: vec![Vec::new(); size],
         }
     }
 
@@ -62,7 +66,14 @@ impl World {
             Some(MemberEvent::Fail { name, error }) => self.failed[rank].push((name, error)),
             Some(MemberEvent::Send(message)) => self.up[rank].push_back(message),
             Some(MemberEvent::Nonsense(text)) => panic!("rank {rank}: {text}"),
-            Some(MemberEvent::Left { .. } | MemberEvent::Stalled { .. }) | None => {}
+            Some(MemberEvent::Joined { last }) => self.joined[rank].push(last),
+            Some(MemberEvent::SetAdded { id, .. }) => self.sets[rank].push(id),
+            Some(
+                MemberEvent::SetRemoved { .. }
+                | MemberEvent::Left { .. }
+                | MemberEvent::Stalled { .. },
+            )
+            | None => {}
         }
     }
 
@@ -88,12 +99,12 @@ impl World {
 
 fn sum(name: &str, length: u64) -> Request {
     let kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
-    Request { name: name.into(), kind, dtype: DType::F32, shapes: vec![vec![length]] }
+    let (name, set, dtype) = (name.into(), SetId::WORLD, DType::F32);
+    Request { name, set, kind, dtype, shapes: vec![vec![length]] }
 }
 
 fn gather(name: &str, rows: u64) -> Request {
-    let shapes = vec![vec![rows, 2]];
-    Request { name: name.into(), kind: Kind::Allgather, dtype: DType::F32, shapes }
+    Request { kind: Kind::Allgather, shapes: vec![vec![rows, 2]], ..sum(name, 0) }
 }
 
 #[test]
@@ -144,7 +155,7 @@ fn a_gathering_tells_everybody_the_rows_of_everybody_even_by_number() {
         let events: Vec<_> =
             messages.iter().filter_map(|m| world.members[2].on(m.clone())).collect();
         let [MemberEvent::Run(bucket)] = events.as_slice() else { panic!("{events:?}") };
-        assert_eq!(bucket[0].rows, rows, "round {round}");
+        assert_eq!(bucket[0].shares.concat(), rows, "round {round}");
         (0..2).for_each(|rank| {
             while !world.down[rank].is_empty() {
                 world.deliver_down(rank);
@@ -175,6 +186,81 @@ fn nothing_is_released_after_somebody_has_left() {
     world.settle();
     assert!(world.ran.iter().all(Vec::is_empty));
     assert_eq!(world.failed[0][0].0, "b");
+}
+
+#[test]
+fn a_joined_rank_takes_part_with_zeros_until_all_have_joined() {
+    let mut world = World::new(3, 0, 16);
+    (0..3).for_each(|rank| world.submit(rank, sum("a", 4)));
+    world.settle();
+    let message = world.members[1].join();
+    world.up[1].push_back(message);
+    for name in ["a", "b", "c.noname.1"] {
+        world.submit(0, sum(name, 4));
+        world.submit(2, sum(name, 4));
+        world.settle();
+    }
+    assert_eq!(world.ran[1].len(), 4);
+    assert_eq!(world.ran[1], world.ran[0]);
+    world.submit(0, gather("g", 1));
+    world.submit(2, gather("g", 1));
+    world.settle();
+    assert!(world.failed[0][0].1.contains("Allgather is not supported with Join"));
+    for rank in [2, 0] {
+        let message = world.members[rank].join();
+        world.up[rank].push_back(message);
+        world.settle();
+    }
+    assert_eq!(world.joined, vec![vec![Rank(0)]; 3]);
+    (0..3).for_each(|rank| world.submit(rank, sum("a", 4)));
+    world.settle();
+    assert_eq!(world.ran[1].len(), 5);
+}
+
+#[test]
+fn what_waits_for_a_rank_that_joins_waits_no_more() {
+    let mut world = World::new(2, 0, 16);
+    world.submit(0, sum("a", 4));
+    world.settle();
+    let message = world.members[1].join();
+    world.up[1].push_back(message);
+    world.settle();
+    assert_eq!((world.ran[0].len(), world.ran[1].len()), (1, 1));
+}
+
+#[test]
+fn a_set_is_the_business_of_its_members_only() {
+    let mut world = World::new(4, 0, 16);
+    let add = |ranks: &[u32]| Request {
+        kind: Kind::AddSet { ranks: ranks.iter().map(|rank| Rank(*rank)).collect() },
+        shapes: vec![],
+        ..sum("add", 0)
+    };
+    for (ranks, id) in [(&[1, 3][..], SetId(1)), (&[0, 1], SetId(2))] {
+        (0..4).for_each(|rank| world.submit(rank, add(ranks)));
+        world.settle();
+        assert!(world.sets.iter().all(|sets| sets.last() == Some(&id)));
+    }
+    let of_set = |set, name: &str| Request { set: SetId(set), ..sum(name, 4) };
+    for _ in 0..2 {
+        [1, 3].iter().for_each(|rank| world.submit(*rank, of_set(1, "x@1")));
+        [0, 1].iter().for_each(|rank| world.submit(*rank, of_set(2, "x@2")));
+        world.settle();
+    }
+    assert_eq!(world.ran.iter().map(Vec::len).collect::<Vec<_>>(), [2, 4, 0, 2]);
+    let remove =
+        || Request { kind: Kind::RemoveSet { set: SetId(1) }, shapes: vec![], ..sum("rm", 0) };
+    (0..4).for_each(|rank| world.submit(rank, remove()));
+    world.settle();
+    world.submit(1, of_set(1, "x@1"));
+    world.settle();
+    assert!(world.failed[1][0].1.contains("does not exist"), "{:?}", world.failed[1]);
+    (0..4).for_each(|rank| world.submit(rank, add(&[0, 1, 2])));
+    world.settle();
+    assert_eq!(world.sets[3], [SetId(1), SetId(2), SetId(1)]);
+    [0, 1, 2].iter().for_each(|rank| world.submit(*rank, of_set(1, "x@1")));
+    world.settle();
+    assert_eq!(world.ran.iter().map(Vec::len).collect::<Vec<_>>(), [3, 5, 1, 2]);
 }
 
 #[test]

@@ -147,8 +147,15 @@ impl Segments {
 
     /// Copies the whole row over `target`, region by region where the two are cut alike.
     pub fn copy_to(&self, target: &Segments) {
-        for (at, part) in self.parts(0..self.length) {
-            target.scatter(at..at + part.length, part);
+        self.copy_range(0..self.length, target, 0);
+    }
+
+    /// Copies `range` of the row over `target` from `start` on.
+    pub fn copy_range(&self, range: Range<usize>, target: &Segments, start: usize) {
+        let base = range.start;
+        for (at, part) in self.parts(range) {
+            let place = start + at - base;
+            target.scatter(place..place + part.length, part);
         }
     }
 }
@@ -175,6 +182,14 @@ impl Buffer {
         let start = unsafe { alloc(layout) };
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
         Buffer { start, length }
+    }
+
+    /// Memory for `length` bytes, all zero.
+    pub fn zeros(length: usize) -> Buffer {
+        let buffer = Buffer::new(length);
+        // SAFETY: the memory is ours and that long.
+        unsafe { buffer.start.as_ptr().write_bytes(0, length) };
+        buffer
     }
 
     /// How many bytes it has.

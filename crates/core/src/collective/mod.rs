@@ -2,8 +2,10 @@
 
 mod allgather;
 mod allreduce;
+mod alltoall;
 mod barrier;
 mod broadcast;
+mod reducescatter;
 
 use std::ops::Range;
 
@@ -24,7 +26,7 @@ pub(crate) struct Operands {
 }
 
 pub(crate) fn allreduce(
-    group: &mut Group,
+    group: &mut Group<'_>,
     operands: &Operands,
     reduction: &Reduction,
 ) -> Result<(), Error> {
@@ -43,7 +45,7 @@ pub(crate) fn allreduce(
 
 /// Gathers `source` of every rank into `target`; `cuts` says which part of it is whose.
 pub(crate) fn allgather(
-    group: &mut Group,
+    group: &mut Group<'_>,
     operands: &Operands,
     cuts: &[Range<usize>],
 ) -> Result<(), Error> {
@@ -53,7 +55,11 @@ pub(crate) fn allgather(
     }
 }
 
-pub(crate) fn broadcast(group: &mut Group, operands: &Operands, root: usize) -> Result<(), Error> {
+pub(crate) fn broadcast(
+    group: &mut Group<'_>,
+    operands: &Operands,
+    root: usize,
+) -> Result<(), Error> {
     match group {
         Group::Shared(shared) => broadcast::pieces(shared, operands, root),
         Group::Linked(links) if operands.source.length() <= FEW_MESSAGES => {
@@ -63,7 +69,61 @@ pub(crate) fn broadcast(group: &mut Group, operands: &Operands, root: usize) -> 
     }
 }
 
-pub(crate) fn barrier(group: &mut Group) -> Result<(), Error> {
+/// Reduces everybody's `source` and gives each its part of it; `cuts` says which part is whose.
+pub(crate) fn reducescatter(
+    group: &mut Group<'_>,
+    operands: &Operands,
+    reduction: &Reduction,
+    cuts: &[Range<usize>],
+) -> Result<(), Error> {
+    match group {
+        Group::Shared(shared) => reducescatter::sliced(shared, operands, reduction, cuts),
+        Group::Linked(links) => reducescatter::ring(links, operands, reduction, cuts),
+    }
+}
+
+/// Gives everybody the part that everybody has for it.
+pub(crate) fn alltoall(
+    group: &mut Group<'_>,
+    operands: &Operands,
+    parts: &Parts,
+) -> Result<(), Error> {
+    match group {
+        Group::Shared(shared) => alltoall::pieces(shared, operands, parts),
+        Group::Linked(links) => alltoall::pairs(links, operands, parts),
+    }
+}
+
+/// How many bytes each rank has for each: `all[from][to]`.
+pub(crate) struct Parts {
+    pub(crate) all: Vec<Vec<usize>>,
+}
+
+impl Parts {
+    /// Where in its source a rank's part for each rank lies.
+    fn outgoing(&self, me: usize) -> Vec<Range<usize>> {
+        row(self.all[me].iter().copied())
+    }
+
+    /// Where in its target the part of each rank for this one goes.
+    fn incoming(&self, me: usize) -> Vec<Range<usize>> {
+        row(self.all.iter().map(|from| from[me]))
+    }
+}
+
+/// The places of parts of these lengths one behind the other.
+pub(crate) fn row(lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let mut end = 0;
+    lengths
+        .map(|length| {
+            let start = end;
+            end += length;
+            start..end
+        })
+        .collect()
+}
+
+pub(crate) fn barrier(group: &mut Group<'_>) -> Result<(), Error> {
     match group {
         Group::Shared(shared) => barrier::step(shared),
         Group::Linked(links) => barrier::dissemination(links),

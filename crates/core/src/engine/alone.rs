@@ -2,7 +2,7 @@
 
 use ronde_control::negotiate::{Kind, Request};
 
-use super::ticket::Outcome;
+use super::ticket::{Made, Outcome};
 use crate::buffer::{Buffer, Region};
 use crate::error::Error;
 use crate::reduce::{Reduction, fold_regions};
@@ -23,15 +23,35 @@ pub(super) fn run(
             sources.iter().zip(targets).for_each(|(source, target)| source.copy_to(*target));
         }
         Kind::Barrier => {}
-        Kind::Allgather => {
-            let [source] = sources else { return Ok(Outcome::Done) };
-            let Some(rows) = request.shapes[0].first() else {
-                return Err(Error::Mismatch(Request::SCALAR_GATHER.into()));
-            };
-            let buffer = Buffer::new(source.length());
-            source.copy_to(buffer.region());
-            return Ok(Outcome::Gathered { buffer, rows: vec![*rows] });
+        Kind::Allgather | Kind::Alltoall { .. } | Kind::Reducescatter { .. } => {
+            if let Some(error) = request.impossible() {
+                return Err(Error::Mismatch(error.into()));
+            }
+            let made = sources.iter().zip(&request.shapes);
+            return Ok(Outcome::Made(
+                made.map(|(source, shape)| make(request, *source, shape)).collect(),
+            ));
         }
+        Kind::AddSet { .. } | Kind::RemoveSet { .. } => {}
     }
     Ok(Outcome::Done)
+}
+
+fn make(request: &Request, source: Region, shape: &[u64]) -> Made {
+    let unit = shape[1..].iter().product::<u64>() as usize * request.dtype.size();
+    let rows = match &request.kind {
+        // What no split covers is dropped.
+        Kind::Alltoall { splits } => splits.iter().sum(),
+        _ => shape[0],
+    };
+    let buffer = Buffer::new(rows as usize * unit);
+    let source = source.part(0..buffer.length());
+    match request.kind {
+        Kind::Reducescatter { op, prescale, postscale } => {
+            let reduction = Reduction { dtype: request.dtype, op, prescale, postscale };
+            fold_regions(buffer.region(), &[source], &reduction);
+        }
+        _ => source.copy_to(buffer.region()),
+    }
+    Made { buffer, rows: vec![rows] }
 }

@@ -79,14 +79,22 @@ pub(super) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
 }
 
 fn watch(shared: &Shared) {
+    let mut overslept = false;
     while !shared.stop.load(Ordering::SeqCst) {
         // If the lock is taken, somebody drives and will leave in order.
         if let Ok(mut progress) = shared.progress.try_lock() {
             shared.vigil.get_up();
+            if overslept && progress.is_outstanding() && progress.has_input() {
+                shared.vigil.note_missed();
+            }
             drive(shared, &mut progress);
+            let is_over = progress.is_over();
             shared.step_back(progress);
+            if is_over {
+                return;
+            }
         }
-        shared.vigil.background_sleep(&shared.standby.background_interests());
+        overslept = shared.vigil.background_sleep(&shared.standby.background_interests());
     }
 }
 

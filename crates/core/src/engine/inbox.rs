@@ -12,6 +12,7 @@ use crate::error::Error;
 
 pub(super) enum Submission {
     Tensor { request: Request, sources: Vec<Region>, targets: Vec<Region>, ticket: Arc<Ticket> },
+    Join { ticket: Arc<Ticket> },
     Leave { reason: Option<String>, ticket: Arc<Ticket> },
 }
 

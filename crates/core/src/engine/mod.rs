@@ -10,6 +10,8 @@ mod inbox;
 mod join;
 mod plane;
 mod progress;
+mod run;
+mod sets;
 mod stall;
 mod ticket;
 
@@ -18,21 +20,24 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ronde_control::Rank;
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::settings::{Place, Settings};
 use ronde_control::wire::RankToDriver;
+use ronde_control::{Rank, SetId};
 
 use self::background::Standby;
 use self::inbox::{Inbox, Submission};
 use self::progress::Progress;
-pub use self::ticket::{Outcome, Ticket};
+use self::sets::Sets;
+pub use self::ticket::{Made, Outcome, Ticket};
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::transport::vigil::Vigil;
 
 /// How long an orderly end may take before it becomes a hard one.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// Characters of an exception's text that the others are told.
+const LONGEST_REASON: usize = 4000;
 
 /// This process's part in the world.
 pub struct Engine {
@@ -49,6 +54,7 @@ struct World {
 struct Shared {
     progress: Mutex<Progress>,
     inbox: Arc<Inbox>,
+    sets: Arc<Sets>,
     vigil: Arc<Vigil>,
     standby: Standby,
     stop: AtomicBool,
@@ -71,10 +77,13 @@ impl Engine {
         let Some(meeting) = place.meeting.clone() else {
             return Ok(Engine { place, world: None });
         };
-        let (progress, vigil, inbox, standby) = join::join(settings, &place, &meeting)?;
+        let (inbox, sets) = (Arc::new(Inbox::default()), Arc::new(Sets::of(place.size)));
+        let mail = (inbox.clone(), sets.clone());
+        let (progress, vigil, standby) = join::join(settings, &place, &meeting, mail)?;
         let shared = Arc::new(Shared {
             progress: Mutex::new(progress),
             inbox,
+            sets,
             vigil,
             standby,
             stop: AtomicBool::new(false),
@@ -95,31 +104,99 @@ impl Engine {
     /// Hands tensors over: the regions belong to the engine until the ticket is done.
     pub fn submit(
         &self,
-        request: Request,
+        mut request: Request,
         sources: Vec<Region>,
         targets: Vec<Region>,
         next: Next,
     ) -> Result<Arc<Ticket>, Error> {
-        if let Kind::Broadcast { root: Rank(root) } = request.kind
-            && root >= self.place.size
-        {
-            return Err(Error::Invalid(format!(
-                "broadcast received invalid root rank {root} for provided process set: the world \
-                 has ranks 0 to {}",
-                self.place.size - 1
-            )));
-        }
+        self.check(&request)?;
         let ticket = Arc::new(Ticket::default());
         let Some(World { shared, .. }) = &self.world else {
             ticket.complete(alone::run(&request, &sources, &targets));
             return Ok(ticket);
         };
+        if request.set != SetId::WORLD {
+            // Names are matched within a set: the same one may be in flight in another.
+            request.name = format!("{}@{}", request.name, request.set.0);
+        }
         let submission = Submission::Tensor { request, sources, targets, ticket: ticket.clone() };
-        shared.inbox.put(submission)?;
-        if next == Next::GoesOn {
-            shared.vigil.ring_own();
+        shared.put(submission, next)?;
+        Ok(ticket)
+    }
+
+    /// Contributes nothing from now on until everybody has joined.
+    pub fn join_in(&self, next: Next) -> Result<Arc<Ticket>, Error> {
+        let ticket = Arc::new(Ticket::default());
+        match &self.world {
+            Some(World { shared, .. }) => {
+                shared.put(Submission::Join { ticket: ticket.clone() }, next)?;
+            }
+            None => ticket.complete(Ok(Outcome::Joined { last: self.place.rank })),
         }
         Ok(ticket)
+    }
+
+    /// The members of a set of ranks, in rising order, if there is such a set.
+    pub fn members(&self, set: SetId) -> Option<Vec<Rank>> {
+        match &self.world {
+            Some(World { shared, .. }) => shared.sets.members(set),
+            None => (set == SetId::WORLD).then(|| vec![self.place.rank]),
+        }
+    }
+
+    /// Refuses what cannot be right whatever the other ranks want.
+    fn check(&self, request: &Request) -> Result<(), Error> {
+        let Request { name, set, kind, .. } = request;
+        let members = match &self.world {
+            Some(World { shared, .. }) => shared.sets.check(name, *set, self.place.rank)?,
+            None => Sets::of(1).check(name, *set, self.place.rank)?,
+        };
+        match kind {
+            Kind::Broadcast { root } if !members.contains(root) => Err(Error::Invalid(format!(
+                "broadcast received invalid root rank {} for provided process set: its members are \
+                 {:?}",
+                root.0,
+                members.iter().map(|rank| rank.0).collect::<Vec<_>>()
+            ))),
+            Kind::AddSet { ranks } => self.check_new_set(ranks),
+            Kind::RemoveSet { set } if self.members(*set).is_none() || *set == SetId::WORLD => {
+                Err(Error::Invalid(format!("process set {} cannot be removed", set.0)))
+            }
+            Kind::Alltoall { splits } if splits.len() != members.len() => Err(Error::Invalid(
+                "Number of entries in splits does not equal number of workers.".into(),
+            )),
+            Kind::Alltoall { splits } => {
+                let rows = request.shapes.first().and_then(|shape| shape.first()).copied();
+                match rows.is_some_and(|rows| splits.iter().sum::<u64>() > rows) {
+                    true => Err(Error::Invalid(
+                        "Sum of splits entries is greater than the first dimension of tensor."
+                            .into(),
+                    )),
+                    false => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_new_set(&self, ranks: &[Rank]) -> Result<(), Error> {
+        if let Some(rank) = ranks.iter().find(|rank| rank.0 >= self.place.size) {
+            let error = format!("Tried to register process set with invalid rank: {}", rank.0);
+            return Err(Error::Invalid(error));
+        }
+        if let Some(pair) = ranks.windows(2).find(|pair| pair[0] >= pair[1]) {
+            let error = format!("Tried to register process set with duplicate rank: {}", pair[1].0);
+            return Err(Error::Invalid(error));
+        }
+        let limit = crate::group::MOST_SETS;
+        match &self.world {
+            _ if ranks.is_empty() => Err(Error::Invalid("a process set needs a member".into())),
+            Some(World { shared, .. }) if shared.sets.count() >= limit => {
+                Err(Error::Invalid(format!("there can be {limit} process sets at a time")))
+            }
+            Some(_) => Ok(()),
+            None => Err(Error::Invalid("a world of one rank has no other process sets".into())),
+        }
     }
 
     /// Waits for a ticket, at most until the deadline; drives the engine meanwhile.
@@ -134,6 +211,12 @@ impl Engine {
         self.world.as_ref().and_then(|world| world.shared.vigil.fate.verdict())
     }
 
+    /// How often a thread of this rank slept while there was something to do: never, unless there
+    /// is a bug in the waking.
+    pub fn missed_wakeups(&self) -> u64 {
+        self.world.as_ref().map_or(0, |world| world.shared.vigil.missed())
+    }
+
     /// Ends this rank's part: what is still in flight fails, here and on the other ranks.
     pub fn shutdown(&self, error: Option<String>) {
         let Some(World { shared, background }) = &self.world else { return };
@@ -141,12 +224,13 @@ impl Engine {
             return;
         };
         let deadline = Instant::now() + FAREWELL;
+        let error = error.map(|text| text.chars().take(LONGEST_REASON).collect::<String>());
         let blames = self.verdict().and_then(|error| error.blames());
         let leaving = RankToDriver::Leaving { error: error.clone(), blames };
         shared.vigil.sentinel.tell_launcher(&leaving, deadline);
         let ticket = Arc::new(Ticket::default());
-        if shared.inbox.put(Submission::Leave { reason: error, ticket: ticket.clone() }).is_ok() {
-            shared.vigil.ring_own();
+        let leave = Submission::Leave { reason: error, ticket: ticket.clone() };
+        if shared.put(leave, Next::GoesOn).is_ok() {
             shared.wait(&ticket, deadline);
         }
         shared.vigil.fate.seal(Error::Shutdown);
@@ -165,11 +249,23 @@ impl Drop for Engine {
 }
 
 impl Shared {
+    fn put(&self, submission: Submission, next: Next) -> Result<(), Error> {
+        self.inbox.put(submission)?;
+        if next == Next::GoesOn {
+            self.vigil.ring_own();
+        }
+        Ok(())
+    }
+
     fn wait(&self, ticket: &Ticket, deadline: Instant) {
         while !ticket.is_done() {
             match self.progress.try_lock() {
                 Ok(progress) => self.drive(progress, ticket, deadline),
-                Err(TryLockError::WouldBlock) => self.sit_out(ticket, deadline),
+                Err(TryLockError::WouldBlock) => {
+                    // Whoever drives may sleep, and does not know of what was submitted lazily.
+                    self.vigil.ring_own();
+                    self.sit_out(ticket, deadline);
+                }
                 Err(TryLockError::Poisoned(_)) => panic!("the engine's driver has panicked"),
             }
             if Instant::now() >= deadline {
@@ -182,7 +278,12 @@ impl Shared {
         self.vigil.get_up();
         self.standby.disarm();
         let driven = self.vigil.until(&self.standby.interests(), Some(deadline), || {
-            progress.turn()?;
+            while progress.turn()? {
+                self.leave_bench();
+                if ticket.is_done() {
+                    break;
+                }
+            }
             Ok(ticket.is_done().then_some(()))
         });
         if let Err(error) = driven {
@@ -193,12 +294,15 @@ impl Shared {
 
     /// Gives the engine back to the background thread, which sleeps unless there is something left.
     fn step_back(&self, progress: MutexGuard<'_, Progress>) {
-        self.standby.arm();
+        if !progress.is_over() {
+            self.standby.arm();
+        }
         self.vigil.leave_to_background(progress.is_outstanding());
         if progress.has_input() {
             self.vigil.ring_own();
         }
         drop(progress);
+        self.vigil.ring_background_again();
         self.leave_bench();
     }
 

@@ -15,6 +15,9 @@ use serde::de::DeserializeOwned;
 use crate::transport::shm::{LogReader, LogWriter, Queue, Segment};
 use crate::transport::wire::Wire;
 
+/// Messages that go into one sealed frame.
+const BATCH: usize = 1000;
+
 /// The coordinator's end.
 pub(super) enum LeadPlane {
     Shared { queues: Vec<(Queue, Vec<u8>)>, log: LogWriter, backlog: VecDeque<Vec<u8>> },
@@ -50,7 +53,9 @@ impl LeadPlane {
             }
             LeadPlane::Linked { wires } => {
                 for (rank, wire) in wires {
-                    wire.send(&messages).map_err(|error| broken(*rank, &error))?;
+                    for batch in messages.chunks(BATCH) {
+                        wire.send(&batch).map_err(|error| broken(*rank, &error))?;
+                    }
                 }
             }
         }
@@ -107,7 +112,7 @@ impl LeadPlane {
     pub(super) fn has_input(&self) -> bool {
         match self {
             LeadPlane::Shared { queues, .. } => queues.iter().any(|(queue, _)| !queue.is_empty()),
-            LeadPlane::Linked { .. } => false,
+            LeadPlane::Linked { wires } => wires.iter().any(|(_, wire)| wire.has_frame()),
         }
     }
 
@@ -142,7 +147,9 @@ impl FollowPlane {
                 backlog.extend(fragments(&encode(&messages), Queue::limit()));
             }
             FollowPlane::Linked { wire } => {
-                wire.send(&messages).map_err(|error| broken(Rank(0), &error))?;
+                for batch in messages.chunks(BATCH) {
+                    wire.send(&batch).map_err(|error| broken(Rank(0), &error))?;
+                }
             }
         }
         self.flush().map(|_| ())
@@ -174,7 +181,7 @@ impl FollowPlane {
     pub(super) fn has_input(&self) -> bool {
         match self {
             FollowPlane::Shared { log, .. } => !log.is_empty(),
-            FollowPlane::Linked { .. } => false,
+            FollowPlane::Linked { wire } => wire.has_frame(),
         }
     }
 
@@ -235,13 +242,14 @@ fn assemble<M: DeserializeOwned>(
 #[cfg(test)]
 mod tests {
     use ronde_control::negotiate::{Kind, Request};
-    use ronde_control::{DType, ReduceOp};
+    use ronde_control::{DType, ReduceOp, SetId};
 
     use super::*;
 
     fn request(tensors: usize) -> Request {
         Request {
             name: "group".into(),
+            set: SetId::WORLD,
             kind: Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 },
             dtype: DType::F32,
             shapes: vec![vec![1000, 1000, 1000]; tensors],

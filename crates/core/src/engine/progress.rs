@@ -5,34 +5,35 @@
 //! been released into, and every such wait ends when the world does.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ronde_control::Rank;
 use ronde_control::negotiate::{
-    Coordinator, CoordinatorToMember, Kind, Member, MemberEvent, MemberToCoordinator, Request, Work,
+    Coordinator, CoordinatorToMember, Member, MemberEvent, MemberToCoordinator, Work,
 };
+use ronde_control::{Rank, SetId};
 
 use super::inbox::{Inbox, Submission};
 use super::plane::{Broken, FollowPlane, LeadPlane};
 use super::stall::StallWatch;
 use super::ticket::{Outcome, Ticket};
-use crate::buffer::{Buffer, Region, Segments};
-use crate::collective::{self, Operands};
+use super::{Sets, run};
+use crate::buffer::Region;
 use crate::error::Error;
-use crate::group::Group;
-use crate::reduce::Reduction;
+use crate::group::Groups;
+use crate::reduce::in_plain_environment;
 use crate::transport::vigil::Vigil;
 
 pub(super) struct Progress {
-    pub(super) group: Group,
+    pub(super) groups: Groups,
     pub(super) role: Role,
     pub(super) vigil: Arc<Vigil>,
     pub(super) inbox: Arc<Inbox>,
     member: Member,
     me: Rank,
     flights: HashMap<String, Flight>,
+    sets: Arc<Sets>,
+    joining: Option<Arc<Ticket>>,
     leaving: Option<Arc<Ticket>>,
     is_over: bool,
     start: Instant,
@@ -52,28 +53,30 @@ pub(super) enum Role {
     },
 }
 
-struct Flight {
-    ticket: Arc<Ticket>,
-    sources: Vec<Region>,
-    targets: Vec<Region>,
+pub(super) struct Flight {
+    pub(super) ticket: Arc<Ticket>,
+    pub(super) sources: Vec<Region>,
+    pub(super) targets: Vec<Region>,
 }
 
 impl Progress {
     pub(super) fn new(
         me: Rank,
-        group: Group,
+        groups: Groups,
         role: Role,
         vigil: Arc<Vigil>,
-        inbox: Arc<Inbox>,
+        (inbox, sets): (Arc<Inbox>, Arc<Sets>),
     ) -> Progress {
         Progress {
-            group,
+            groups,
             role,
             vigil,
             inbox,
-            member: Member::default(),
+            member: Member::new(me),
             me,
             flights: HashMap::new(),
+            sets,
+            joining: None,
             leaving: None,
             is_over: false,
             start: Instant::now(),
@@ -108,7 +111,13 @@ impl Progress {
             Role::Coordinator { plane, .. } => plane.has_backlog(),
             Role::Member { plane } => plane.has_backlog(),
         };
-        !self.is_over && (backlog || !self.flights.is_empty() || self.leaving.is_some())
+        let waits = self.joining.is_some() || self.leaving.is_some();
+        !self.is_over && (backlog || waits || !self.flights.is_empty())
+    }
+
+    /// Whether the world has ended for this rank.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
     }
 
     /// Ends everything with this error, for ever.
@@ -116,19 +125,27 @@ impl Progress {
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
-        if let Error::Lost { rank, .. } = error {
-            self.vigil.spread_death(*rank);
+        match error {
+            Error::Lost { rank, .. } => self.vigil.spread_death(*rank),
+            // The others learn of these by themselves, in order.
+            Error::Left { .. } | Error::Shutdown | Error::Stalled(_) | Error::LauncherGone(_) => {}
+            _ => self.vigil.spread_death(self.me),
         }
         self.member.abandon();
         for (name, flight) in self.flights.drain() {
             flight.ticket.complete(Err(during(error, &name)));
         }
         for submission in self.inbox.close(error.clone()) {
-            if let Submission::Tensor { request, ticket, .. } = submission {
-                ticket.complete(Err(during(error, &request.name)));
-            } else if let Submission::Leave { ticket, .. } = submission {
-                ticket.complete(Ok(Outcome::Done));
+            match submission {
+                Submission::Tensor { request, ticket, .. } => {
+                    ticket.complete(Err(during(error, &request.name)));
+                }
+                Submission::Join { ticket } => ticket.complete(Err(during(error, "join"))),
+                Submission::Leave { ticket, .. } => ticket.complete(Ok(Outcome::Done)),
             }
+        }
+        if let Some(ticket) = self.joining.take() {
+            ticket.complete(Err(during(error, "join")));
         }
         if let Some(ticket) = self.leaving.take() {
             ticket.complete(Ok(Outcome::Done));
@@ -144,10 +161,13 @@ impl Progress {
             return Ok(false);
         }
         let mut messages = Vec::new();
+        let mut urgent = false;
         for submission in self.inbox.take() {
             match submission {
                 Submission::Tensor { request, sources, targets, ticket } => {
                     let name = request.name.clone();
+                    // Rank 0 may be no member, and then it waits for nothing and sleeps.
+                    urgent |= request.set != SetId::WORLD;
                     match self.member.submit(request) {
                         Ok(message) => {
                             messages.push(message);
@@ -156,19 +176,25 @@ impl Progress {
                         Err(error) => ticket.complete(Err(Error::Invalid(error.to_string()))),
                     }
                 }
+                Submission::Join { ticket } => {
+                    messages.push(self.member.join());
+                    self.joining = Some(ticket);
+                    urgent = true;
+                }
                 Submission::Leave { reason, ticket } => {
+                    urgent = true;
                     messages.push(MemberToCoordinator::Leave { reason });
                     self.leaving = Some(ticket);
                 }
             }
         }
-        self.announce(messages)?;
+        self.announce(messages, urgent)?;
         Ok(true)
     }
 
-    fn announce(&mut self, messages: Vec<MemberToCoordinator>) -> Result<(), Error> {
+    /// Tells the coordinator; an urgent message wakes it even if it has nothing to do.
+    fn announce(&mut self, messages: Vec<MemberToCoordinator>, urgent: bool) -> Result<(), Error> {
         let now = self.start.elapsed();
-        let leaving = self.leaving.is_some();
         let sent = match &mut self.role {
             Role::Coordinator { coordinator, .. } => {
                 messages.into_iter().for_each(|message| coordinator.on(self.me, message, now));
@@ -177,7 +203,7 @@ impl Progress {
             Role::Member { plane } => plane.send(&messages).map(|()| plane.is_pressing()),
         };
         match sent {
-            Ok(pressing) if pressing || leaving => self.vigil.ring_rank(0),
+            Ok(pressing) if pressing || urgent => self.vigil.ring_rank(0),
             Ok(_) => self.vigil.ring_others(),
             Err(broken) => return self.broken(broken),
         }
@@ -218,7 +244,10 @@ impl Progress {
             result = result.and(plane.flush().map(|_| ()));
         }
         self.vigil.hurry(plane.has_backlog());
-        if busy {
+        if plane.has_backlog() {
+            // Somebody who sleeps because nothing is its business must read, to make room.
+            self.vigil.ring_everybody();
+        } else if busy {
             self.vigil.ring_others();
         }
         match result {
@@ -233,8 +262,8 @@ impl Progress {
             Role::Member { plane } => {
                 if plane.has_backlog() {
                     let _ = plane.flush();
-                    self.vigil.hurry(plane.has_backlog());
                 }
+                self.vigil.hurry(plane.has_backlog());
                 match plane.receive() {
                     Ok(messages) => messages.unwrap_or_default(),
                     Err(broken) => return self.broken(broken).map(|()| false),
@@ -260,7 +289,25 @@ impl Progress {
                 self.complete(&name, Err(Error::Mismatch(error)));
                 Ok(())
             }
-            MemberEvent::Send(message) => self.announce(vec![message]),
+            MemberEvent::Send(message) => self.announce(vec![message], true),
+            MemberEvent::Joined { last } => {
+                if let Some(ticket) = self.joining.take() {
+                    ticket.complete(Ok(Outcome::Joined { last }));
+                }
+                Ok(())
+            }
+            MemberEvent::SetAdded { name, id, ranks, generation } => {
+                self.groups.add(id, &ranks, generation);
+                self.sets.add(id, ranks);
+                self.complete(&name, Ok(Outcome::SetAdded { id }));
+                Ok(())
+            }
+            MemberEvent::SetRemoved { name, id } => {
+                self.groups.remove(id);
+                self.sets.remove(id);
+                self.complete(&name, Ok(Outcome::Done));
+                Ok(())
+            }
             MemberEvent::Left { rank, reason } => {
                 if rank == self.me {
                     self.vigil.fate.end_in_order();
@@ -281,26 +328,26 @@ impl Progress {
         }
     }
 
-    /// Runs a released bucket. All its tensors are of one kind; only those that fuse come together.
+    /// Runs a released bucket; only tensors that fuse come together.
     fn run(&mut self, bucket: &[Work]) -> Result<(), Error> {
-        let mut flights = Vec::with_capacity(bucket.len());
-        for work in bucket {
-            let flight = self.flights.remove(&work.request.name);
-            flights.push(flight.expect("what this rank announced is in flight"));
-        }
-        let outcome = run_bucket(&mut self.group, bucket, &flights);
+        let flight = |work: &Work| self.flights.remove(&work.request.name);
+        let flights: Vec<Option<Flight>> = bucket.iter().map(flight).collect();
+        let outcome = in_plain_environment(|| run::run(&mut self.groups, bucket, &flights));
         self.inbox.release_names(bucket.iter().map(|work| work.request.name.as_str()));
         match outcome {
-            Ok(mut gathered) => {
-                for flight in &flights {
-                    let outcome = gathered.take().unwrap_or(Outcome::Done);
-                    flight.ticket.complete(Ok(outcome));
+            Ok(outcome) => {
+                // What makes something comes alone.
+                let mut made = Some(outcome);
+                for flight in flights.iter().flatten() {
+                    flight.ticket.complete(Ok(made.take().unwrap_or(Outcome::Done)));
                 }
                 Ok(())
             }
             Err(error) => {
                 for (flight, work) in flights.iter().zip(bucket) {
-                    flight.ticket.complete(Err(during(&error, &work.request.name)));
+                    if let Some(flight) = flight {
+                        flight.ticket.complete(Err(during(&error, &work.request.name)));
+                    }
                 }
                 self.vigil.fate.seal(error.clone());
                 Err(error)
@@ -325,56 +372,6 @@ impl Progress {
         self.vigil.fate.suspect(broken.rank, broken.cause, Instant::now());
         self.vigil.check()
     }
-}
-
-/// Runs one bucket; gives the outcome if it is more than "done".
-fn run_bucket(
-    group: &mut Group,
-    bucket: &[Work],
-    flights: &[Flight],
-) -> Result<Option<Outcome>, Error> {
-    let Request { kind, dtype, .. } = &bucket[0].request;
-    tracing::trace!(kind = kind.name(), tensors = bucket.len(), "running a bucket");
-    let row = |regions: fn(&Flight) -> &[Region]| {
-        Segments::new(flights.iter().flat_map(regions).copied().collect())
-    };
-    let operands =
-        Operands { source: row(|flight| &flight.sources), target: row(|flight| &flight.targets) };
-    match kind {
-        Kind::Allreduce { op, prescale, postscale } => {
-            let reduction =
-                Reduction { dtype: *dtype, op: *op, prescale: *prescale, postscale: *postscale };
-            collective::allreduce(group, &operands, &reduction).map(|()| None)
-        }
-        Kind::Broadcast { root } => {
-            collective::broadcast(group, &operands, root.index()).map(|()| None)
-        }
-        Kind::Barrier => collective::barrier(group).map(|()| None),
-        Kind::Allgather => {
-            let (buffer, cuts) = gathering(&bucket[0]);
-            let target = Segments::new(vec![buffer.region()]);
-            let operands = Operands { source: operands.source, target };
-            collective::allgather(group, &operands, &cuts)?;
-            Ok(Some(Outcome::Gathered { buffer, rows: bucket[0].rows.clone() }))
-        }
-    }
-}
-
-/// The memory that a gathering ends in, and which part of it is whose.
-fn gathering(work: &Work) -> (Buffer, Vec<Range<usize>>) {
-    let shape = &work.request.shapes[0];
-    let row: u64 = shape[1..].iter().product::<u64>() * work.request.dtype.size() as u64;
-    let mut end = 0;
-    let cuts: Vec<Range<usize>> = work
-        .rows
-        .iter()
-        .map(|rows| {
-            let start = end;
-            end += (rows * row) as usize;
-            start..end
-        })
-        .collect();
-    (Buffer::new(end), cuts)
 }
 
 /// The error as the waiter for one tensor should read it.

@@ -76,7 +76,7 @@ impl StallWatch {
 #[cfg(test)]
 mod tests {
     use ronde_control::negotiate::{CoordinatorToMember, Kind, MemberToCoordinator, Request};
-    use ronde_control::{DType, Rank};
+    use ronde_control::{DType, Rank, SetId};
 
     use super::*;
 
@@ -97,6 +97,7 @@ mod tests {
         let mut coordinator = Coordinator::new(3, 0, 0);
         let request = Request {
             name: "allreduce.x".into(),
+            set: SetId::WORLD,
             kind: Kind::Barrier,
             dtype: DType::U8,
             shapes: vec![],

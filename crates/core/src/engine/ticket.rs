@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ronde_control::{Rank, SetId};
+
 use crate::buffer::Buffer;
 use crate::error::Error;
 
@@ -11,13 +13,27 @@ use crate::error::Error;
 pub enum Outcome {
     /// The result lies in the target.
     Done,
-    /// The result lies in memory of our own.
-    Gathered {
-        /// All ranks' rows, in rank order.
-        buffer: Buffer,
-        /// The rows of each rank.
-        rows: Vec<u64>,
+    /// The results lie in memory of our own, one for each tensor.
+    Made(Vec<Made>),
+    /// Everybody has joined.
+    Joined {
+        /// The last one to.
+        last: Rank,
     },
+    /// A set of ranks has been made.
+    SetAdded {
+        /// Its number.
+        id: SetId,
+    },
+}
+
+/// A result in memory of our own.
+#[derive(Debug)]
+pub struct Made {
+    /// The rows, one behind the other.
+    pub buffer: Buffer,
+    /// How many rows came from each member, or how many this rank got.
+    pub rows: Vec<u64>,
 }
 
 /// A submission that will complete.

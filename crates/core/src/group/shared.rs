@@ -1,56 +1,94 @@
-//! Ranks that share memory, and the steps they take in it.
+//! A set of ranks that share memory, and the steps they take in it.
 //!
-//! Every collective is a row of steps, the same row on every rank. A step uses one half of the
-//! staging memory, the next step the other half. Each rank has three counters that only it writes,
-//! each counting steps: what it has *published*, what it has *reduced*, and what it has *finished*
-//! reading. Two rules make the halves safe to use again:
+//! Every collective is a row of steps, the same row on every member. A step uses one half of each
+//! rank's staging memory, the next step of the same set the other half. Each member has three
+//! counters in the set's lane that only it writes, each counting steps: what it has *published*, what
+//! it has *reduced*, and what it has *finished* reading. Two rules make the memory safe to use again:
 //!
-//! - A rank enters step `s` (and may write its staging memory) only when every rank has finished
-//!   step `s - 2`, the last one that used the same half.
+//! - A rank writes a half of its staging memory only when all members of the set that used that half
+//!   last, be it this set or another, have finished the step in which they did.
 //! - A rank reads the memory of another only after that one's counter says that it may.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::Circle;
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::transport::shm::{Counter, Segment};
 use crate::transport::vigil::Vigil;
 
-pub(crate) struct Shared {
+/// The shared memory of a host as one of its ranks uses it.
+pub(crate) struct Stage {
     segment: Arc<Segment>,
     vigil: Arc<Vigil>,
-    me: usize,
+    /// The last use of each half of this rank's staging memory.
+    halves: [Option<Use>; 2],
+}
+
+struct Use {
+    ranks: Arc<[usize]>,
+    lane: usize,
     step: u64,
 }
 
-impl Shared {
-    pub(crate) fn new(segment: Arc<Segment>, vigil: Arc<Vigil>, me: usize) -> Shared {
-        Shared { segment, vigil, me, step: 0 }
+impl Stage {
+    pub(crate) fn new(segment: Arc<Segment>, vigil: Arc<Vigil>) -> Stage {
+        Stage { segment, vigil, halves: [None, None] }
+    }
+
+    fn await_count(
+        &self,
+        (lane, rank): (usize, usize),
+        counter: Counter,
+        needed: u64,
+    ) -> Result<(), Error> {
+        let word = self.segment.counter(lane, rank, counter);
+        let reached = || Ok((word.load(Ordering::Acquire) >= needed).then_some(()));
+        self.vigil.until(&[], None, reached).map(|_| ())
+    }
+}
+
+pub(crate) struct Shared<'a> {
+    stage: &'a mut Stage,
+    circle: &'a mut Circle,
+}
+
+impl<'a> Shared<'a> {
+    pub(super) fn new(stage: &'a mut Stage, circle: &'a mut Circle) -> Shared<'a> {
+        Shared { stage, circle }
     }
 
     pub(crate) fn me(&self) -> usize {
-        self.me
+        self.circle.me
     }
 
     pub(crate) fn ranks(&self) -> usize {
-        self.segment.ranks()
+        self.circle.ranks.len()
     }
 
     /// The bytes that a step can carry per rank.
     pub(crate) fn piece(&self) -> usize {
-        self.segment.piece()
+        self.stage.segment.piece()
     }
 
-    /// Enters the next step: waits until this half of the staging memory is free again.
-    pub(crate) fn enter(&self) -> Result<(), Error> {
-        let needed = self.step.saturating_sub(1);
-        (0..self.ranks()).try_for_each(|rank| self.await_count(rank, Counter::Finished, needed))
+    /// Enters a step in which this rank writes its staging memory: waits until that is free again.
+    pub(crate) fn enter(&mut self) -> Result<(), Error> {
+        let Circle { ranks, lane, step, .. } = &*self.circle;
+        let this = Use { ranks: ranks.clone(), lane: *lane, step: *step };
+        let half = (step % 2) as usize;
+        if let Some(last) = self.stage.halves[half].take() {
+            for rank in last.ranks.iter() {
+                self.stage.await_count((last.lane, *rank), Counter::Finished, last.step + 1)?;
+            }
+        }
+        self.stage.halves[half] = Some(this);
+        Ok(())
     }
 
-    /// The staging memory of a rank in this step.
-    pub(crate) fn staging(&self, rank: usize) -> Region {
-        self.segment.staging(rank, (self.step % 2) as usize)
+    /// The staging memory of a member in this step.
+    pub(crate) fn staging(&self, place: usize) -> Region {
+        self.stage.segment.staging(self.circle.ranks[place], (self.circle.step % 2) as usize)
     }
 
     pub(crate) fn publish(&self) {
@@ -64,25 +102,23 @@ impl Shared {
     /// Leaves the step: this rank reads nothing of the others any more.
     pub(crate) fn finish(&mut self) {
         self.count(Counter::Finished);
-        self.step += 1;
+        self.circle.step += 1;
     }
 
-    pub(crate) fn await_published(&self, rank: usize) -> Result<(), Error> {
-        self.await_count(rank, Counter::Published, self.step + 1)
+    pub(crate) fn await_published(&self, place: usize) -> Result<(), Error> {
+        let at = (self.circle.lane, self.circle.ranks[place]);
+        self.stage.await_count(at, Counter::Published, self.circle.step + 1)
     }
 
-    pub(crate) fn await_reduced(&self, rank: usize) -> Result<(), Error> {
-        self.await_count(rank, Counter::Reduced, self.step + 1)
+    pub(crate) fn await_reduced(&self, place: usize) -> Result<(), Error> {
+        let at = (self.circle.lane, self.circle.ranks[place]);
+        self.stage.await_count(at, Counter::Reduced, self.circle.step + 1)
     }
 
     fn count(&self, counter: Counter) {
-        self.segment.counter(self.me, counter).store(self.step + 1, Ordering::Release);
-        self.vigil.ring_others();
-    }
-
-    fn await_count(&self, rank: usize, counter: Counter, needed: u64) -> Result<(), Error> {
-        let word = self.segment.counter(rank, counter);
-        let reached = || Ok((word.load(Ordering::Acquire) >= needed).then_some(()));
-        self.vigil.until(&[], None, reached).map(|_| ())
+        let Circle { ranks, me, lane, step, .. } = &*self.circle;
+        let word = self.stage.segment.counter(*lane, ranks[*me], counter);
+        word.store(step + 1, Ordering::Release);
+        self.stage.vigil.ring_others();
     }
 }

@@ -16,6 +16,7 @@
 #![expect(unsafe_code, reason = "sources lie in memory shared with other processes")]
 
 mod element;
+mod environment;
 #[cfg(target_arch = "x86_64")]
 mod f16c;
 mod half;
@@ -32,6 +33,7 @@ use ronde_control::{DType, ReduceOp};
 
 use self::kernel::Task;
 use self::variant::Variant;
+pub(crate) use environment::in_plain_environment;
 pub(crate) use regions::fold_regions;
 
 /// How several sources become one destination.

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -54,7 +54,8 @@ impl Door {
             }
             None => None,
         };
-        let (sender, arrivals) = sync_channel(CROWD);
+        // Only holders of the key get in here, so the world's size bounds it.
+        let (sender, arrivals) = channel();
         let (arrived, stop) = (Arc::new(Bell::new()?), Arc::new(Bell::new()?));
         let hall = Hall { tcp, unix: listener, key, sender, arrived: arrived.clone() };
         let stopped = stop.clone();
@@ -101,7 +102,7 @@ struct Hall {
     tcp: TcpListener,
     unix: Option<UnixListener>,
     key: JobKey,
-    sender: SyncSender<Arrival>,
+    sender: Sender<Arrival>,
     arrived: Arc<Bell>,
 }
 
@@ -116,11 +117,15 @@ impl Hall {
                     fds.push((self.tcp.as_fd(), PollFlags::IN));
                     fds.extend(self.unix.iter().map(|unix| (unix.as_fd(), PollFlags::IN)));
                 }
-                if sleep(&fds, Duration::from_secs(1))[0] {
+                // In a crowd nothing tells when somebody has gone, so look again soon.
+                let pause = if fds.len() > 1 { 1000 } else { 5 };
+                if sleep(&fds, Duration::from_millis(pause))[0] {
                     stopping.store(true, Ordering::Relaxed);
                     return;
                 }
-                while let Some(socket) = self.next() {
+                while crowd.load(Ordering::Relaxed) < CROWD
+                    && let Some(socket) = self.next()
+                {
                     crowd.fetch_add(1, Ordering::Relaxed);
                     let (crowd, stopping) = (&crowd, &stopping);
                     scope.spawn(move || {
@@ -151,7 +156,7 @@ impl Hall {
         let deadline = deadline.min(Instant::now() + Duration::from_secs(2));
         match Wire::accept(socket, &self.key, deadline) {
             Ok(arrival) => {
-                if self.sender.try_send(arrival).is_ok() {
+                if self.sender.send(arrival).is_ok() {
                     self.arrived.ring();
                 }
             }

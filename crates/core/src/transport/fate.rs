@@ -54,9 +54,9 @@ impl Fate {
 
     /// A rank is known to be dead.
     pub(crate) fn lose(&self, rank: Rank, cause: String) {
-        let Peer { host, local_rank, .. } = self.peers[rank.index()].clone();
+        let (host, slot) = self.whereabouts(rank);
         if !self.lock().ended_in_order {
-            self.seal(Error::Lost { rank, host, slot: local_rank, cause });
+            self.seal(Error::Lost { rank, host, slot, cause });
         }
     }
 
@@ -69,13 +69,13 @@ impl Fate {
 
     /// A rank has left in order.
     pub(crate) fn part(&self, rank: Rank, reason: Option<String>) {
-        let Peer { host, local_rank, .. } = self.peers[rank.index()].clone();
+        let (host, slot) = self.whereabouts(rank);
         let reason = match reason {
             Some(error) => format!("it failed with {error}"),
             None => "it has called shutdown or reached its end".into(),
         };
         self.end_in_order();
-        self.seal(Error::Left { rank, host, slot: local_rank, reason });
+        self.seal(Error::Left { rank, host, slot, reason });
     }
 
     /// From here on broken connections mean nothing.
@@ -102,6 +102,13 @@ impl Fate {
         }
         self.lose(rank, cause);
         None
+    }
+
+    fn whereabouts(&self, rank: Rank) -> (String, u32) {
+        match self.peers.get(rank.index()) {
+            Some(peer) => (peer.host.clone(), peer.local_rank),
+            None => ("nowhere".into(), 0),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {

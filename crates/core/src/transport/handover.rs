@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::net::{
@@ -28,6 +28,10 @@ pub(crate) fn give(socket: &Socket, fds: &[BorrowedFd<'_>], deadline: Instant) -
                 Ok(_) => break,
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
                     await_socket(socket, PollFlags::OUT, deadline)?;
+                }
+                // Others have not yet taken what is on its way to them.
+                Err(rustix::io::Errno::TOOMANYREFS) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -72,7 +76,6 @@ pub(crate) fn take(socket: &Socket, count: usize, deadline: Instant) -> io::Resu
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
-    use std::time::Duration;
 
     use super::super::bell::Bell;
     use super::*;

@@ -1,7 +1,7 @@
 //! Links to other ranks over TCP: opened when first used, one per pair, both directions kept full.
 //!
-//! The higher rank of a pair dials, the lower one takes the connection at its door. Once the
-//! handshake is through, tensors travel as they are, without frames: both ends know from the
+//! The higher rank of a pair dials, the lower one takes the connection at its door and says so with
+//! one byte. After that, tensors travel as they are, without frames: both ends know from the
 //! algorithm how many bytes come next.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -23,6 +23,11 @@ use crate::error::Error;
 
 /// How long a peer that takes part may need to open its side.
 const OPENING: Duration = Duration::from_secs(30);
+/// How long one attempt to dial may take.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// Bytes that one system call moves: few enough that what it brings is still in the cache when it is
+/// reduced, and that the other direction does not wait long.
+pub(crate) const BURST: usize = 256 << 10;
 /// Pieces of a row that one system call takes.
 const VECTOR: usize = 16;
 
@@ -54,12 +59,8 @@ impl Links {
         Links { me, epoch, key, peers, door, vigil, open }
     }
 
-    pub(crate) fn me(&self) -> usize {
+    fn me(&self) -> usize {
         self.me.index()
-    }
-
-    pub(crate) fn size(&self) -> usize {
-        self.peers.len()
     }
 
     /// Sends to one rank while receiving from another (or the same), and tells `arrived` how many
@@ -160,39 +161,60 @@ impl Links {
         Ok(())
     }
 
+    /// Dials until the other side says that it has taken the link in, with an eye to the fate.
     fn dial(&self, peer: usize, deadline: Instant) -> Result<Socket, Error> {
         let greeting = Greeting::Link { epoch: self.epoch, rank: self.me };
         let Peer { host, addresses, .. } = &self.peers[peer];
-        let wire = dial(addresses, &self.key, &greeting, deadline);
-        wire.and_then(Wire::into_socket).map_err(|error| {
-            let what =
-                format!("rank {peer} ({host}) could not be reached at {addresses:?}: {error}");
-            match self.vigil.check() {
-                Err(known) => known,
-                Ok(()) => Error::Setup(what),
+        loop {
+            self.vigil.check()?;
+            let attempt = deadline.min(Instant::now() + ATTEMPT);
+            let opened = dial(addresses, &self.key, &greeting, attempt).and_then(Wire::into_socket);
+            let error = match opened {
+                Ok(socket) => match self.await_welcome(&socket, deadline)? {
+                    true => return Ok(socket),
+                    false => "it did not take the link in".into(),
+                },
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() >= deadline {
+                let text =
+                    format!("rank {peer} ({host}) could not be reached at {addresses:?}: {error}");
+                return Err(Error::Setup(text));
             }
-        })
+        }
+    }
+
+    fn await_welcome(&self, socket: &Socket, deadline: Instant) -> Result<bool, Error> {
+        let interests = [(socket.as_fd(), PollFlags::IN)];
+        let welcomed =
+            self.vigil.until(&interests, Some(deadline), || match socket.read(&mut [0]) {
+                Ok(Some(_)) => Ok(Some(true)),
+                Ok(None) => Ok(None),
+                Err(_) => Ok(Some(false)),
+            })?;
+        Ok(welcomed.unwrap_or(false))
     }
 
     fn let_in(&mut self, peer: usize, deadline: Instant) -> Result<(), Error> {
         let interests = [(self.door.bell().as_fd(), PollFlags::IN)];
         let arrival = self.vigil.until(&interests, Some(deadline), || Ok(self.door.arrival()))?;
-        match arrival {
-            Some((wire, Greeting::Link { epoch, rank })) if epoch == self.epoch => {
-                if let (Some(slot), Ok(socket)) =
-                    (self.open.get_mut(rank.index()), wire.into_socket())
-                {
-                    *slot = Some(socket);
-                }
-                Ok(())
-            }
-            Some(_) => Ok(()),
-            None => Err(Error::Setup(format!(
+        let Some((wire, greeting)) = arrival else {
+            return Err(Error::Setup(format!(
                 "rank {peer} ({}) did not open its link within {} s",
                 self.peers[peer].host,
                 OPENING.as_secs()
-            ))),
+            )));
+        };
+        if let Greeting::Link { epoch, rank } = greeting
+            && epoch == self.epoch
+            && rank > self.me
+            && let Some(slot @ None) = self.open.get_mut(rank.index())
+            && let Ok(socket) = wire.into_socket()
+            && let Ok(Some(1)) = socket.write_vectored(&[IoSlice::new(&[1])])
+        {
+            *slot = Some(socket);
         }
+        Ok(())
     }
 }
 
@@ -247,9 +269,15 @@ impl<'a> Cursor<'a> {
     fn fill<T>(&self, slices: &mut [T], make: impl Fn(Region) -> T) -> usize {
         let rest = &self.regions()[self.region..];
         let count = rest.len().min(slices.len());
+        let mut room = BURST;
         for (index, region) in rest[..count].iter().enumerate() {
             let start = if index == 0 { self.offset } else { 0 };
-            slices[index] = make(region.part(start..region.length()));
+            let length = (region.length() - start).min(room);
+            slices[index] = make(region.part(start..start + length));
+            room -= length;
+            if room == 0 {
+                return index + 1;
+            }
         }
         count
     }

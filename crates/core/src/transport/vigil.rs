@@ -18,7 +18,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -60,6 +60,7 @@ pub(crate) struct Vigil {
     depth: AtomicU32,
     spins: u32,
     hurry: AtomicBool,
+    missed: AtomicU64,
 }
 
 /// What the ranks of one host share.
@@ -86,6 +87,7 @@ impl Vigil {
             depth: AtomicU32::new(IDLE),
             spins,
             hurry: AtomicBool::new(false),
+            missed: AtomicU64::new(0),
         }
     }
 
@@ -121,7 +123,16 @@ impl Vigil {
             self.check()?;
             self.lie_down(DRIVER);
             match look() {
-                Ok(None) => self.sleep_on(&self.bells.driver, interests, limit.min(NAP)),
+                // Somebody has rung, or a wait inside the look has got up: then it counts as awake.
+                Ok(None) if self.depth().load(Ordering::SeqCst) != DRIVER => {}
+                Ok(None) => {
+                    let overslept = self.sleep_on(&self.bells.driver, interests, limit.min(NAP));
+                    self.get_up();
+                    if overslept && let Some(seen) = look()? {
+                        self.note_missed();
+                        return Ok(Some(seen));
+                    }
+                }
                 seen => {
                     self.get_up();
                     return seen;
@@ -132,9 +143,10 @@ impl Vigil {
         }
     }
 
-    /// The background thread sleeps until it is rung, or one of its interests has something.
-    pub(crate) fn background_sleep(&self, interests: &[Interest<'_>]) {
-        self.sleep_on(&self.bells.background, interests, NAP);
+    /// The background thread sleeps until it is rung, or one of its interests has something; gives
+    /// whether neither happened for a whole nap.
+    pub(crate) fn background_sleep(&self, interests: &[Interest<'_>]) -> bool {
+        self.sleep_on(&self.bells.background, interests, NAP)
     }
 
     /// The end of the world, if it has come; also when another rank of this host has found it.
@@ -143,7 +155,7 @@ impl Vigil {
             let dead = house.segment.dead().load(Ordering::Relaxed);
             if dead > 0 {
                 let rank = ronde_control::Rank(dead - 1);
-                self.fate.suspect(rank, "another rank has found it dead", Instant::now());
+                self.fate.suspect(rank, "a rank of its host has found it dead", Instant::now());
             }
         }
         self.fate.settle(Instant::now());
@@ -158,6 +170,14 @@ impl Vigil {
     /// Nobody drives any more; the caller must look once more after this.
     pub(crate) fn leave_to_background(&self, outstanding: bool) {
         self.lie_down(if outstanding { BACKGROUND } else { IDLE });
+    }
+
+    /// After a driver has given the engine back: if somebody rang while it still had it, the
+    /// background thread has found it taken and gone to sleep again.
+    pub(crate) fn ring_background_again(&self) {
+        if self.depth().load(Ordering::SeqCst) == AWAKE {
+            self.bells.background.ring();
+        }
     }
 
     /// Wakes whoever of this rank sleeps, because there is something new to do.
@@ -185,6 +205,15 @@ impl Vigil {
         }
     }
 
+    /// Wakes all other ranks of this host, even those that have nothing outstanding.
+    pub(crate) fn ring_everybody(&self) {
+        let Some(house) = &self.house else { return };
+        fence(Ordering::SeqCst);
+        for rank in (0..house.bells.len()).filter(|rank| *rank != house.me) {
+            house.ring(rank, true);
+        }
+    }
+
     /// Wakes one rank of this host even if it has nothing outstanding.
     pub(crate) fn ring_rank(&self, rank: usize) {
         fence(Ordering::SeqCst);
@@ -207,6 +236,16 @@ impl Vigil {
         self.hurry.store(yes, Ordering::Relaxed);
     }
 
+    /// How often there was something to do that nobody had rung for: each is a bug.
+    pub(crate) fn missed(&self) -> u64 {
+        self.missed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_missed(&self) {
+        self.missed.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!("there was something to do, and nobody had rung");
+    }
+
     fn depth(&self) -> &AtomicU32 {
         match &self.house {
             Some(house) => house.segment.depth(house.me),
@@ -215,18 +254,20 @@ impl Vigil {
     }
 
     fn lie_down(&self, depth: u32) {
+        // Counted before it is visible and uncounted after: the count is never too low.
+        let sleepers = self.house.as_ref().map(|house| house.segment.sleepers());
+        if let Some(sleepers) = sleepers.filter(|_| counts(depth)) {
+            sleepers.fetch_add(1, Ordering::SeqCst);
+        }
         let before = self.depth().swap(depth, Ordering::SeqCst);
-        if let Some(house) = &self.house {
-            match (counts(before), counts(depth)) {
-                (false, true) => house.segment.sleepers().fetch_add(1, Ordering::SeqCst),
-                (true, false) => house.segment.sleepers().fetch_sub(1, Ordering::SeqCst),
-                _ => 0,
-            };
+        if let Some(sleepers) = sleepers.filter(|_| counts(before)) {
+            sleepers.fetch_sub(1, Ordering::SeqCst);
         }
         fence(Ordering::SeqCst);
     }
 
-    fn sleep_on(&self, bell: &Bell, interests: &[Interest<'_>], limit: Duration) {
+    /// Gives whether a whole nap has passed and nothing has woken it.
+    fn sleep_on(&self, bell: &Bell, interests: &[Interest<'_>], limit: Duration) -> bool {
         let mut fds = vec![(bell.as_fd(), PollFlags::IN)];
         let watched = self.sentinel.interests(&mut fds);
         fds.extend_from_slice(interests);
@@ -247,6 +288,7 @@ impl Vigil {
                 self.ring_all_own();
             }
         }
+        limit == NAP && !hurry && !awake.contains(&true)
     }
 }
 

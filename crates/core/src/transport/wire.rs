@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use ronde_control::wire::frame::{Opener, Sealer, frame_length};
+use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer, frame_length};
 use ronde_control::wire::handshake::{Initiator, envelope_length, respond};
 use ronde_control::wire::{Greeting, JobKey, decode, encode};
 use rustix::event::PollFlags;
@@ -69,7 +69,14 @@ impl Wire {
 
     /// Sends a message, or as much of it as fits now; the rest goes with [`Wire::flush`].
     pub(crate) fn send<M: Serialize>(&mut self, message: &M) -> io::Result<()> {
-        let frame = self.sealer.seal(&encode(message));
+        let plain = encode(message);
+        if plain.len() > MAX_FRAME {
+            return Err(io::Error::other(format!(
+                "a message of {} bytes is too long",
+                plain.len()
+            )));
+        }
+        let frame = self.sealer.seal(&plain);
         self.output.extend_from_slice(&frame);
         self.flush().map(|_| ())
     }
@@ -113,6 +120,13 @@ impl Wire {
             }
             await_socket(&self.socket, PollFlags::IN, deadline)?;
         }
+    }
+
+    /// Whether a whole message has been read from the socket and not yet taken.
+    pub(crate) fn has_frame(&self) -> bool {
+        let header = self.input.first_chunk::<4>();
+        let length = header.and_then(|header| frame_length(*header).ok());
+        length.is_some_and(|length| self.input.len() >= 4 + length)
     }
 
     pub(crate) fn wants_to_write(&self) -> bool {

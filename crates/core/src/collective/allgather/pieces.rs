@@ -10,7 +10,7 @@ use crate::group::Shared;
 /// the others to their places; a rank whose tensor is shorter publishes nothing in the last steps.
 /// Its own tensor a rank copies straight to its place.
 pub(in super::super) fn pieces(
-    shared: &mut Shared,
+    shared: &mut Shared<'_>,
     operands: &Operands,
     cuts: &[Range<usize>],
 ) -> Result<(), Error> {
@@ -21,8 +21,8 @@ pub(in super::super) fn pieces(
             let length = cuts[rank].len();
             (step * size).min(length)..((step + 1) * size).min(length)
         };
-        let staged = |rank: usize| shared.staging(rank).part(0..piece(rank).len());
         shared.enter()?;
+        let staged = |rank: usize| shared.staging(rank).part(0..piece(rank).len());
         operands.source.gather(piece(me), staged(me));
         shared.publish();
         for (rank, cut) in cuts.iter().enumerate() {

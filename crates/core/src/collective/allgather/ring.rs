@@ -5,12 +5,12 @@ use std::ops::Range;
 use super::super::Operands;
 use crate::buffer::Region;
 use crate::error::Error;
-use crate::group::{Flow, Links};
+use crate::group::{Flow, Linked};
 
 /// Once round the ring: in turn `t` a rank passes the tensor of rank `me - t` to its right and
 /// receives that of rank `me - t - 1` from its left, each straight into its place.
 pub(in super::super) fn ring(
-    links: &mut Links,
+    links: &mut Linked<'_>,
     operands: &Operands,
     cuts: &[Range<usize>],
 ) -> Result<(), Error> {

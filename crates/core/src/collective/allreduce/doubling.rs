@@ -4,7 +4,7 @@ use super::super::Operands;
 use super::prescaled;
 use crate::buffer::{Buffer, Region};
 use crate::error::Error;
-use crate::group::{Flow, Links};
+use crate::group::{Flow, Linked};
 use crate::reduce::{Reduction, fold_regions};
 
 /// In turn `t` each rank exchanges all it has with the rank whose number differs in bit `t`, and
@@ -12,7 +12,7 @@ use crate::reduce::{Reduction, fold_regions};
 /// `log2 n` turns everybody does. If `n` is no power of two, the ranks beyond the largest one hand
 /// their elements to a partner first and get the result from it last.
 pub(in super::super) fn doubling(
-    links: &mut Links,
+    links: &mut Linked<'_>,
     operands: &Operands,
     reduction: &Reduction,
 ) -> Result<(), Error> {
@@ -54,10 +54,10 @@ pub(in super::super) fn doubling(
     Ok(())
 }
 
-fn send(links: &mut Links, peer: usize, region: Region) -> Result<(), Error> {
+fn send(links: &mut Linked<'_>, peer: usize, region: Region) -> Result<(), Error> {
     links.exchange(Some(Flow { peer, regions: &[region] }), None, |_| ())
 }
 
-fn receive(links: &mut Links, peer: usize, region: Region) -> Result<(), Error> {
+fn receive(links: &mut Linked<'_>, peer: usize, region: Region) -> Result<(), Error> {
     links.exchange(None, Some(Flow { peer, regions: &[region] }), |_| ())
 }

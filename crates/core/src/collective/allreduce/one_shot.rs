@@ -10,7 +10,7 @@ use crate::reduce::{Reduction, fold_regions};
 /// all that the ranks wait for; that every rank does the whole arithmetic costs less than a second
 /// exchange would.
 pub(in super::super) fn one_shot(
-    shared: &mut Shared,
+    shared: &mut Shared<'_>,
     operands: &Operands,
     reduction: &Reduction,
 ) -> Result<(), Error> {

@@ -1,11 +1,15 @@
 //! Large buckets over sockets: round the ring twice.
 
-use super::super::{Operands, cut};
+use super::super::{Operands, cut, pieces};
 use super::prescaled;
 use crate::buffer::{Buffer, Region, Segments};
 use crate::error::Error;
-use crate::group::{Flow, Links};
+use crate::group::{BURST, Flow, Linked};
 use crate::reduce::{Reduction, fold_regions};
+
+/// Sums land here, again and again, and are added from here while they are still in the cache. Twice
+/// what one system call brings, so that it never overwrites what has not been added yet.
+const SCRATCH: usize = 2 * BURST;
 
 /// The bucket is cut into one chunk per rank; everybody always sends to the right and receives from
 /// the left.
@@ -19,7 +23,7 @@ use crate::reduce::{Reduction, fold_regions};
 /// What arrives is reduced while the rest is still on its way. Each rank sends and receives
 /// `2 (n - 1) / n` of the bucket, which is the least possible.
 pub(in super::super) fn ring(
-    links: &mut Links,
+    links: &mut Linked<'_>,
     operands: &Operands,
     reduction: &Reduction,
 ) -> Result<(), Error> {
@@ -32,24 +36,30 @@ pub(in super::super) fn ring(
     let regions = |row: &Segments, index: usize| -> Vec<Region> {
         row.parts(chunk(index)).map(|(_, part)| part).collect()
     };
-    let scratch = Buffer::new((0..size).map(|index| chunk(index).len()).max().unwrap_or(0));
+    let scratch = Buffer::new(SCRATCH);
 
     for turn in 0..size - 1 {
         let (out, into) = (me + size - turn, me + size - turn - 1);
         let outgoing = regions(if turn == 0 { &operands.source } else { &operands.target }, out);
-        let landing = scratch.region().part(0..chunk(into).len());
+        let landing: Vec<Region> = pieces(chunk(into).len(), SCRATCH)
+            .map(|piece| scratch.region().part(0..piece.len()))
+            .collect();
         // The factor behind the sum belongs to the last addition.
         let postscale = if turn + 2 == size { reduction.postscale } else { 1.0 };
         let step = Reduction { postscale, ..reduction };
         let mut folded = 0;
         links.exchange(
             Some(Flow { peer: right, regions: &outgoing }),
-            Some(Flow { peer: left, regions: &[landing] }),
+            Some(Flow { peer: left, regions: &landing }),
             |arrived| {
                 let whole = arrived / element * element;
-                let fresh = landing.part(folded..whole);
-                accumulate(&operands, chunk(into).start + folded, fresh, &step);
-                folded = whole;
+                while folded < whole {
+                    let at = folded % SCRATCH;
+                    let end = SCRATCH.min(at + whole - folded);
+                    let fresh = scratch.region().part(at..end);
+                    accumulate(&operands, chunk(into).start + folded, fresh, &step);
+                    folded += end - at;
+                }
             },
         )?;
     }

@@ -22,7 +22,7 @@ const BLOCK: usize = 16 << 10;
 /// Main memory sees the bucket once on its way in and once on its way out; everything between
 /// happens in the caches.
 pub(in super::super) fn sliced(
-    shared: &mut Shared,
+    shared: &mut Shared<'_>,
     operands: &Operands,
     reduction: &Reduction,
 ) -> Result<(), Error> {
@@ -32,10 +32,10 @@ pub(in super::super) fn sliced(
             let cut = cut(piece.len(), ranks, rank, reduction.dtype.size());
             piece.start + cut.start..piece.start + cut.end
         };
+        shared.enter()?;
         let staged = |rank: usize, range: &Range<usize>| {
             shared.staging(rank).part(range.start - piece.start..range.end - piece.start)
         };
-        shared.enter()?;
         let (before, after) = (piece.start..slice(me).start, slice(me).end..piece.end);
         for range in [before, after] {
             operands.source.gather(range.clone(), staged(me, &range));

@@ -2,10 +2,10 @@
 
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::group::{Flow, Links, Shared};
+use crate::group::{Flow, Linked, Shared};
 
 /// In shared memory: one step without data.
-pub(super) fn step(shared: &mut Shared) -> Result<(), Error> {
+pub(super) fn step(shared: &mut Shared<'_>) -> Result<(), Error> {
     shared.enter()?;
     shared.publish();
     (0..shared.ranks()).try_for_each(|rank| shared.await_published(rank))?;
@@ -15,7 +15,7 @@ pub(super) fn step(shared: &mut Shared) -> Result<(), Error> {
 
 /// Over sockets: in the turn of distance `d` every rank sends a byte `d` to the right and receives
 /// one from `d` to the left; after the last turn each has heard, through others, of all.
-pub(super) fn dissemination(links: &mut Links) -> Result<(), Error> {
+pub(super) fn dissemination(links: &mut Linked<'_>) -> Result<(), Error> {
     let (me, size) = (links.me(), links.size());
     let (out, into) = (Buffer::new(1), Buffer::new(1));
     out.region().write(&[1]);

@@ -3,7 +3,7 @@
 use super::super::{Operands, pieces};
 use crate::buffer::{Region, Segments};
 use crate::error::Error;
-use crate::group::{Flow, Links};
+use crate::group::{Flow, Linked};
 
 /// Small enough that a long chain fills quickly, large enough that a system call is worth it.
 const PIECE: usize = 256 << 10;
@@ -12,7 +12,7 @@ const PIECE: usize = 256 << 10;
 /// it while it sends piece `p - 1` to the one behind it; so the whole takes one tensor's time plus
 /// one piece's time per rank.
 pub(in super::super) fn chain(
-    links: &mut Links,
+    links: &mut Linked<'_>,
     operands: &Operands,
     root: usize,
 ) -> Result<(), Error> {

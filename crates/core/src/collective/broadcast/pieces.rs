@@ -7,7 +7,7 @@ use crate::group::Shared;
 /// One step per piece: the root publishes it, the others copy it out. The root is at most two pieces
 /// ahead of the slowest.
 pub(in super::super) fn pieces(
-    shared: &mut Shared,
+    shared: &mut Shared<'_>,
     operands: &Operands,
     root: usize,
 ) -> Result<(), Error> {

@@ -3,12 +3,12 @@
 use super::super::Operands;
 use crate::buffer::Region;
 use crate::error::Error;
-use crate::group::{Flow, Links};
+use crate::group::{Flow, Linked};
 
 /// A binomial tree over places counted from the root: in the turn of bit `b` every place below `b`,
 /// which has the tensor by then, sends it to the place `b` further on.
 pub(in super::super) fn tree(
-    links: &mut Links,
+    links: &mut Linked<'_>,
     operands: &Operands,
     root: usize,
 ) -> Result<(), Error> {

@@ -1,7 +1,6 @@
 //! The last steps into a world whose ranks reach each other through sockets.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Instant;
 
 use ronde_control::Rank;
@@ -9,12 +8,11 @@ use ronde_control::settings::Settings;
 use ronde_control::wire::Greeting;
 
 use super::super::background::Standby;
-use super::super::inbox::Inbox;
 use super::super::plane::{FollowPlane, LeadPlane};
 use super::super::progress::{Progress, Role};
-use super::{Joined, Newcomer, coordinator, new_bells};
+use super::{Joined, Mail, Newcomer, coordinator, new_bells};
 use crate::error::Error;
-use crate::group::{Group, Links};
+use crate::group::{Fabric, Groups, Links};
 use crate::transport::door::Door;
 use crate::transport::link::dial;
 use crate::transport::wire::Wire;
@@ -24,6 +22,7 @@ impl Newcomer {
         mut self,
         settings: &Settings,
         door: Door,
+        mail: Mail,
         deadline: Instant,
     ) -> Result<Joined, Error> {
         let failed =
@@ -47,11 +46,11 @@ impl Newcomer {
         let standby = standby.map_err(failed)?;
         let bells = new_bells().map_err(failed)?;
         let vigil = self.into_vigil(Vec::new(), bells, None).map_err(failed)?;
+        let size = peers.len();
         let links = Links::new((me, epoch), key, peers, door, vigil.clone());
-        let inbox = Arc::new(Inbox::default());
-        let group = Group::Linked(links);
-        let progress = Progress::new(me, group, role, vigil.clone(), inbox.clone());
-        Ok((progress, vigil, inbox, standby))
+        let groups = Groups::new(Fabric::Linked(links), me, size);
+        let progress = Progress::new(me, groups, role, vigil.clone(), mail);
+        Ok((progress, vigil, standby))
     }
 
     fn gather_members(
@@ -65,6 +64,7 @@ impl Newcomer {
             let (wire, greeting) = self.await_arrival(door, deadline)?;
             let Greeting::Control { epoch, rank } = greeting else { continue };
             if epoch == self.epoch
+                && rank != Rank(0)
                 && let Some(slot) = wires.get_mut(rank.index())
             {
                 missing -= usize::from(slot.replace(wire).is_none());

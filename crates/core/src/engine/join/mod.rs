@@ -29,6 +29,7 @@ use super::background::Standby;
 use super::inbox::Inbox;
 use super::plane::LeadPlane;
 use super::progress::{Progress, Role};
+use super::sets::Sets;
 use super::stall::StallWatch;
 use crate::error::Error;
 use crate::transport::bell::Bell;
@@ -41,12 +42,20 @@ use crate::transport::vigil::{Bells, House, Vigil};
 use crate::transport::wire::Wire;
 
 /// What a joined world consists of.
-type Joined = (Progress, Arc<Vigil>, Arc<Inbox>, Standby);
+type Joined = (Progress, Arc<Vigil>, Standby);
+
+/// What the engine's callers put in: submissions, and what is known of sets.
+type Mail = (Arc<Inbox>, Arc<Sets>);
 
 /// Looks before a waiting thread goes to sleep, if every rank has a core of its own: about 50 µs.
 const SPINS: u32 = 2000;
 
-pub(super) fn join(settings: &Settings, place: &Place, meeting: &Meeting) -> Result<Joined, Error> {
+pub(super) fn join(
+    settings: &Settings,
+    place: &Place,
+    meeting: &Meeting,
+    mail: Mail,
+) -> Result<Joined, Error> {
     let deadline = Instant::now() + settings.join_timeout;
     let door = open_door(settings, meeting)?;
     let mut newcomer = Newcomer::meet(place, meeting, &door, deadline)?;
@@ -54,9 +63,9 @@ pub(super) fn join(settings: &Settings, place: &Place, meeting: &Meeting) -> Res
     let first = leader.as_ref().map_or(newcomer.me, |(rank, _)| *rank);
     let leaders = newcomer.exchange_leaders(first, deadline)?;
     if leaders.iter().all(|leader| *leader == Rank(0)) {
-        newcomer.share(settings, door, leader.map(|(_, wire)| wire), deadline)
+        newcomer.share(settings, door, leader.map(|(_, wire)| wire), mail, deadline)
     } else {
-        newcomer.link(settings, door, deadline)
+        newcomer.link(settings, door, mail, deadline)
     }
 }
 

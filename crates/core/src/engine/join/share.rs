@@ -14,12 +14,11 @@ use ronde_control::settings::Settings;
 use ronde_control::wire::Greeting;
 
 use super::super::background::Standby;
-use super::super::inbox::Inbox;
 use super::super::plane::{FollowPlane, LeadPlane};
 use super::super::progress::{Progress, Role};
-use super::{Joined, Newcomer, coordinator, new_bells};
+use super::{Joined, Mail, Newcomer, coordinator, new_bells};
 use crate::error::Error;
-use crate::group::{Group, Shared};
+use crate::group::{Fabric, Groups, Stage};
 use crate::transport::bell::Bell;
 use crate::transport::door::Door;
 use crate::transport::handover::{give, take};
@@ -37,9 +36,10 @@ impl Newcomer {
         settings: &Settings,
         door: Door,
         leader: Option<Wire>,
+        mail: Mail,
         deadline: Instant,
     ) -> Result<Joined, Error> {
-        let (rank, me) = (self.me, self.me.index());
+        let (rank, me, size) = (self.me, self.me.index(), self.peers.len());
         let own = new_bells().map_err(|error| failed(&error))?;
         let (segment, bells, lifelines) = match leader {
             None => self.give_estate(&own, &door, deadline)?,
@@ -54,10 +54,10 @@ impl Newcomer {
         };
         let house = House { segment: segment.clone(), me, bells };
         let vigil = self.into_vigil(lifelines, own, Some(house)).map_err(|error| failed(&error))?;
-        let group = Group::Shared(Shared::new(segment, vigil.clone(), me));
-        let inbox = Arc::new(Inbox::default());
-        let progress = Progress::new(rank, group, role, vigil.clone(), inbox.clone());
-        Ok((progress, vigil, inbox, Standby::none()))
+        let stage = Stage::new(segment, vigil.clone());
+        let groups = Groups::new(Fabric::Shared(stage), rank, size);
+        let progress = Progress::new(rank, groups, role, vigil.clone(), mail);
+        Ok((progress, vigil, Standby::none()))
     }
 
     fn give_estate(

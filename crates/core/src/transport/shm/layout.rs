@@ -5,8 +5,10 @@ pub(super) const LINE: usize = 128;
 pub(super) const QUEUE: usize = 64 << 10;
 pub(super) const LOG: usize = 256 << 10;
 
-/// Counters of one rank: published, reduced, finished, bell.
-pub(super) const COUNTERS: usize = 4;
+/// Counters of one rank in one set of ranks: published, reduced, finished.
+const COUNTERS: usize = 3;
+/// Sets of ranks that can exist at the same time, the world among them.
+pub(crate) const LANES: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -26,12 +28,17 @@ impl Layout {
         Layout { ranks, piece }
     }
 
-    pub(super) fn counters(&self, rank: usize) -> usize {
-        LINE * (1 + COUNTERS * rank)
+    /// How deep a rank sleeps.
+    pub(super) fn depth(&self, rank: usize) -> usize {
+        LINE * (1 + rank)
+    }
+
+    pub(super) fn counters(&self, lane: usize, rank: usize) -> usize {
+        self.depth(self.ranks) + LINE * COUNTERS * (lane * self.ranks + rank)
     }
 
     pub(super) fn queue(&self, rank: usize) -> usize {
-        self.counters(self.ranks) + rank * (2 * LINE + QUEUE)
+        self.counters(LANES, 0) + rank * (2 * LINE + QUEUE)
     }
 
     pub(super) fn log(&self) -> usize {
@@ -56,12 +63,16 @@ mod tests {
     fn nothing_overlaps_and_everything_is_aligned() {
         for ranks in [1, 2, 3, 5, 16, 64, 200] {
             let layout = Layout::of(ranks);
-            assert!(layout.counters(ranks) <= layout.queue(0));
+            assert!(layout.depth(ranks) <= layout.counters(0, 0));
+            assert!(layout.counters(0, ranks) <= layout.counters(1, 0));
+            assert!(layout.counters(LANES - 1, ranks) <= layout.queue(0));
             assert!(layout.queue(0) + 2 * LINE + QUEUE <= layout.queue(1));
             assert!(layout.log() + LINE * (1 + ranks) + LOG <= layout.staging(0, 0));
             assert_eq!(layout.staging(0, 1) - layout.staging(0, 0), layout.piece);
             assert_eq!(layout.staging(1, 0) - layout.staging(0, 1), layout.piece);
-            for place in [layout.counters(1), layout.queue(1), layout.log(), layout.staging(0, 0)] {
+            for place in
+                [layout.counters(1, 1), layout.queue(1), layout.log(), layout.staging(0, 0)]
+            {
                 assert_eq!(place % LINE, 0);
             }
         }

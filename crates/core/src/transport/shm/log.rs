@@ -24,7 +24,7 @@ impl LogWriter {
         let head = head(&self.segment).load(Ordering::Relaxed);
         let tails = (1..self.segment.ranks()).map(|rank| tail(&self.segment, rank));
         let slowest = tails.map(|tail| tail.load(Ordering::Acquire)).min().unwrap_or(head);
-        if (head - slowest) as usize + 4 + frame.len() > LOG {
+        if head.wrapping_sub(slowest) as usize > LOG.saturating_sub(4 + frame.len()) {
             return false;
         }
         put(body(&self.segment), head, &(frame.len() as u32).to_le_bytes());

@@ -1,7 +1,7 @@
 //! Shared memory between the ranks of one host: one segment per world, made by its first rank.
 //!
 //! The segment is an anonymous file that exists only as descriptors and mappings, so a crash leaves
-//! nothing behind. In it lie, in this order: a header, one line of counters per rank, one queue per
+//! nothing behind. In it lie, in this order: a header, the counters per set and rank, one queue per
 //! rank to the coordinator, the coordinator's log that all ranks read, and two pieces of staging
 //! memory per rank.
 
@@ -10,6 +10,7 @@ mod log;
 mod queue;
 mod segment;
 
+pub(crate) use layout::LANES;
 pub(crate) use log::{LogReader, LogWriter};
 pub(crate) use queue::Queue;
 pub(crate) use segment::{Counter, Segment};

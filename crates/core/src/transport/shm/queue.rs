@@ -30,7 +30,7 @@ impl Queue {
     pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
         let (head, tail) =
             (self.head().load(Ordering::Relaxed), self.tail().load(Ordering::Acquire));
-        if (head - tail) as usize + 4 + frame.len() > QUEUE {
+        if head.wrapping_sub(tail) as usize > QUEUE.saturating_sub(4 + frame.len()) {
             return false;
         }
         let body = self.body();
@@ -56,7 +56,7 @@ impl Queue {
     /// Whether the reader should be woken whatever it thinks, because room runs out.
     pub(crate) fn is_half_full(&self) -> bool {
         let head = self.head().load(Ordering::Relaxed);
-        (head - self.tail().load(Ordering::Relaxed)) as usize > QUEUE / 2
+        head.wrapping_sub(self.tail().load(Ordering::Relaxed)) as usize > QUEUE / 2
     }
 
     /// The longest frame that ever fits.

@@ -25,8 +25,6 @@ pub(crate) enum Counter {
     Finished = 2,
 }
 
-const BELL: usize = 3;
-
 pub(crate) struct Segment {
     start: *mut u8,
     layout: Layout,
@@ -75,13 +73,13 @@ impl Segment {
         self.layout.piece
     }
 
-    pub(crate) fn counter(&self, rank: usize, counter: Counter) -> &AtomicU64 {
-        self.word64(self.layout.counters(rank) + LINE * counter as usize)
+    pub(crate) fn counter(&self, lane: usize, rank: usize, counter: Counter) -> &AtomicU64 {
+        self.word64(self.layout.counters(lane, rank) + LINE * counter as usize)
     }
 
     /// How deep a rank sleeps; see `vigil`.
     pub(crate) fn depth(&self, rank: usize) -> &AtomicU32 {
-        self.word32(self.layout.counters(rank) + LINE * BELL)
+        self.word32(self.layout.depth(rank))
     }
 
     /// How many ranks sleep and want to be woken by any progress.
@@ -146,10 +144,10 @@ mod tests {
     fn what_one_mapping_writes_the_other_reads() {
         let (a, fd) = Segment::create(3).unwrap();
         let b = Segment::open(&fd, 3).unwrap();
-        a.counter(2, Counter::Reduced).store(7, Ordering::Release);
+        a.counter(5, 2, Counter::Reduced).store(7, Ordering::Release);
         a.depth(1).store(2, Ordering::Release);
-        assert_eq!(b.counter(2, Counter::Reduced).load(Ordering::Acquire), 7);
-        assert_eq!(b.counter(2, Counter::Published).load(Ordering::Acquire), 0);
+        assert_eq!(b.counter(5, 2, Counter::Reduced).load(Ordering::Acquire), 7);
+        assert_eq!(b.counter(4, 2, Counter::Reduced).load(Ordering::Acquire), 0);
         assert_eq!(b.depth(1).load(Ordering::Acquire), 2);
     }
 

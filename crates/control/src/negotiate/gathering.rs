@@ -1,0 +1,98 @@
+//! One tensor on its way to being ready: who has announced it, and whether all want the same.
+
+use std::time::Duration;
+
+use super::sets::Sets;
+use super::{Kind, Request, TensorId};
+use crate::Rank;
+
+pub(super) struct Gathering {
+    pub(super) request: Request,
+    pub(super) since: Duration,
+    /// What each member contributes, by its place in the set; empty where ranks cannot differ.
+    pub(super) shares: Vec<Vec<u64>>,
+    /// The number that all announcements so far have used.
+    pub(super) known: Option<TensorId>,
+    first: Rank,
+    present: Vec<bool>,
+    /// How many members have not announced it.
+    pub(super) absent: usize,
+    mismatch: Option<String>,
+}
+
+impl Gathering {
+    pub(super) fn new(
+        request: Request,
+        first: Rank,
+        members: usize,
+        known: Option<TensorId>,
+        since: Duration,
+    ) -> Gathering {
+        let differs = matches!(request.kind, Kind::Allgather | Kind::Alltoall { .. });
+        let shares = if differs { vec![Vec::new(); members] } else { Vec::new() };
+        let present = vec![false; members];
+        let absent = members;
+        Gathering { request, since, shares, known, first, present, absent, mismatch: None }
+    }
+
+    /// Takes an announcement in full.
+    pub(super) fn take(
+        &mut self,
+        from: Rank,
+        place: usize,
+        request: &Request,
+        id: Option<TensorId>,
+    ) {
+        if self.present[place] {
+            return;
+        }
+        if self.known != id {
+            self.known = None;
+        }
+        if self.mismatch.is_none() {
+            self.mismatch = request.mismatch(from, &self.request, self.first);
+        }
+        self.add(place, request.share());
+    }
+
+    /// Takes an announcement that is known to fit.
+    pub(super) fn add(&mut self, place: usize, share: Vec<u64>) {
+        if std::mem::replace(&mut self.present[place], true) {
+            return;
+        }
+        self.absent -= 1;
+        if let Some(slot) = self.shares.get_mut(place) {
+            *slot = share;
+        }
+    }
+
+    /// The members that have neither announced it nor joined.
+    pub(super) fn missing(&self, sets: &Sets, joined: &[Rank]) -> Vec<Rank> {
+        let members = sets.members(self.request.set).iter().zip(&self.present);
+        let missing = members.filter(|(rank, present)| !**present && !joined.contains(rank));
+        missing.map(|(rank, _)| *rank).collect()
+    }
+
+    /// Why it cannot run now that everybody has announced it but the absent.
+    pub(super) fn problem(&self, absent: &[Rank]) -> Option<String> {
+        if let Some(mismatch) = &self.mismatch {
+            return Some(mismatch.clone());
+        }
+        if let Some(impossible) = self.request.impossible() {
+            return Some(impossible.into());
+        }
+        let kind = match &self.request.kind {
+            Kind::Allreduce { .. } | Kind::Barrier => return None,
+            Kind::Allgather => "Allgather",
+            Kind::Broadcast { .. } => "Broadcast",
+            Kind::Alltoall { .. } => "Alltoall",
+            Kind::Reducescatter { .. } => "Reducescatter",
+            Kind::AddSet { .. } | Kind::RemoveSet { .. } => "Adding or removing a process set",
+        };
+        let first = absent.first()?;
+        Some(format!(
+            "{kind} is not supported with Join at this time. Specify sparse_as_dense=True if using \
+             DistributedOptimizer ({first} has joined)."
+        ))
+    }
+}

@@ -1,0 +1,43 @@
+//! Exchange of parts in shared memory.
+
+use std::ops::Range;
+
+use super::super::{Operands, Parts};
+use crate::error::Error;
+use crate::group::Shared;
+
+/// The staging memory of each rank is cut into one slot per receiver. In step `s` each rank puts the
+/// `s`-th piece of its part for every other rank into that one's slot, and takes the pieces that the
+/// others have for it. Its part for itself a rank copies straight.
+pub(in super::super) fn pieces(
+    shared: &mut Shared<'_>,
+    operands: &Operands,
+    parts: &Parts,
+) -> Result<(), Error> {
+    let (me, ranks) = (shared.me(), shared.ranks());
+    let slot = shared.piece() / ranks;
+    let longest = parts.all.iter().flatten().copied().max().unwrap_or(0);
+    let (outgoing, incoming) = (parts.outgoing(me), parts.incoming(me));
+    operands.source.copy_range(outgoing[me].clone(), &operands.target, incoming[me].start);
+    for step in 0..longest.div_ceil(slot) {
+        let piece = |part: &Range<usize>| {
+            let cut = |at: usize| part.start + (at * slot).min(part.len());
+            cut(step)..cut(step + 1)
+        };
+        shared.enter()?;
+        for (place, part) in outgoing.iter().enumerate().filter(|(place, _)| *place != me) {
+            let (piece, start) = (piece(part), place * slot);
+            let staged = shared.staging(me).part(start..start + piece.len());
+            operands.source.gather(piece, staged);
+        }
+        shared.publish();
+        for (place, part) in incoming.iter().enumerate().filter(|(place, _)| *place != me) {
+            shared.await_published(place)?;
+            let (piece, start) = (piece(part), me * slot);
+            let staged = shared.staging(place).part(start..start + piece.len());
+            operands.target.scatter(piece, staged);
+        }
+        shared.finish();
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! Runs a released bucket: from requests and regions to a collective and its outcome.
+
+use std::ops::Range;
+
+use ronde_control::Rank;
+use ronde_control::negotiate::{Kind, Request, Work};
+
+use super::progress::Flight;
+use super::ticket::{Made, Outcome};
+use crate::buffer::{Buffer, Region, Segments};
+use crate::collective::{self, Operands, Parts, row};
+use crate::error::Error;
+use crate::group::{Group, Groups};
+use crate::reduce::Reduction;
+
+/// More bytes than this no tensor has.
+const MOST: u64 = 1 << 48;
+
+/// Runs one bucket, all of whose tensors are of one kind and one set. A rank that has joined has no
+/// flight and takes part with zeros.
+pub(super) fn run(
+    groups: &mut Groups,
+    bucket: &[Work],
+    flights: &[Option<Flight>],
+) -> Result<Outcome, Error> {
+    let Request { kind, dtype, set, .. } = &bucket[0].request;
+    tracing::trace!(kind = kind.name(), tensors = bucket.len(), "running a bucket");
+    let Some(circle) = groups.circle(*set) else {
+        return Err(Error::Invalid(format!("process set {} does not exist", set.0)));
+    };
+    let (me, size) = (circle.me(), circle.size());
+    let root = match kind {
+        Kind::Broadcast { root } => circle.place(*root),
+        _ => None,
+    };
+    let Some(mut group) = groups.group(*set) else { return Ok(Outcome::Done) };
+    let reduction = |op, prescale, postscale| Reduction { dtype: *dtype, op, prescale, postscale };
+    match kind {
+        Kind::Allreduce { op, prescale, postscale } => {
+            let (operands, _zeros) = operands(bucket, flights);
+            let reduction = reduction(*op, *prescale, *postscale);
+            collective::allreduce(&mut group, &operands, &reduction)?;
+        }
+        Kind::Broadcast { .. } => {
+            let (operands, _zeros) = operands(bucket, flights);
+            let root = root.ok_or_else(|| Error::Invalid("the root is no member".into()))?;
+            collective::broadcast(&mut group, &operands, root)?;
+        }
+        Kind::Barrier => collective::barrier(&mut group)?,
+        Kind::Allgather | Kind::Alltoall { .. } | Kind::Reducescatter { .. } => {
+            let sources = flights[0].as_ref().map_or(&[][..], |flight| &flight.sources);
+            let make = |(index, source)| make(&mut group, &bucket[0], index, source, (me, size));
+            return sources
+                .iter()
+                .copied()
+                .enumerate()
+                .map(make)
+                .collect::<Result<_, _>>()
+                .map(Outcome::Made);
+        }
+        Kind::AddSet { .. } | Kind::RemoveSet { .. } => {}
+    }
+    Ok(Outcome::Done)
+}
+
+/// Runs a collective whose result lies in memory of our own, for one tensor of a group.
+fn make(
+    group: &mut Group<'_>,
+    work: &Work,
+    index: usize,
+    source: Region,
+    (me, size): (usize, usize),
+) -> Result<Made, Error> {
+    let Request { kind, dtype, shapes, .. } = &work.request;
+    let shape = &shapes[index];
+    let unit = (shape[1..].iter().product::<u64>() as usize) * dtype.size();
+    check_shares(work, unit, size)?;
+    let bytes = |rows: &u64| *rows as usize * unit;
+    let operands = |length: usize| {
+        let buffer = Buffer::new(length);
+        let (source, target) = (Segments::new(vec![source]), Segments::new(vec![buffer.region()]));
+        (buffer, Operands { source, target })
+    };
+    match kind {
+        Kind::Allgather => {
+            let rows: Vec<u64> = work.shares.iter().map(|share| share[index]).collect();
+            let cuts = row(rows.iter().map(bytes));
+            let (buffer, operands) = operands(cuts.last().map_or(0, |cut| cut.end));
+            collective::allgather(group, &operands, &cuts)?;
+            Ok(Made { buffer, rows })
+        }
+        Kind::Alltoall { .. } => {
+            let all = work.shares.iter().map(|share| share.iter().map(bytes).collect()).collect();
+            let rows: Vec<u64> = work.shares.iter().map(|share| share[me]).collect();
+            let (buffer, operands) = operands(rows.iter().map(bytes).sum());
+            collective::alltoall(group, &operands, &Parts { all })?;
+            Ok(Made { buffer, rows })
+        }
+        Kind::Reducescatter { op, prescale, postscale } => {
+            let cuts = even_cuts(shape[0], size, unit);
+            let (buffer, operands) = operands(cuts[me].len());
+            let (prescale, postscale) = (*prescale, *postscale);
+            let reduction = Reduction { dtype: *dtype, op: *op, prescale, postscale };
+            collective::reducescatter(group, &operands, &reduction, &cuts)?;
+            Ok(Made { rows: vec![rows_of(shape[0], size, me)], buffer })
+        }
+        _ => Err(Error::Invalid(format!("{} makes nothing", kind.name()))),
+    }
+}
+
+/// The shares come from other ranks: each must say as much as is needed, and no more than fits.
+fn check_shares(work: &Work, unit: usize, size: usize) -> Result<(), Error> {
+    let needed = match &work.request.kind {
+        Kind::Allgather => work.request.shapes.len(),
+        Kind::Alltoall { .. } => size,
+        _ => return Ok(()),
+    };
+    let fits = |rows: &u64| rows.checked_mul(unit.max(1) as u64).is_some_and(|bytes| bytes < MOST);
+    let right = |share: &Vec<u64>| share.len() == needed && share.iter().all(fits);
+    match work.shares.len() == size && work.shares.iter().all(right) {
+        true => Ok(()),
+        false => {
+            let what = format!("the shares of `{}` make no sense", work.request.name);
+            Err(Error::Nonsense { rank: Rank(0), what })
+        }
+    }
+}
+
+/// The rows of a member when as many as possible have the same number, the first ones one more.
+pub(super) fn rows_of(rows: u64, size: usize, place: usize) -> u64 {
+    rows / size as u64 + u64::from((place as u64) < rows % size as u64)
+}
+
+fn even_cuts(rows: u64, size: usize, unit: usize) -> Vec<Range<usize>> {
+    row((0..size).map(|place| rows_of(rows, size, place) as usize * unit))
+}
+
+/// The rows of source and target, and the zeros that stand in for what was never submitted.
+fn operands(bucket: &[Work], flights: &[Option<Flight>]) -> (Operands, Vec<Buffer>) {
+    let (mut sources, mut targets, mut zeros) = (Vec::new(), Vec::new(), Vec::new());
+    for (work, flight) in bucket.iter().zip(flights) {
+        if let Some(flight) = flight {
+            sources.extend_from_slice(&flight.sources);
+            targets.extend_from_slice(&flight.targets);
+            continue;
+        }
+        let buffer = Buffer::zeros(work.request.bytes() as usize);
+        sources.push(buffer.region());
+        targets.push(buffer.region());
+        zeros.push(buffer);
+    }
+    (Operands { source: Segments::new(sources), target: Segments::new(targets) }, zeros)
+}

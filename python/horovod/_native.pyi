@@ -3,6 +3,7 @@
 Every wait releases the interpreter lock. Tensors are any objects whose type offers DLPack's C
 exchange table, or that look like torch tensors (`data_ptr`, `shape`, `dtype`, `is_contiguous`).
 `lazy` says that the caller waits for the handle at once: it does the work, and nobody is woken.
+`process_set` is the id of the ranks that take part, 0 for all.
 """
 
 from collections.abc import Iterable
@@ -12,20 +13,27 @@ __version__: str
 
 __all__ = [
     "__version__",
+    "add_process_set",
     "allgather",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
     "cross_rank",
     "cross_size",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "poll",
     "rank",
+    "reducescatter",
+    "remove_process_set",
     "shutdown",
     "size",
     "wait",
@@ -69,6 +77,7 @@ def allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     lazy: bool = False,
+    process_set: int = 0,
 ) -> int:
     """Submits a reduction and returns its handle; `op` is Horovod's number, average included."""
 
@@ -80,17 +89,64 @@ def grouped_allreduce(
     prescale: float = 1.0,
     postscale: float = 1.0,
     lazy: bool = False,
+    process_set: int = 0,
 ) -> int:
     """Submits reductions that are negotiated and run as one; all of one element type."""
 
-def allgather(input: Any, name: str, lazy: bool = False) -> int:
+def allgather(input: Any, name: str, lazy: bool = False, process_set: int = 0) -> int:
     """Submits a gathering along the first dimension; `wait` gives `(capsule, rows)`."""
 
-def broadcast(input: Any, output: Any, name: str, root: int, lazy: bool = False) -> int:
-    """Submits a broadcast from `root` into `output`."""
+def grouped_allgather(
+    inputs: Iterable[Any], name: str, lazy: bool = False, process_set: int = 0
+) -> int:
+    """Submits gatherings that are negotiated and run as one; all of one element type."""
 
-def barrier(name: str, lazy: bool = False) -> int:
+def broadcast(
+    input: Any, output: Any, name: str, root: int, lazy: bool = False, process_set: int = 0
+) -> int:
+    """Submits a broadcast from the global rank `root` into `output`."""
+
+def alltoall(
+    input: Any, splits: Iterable[int], name: str, lazy: bool = False, process_set: int = 0
+) -> int:
+    """Submits an exchange of rows: `splits[i]` of them, in order, go to member `i`."""
+
+def reducescatter(
+    input: Any,
+    name: str,
+    op: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    lazy: bool = False,
+    process_set: int = 0,
+) -> int:
+    """Submits a reduction of which each member gets its share of the first dimension."""
+
+def grouped_reducescatter(
+    inputs: Iterable[Any],
+    name: str,
+    op: int,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    lazy: bool = False,
+    process_set: int = 0,
+) -> int:
+    """Submits such reductions that are negotiated and run as one; all of one element type."""
+
+def barrier(name: str, lazy: bool = False, process_set: int = 0) -> int:
     """Submits a barrier."""
+
+def join(lazy: bool = False) -> int:
+    """Contributes zeros to the reductions of others until all have joined.
+
+    `wait` gives the rank that joined last.
+    """
+
+def add_process_set(ranks: Iterable[int]) -> int:
+    """Submits the registration of a set, which all ranks must do; `wait` gives its id."""
+
+def remove_process_set(id: int) -> int:
+    """Submits the removal of a set, which all ranks must do."""
 
 def poll(handle: int) -> bool:
     """Whether `wait` would return at once; ValueError for a handle that is not known."""
@@ -98,7 +154,8 @@ def poll(handle: int) -> bool:
 def wait(handle: int) -> Any:
     """Waits for a handle and forgets it; None for a handle that is not known.
 
-    Gives the output of `allreduce` and `broadcast`, the list of outputs of a grouped one, None for
-    a barrier. For `allgather` it gives `(capsule, rows)`: a DLPack capsule of one-dimensional bytes
-    that owns the result, and the number of rows that each rank contributed.
+    Gives the output of `allreduce` and `broadcast`, None for a barrier. For `allgather`, `alltoall`
+    and `reducescatter` it gives `(capsule, rows)`: a DLPack capsule of one-dimensional bytes that
+    owns the result, and the numbers of rows that it got from each member; a share of a reduction
+    has one such number. For a grouped operation it gives the list of these.
     """

@@ -87,6 +87,8 @@ def test_a_killed_rank_ends_the_calls_of_all_others(tmp_path, transport, element
         killed = time.monotonic()
         os.kill(job.pids()[2], signal.SIGKILL)
         assert_survivors_name(job, 2, killed, [0, 1, 3])
+        # The launcher knows how it ended, and is heard before a broken connection is believed.
+        assert all("SIGKILL" in said["text"] for said in job.hear("failed", [0, 1, 3]))
         job.assert_nothing_left()
         assert job.wait() == 128 + signal.SIGKILL
         assert "rank 2" in last_lines(job)

@@ -140,6 +140,32 @@ def test_other_threads_may_ask_while_one_joins_and_leaves(tmp_path):
         assert job.wait() == 0, job.output()
 
 
+def test_a_thread_may_wait_while_another_shuts_down(tmp_path):
+    script = """
+    hvd.init()
+    hvd.barrier()
+    def submit():
+        return hvd.allreduce_async(torch.ones(20_000_000), name="large")
+    def wait(start):
+        # It is whole if rank 0 still took part, and else an error; never half, never a crash.
+        try:
+            say("done", whole=bool(hvd.synchronize(start()).eq(1).all()))
+        except hvd.HorovodInternalError:
+            say("done", whole=None)
+    if RANK == 0:
+        handle = submit()
+        thread = threading.Thread(target=wait, args=[lambda: handle])
+        thread.start()
+        hvd.shutdown()
+        thread.join()
+    else:
+        wait(submit)
+    """
+    with Job(tmp_path, 2, script) as job:
+        assert all(done["whole"] in (True, None) for done in job.hear("done"))
+        assert job.wait() == 0, job.output()
+
+
 def test_the_interpreter_may_end_with_work_in_flight(tmp_path):
     script = """
     hvd.init()

@@ -23,6 +23,26 @@ def _world():
     hvd.shutdown()
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    outcome = yield
+    item.failed = getattr(item, "failed", False) or outcome.get_result().failed
+
+
+@pytest.fixture
+def leave(request):
+    """Ends the world when no rank needs it any more: whoever leaves ends it for all."""
+    import horovod.torch as hvd
+
+    def leave():
+        # The others may never come to a barrier that follows a failure.
+        if hvd.is_initialized() and not getattr(request.node, "failed", False):
+            hvd.barrier()
+        hvd.shutdown()
+
+    return leave
+
+
 @pytest.fixture(autouse=True)
 def _same_seed_everywhere():
     import torch

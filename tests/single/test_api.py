@@ -11,6 +11,7 @@ from horovod.torch import mpi_ops
 from horovod.torch.optimizer import _DistributedOptimizer
 
 REDUCE = "prescale_factor=1.0, postscale_factor=1.0, process_set=GLOBAL"
+SCATTER = "process_set=GLOBAL, prescale_factor=1.0, postscale_factor=1.0"
 SIGNATURES = {
     "init": "comm=None, process_sets=None",
     "shutdown": "",
@@ -24,11 +25,23 @@ SIGNATURES = {
     "grouped_allreduce_async_": f"tensors, average=None, name=None, op=None, {REDUCE}",
     "allgather": "tensor, name=None, process_set=GLOBAL",
     "allgather_async": "tensor, name=None, process_set=GLOBAL",
+    "grouped_allgather": "tensors, name=None, process_set=GLOBAL",
+    "grouped_allgather_async": "tensors, name=None, process_set=GLOBAL",
+    "sparse_allreduce_async": "tensor, name, op, process_set=GLOBAL",
+    "alltoall": "tensor, splits=None, name=None, process_set=GLOBAL",
+    "alltoall_async": "tensor, splits=None, name=None, process_set=GLOBAL",
+    "reducescatter": f"tensor, name=None, compression=NONE, op=0, {SCATTER}",
+    "reducescatter_async": f"tensor, name=None, op=0, {SCATTER}",
+    "grouped_reducescatter": f"tensors, name=None, compression=NONE, op=0, {SCATTER}",
+    "grouped_reducescatter_async": f"tensors, name=None, op=0, {SCATTER}",
     "broadcast": "tensor, root_rank, name=None, process_set=GLOBAL",
     "broadcast_": "tensor, root_rank, name=None, process_set=GLOBAL",
     "broadcast_async": "tensor, root_rank, name=None, process_set=GLOBAL",
     "broadcast_async_": "tensor, root_rank, name=None, process_set=GLOBAL",
+    "join": "device=-1",
     "barrier": "process_set=GLOBAL",
+    "add_process_set": "process_set",
+    "remove_process_set": "process_set",
     "poll": "handle",
     "synchronize": "handle",
     "broadcast_parameters": "params, root_rank",

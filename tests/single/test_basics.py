@@ -1,6 +1,5 @@
 """Joining and leaving a world of one, and what this build says about itself."""
 
-import os
 import subprocess
 import sys
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod.common.process_sets import ProcessSet
 from horovod.torch import mpi_ops
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -46,7 +44,17 @@ def test_queries_before_init_are_value_errors(query):
         lambda: hvd.allreduce_async_(torch.ones(1)),
         lambda: hvd.grouped_allreduce([torch.ones(1)]),
         lambda: hvd.allgather(torch.ones(1)),
+        lambda: hvd.grouped_allgather([torch.ones(1)]),
         lambda: hvd.broadcast(torch.ones(1), 0),
+        lambda: hvd.alltoall(torch.ones(1)),
+        lambda: hvd.alltoall_async(torch.ones(1), [1]),
+        lambda: hvd.reducescatter(torch.ones(1)),
+        lambda: hvd.grouped_reducescatter_async([torch.ones(1)]),
+        lambda: hvd.sparse_allreduce_async(torch.eye(2).to_sparse(), "sparse", hvd.Sum),
+        hvd.join,
+        lambda: hvd.add_process_set([0]),
+        lambda: hvd.remove_process_set(hvd.ProcessSet([0])),
+        lambda: hvd.allreduce(torch.ones(1), process_set=hvd.ProcessSet([0])),
         lambda: hvd.broadcast_object(1),
         hvd.barrier,
         lambda: hvd.DistributedOptimizer(torch.optim.SGD([torch.ones(1)], lr=1)),
@@ -140,39 +148,10 @@ def test_communicators_are_refused_with_what_to_do():
     with pytest.raises(ValueError, match=r"Horovod has not been built with MPI support\."):
         hvd.init(communicator)
     assert not hvd.is_initialized()
-    hvd.init([])
-    assert hvd.is_initialized()
-
-
-def test_process_sets_other_than_the_global_one_are_refused():
-    with pytest.raises(NotImplementedError, match="without process_sets"):
-        hvd.init(process_sets=[ProcessSet([0])])
-    hvd.init(process_sets=[])
-    with pytest.raises(NotImplementedError, match="leave process_set out"):
-        hvd.allreduce(torch.ones(1), process_set=ProcessSet([0]))
-
-
-def test_dynamic_process_sets_may_be_announced(monkeypatch):
-    monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "")
-    hvd.init(process_sets="dynamic")
-    assert os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] == "1"
-
-
-def test_the_global_process_set_knows_its_ranks_after_init():
-    assert str(hvd.global_process_set) == "ProcessSet(process_set_id=0, ranks=[], mpi_comm=None)"
-    hvd.init()
-    assert str(hvd.global_process_set) == "ProcessSet(process_set_id=0, ranks=[0], mpi_comm=None)"
-    chosen = hvd.global_process_set
-    assert (chosen.size(), chosen.rank(), chosen.included()) == (1, 0, True)
-
-
-def test_a_process_set_that_is_not_registered_answers_none():
-    chosen = ProcessSet([3, 1])
-    assert str(chosen) == "ProcessSet(process_set_id=None, ranks=[1, 3], mpi_comm=None)"
-    assert (chosen.size(), chosen.rank(), chosen.included()) == (None, None, None)
-    for wrong in (["0"], 3):
-        with pytest.raises(ValueError, match="list of process ranks or an mpi4py Comm object"):
-            ProcessSet(wrong)
+    for everyone in ([], [0], (0,)):
+        hvd.init(everyone)
+        assert hvd.is_initialized()
+        hvd.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_bad_options_are_refused(model):
     with pytest.raises(ValueError) as error:
         sgd(model, gradient_predivide_factor=2.0, op=hvd.Sum)
     assert str(error.value) == "gradient_predivide_factor not supported with op != Average"
-    with pytest.raises(NotImplementedError, match="leave process_set out"):
+    with pytest.raises(ValueError, match="has not been registered"):
         sgd(model, process_set=hvd.ProcessSet([0]))
 
 

@@ -7,16 +7,14 @@ of the process; here is only what belongs to Python: the interpreter's exit and 
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from horovod import _native
-
-if TYPE_CHECKING:
-    from horovod.common.process_sets import ProcessSet
+from horovod.common import process_sets as sets
+from horovod.common.process_sets import ProcessSet
 
 
 class HorovodBasics:
@@ -24,29 +22,38 @@ class HorovodBasics:
 
     def __init__(self) -> None:
         self._exit_pid: int | None = None
-        # What follows belongs to one world: `init` replaces it, so that ranks which meet again
-        # agree on the names of unnamed tensors and no handle of the old world is mistaken.
-        self.noname: Iterator[int] = itertools.count()
+        # Belongs to one world: `init` replaces it, so that no handle of the old one is mistaken.
         self.pending: dict[int, Any] = {}
 
     def init(
         self, comm: object = None, process_sets: Sequence[ProcessSet] | str | None = None
     ) -> None:
-        """Joins the world; does nothing if this process has already joined one."""
+        """Joins the world; does nothing if this process has already joined one.
+
+        `process_sets` are registered on all ranks, in this order; "dynamic" allows to add others
+        later. Every rank must give the same.
+        """
         _check_comm(comm)
-        _check_process_sets(process_sets)
+        wanted = _wanted(process_sets)
+        dynamic = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").lower() in _TRUE
         if _native.is_initialized():
+            sets.enter_world_again(wanted, dynamic)
             return
         _native.init()
-        self.noname = itertools.count()
         self.pending = {}
         if self._exit_pid != os.getpid():
             self._exit_pid = os.getpid()
             atexit.register(self._leave_at_exit)
+        try:
+            sets.enter_world(wanted, dynamic)
+        except BaseException:
+            self.shutdown()
+            raise
 
     def shutdown(self) -> None:
         """Leaves the world; work in flight fails. `init` may be called again afterwards."""
         _native.shutdown()
+        sets.leave_world()
 
     def is_initialized(self) -> bool:
         """Whether this process is part of a world."""
@@ -128,6 +135,8 @@ class HorovodBasics:
 
 _basics = HorovodBasics()
 
+_TRUE = frozenset({"1", "true", "yes", "on"})
+
 
 def _uncaught_exception() -> str | None:
     error: BaseException | None = getattr(sys, "last_value", None)
@@ -146,9 +155,13 @@ def _check_comm(comm: object) -> None:
     if comm is None or comm == []:
         return
     if isinstance(comm, (list, tuple)) and all(isinstance(rank, int) for rank in comm):
+        # The launcher's word counts: ranks outside the list may never come to meet the others.
+        if sorted(comm) == list(range(int(os.environ.get("HOROVOD_SIZE", "1")))):
+            return
         raise NotImplementedError(
-            "init(comm=[...]) needs process sets, which are not in this release yet; start the "
-            "job on the ranks you want with `horovodrun -np N` and call init() without comm"
+            "init(comm=[...]) with some ranks only is not in this release; start the job on the "
+            "ranks you want with `horovodrun -np N`, or give the list as a process set: "
+            "init(process_sets=[hvd.ProcessSet([...])])"
         )
     if type(comm).__module__.partition(".")[0] == "mpi4py":
         raise ValueError(
@@ -161,18 +174,16 @@ def _check_comm(comm: object) -> None:
     )
 
 
-def _check_process_sets(process_sets: Sequence[ProcessSet] | str | None) -> None:
+def _wanted(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:
     if process_sets is None:
-        return
+        return []
     if isinstance(process_sets, str):
         if process_sets.lower() != "dynamic":
             raise ValueError(
                 f'process_sets is `{process_sets}`; it must be a list of ProcessSet or "dynamic"'
             )
         os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-        return
-    if any(process_set.process_set_id != 0 for process_set in process_sets):
-        raise NotImplementedError(
-            "process sets other than the global one are not in this release yet; call init() "
-            "without process_sets and use all ranks"
-        )
+        return []
+    wanted = list(process_sets)
+    sets.check_distinct(wanted)
+    return wanted

@@ -1,26 +1,29 @@
 """Process sets: which ranks take part in a collective.
 
-Only the global set works in this release; other sets can be made, so that programs which define
-them import, but every use of one says what to do instead.
+A set is registered by all ranks together, at `init` or later with `add_process_set`, and has an id
+until it is removed or the world ends. What is known about the sets of one world lies in `_world`;
+the native module knows the members and does the agreeing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
-from horovod.common.basics import _basics
+from horovod import _native
 
 
 class ProcessSet:
     """Some ranks of the world, given by their numbers or as an mpi4py communicator."""
 
     process_set_id: int | None = None
+    ranks: list[int] | None = None
     mpi_comm: object = None
 
     def __init__(self, ranks_or_comm: Iterable[int] | object) -> None:
         if type(ranks_or_comm).__module__.partition(".")[0] == "mpi4py":
             self.mpi_comm = ranks_or_comm
-            self._ranks: list[int] | None = None
             return
         ranks = list(ranks_or_comm) if isinstance(ranks_or_comm, Iterable) else None
         if ranks is None or not all(isinstance(rank, int) for rank in ranks):
@@ -28,24 +31,33 @@ class ProcessSet:
                 "ProcessSet should be initialized with a list of process ranks or an mpi4py Comm "
                 "object"
             )
-        self._ranks = sorted(ranks)
-
-    @property
-    def ranks(self) -> list[int] | None:
-        """The global ranks of the members, in order."""
-        return self._ranks
+        self.ranks = sorted(ranks)
 
     def size(self) -> int | None:
         """The number of members; None if the set is not registered."""
-        return None
+        members = self._members()
+        return None if members is None else len(members)
 
     def rank(self) -> int | None:
         """This process among the members; None if the set is not registered."""
-        return None
+        members = self._members()
+        if members is None:
+            return None
+        if _native.rank() not in members:
+            raise ValueError("Process is not part of provided process set.")
+        return members.index(_native.rank())
 
     def included(self) -> bool | None:
         """Whether this process is a member; None if the set is not registered."""
-        return None
+        members = self._members()
+        return None if members is None else _native.rank() in members
+
+    def _members(self) -> list[int] | None:
+        if self.process_set_id is None:
+            return None
+        # Asking for the rank raises the right error before `init`, for the global set.
+        _native.rank()
+        return self.ranks
 
     def __str__(self) -> str:
         return (
@@ -54,32 +66,166 @@ class ProcessSet:
         )
 
 
-class _GlobalProcessSet(ProcessSet):
-    process_set_id = 0
-
-    @property
-    def ranks(self) -> list[int]:
-        return list(range(_basics.size())) if _basics.is_initialized() else []
-
-    def size(self) -> int:
-        return _basics.size()
-
-    def rank(self) -> int:
-        return _basics.rank()
-
-    def included(self) -> bool:
-        # Asking for the rank raises the right error before `init`.
-        return _basics.rank() >= 0
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
 
 
-global_process_set: ProcessSet = _GlobalProcessSet([])
+class _World:
+    """What belongs to one world: its registered sets, and how many unnamed tensors each had."""
+
+    def __init__(self) -> None:
+        self.dynamic = False
+        self.sets: list[ProcessSet] = []
+        self.unnamed: dict[int, Iterator[int]] = defaultdict(itertools.count)
+
+    def find(self, ranks: list[int] | None) -> ProcessSet | None:
+        return next((known for known in self.sets if known.ranks == ranks), None)
+
+    def register(self, process_set: ProcessSet) -> None:
+        ranks = process_set.ranks or []
+        if any(rank < 0 for rank in ranks):
+            # The native module's ranks have no sign; it checks the rest.
+            raise ValueError(f"Tried to register process set with invalid rank: {ranks[0]}")
+        number: int = _native.wait(_native.add_process_set(ranks))
+        process_set.process_set_id = number
+        self.sets.append(process_set)
+        # The id may have been another set's, with other members.
+        self.unnamed.pop(number, None)
 
 
-def require_global(process_set: ProcessSet) -> None:
-    """Refuses a collective on any set but the global one."""
-    if process_set.process_set_id == 0:
-        return
-    raise NotImplementedError(
-        f"collectives on {process_set} are not in this release yet, only on the global process "
-        "set; leave process_set out, or start a job of its own for these ranks"
+_world = _World()
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Registers a set or a list of ranks; all ranks of the world must call it, in the same order.
+
+    Needs `HOROVOD_DYNAMIC_PROCESS_SETS=1` or `init(process_sets="dynamic")`.
+    """
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    _require_dynamic("adding")
+    if process_set.mpi_comm is not None:
+        raise NotImplementedError(
+            "process sets cannot be made from communicators here; give the ranks of the members"
+        )
+    if _world.find(process_set.ranks) is not None:
+        raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
+    _world.register(process_set)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forgets a set; all ranks of the world must call it, in the same order.
+
+    False, and nothing is done, for the global set and for one that is not registered.
+    """
+    # Asking for the size raises the right error before `init`.
+    _native.size()
+    number = process_set.process_set_id
+    if number is None or number == 0:
+        return False
+    _require_dynamic("removing")
+    _native.wait(_native.remove_process_set(number))
+    for known in [known for known in _world.sets if known.process_set_id == number]:
+        _world.sets.remove(known)
+        known.process_set_id = None
+    process_set.process_set_id = None
+    return True
+
+
+def check_distinct(process_sets: Sequence[ProcessSet]) -> None:
+    """Refuses a list for `init` that no world could register."""
+    for position, process_set in enumerate(process_sets):
+        if not isinstance(process_set, ProcessSet):
+            raise ValueError(
+                f"process_sets entry number {position} is a {type(process_set).__name__}; "
+                'process_sets must be a list of ProcessSet or "dynamic"'
+            )
+        if process_set.mpi_comm is not None:
+            raise ValueError(
+                "Horovod has not been built with MPI support. Make the process sets from lists "
+                "of ranks."
+            )
+        if any(other.ranks == process_set.ranks for other in process_sets[:position]):
+            raise _duplicate(position, process_set)
+
+
+def enter_world(process_sets: Sequence[ProcessSet], dynamic: bool) -> None:
+    """Registers the sets given to `init`, on all ranks together."""
+    global _world
+    _world = _World()
+    _world.dynamic = dynamic
+    global_process_set.ranks = list(range(_native.size()))
+    _world.sets.append(global_process_set)
+    wanted = [each for each in process_sets if each is not global_process_set]
+    for process_set in wanted:
+        if process_set.ranks == global_process_set.ranks:
+            raise _duplicate(process_sets.index(process_set), process_set)
+    for process_set in wanted:
+        _world.register(process_set)
+
+
+def enter_world_again(process_sets: Sequence[ProcessSet], dynamic: bool) -> None:
+    """Gives sets passed to a second `init` the ids that the first has registered."""
+    known = [_world.find(process_set.ranks) for process_set in process_sets]
+    for process_set, registered in zip(process_sets, known):
+        if registered is None:
+            raise ValueError(
+                f"Horovod has been initialized without {process_set}; use hvd.add_process_set, or "
+                "call hvd.shutdown() before hvd.init()"
+            )
+    _world.dynamic = _world.dynamic or dynamic
+    for process_set, registered in zip(process_sets, known):
+        if registered is not None and process_set not in _world.sets:
+            process_set.process_set_id = registered.process_set_id
+            _world.sets.append(process_set)
+
+
+def leave_world() -> None:
+    """Takes the ids of all sets back: they meant something in that world only."""
+    global _world
+    for process_set in _world.sets:
+        process_set.process_set_id = None
+    global_process_set.process_set_id = 0
+    global_process_set.ranks = []
+    _world = _World()
+
+
+def registered_id(process_set: ProcessSet) -> int:
+    """The id of a set for the native module, which checks the membership."""
+    number = process_set.process_set_id
+    if number is not None:
+        return number
+    # Asking for the size raises the right error before `init`.
+    _native.size()
+    raise ValueError(
+        f"{process_set}: Process set provided does not exist, or has not been registered. Give it "
+        "to hvd.init(process_sets=[...]) or to hvd.add_process_set first."
+    )
+
+
+def next_unnamed(number: int) -> int:
+    """Counts the unnamed tensors of a set, so that its members, and only they, agree on them."""
+    return next(_world.unnamed[number])
+
+
+def restart_unnamed() -> None:
+    """Begins again to count the global set's: after a join the ranks' counts differ."""
+    _world.unnamed.pop(0, None)
+
+
+def _require_dynamic(doing: str) -> None:
+    # Asking for the size raises the right error before `init`.
+    _native.size()
+    if not _world.dynamic:
+        raise ValueError(
+            f"Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow {doing} process sets after Horovod "
+            "initialization."
+        )
+
+
+def _duplicate(position: int, process_set: ProcessSet) -> ValueError:
+    return ValueError(
+        f"Horovod could not be initialized because process_sets entry number {position} is a "
+        f"duplicate: {process_set}"
     )

@@ -14,7 +14,7 @@ import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 import torch
 
 from horovod.common.basics import _basics
-from horovod.common.process_sets import ProcessSet, global_process_set, require_global
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import submit
 from horovod.torch.handles import synchronize
 from horovod.torch.mpi_ops import broadcast_
@@ -67,16 +67,18 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The object of rank `root_rank`; what the other ranks pass does not matter."""
-    require_global(process_set)
+    """The object of rank `root_rank`; what the other ranks pass does not matter.
+
+    The root is a rank of the world, whatever the process set.
+    """
     # Horovod's default, the name of the type, differs between ranks if others pass None.
     name = name or "broadcast_object"
     is_root = _basics.rank() == root_rank
     data = bytearray(cloudpickle.dumps(obj)) if is_root else bytearray()
-    length = broadcast_(torch.tensor([len(data)]), root_rank, f"{name}.sz")
+    length = broadcast_(torch.tensor([len(data)]), root_rank, f"{name}.sz", process_set)
     if not is_root:
         data = bytearray(int(length))
-    broadcast_(torch.frombuffer(data, dtype=torch.uint8), root_rank, f"{name}.t")
+    broadcast_(torch.frombuffer(data, dtype=torch.uint8), root_rank, f"{name}.t", process_set)
     return obj if is_root else cloudpickle.loads(data)
 
 
@@ -84,7 +86,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """The objects of all ranks, in rank order."""
     data = bytearray(cloudpickle.dumps(obj))
     tensor = torch.frombuffer(data, dtype=torch.uint8)
-    flight = submit.allgather(tensor, name or "allgather_object", lazy=True)
+    flight = submit.allgather(tensor, name or "allgather_object", global_process_set, lazy=True)
     gathered, lengths = flight.wait_with_rows()
     return [cloudpickle.loads(_bytes_of(part)) for part in torch.split(gathered, lengths)]
 
@@ -100,7 +102,8 @@ def _broadcast_tensors(named: Sequence[tuple[str | None, torch.Tensor]], root_ra
     for name, tensor in named:
         # A tensor in another memory format, such as channels_last, goes through a copy.
         dense = submit.readable(tensor)
-        flights.append((submit.broadcast(dense, dense, root_rank, name), tensor, dense))
+        handle = submit.broadcast(dense, dense, root_rank, name, global_process_set)
+        flights.append((handle, tensor, dense))
     for handle, tensor, dense in flights:
         synchronize(handle)
         if dense is not tensor:

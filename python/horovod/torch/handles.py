@@ -1,8 +1,8 @@
 """Waiting for what was submitted.
 
-A handle is the native module's number. Results that need work in Python, an allgather's tensor
-and a group of several element types, are kept in `_basics.pending` under their handle until
-somebody asks for them.
+A handle is the native module's number. Results that need work in Python, tensors whose size the
+native module finds out and groups of several element types, are kept in `_basics.pending` under
+their handle until somebody asks for them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch.utils.dlpack import from_dlpack
 from horovod import _native
 from horovod.common.basics import _basics
 
-# The native module counts from zero; a mixed group needs a number that it will never give.
-_mixed_handles = itertools.count(1 << 62)
+# The native module counts from zero; a group needs a number that it will never give.
+_group_handles = itertools.count(1 << 62)
 
 
 def poll(handle: int) -> bool:
@@ -40,13 +40,29 @@ def synchronize(handle: int) -> Any:
         raise
 
 
+class Like:
+    """What a result has in common with the tensor that was submitted: all but the rows."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._dtype = tensor.dtype
+        self._row_shape = tensor.shape[1:]
+
+    def tensor(self, result: tuple[Any, list[int]]) -> torch.Tensor:
+        """The tensor of a capsule of bytes, which it owns, and of its numbers of rows."""
+        capsule, rows = result
+        shape = (sum(rows), *self._row_shape)
+        if 0 in shape:
+            return torch.empty(shape, dtype=self._dtype)
+        flat: torch.Tensor = from_dlpack(capsule)
+        return flat.view(self._dtype).view(shape)
+
+
 class Gather:
-    """An allgather in flight."""
+    """An allgather in flight, or another operation whose result has rows of its own number."""
 
     def __init__(self, handle: int, tensor: torch.Tensor) -> None:
         self._handle = handle
-        self._dtype = tensor.dtype
-        self._row_shape = tensor.shape[1:]
+        self._like = Like(tensor)
 
     def keep(self) -> int:
         """Puts it where `synchronize` finds it, and gives the handle."""
@@ -57,22 +73,30 @@ class Gather:
         """Whether `wait` would return at once."""
         return _native.poll(self._handle)
 
-    def wait(self) -> torch.Tensor:
+    def wait(self) -> Any:
         """The rows of all ranks, one behind the other."""
         return self.wait_with_rows()[0]
 
     def wait_with_rows(self) -> tuple[torch.Tensor, list[int]]:
         """The same, and how many rows each rank contributed."""
-        capsule, rows = _native.wait(self._handle)
-        shape = (sum(rows), *self._row_shape)
-        if 0 in shape:
-            return torch.empty(shape, dtype=self._dtype), rows
-        flat: torch.Tensor = from_dlpack(capsule)
-        return flat.view(self._dtype).view(shape), rows
+        result = _native.wait(self._handle)
+        return self._like.tensor(result), result[1]
 
 
-class MixedGroup:
-    """A grouped operation over several element types: one native group for each of them."""
+class Exchange(Gather):
+    """An alltoall in flight."""
+
+    tells_splits = True
+    """Whether the result says how many rows came from each rank."""
+
+    def wait(self) -> Any:
+        """The rows received, and their numbers if they are wanted."""
+        received, rows = self.wait_with_rows()
+        return (received, torch.tensor(rows, dtype=torch.int32)) if self.tells_splits else received
+
+
+class Group:
+    """A grouped operation: one native group for each element type."""
 
     def __init__(self, parts: Sequence[tuple[int, Sequence[int]]], length: int) -> None:
         self._parts = list(parts)
@@ -80,7 +104,7 @@ class MixedGroup:
 
     def keep(self) -> int:
         """Puts it where `synchronize` finds it, and gives the handle."""
-        handle = next(_mixed_handles)
+        handle = next(_group_handles)
         _basics.pending[handle] = self
         return handle
 
@@ -97,3 +121,22 @@ class MixedGroup:
             # Only now, so that an interrupted wait can be taken up again.
             self._parts.pop()
         return self._results
+
+
+class GatherGroup(Group):
+    """A grouped operation whose results have rows of their own numbers."""
+
+    def __init__(
+        self, parts: Sequence[tuple[int, Sequence[int]]], tensors: Sequence[torch.Tensor]
+    ) -> None:
+        super().__init__(parts, len(tensors))
+        self._likes = [Like(tensor) for tensor in tensors]
+
+    def wait(self) -> list[torch.Tensor]:
+        """The tensors, in order."""
+        return [tensor for tensor, _ in self.wait_with_rows()]
+
+    def wait_with_rows(self) -> list[tuple[torch.Tensor, list[int]]]:
+        """The same, each with the numbers of rows that the ranks contributed."""
+        results = super().wait()
+        return [(like.tensor(result), result[1]) for like, result in zip(self._likes, results)]

@@ -2,20 +2,37 @@
 
 Every function checks and normalises its arguments here and leaves the rest to `submit`,
 `autograd` and `handles`. A name that ends in `_` works in place, one with `async` gives a handle.
+"All ranks" are those of the process set; ranks in arguments are ranks of the world.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from horovod import _native
 from horovod.common.basics import _basics
-from horovod.common.process_sets import ProcessSet, global_process_set, require_global
+from horovod.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    registered_id,
+    remove_process_set,
+    restart_unnamed,
+)
 from horovod.torch import autograd, submit
 from horovod.torch.compression import Compression, Compressor
+from horovod.torch.exchange_ops import (
+    alltoall,
+    alltoall_async,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
 from horovod.torch.handles import poll, synchronize
+from horovod.torch.sparse import SparseReduction
 from horovod.torch.submit import (
     Adasum,
     Average,
@@ -34,12 +51,15 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -53,14 +73,19 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -69,9 +94,13 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "synchronize",
 ]
 
@@ -109,9 +138,10 @@ def allreduce(
 ) -> torch.Tensor:
     """The reduction of `tensor` over all ranks; gradients flow through it."""
     op = handle_average_backwards_compatibility(op, average)
-    require_global(process_set)
     compressed, context = compression.compress(tensor)
-    reduced = autograd.allreduce(compressed, name, op, prescale_factor, postscale_factor)
+    reduced = autograd.allreduce(
+        compressed, name, op, prescale_factor, postscale_factor, process_set
+    )
     return compression.decompress(reduced, context)
 
 
@@ -126,10 +156,11 @@ def allreduce_async(
 ) -> int:
     """Starts the reduction of `tensor`, which must not change before it is done."""
     op = handle_average_backwards_compatibility(op, average)
-    require_global(process_set)
     source = submit.readable(tensor)
     target = torch.empty_like(source)
-    return submit.allreduce(source, target, name, op, prescale_factor, postscale_factor)
+    return submit.allreduce(
+        source, target, name, op, prescale_factor, postscale_factor, process_set
+    )
 
 
 def allreduce_(
@@ -143,10 +174,11 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduces `tensor` over all ranks, in place."""
     op = handle_average_backwards_compatibility(op, average)
-    require_global(process_set)
     submit.in_place(tensor)
     _native.wait(
-        submit.allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor, lazy=True)
+        submit.allreduce(
+            tensor, tensor, name, op, prescale_factor, postscale_factor, process_set, lazy=True
+        )
     )
     return tensor
 
@@ -162,9 +194,10 @@ def allreduce_async_(
 ) -> int:
     """Starts the reduction of `tensor` in place."""
     op = handle_average_backwards_compatibility(op, average)
-    require_global(process_set)
     submit.in_place(tensor)
-    return submit.allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor)
+    return submit.allreduce(
+        tensor, tensor, name, op, prescale_factor, postscale_factor, process_set
+    )
 
 
 def grouped_allreduce(
@@ -179,10 +212,11 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """The reductions of several tensors as one operation; gradients flow through it."""
     op = handle_average_backwards_compatibility(op, average)
-    require_global(process_set)
     pairs = [compression.compress(tensor) for tensor in tensors]
     compressed = [tensor for tensor, _ in pairs]
-    reduced = autograd.grouped_allreduce(compressed, name, op, prescale_factor, postscale_factor)
+    reduced = autograd.grouped_allreduce(
+        compressed, name, op, prescale_factor, postscale_factor, process_set
+    )
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs)]
 
 
@@ -197,10 +231,11 @@ def grouped_allreduce_async(
 ) -> int:
     """Starts the reductions of several tensors, which must not change before they are done."""
     op = handle_average_backwards_compatibility(op, average)
-    require_global(process_set)
     sources = [submit.readable(tensor) for tensor in tensors]
     targets = [torch.empty_like(source) for source in sources]
-    return submit.grouped_allreduce(sources, targets, name, op, prescale_factor, postscale_factor)
+    return submit.grouped_allreduce(
+        sources, targets, name, op, prescale_factor, postscale_factor, process_set
+    )
 
 
 def grouped_allreduce_(
@@ -214,11 +249,10 @@ def grouped_allreduce_(
 ) -> list[torch.Tensor]:
     """Reduces several tensors in place, as one operation."""
     op = handle_average_backwards_compatibility(op, average)
-    require_global(process_set)
     targets = [submit.in_place(tensor) for tensor in tensors]
     synchronize(
         submit.grouped_allreduce(
-            targets, targets, name, op, prescale_factor, postscale_factor, lazy=True
+            targets, targets, name, op, prescale_factor, postscale_factor, process_set, lazy=True
         )
     )
     return targets
@@ -235,9 +269,10 @@ def grouped_allreduce_async_(
 ) -> int:
     """Starts the reductions of several tensors in place."""
     op = handle_average_backwards_compatibility(op, average)
-    require_global(process_set)
     targets = [submit.in_place(tensor) for tensor in tensors]
-    return submit.grouped_allreduce(targets, targets, name, op, prescale_factor, postscale_factor)
+    return submit.grouped_allreduce(
+        targets, targets, name, op, prescale_factor, postscale_factor, process_set
+    )
 
 
 def allgather(
@@ -247,16 +282,33 @@ def allgather(
 
     Ranks may contribute different numbers of rows.
     """
-    require_global(process_set)
-    return autograd.allgather(tensor, name)
+    return autograd.allgather(tensor, name, process_set)
 
 
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts gathering the rows of all ranks."""
-    require_global(process_set)
-    return submit.allgather(submit.readable(tensor), name).keep()
+    return submit.allgather(submit.readable(tensor), name, process_set).keep()
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[torch.Tensor, ...]:
+    """The rows of all ranks for several tensors, as one operation; gradients flow through it."""
+    return autograd.grouped_allgather(tensors, name, process_set)
+
+
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Starts gathering the rows of all ranks for several tensors."""
+    sources = [submit.readable(tensor) for tensor in tensors]
+    return submit.grouped_allgather(sources, name, process_set).keep()
 
 
 def broadcast(
@@ -266,8 +318,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """The tensor of rank `root_rank`; gradients flow through it."""
-    require_global(process_set)
-    return autograd.broadcast(tensor, root_rank, name)
+    return autograd.broadcast(tensor, root_rank, name, process_set)
 
 
 def broadcast_async(
@@ -277,9 +328,8 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts a broadcast of the tensor of rank `root_rank`."""
-    require_global(process_set)
     source = submit.readable(tensor)
-    return submit.broadcast(source, torch.empty_like(source), root_rank, name)
+    return submit.broadcast(source, torch.empty_like(source), root_rank, name, process_set)
 
 
 def broadcast_(
@@ -289,9 +339,8 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Overwrites `tensor` with that of rank `root_rank`."""
-    require_global(process_set)
     submit.in_place(tensor)
-    _native.wait(submit.broadcast(tensor, tensor, root_rank, name, lazy=True))
+    _native.wait(submit.broadcast(tensor, tensor, root_rank, name, process_set, lazy=True))
     return tensor
 
 
@@ -302,12 +351,28 @@ def broadcast_async_(
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Starts overwriting `tensor` with that of rank `root_rank`."""
-    require_global(process_set)
     submit.in_place(tensor)
-    return submit.broadcast(tensor, tensor, root_rank, name)
+    return submit.broadcast(tensor, tensor, root_rank, name, process_set)
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Starts the reduction of a sparse tensor; call what you get to wait for the result."""
+    return SparseReduction(tensor, name, op, process_set).wait
+
+
+def join(device: int = -1) -> int:
+    """Says that this rank is out of data, and waits until all ranks have said so.
+
+    Until then the others' reductions take zeros from this rank, and averages still divide by the
+    number of all. Gives the rank that came last. `device` is accepted for Horovod's sake.
+    """
+    last: int = _native.wait(_native.join(True))
+    restart_unnamed()
+    return last
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until every rank has come here."""
-    require_global(process_set)
-    _native.wait(_native.barrier("barrier.noname", True))
+    _native.wait(_native.barrier("barrier.noname", True, registered_id(process_set)))

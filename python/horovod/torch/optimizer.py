@@ -15,7 +15,7 @@ from typing import Any, Union, cast
 import torch
 
 from horovod.common.basics import _basics
-from horovod.common.process_sets import ProcessSet, global_process_set, require_global
+from horovod.common.process_sets import ProcessSet, global_process_set, registered_id
 from horovod.common.util import split_list
 from horovod.torch import submit
 from horovod.torch.compression import Compression, Compressor
@@ -37,13 +37,14 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """An optimizer like `optimizer` that steps with gradients reduced over all ranks.
+    """An optimizer like `optimizer` that steps with gradients reduced over the ranks of a set.
 
     Give `named_parameters=model.named_parameters()` unless the parameters are in the same order on
     all ranks. Gradients of `backward_passes_per_step` passes are summed before they are reduced.
-    `groups` asks for that many groups of parameters, or for these, each reduced as one.
+    `groups` asks for that many groups of parameters, or for these, each reduced as one. On a rank
+    outside `process_set` the optimizer steps with its own gradients.
     """
-    require_global(process_set)
+    registered_id(process_set)
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("optimizer is a DistributedOptimizer already; wrap it only once.")
     if gradient_predivide_factor != 1.0 and op != submit.Average:
@@ -64,15 +65,17 @@ def DistributedOptimizer(
         prescale=1.0 / gradient_predivide_factor,
         postscale=gradient_predivide_factor,
         sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
     )
     names = _names(optimizer, named_parameters)
     chosen = _check_groups(groups)
     distributed = _derive(optimizer)
     distributed._parameter_names = names
     distributed.backward_passes_per_step = backward_passes_per_step
-    if _basics.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1":
+    several = _basics.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
+    if several and process_set.included():
         reducer = Reducer(reduction, backward_passes_per_step)
-        for members in _buckets(names, chosen):
+        for members in _buckets(names, chosen, process_set):
             reducer.adopt(members, grouped=True)
         distributed._reducer = reducer
         distributed._adopt_new()
@@ -84,7 +87,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     backward_passes_per_step: int
     _parameter_names: dict[torch.Tensor, str]
-    # None in a world of one, where there is nothing to reduce.
+    # None in a world of one and outside the process set, where there is nothing to reduce.
     _reducer: Reducer | None = None
     _synchronized = False
     _should_synchronize = True
@@ -264,15 +267,19 @@ def _bad_groups() -> ValueError:
 
 
 def _buckets(
-    names: dict[torch.Tensor, str], groups: int | list[list[torch.Tensor]]
+    names: dict[torch.Tensor, str],
+    groups: int | list[list[torch.Tensor]],
+    process_set: ProcessSet,
 ) -> Iterator[list[tuple[torch.Tensor, str]]]:
     """The groups of parameters that the user asked for."""
     named = [(parameter, name) for parameter, name in names.items() if parameter.requires_grad]
     if isinstance(groups, int):
         if groups == 0 or not named:
             return
-        # All ranks cut the list where rank 0 cuts it, whatever order theirs has.
-        order = broadcast_object([name for _, name in named], 0, "optimizer_groups")
+        # All ranks cut the list where the first one cuts it, whatever order theirs has.
+        first = (process_set.ranks or [0])[0]
+        own = [name for _, name in named]
+        order = broadcast_object(own, first, "optimizer_groups", process_set)
         by_name = {name: (parameter, name) for parameter, name in named}
         parts: Iterable[Sequence[tuple[torch.Tensor, str]]] = split_list(
             [by_name[name] for name in order], groups

@@ -15,10 +15,11 @@ from typing import Any, Union
 
 import torch
 
-from horovod.common.basics import _basics
+from horovod.common.process_sets import ProcessSet
 from horovod.torch import submit
 from horovod.torch.compression import Compressor
-from horovod.torch.handles import Gather, synchronize
+from horovod.torch.handles import synchronize
+from horovod.torch.sparse import SparseReduction, sparse_tensor
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Reduction:
     prescale: float
     postscale: float
     sparse_as_dense: bool
+    process_set: ProcessSet
 
 
 class Reducer:
@@ -153,7 +155,7 @@ class _Gradient:
         shape = parameter.shape
         indices = torch.empty((self.sparse_dim, 0), dtype=torch.int64)
         values = torch.empty((0, *shape[self.sparse_dim :]), dtype=parameter.dtype)
-        parameter.grad = _sparse(indices, values, shape)
+        parameter.grad = sparse_tensor(indices, values, shape)
 
 
 class _Bucket:
@@ -195,7 +197,13 @@ class _DenseFlight:
         # A gradient in another memory format, such as channels_last, goes through a copy.
         self._sent = [submit.readable(tensor) for tensor, _ in pairs]
         self._contexts = [context for _, context in pairs]
-        how = (gradients[0].name, reduction.op, reduction.prescale, reduction.postscale)
+        how = (
+            gradients[0].name,
+            reduction.op,
+            reduction.prescale,
+            reduction.postscale,
+            reduction.process_set,
+        )
         if grouped:
             self._handle = submit.grouped_allreduce(self._sent, self._sent, *how)
         else:
@@ -213,29 +221,15 @@ class _DenseFlight:
 
 
 class _SparseFlight:
-    """The indices and values of a sparse gradient in flight, gathered from all ranks."""
+    """A sparse gradient in flight."""
 
     def __init__(self, gradient: _Gradient, grad: torch.Tensor, reduction: Reduction) -> None:
-        if reduction.op not in (submit.Average, submit.Sum):
-            raise ValueError(
-                f"The gradient of `{gradient.name}` is sparse and can only be averaged or "
-                "summed; pass sparse_as_dense=True for other operations."
-            )
-        grad = grad.coalesce()
         gradient.sparse_dim = grad.sparse_dim()
         self._parameter = gradient.parameter
-        self._factor = 1 / _basics.size() if reduction.op == submit.Average else 1.0
-        self._indices: Gather = submit.allgather(
-            grad.indices().t().contiguous(), f"{gradient.name}.indices"
-        )
-        self._values: Gather = submit.allgather(
-            grad.values().contiguous(), f"{gradient.name}.values"
-        )
+        self._sum = SparseReduction(grad, gradient.name, reduction.op, reduction.process_set)
 
     def finish(self) -> None:
-        indices = self._indices.wait().t()
-        values = self._values.wait().mul_(self._factor)
-        self._parameter.grad = _sparse(indices, values, self._parameter.shape).coalesce()
+        self._parameter.grad = self._sum.wait()
 
 
 _Flight = Union[_DenseFlight, _SparseFlight]
@@ -258,11 +252,6 @@ def _grad(gradient: _Gradient) -> torch.Tensor:
             "optimizer.zero_grad() only behind optimizer.step()."
         )
     return grad
-
-
-def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    # The indices were checked when the ranks made their gradients.
-    return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False)
 
 
 def _dense(grad: torch.Tensor) -> torch.Tensor:

@@ -7,13 +7,13 @@ Nothing here copies a tensor that is contiguous. Element types are checked by th
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from horovod import _native
-from horovod.common.basics import _basics
-from horovod.torch.handles import Gather, MixedGroup
+from horovod.common.process_sets import ProcessSet, next_unnamed, registered_id
+from horovod.torch.handles import Exchange, Gather, GatherGroup, Group
 
 Average = 0
 Sum = 1
@@ -44,13 +44,14 @@ def allreduce(
     op: int,
     prescale: float,
     postscale: float,
+    process_set: ProcessSet,
     lazy: bool = False,
 ) -> int:
     """Submits a reduction of `source` into `target`, which may be the same tensor."""
     if op == Adasum:
         raise no_adasum()
-    full = _full("allreduce", name)
-    return _native.allreduce(source, target, full, op, prescale, postscale, lazy)
+    full, number = _full("allreduce", name, process_set)
+    return _native.allreduce(source, target, full, op, prescale, postscale, lazy, number)
 
 
 def grouped_allreduce(
@@ -60,45 +61,109 @@ def grouped_allreduce(
     op: int,
     prescale: float,
     postscale: float,
+    process_set: ProcessSet,
     lazy: bool = False,
 ) -> int:
     """Submits reductions that run together; their element types may differ."""
     if op == Adasum:
         raise no_adasum()
-    full = _full("grouped_allreduce", name)
-    positions: dict[torch.dtype, list[int]] = {}
-    for position, tensor in enumerate(sources):
-        positions.setdefault(tensor.dtype, []).append(position)
-    if len(positions) == 1:
-        return _native.grouped_allreduce(sources, targets, full, op, prescale, postscale, lazy)
-    parts = [
-        (
-            _native.grouped_allreduce(
-                [sources[position] for position in chosen],
-                [targets[position] for position in chosen],
-                f"{full}.{dtype}",
-                op,
-                prescale,
-                postscale,
-                lazy,
-            ),
-            chosen,
+    full, number = _full("grouped_allreduce", name, process_set)
+
+    def part(chosen: Sequence[int], full: str) -> int:
+        return _native.grouped_allreduce(
+            [sources[position] for position in chosen],
+            [targets[position] for position in chosen],
+            full,
+            op,
+            prescale,
+            postscale,
+            lazy,
+            number,
         )
-        for dtype, chosen in positions.items()
-    ]
-    return MixedGroup(parts, len(sources)).keep()
+
+    parts = _by_type(sources, full, part)
+    return parts[0][0] if len(parts) == 1 else Group(parts, len(sources)).keep()
 
 
-def allgather(tensor: torch.Tensor, name: str | None, lazy: bool = False) -> Gather:
+def allgather(
+    tensor: torch.Tensor, name: str | None, process_set: ProcessSet, lazy: bool = False
+) -> Gather:
     """Submits a gathering along the first dimension."""
-    return Gather(_native.allgather(tensor, _full("allgather", name), lazy), tensor)
+    full, number = _full("allgather", name, process_set)
+    return Gather(_native.allgather(tensor, full, lazy, number), tensor)
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet, lazy: bool = False
+) -> GatherGroup:
+    """Submits gatherings that run together; their element types may differ."""
+    full, number = _full("grouped_allgather", name, process_set)
+
+    def part(chosen: Sequence[int], full: str) -> int:
+        return _native.grouped_allgather([tensors[each] for each in chosen], full, lazy, number)
+
+    return GatherGroup(_by_type(tensors, full, part), tensors)
 
 
 def broadcast(
-    source: torch.Tensor, target: torch.Tensor, root: int, name: str | None, lazy: bool = False
+    source: torch.Tensor,
+    target: torch.Tensor,
+    root: int,
+    name: str | None,
+    process_set: ProcessSet,
+    lazy: bool = False,
 ) -> int:
     """Submits a broadcast from `source` on rank `root` into `target` everywhere."""
-    return _native.broadcast(source, target, _full("broadcast", name), root, lazy)
+    full, number = _full("broadcast", name, process_set)
+    return _native.broadcast(source, target, full, root, lazy, number)
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    rows: list[int],
+    name: str | None,
+    process_set: ProcessSet,
+    lazy: bool = False,
+) -> Exchange:
+    """Submits an exchange of rows: so many, in order, for each rank."""
+    full, number = _full("alltoall", name, process_set)
+    return Exchange(_native.alltoall(tensor, rows, full, lazy, number), tensor)
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    lazy: bool = False,
+) -> Gather:
+    """Submits a reduction of which each rank gets its share of the rows."""
+    _check_reducescatter([tensor], op)
+    full, number = _full("reducescatter", name, process_set)
+    handle = _native.reducescatter(tensor, full, op, prescale, postscale, lazy, number)
+    return Gather(handle, tensor)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: ProcessSet,
+    lazy: bool = False,
+) -> GatherGroup:
+    """Submits such reductions that run together; their element types may differ."""
+    _check_reducescatter(tensors, op)
+    full, number = _full("grouped_reducescatter", name, process_set)
+
+    def part(chosen: Sequence[int], full: str) -> int:
+        inputs = [tensors[position] for position in chosen]
+        return _native.grouped_reducescatter(inputs, full, op, prescale, postscale, lazy, number)
+
+    return GatherGroup(_by_type(tensors, full, part), tensors)
 
 
 def in_place(tensor: torch.Tensor) -> torch.Tensor:
@@ -127,8 +192,30 @@ def no_adasum() -> NotImplementedError:
     )
 
 
-def _full(kind: str, name: str | None) -> str:
-    return f"{kind}.{name}" if name else f"{kind}.noname.{next(_basics.noname)}"
+def _full(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:
+    """The name among the ranks, and the id of the set."""
+    number = registered_id(process_set)
+    return f"{kind}.{name}" if name else f"{kind}.noname.{next_unnamed(number)}", number
+
+
+def _by_type(
+    tensors: Sequence[torch.Tensor], full: str, submit: Callable[[Sequence[int], str], int]
+) -> list[tuple[int, Sequence[int]]]:
+    """Submits one native group for each element type: handles, and what positions they have."""
+    positions: dict[torch.dtype, list[int]] = {}
+    for position, tensor in enumerate(tensors):
+        positions.setdefault(tensor.dtype, []).append(position)
+    if len(positions) == 1:
+        everything = range(len(tensors))
+        return [(submit(everything, full), everything)]
+    return [(submit(chosen, f"{full}.{dtype}"), chosen) for dtype, chosen in positions.items()]
+
+
+def _check_reducescatter(tensors: Sequence[torch.Tensor], op: int) -> None:
+    if op not in (Average, Sum):
+        raise ValueError("Reducescatter currently only supports AVERAGE and SUM.")
+    if any(tensor.dim() == 0 for tensor in tensors):
+        raise ValueError("Reducescatter does not support scalar inputs")
 
 
 def _not_on_cpu(tensor: torch.Tensor) -> ValueError:

@@ -1,0 +1,112 @@
+"""The distributed optimizer among some of the ranks."""
+
+import os
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+SIZE = int(os.environ.get("HOROVOD_SIZE", "1"))
+SETS = {
+    "halves": [list(range(SIZE // 2)), list(range(SIZE // 2, SIZE))],
+    "without rank zero": [list(range(1, SIZE))],
+}
+
+
+@pytest.fixture(params=SETS)
+def sets(request, leave):
+    hvd.shutdown()
+    sets = [hvd.ProcessSet(ranks) for ranks in SETS[request.param]]
+    hvd.init(process_sets=sets)
+    yield sets
+    leave()
+    # The session ends with a world that has no sets.
+    hvd.init()
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+
+def batch(rank, step):
+    return torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * rank + step))
+
+
+def loss_of(model, data):
+    return (model(data) - data[:, :2].sin()).square().mean()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def reference(ranks, steps):
+    model = network()
+    optimizer = sgd(model)
+    for step in range(steps):
+        optimizer.zero_grad()
+        (sum(loss_of(model, batch(rank, step)) for rank in ranks) / len(ranks)).backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_each_set_trains_its_own_model_and_others_train_alone(sets, groups):
+    steps = 12
+    own = next((chosen for chosen in sets if chosen.included()), sets[0])
+    model = network()
+    optimizer = hvd.DistributedOptimizer(
+        sgd(model), model.named_parameters(), groups=groups, process_set=own
+    )
+    assert (optimizer._reducer is not None) == own.included()
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, batch(hvd.rank(), step)).backward()
+        optimizer.step()
+    expected = reference(own.ranks if own.included() else [hvd.rank()], steps)
+    for parameter, right in zip(model.parameters(), expected.parameters()):
+        assert torch.allclose(parameter, right, rtol=1e-4, atol=1e-6)
+    if own.included():
+        flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        first = hvd.broadcast(flat, own.ranks[0], process_set=own)
+        assert torch.equal(first.view(torch.int32), flat.view(torch.int32))
+
+
+def test_sparse_gradients_are_averaged_over_the_set(sets):
+    own = next((chosen for chosen in sets if chosen.included()), sets[0])
+    model = torch.nn.Embedding(SIZE + 1, 2, sparse=True)
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), process_set=own)
+    model(torch.tensor([hvd.rank()])).sum().backward()
+    optimizer.step()
+    ranks = own.ranks if own.included() else [hvd.rank()]
+    expected = torch.zeros(SIZE + 1, 2)
+    expected[ranks] = -1 / len(ranks)
+    assert torch.allclose(model.weight, expected)
+
+
+def test_a_set_that_is_not_registered_is_refused(sets):
+    model = network()
+    with pytest.raises(ValueError, match="has not been registered"):
+        hvd.DistributedOptimizer(sgd(model), process_set=hvd.ProcessSet([0]))
+
+
+def test_optimizers_of_overlapping_sets_share_names(sets):
+    own = next((chosen for chosen in sets if chosen.included()), None)
+    small, large = network(), network()
+    inner = hvd.DistributedOptimizer(
+        sgd(small), small.named_parameters(), process_set=own or sets[0]
+    )
+    outer = hvd.DistributedOptimizer(sgd(large), large.named_parameters())
+    for step in range(5):
+        for model, optimizer in ((small, inner), (large, outer)):
+            optimizer.zero_grad()
+            loss_of(model, batch(hvd.rank(), step)).backward()
+        outer.step()
+        inner.step()
+    expected = reference(range(SIZE), 5)
+    for parameter, right in zip(large.parameters(), expected.parameters()):
+        assert torch.allclose(parameter, right, rtol=1e-4, atol=1e-6)

@@ -47,6 +47,11 @@ pub const TABLE: &[Setting] = &[
         "0",
         "After how long such a stall ends the job; 0 is never.",
     ),
+    setting(
+        "HOROVOD_DYNAMIC_PROCESS_SETS",
+        "0",
+        "1 allows process sets to be added and removed after `hvd.init()`.",
+    ),
     setting("HOROVOD_LOG_LEVEL", "warning", "trace, debug, info, warning, error or fatal."),
     setting(
         "RONDE_TRANSPORT",

@@ -294,6 +294,16 @@ fn sets_of_ranks_work_at_the_same_time_and_may_overlap() {
                     assert!(tensor.as_floats().iter().all(|v| *v == 4.0));
                 }
             }
+            if me == 2 {
+                // A set of one, out of place and with factors.
+                for length in [3, 50_000] {
+                    let (tensor, out) =
+                        (Tensor::floats(&vec![1.0; length]), Tensor::floats(&vec![0.0; length]));
+                    let kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 2.0, postscale: 3.0 };
+                    member.run_in(ids[3], "one", kind, &tensor, &out).unwrap();
+                    assert!(out.as_floats().iter().all(|v| *v == 6.0));
+                }
+            }
             member.remove_set(ids[2]).unwrap();
             member.remove_set(ids[0]).unwrap();
             assert_eq!(

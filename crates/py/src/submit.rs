@@ -168,9 +168,11 @@ pub(crate) fn join(lazy: bool) -> PyResult<u64> {
 
 /// Submits the making of a set of ranks.
 #[pyfunction]
-pub(crate) fn add_process_set(mut ranks: Vec<u32>) -> PyResult<u64> {
+pub(crate) fn add_process_set(ranks: Vec<i64>) -> PyResult<u64> {
+    // A negative rank is as far outside as the largest number.
+    let rank = |rank: i64| Rank(u32::try_from(rank).unwrap_or(u32::MAX));
+    let mut ranks: Vec<Rank> = ranks.into_iter().map(rank).collect();
     ranks.sort_unstable();
-    let ranks = ranks.into_iter().map(Rank).collect();
     command("process_set.noname.add".into(), Kind::AddSet { ranks }, SetId::WORLD, Next::Waits)
 }
 

@@ -36,7 +36,8 @@ pub(crate) fn allreduce(
             allreduce::one_shot(shared, operands, reduction)
         }
         Group::Shared(shared) => allreduce::sliced(shared, operands, reduction),
-        Group::Linked(links) if bytes <= FEW_MESSAGES => {
+        // A ring needs two.
+        Group::Linked(links) if bytes <= FEW_MESSAGES || links.size() == 1 => {
             allreduce::doubling(links, operands, reduction)
         }
         Group::Linked(links) => allreduce::ring(links, operands, reduction),

@@ -100,7 +100,9 @@ impl Request {
     /// Whether the name is one of a kind, made from a counter because the user gave none; such a
     /// tensor never comes again, so it gets no number.
     pub fn is_anonymous(&self) -> bool {
-        self.name.contains(".noname.")
+        // `allreduce.noname.7`; but `allreduce.allreduce.noname.0.7`, an optimizer's parameter that was
+        // given no name, comes again in every step.
+        self.name.split_once('.').is_some_and(|(_, rest)| rest.starts_with("noname."))
     }
 
     /// That in which ranks may differ, and which all must know: the rows that this rank
@@ -313,6 +315,17 @@ mod tests {
             assert!(text.contains("rank 0 against rank 3"), "{text}");
         }
         assert_eq!(base.mismatch(Rank(1), &base.clone(), Rank(0)), None);
+    }
+
+    #[test]
+    fn only_a_name_from_a_counter_never_comes_again() {
+        let named = |name: &str| Request { name: name.into(), ..reduce(&[1]) };
+        for name in ["allreduce.noname.7", "grouped_allreduce.noname.7.float32@2"] {
+            assert!(named(name).is_anonymous(), "{name}");
+        }
+        for name in ["allreduce.allreduce.noname.0.7", "allreduce.weight", "noname.x", "x"] {
+            assert!(!named(name).is_anonymous(), "{name}");
+        }
     }
 
     #[test]

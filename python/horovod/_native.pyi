@@ -42,8 +42,12 @@ __all__ = [
 def init() -> None:
     """Joins the world described by the environment; a world of one if there is no launcher."""
 
-def shutdown(error: str | None = None) -> None:
-    """Leaves the world; `error` is the exception that ends the process, if one does."""
+def shutdown(error: str | None = None, exiting: bool = False) -> None:
+    """Leaves the world; `error` is the exception that ends the process, if one does.
+
+    `exiting` says that the interpreter ends: threads that wait in a collective then wait for ever,
+    since Python would end them in the middle of native code.
+    """
 
 def is_initialized() -> bool:
     """Whether this process is part of a world."""

@@ -11,7 +11,7 @@ use ronde_control::negotiate::Request;
 use ronde_core::buffer::Region;
 use ronde_core::engine::{Engine, Made, Next, Outcome, Ticket};
 
-use super::process::{SIGNAL_CHECK, engine};
+use super::process::{SIGNAL_CHECK, engine, stay_out_at_exit};
 use super::{capsule, errors};
 
 /// What `wait` gives for a handle.
@@ -100,7 +100,10 @@ pub(crate) fn wait(py: Python<'_>, handle: u64) -> PyResult<Option<Py<PyAny>>> {
         if let Some(engine) = &flight.engine
             && !flight.ticket.is_done()
         {
-            py.detach(|| engine.wait(&flight.ticket, deadline));
+            py.detach(|| {
+                engine.wait(&flight.ticket, deadline);
+                stay_out_at_exit();
+            });
         }
         if let Some(outcome) = flight.ticket.take() {
             break outcome;

@@ -1,5 +1,6 @@
 //! The engine of this process: there is one, whatever frameworks are loaded.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -60,10 +61,22 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Leaves the world.
+/// Whether the interpreter is about to end. Only daemon threads are left then, and one that wants the
+/// interpreter lock back is ended by Python in the middle of whatever native code it is in.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// Keeps a thread that has waited without the interpreter lock from asking for it at the end.
+pub(crate) fn stay_out_at_exit() {
+    while EXITING.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
+}
+
+/// Leaves the world; `exiting` says that the interpreter ends, too.
 #[pyfunction]
-#[pyo3(signature = (error = None))]
-pub(crate) fn shutdown(py: Python<'_>, error: Option<String>) {
+#[pyo3(signature = (error = None, exiting = false))]
+pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) {
+    EXITING.store(exiting, Ordering::SeqCst);
     let Ok(engine) = engine() else { return };
     // Until its end the engine stays where other threads find it: they may wait in it, and what
     // they submit now it refuses.

@@ -130,7 +130,7 @@ class HorovodBasics:
     def _leave_at_exit(self) -> None:
         # A forked child inherits the registration but not the engine.
         if self._exit_pid == os.getpid():
-            _native.shutdown(_uncaught_exception())
+            _native.shutdown(_uncaught_exception(), exiting=True)
 
 
 _basics = HorovodBasics()

@@ -169,10 +169,10 @@ def test_the_exception_that_ends_the_process_is_told_to_the_core(end, told):
         "from horovod.common import basics\n"
         "hvd.init()\n"
         "class Native:\n"
-        "    def shutdown(self, error=None): print(repr(error))\n"
+        "    def shutdown(self, error=None, exiting=False): print(repr(error), exiting)\n"
         "basics._native = Native()\n" + end
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
     )
-    assert result.stdout == f"{told!r}\n", result.stderr
+    assert result.stdout == f"{told!r} True\n", result.stderr

@@ -9,11 +9,13 @@ mod ids;
 pub mod negotiate;
 pub mod rendezvous;
 pub mod settings;
+mod tuning;
 pub mod verdict;
 pub mod wire;
 
 pub use dtype::{DType, ReduceOp};
 pub use ids::{Epoch, Rank, SetId};
+pub use tuning::{Knob, MOST_CONNECTIONS, Tuning};
 
 /// Horovod's API level with Ronde's own version as the local part.
 pub const VERSION: &str = concat!("0.28.1+ronde.", env!("CARGO_PKG_VERSION"));

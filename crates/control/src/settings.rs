@@ -7,8 +7,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::Rank;
 use crate::wire::JobKey;
+use crate::{Rank, Tuning};
 
 /// One line of the table.
 pub struct Setting {
@@ -52,11 +52,33 @@ pub const TABLE: &[Setting] = &[
         "0",
         "1 allows process sets to be added and removed after `hvd.init()`.",
     ),
-    setting("HOROVOD_LOG_LEVEL", "warning", "trace, debug, info, warning, error or fatal."),
+    setting(
+        "HOROVOD_LOG_LEVEL",
+        "warning",
+        "trace, debug, info, warning, error or fatal; `RONDE_LOG` says the same and comes first. \
+         debug says which algorithms were chosen and why.",
+    ),
     setting(
         "RONDE_TRANSPORT",
         "auto",
         "auto: shared memory between ranks that can share it; tcp: sockets between all ranks.",
+    ),
+    setting(
+        "RONDE_SHARED_RANKS",
+        "0",
+        "How many ranks may share one memory; 0 is all of a host. For tests: the others take sockets.",
+    ),
+    setting(
+        "RONDE_ENCRYPTION",
+        "auto",
+        "Tensors on the way between ranks. auto: encrypted unless both ends are on one host or a \
+         private network; on: always, except in shared memory; off: never.",
+    ),
+    setting(
+        "RONDE_TUNING",
+        "",
+        "The numbers that decide between algorithms: a file as `ronde bench --calibrate` writes it, \
+         or `name=number,...`. Rank 0's count for all.",
     ),
     setting(
         "RONDE_JOIN_TIMEOUT_SECONDS",
@@ -92,6 +114,17 @@ pub enum Transport {
     Tcp,
 }
 
+/// Which tensors are encrypted on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    /// Those that leave the host for an address that is not private.
+    Auto,
+    /// All that travel through sockets.
+    On,
+    /// None.
+    Off,
+}
+
 /// What the user set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -105,6 +138,12 @@ pub struct Settings {
     pub stall_shutdown: Option<Duration>,
     /// Which way tensors travel.
     pub transport: Transport,
+    /// How many ranks may share one memory, if there is a limit.
+    pub shared_ranks: Option<u32>,
+    /// Which tensors are encrypted on their way.
+    pub encryption: Encryption,
+    /// The numbers that decide between algorithms.
+    pub tuning: Tuning,
     /// How long to wait for the other ranks.
     pub join_timeout: Duration,
 }
@@ -172,6 +211,9 @@ impl Reader<'_> {
             stall_shutdown: seconds(self.number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"))
                 .filter(|_| !quiet),
             transport: self.transport(),
+            shared_ranks: Some(self.small("RONDE_SHARED_RANKS")).filter(|ranks| *ranks > 0),
+            encryption: self.encryption(),
+            tuning: self.tuning(),
             join_timeout: Duration::from_secs(self.number("RONDE_JOIN_TIMEOUT_SECONDS")),
         }
     }
@@ -185,6 +227,30 @@ impl Reader<'_> {
                 Transport::Auto
             }
         }
+    }
+
+    fn encryption(&mut self) -> Encryption {
+        match self.text("RONDE_ENCRYPTION").to_ascii_lowercase().as_str() {
+            "auto" => Encryption::Auto,
+            "on" => Encryption::On,
+            "off" => Encryption::Off,
+            other => {
+                let mistake = format!("RONDE_ENCRYPTION is `{other}`, it must be auto, on or off");
+                self.mistakes.push(mistake);
+                Encryption::Auto
+            }
+        }
+    }
+
+    /// Whoever looks the variable up has put the content of the file in the place of its name.
+    fn tuning(&mut self) -> Tuning {
+        Tuning::parse(&self.text("RONDE_TUNING")).unwrap_or_else(|mistakes| {
+            self.mistakes.push(format!(
+                "RONDE_TUNING is neither a file that can be read nor numbers: {}",
+                mistakes.join("; ")
+            ));
+            Tuning::default()
+        })
     }
 
     fn place(&mut self) -> Place {
@@ -324,9 +390,11 @@ mod tests {
             ("RONDE_RENDEZVOUS", "nowhere"),
             ("RONDE_JOB_KEY", "secret"),
             ("RONDE_TRANSPORT", "pigeon"),
+            ("RONDE_ENCRYPTION", "rot13"),
+            ("RONDE_TUNING", "no-such-file"),
         ];
         let BadSettings(mistakes) = read(look_up(&pairs)).unwrap_err();
-        assert_eq!(mistakes.len(), 5, "{mistakes:?}");
+        assert_eq!(mistakes.len(), 7, "{mistakes:?}");
         assert!(!mistakes.join(" ").contains("secret"));
     }
 

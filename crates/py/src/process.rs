@@ -43,7 +43,10 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
              error. {error}"
         ))
     };
-    let variable = |name: &str| std::env::var(name).ok();
+    let variable = |name: &str| match name {
+        "RONDE_TUNING" => std::env::var(name).ok().map(content_of),
+        _ => std::env::var(name).ok(),
+    };
     let (settings, place) = settings::read(variable).map_err(|error| failed(&error))?;
     start_log();
     let engine = match place.size {
@@ -59,6 +62,11 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
         std::mem::forget(inherited);
     }
     Ok(())
+}
+
+/// What a setting says that may stand in a file: the file's content, or the value itself.
+fn content_of(value: String) -> String {
+    std::fs::read_to_string(&value).unwrap_or(value)
 }
 
 /// Whether the interpreter is about to end. Only daemon threads are left then, and one that wants the
@@ -166,7 +174,8 @@ fn interruptible<T: Send + 'static>(
 }
 
 fn start_log() {
-    let level = std::env::var("HOROVOD_LOG_LEVEL").unwrap_or_default().to_ascii_lowercase();
+    let level = std::env::var("RONDE_LOG").or_else(|_| std::env::var("HOROVOD_LOG_LEVEL"));
+    let level = level.unwrap_or_default().to_ascii_lowercase();
     let level = match level.as_str() {
         "trace" | "debug" | "info" | "error" => level.as_str(),
         "fatal" => "error",

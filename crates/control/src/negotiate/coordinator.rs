@@ -15,7 +15,7 @@ use super::gathering::Gathering;
 use super::numbers::Numbers;
 use super::sets::Sets;
 use super::{CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
-use crate::Rank;
+use crate::{Rank, Tuning};
 
 /// The state of the coordinator.
 pub struct Coordinator {
@@ -123,6 +123,11 @@ impl Coordinator {
         let mut stalls: Vec<Stall> = late.map(stall).collect();
         stalls.sort_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
         stalls
+    }
+
+    /// Has everybody choose algorithms by these numbers, from the same place on.
+    pub fn tune(&mut self, tuning: Tuning) {
+        self.out.push(CoordinatorToMember::Tune(tuning));
     }
 
     /// Ends the job because somebody is too late.

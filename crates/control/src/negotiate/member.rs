@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::{CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
-use crate::{Rank, SetId};
+use crate::{Rank, SetId, Tuning};
 
 /// The state of one member.
 pub struct Member {
@@ -75,6 +75,8 @@ pub enum MemberEvent {
         /// The set's number.
         id: SetId,
     },
+    /// Choose algorithms by these numbers from now on.
+    Tune(Tuning),
     /// A member has left; nothing more will be released.
     Left {
         /// Who.
@@ -168,6 +170,7 @@ impl Member {
                 Some(MemberEvent::SetRemoved { name, id })
             }
             CoordinatorToMember::Left { rank, reason } => Some(MemberEvent::Left { rank, reason }),
+            CoordinatorToMember::Tune(tuning) => Some(MemberEvent::Tune(tuning)),
             CoordinatorToMember::Stalled { error } => Some(MemberEvent::Stalled { error }),
         }
     }

@@ -25,7 +25,7 @@ pub use request::{Kind, Request};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Rank, SetId};
+use crate::{Rank, SetId, Tuning};
 
 /// The number under which a tensor is known once its description has travelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -82,6 +82,8 @@ pub enum CoordinatorToMember {
         /// The set's number.
         id: SetId,
     },
+    /// From here on algorithms are chosen by these numbers.
+    Tune(Tuning),
     /// A member has left: nothing will be released after this.
     Left {
         /// Who.

@@ -71,6 +71,7 @@ impl World {
             Some(
                 MemberEvent::SetRemoved { .. }
                 | MemberEvent::Left { .. }
+                | MemberEvent::Tune(_)
                 | MemberEvent::Stalled { .. },
             )
             | None => {}

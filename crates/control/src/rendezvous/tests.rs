@@ -323,7 +323,7 @@ fn wrong_guests_are_refused_in_words() {
     stage.on(Event::Said(first, join(1)));
     assert!(stage.refusal(first).contains("spoke out of turn"));
     let link = Connection(99);
-    stage.on(Event::Greeted(link, Greeting::Link { epoch: Epoch(1), rank: Rank(0) }));
+    stage.on(Event::Greeted(link, Greeting::Control { epoch: Epoch(1), rank: Rank(0) }));
     assert!(stage.refusal(link).contains("rendezvous"));
 }
 

@@ -33,12 +33,16 @@ pub enum Greeting {
         /// Who comes.
         rank: Rank,
     },
-    /// A rank that opens a link for tensors.
+    /// A rank that opens a connection for tensors.
     Link {
         /// The world it belongs to.
         epoch: Epoch,
         /// Who comes.
         rank: Rank,
+        /// Which of the connections between the two.
+        connection: u32,
+        /// Whether what travels on it is sealed.
+        is_sealed: bool,
     },
     /// A rank that opens its connection to the coordinator.
     Control {
@@ -136,8 +140,8 @@ mod tests {
         assert_eq!(encode(&lost), [2, 5, 1, b'b', 1, b'x']);
         let leaving = RankToDriver::Leaving { error: None, blames: Some(Rank(300)) };
         assert_eq!(encode(&leaving), [2, 0, 1, 172, 2]);
-        let greeting = Greeting::Link { epoch: Epoch(1), rank: Rank(2) };
-        assert_eq!(encode(&greeting), [2, 1, 2]);
+        let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(2) };
+        assert_eq!(encode(&greeting), [3, 1, 2]);
     }
 
     #[test]

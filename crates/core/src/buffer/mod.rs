@@ -129,6 +129,16 @@ impl Segments {
             .filter(|(_, part)| part.length > 0)
     }
 
+    /// The row of the bytes in `range`.
+    pub fn slice(&self, range: Range<usize>) -> Segments {
+        Segments::new(self.parts(range).map(|(_, part)| part).collect())
+    }
+
+    /// Rows one behind the other, as one.
+    pub fn join(rows: impl Iterator<Item = Segments>) -> Segments {
+        Segments::new(rows.flat_map(|row| row.regions).collect())
+    }
+
     /// Copies `range` of the row to `target`, which is as long as the range.
     pub fn gather(&self, range: Range<usize>, target: Region) {
         let base = range.start;

@@ -1,23 +1,21 @@
-//! The collectives: one folder each, one file per algorithm, and here the table that chooses.
+//! The collectives: one folder each, one file per algorithm; which one is taken, `choice` decides.
 
 mod allgather;
 mod allreduce;
 mod alltoall;
 mod barrier;
 mod broadcast;
+mod choice;
 mod reducescatter;
 
 use std::ops::Range;
 
+pub(crate) use self::choice::Choice;
+use self::choice::{Algorithm, Case, Collective, Ways};
 use crate::buffer::Segments;
 use crate::error::Error;
-use crate::group::Group;
+use crate::group::{Group, Linked};
 use crate::reduce::Reduction;
-
-/// Up to here shared memory takes the way with one exchange instead of two.
-const ONE_SHOT: usize = 16 << 10;
-/// Up to here sockets take the way with the fewest messages.
-const FEW_MESSAGES: usize = 32 << 10;
 
 /// Where a bucket comes from and where its result goes; the two may be the same memory.
 pub(crate) struct Operands {
@@ -29,18 +27,29 @@ pub(crate) fn allreduce(
     group: &mut Group<'_>,
     operands: &Operands,
     reduction: &Reduction,
-) -> Result<(), Error> {
-    let bytes = operands.source.length();
+) -> Result<Choice, Error> {
+    let choice = choose(group, Collective::Allreduce, operands.source.length());
     match group {
-        Group::Shared(shared) if bytes <= ONE_SHOT => {
+        Group::Shared(shared) if choice.algorithm == Algorithm::OneShot => {
             allreduce::one_shot(shared, operands, reduction)
         }
         Group::Shared(shared) => allreduce::sliced(shared, operands, reduction),
-        // A ring needs two.
-        Group::Linked(links) if bytes <= FEW_MESSAGES || links.size() == 1 => {
-            allreduce::doubling(links, operands, reduction)
-        }
-        Group::Linked(links) => allreduce::ring(links, operands, reduction),
+        Group::Linked(links) => linked_allreduce(links, choice.algorithm, operands, reduction),
+        Group::Islands(islands) => allreduce::levels(islands, operands, reduction),
+    }?;
+    Ok(choice)
+}
+
+fn linked_allreduce(
+    links: &mut Linked<'_>,
+    algorithm: Algorithm,
+    operands: &Operands,
+    reduction: &Reduction,
+) -> Result<(), Error> {
+    match algorithm {
+        Algorithm::Doubling => allreduce::doubling(links, operands, reduction),
+        Algorithm::Halving => allreduce::halving(links, operands, reduction),
+        _ => allreduce::ring(links, operands, reduction),
     }
 }
 
@@ -49,24 +58,39 @@ pub(crate) fn allgather(
     group: &mut Group<'_>,
     operands: &Operands,
     cuts: &[Range<usize>],
-) -> Result<(), Error> {
+) -> Result<Choice, Error> {
+    let choice = choose(group, Collective::Allgather, operands.target.length());
     match group {
         Group::Shared(shared) => allgather::pieces(shared, operands, cuts),
         Group::Linked(links) => allgather::ring(links, operands, cuts),
-    }
+        Group::Islands(islands) => allgather::levels(islands, operands, cuts),
+    }?;
+    Ok(choice)
 }
 
 pub(crate) fn broadcast(
     group: &mut Group<'_>,
     operands: &Operands,
     root: usize,
-) -> Result<(), Error> {
+) -> Result<Choice, Error> {
+    let choice = choose(group, Collective::Broadcast, operands.source.length());
     match group {
         Group::Shared(shared) => broadcast::pieces(shared, operands, root),
-        Group::Linked(links) if operands.source.length() <= FEW_MESSAGES => {
-            broadcast::tree(links, operands, root)
-        }
-        Group::Linked(links) => broadcast::chain(links, operands, root),
+        Group::Linked(links) => linked_broadcast(links, choice.algorithm, operands, root),
+        Group::Islands(islands) => broadcast::levels(islands, operands, root),
+    }?;
+    Ok(choice)
+}
+
+fn linked_broadcast(
+    links: &mut Linked<'_>,
+    algorithm: Algorithm,
+    operands: &Operands,
+    root: usize,
+) -> Result<(), Error> {
+    match algorithm {
+        Algorithm::Tree => broadcast::tree(links, operands, root),
+        _ => broadcast::chain(links, operands, root),
     }
 }
 
@@ -76,11 +100,14 @@ pub(crate) fn reducescatter(
     operands: &Operands,
     reduction: &Reduction,
     cuts: &[Range<usize>],
-) -> Result<(), Error> {
+) -> Result<Choice, Error> {
+    let choice = choose(group, Collective::Reducescatter, operands.source.length());
     match group {
         Group::Shared(shared) => reducescatter::sliced(shared, operands, reduction, cuts),
         Group::Linked(links) => reducescatter::ring(links, operands, reduction, cuts),
-    }
+        Group::Islands(islands) => reducescatter::levels(islands, operands, reduction, cuts),
+    }?;
+    Ok(choice)
 }
 
 /// Gives everybody the part that everybody has for it.
@@ -88,11 +115,41 @@ pub(crate) fn alltoall(
     group: &mut Group<'_>,
     operands: &Operands,
     parts: &Parts,
-) -> Result<(), Error> {
+) -> Result<Choice, Error> {
+    let choice = choose(group, Collective::Alltoall, operands.source.length());
     match group {
         Group::Shared(shared) => alltoall::pieces(shared, operands, parts),
         Group::Linked(links) => alltoall::pairs(links, operands, parts),
-    }
+        Group::Islands(islands) => alltoall::levels(islands, operands, parts),
+    }?;
+    Ok(choice)
+}
+
+pub(crate) fn barrier(group: &mut Group<'_>) -> Result<Choice, Error> {
+    let choice = choose(group, Collective::Barrier, 0);
+    match group {
+        Group::Shared(shared) => barrier::step(shared),
+        Group::Linked(links) => barrier::dissemination(links),
+        Group::Islands(islands) => barrier::levels(islands),
+    }?;
+    Ok(choice)
+}
+
+fn choose(group: &Group<'_>, collective: Collective, bytes: usize) -> Choice {
+    let (ways, ranks, hosts, tuning) = match group {
+        Group::Shared(shared) => (Ways::Shared, shared.ranks(), 1, shared.tuning()),
+        Group::Linked(links) => (Ways::Linked, links.size(), links.size(), links.tuning()),
+        Group::Islands(islands) => {
+            (Ways::Both, islands.size(), islands.islands().len(), islands.tuning())
+        }
+    };
+    Case { collective, ways, bytes, ranks, hosts }.choose(&tuning)
+}
+
+/// What the ranks of a bridge between islands choose.
+fn choose_between(links: &Linked<'_>, collective: Collective, bytes: usize) -> Algorithm {
+    let (ways, size) = (Ways::Linked, links.size());
+    Case { collective, ways, bytes, ranks: size, hosts: size }.choose(&links.tuning()).algorithm
 }
 
 /// How many bytes each rank has for each: `all[from][to]`.
@@ -122,13 +179,6 @@ pub(crate) fn row(lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
             start..end
         })
         .collect()
-}
-
-pub(crate) fn barrier(group: &mut Group<'_>) -> Result<(), Error> {
-    match group {
-        Group::Shared(shared) => barrier::step(shared),
-        Group::Linked(links) => barrier::dissemination(links),
-    }
 }
 
 /// Cuts `length` bytes into `parts` parts that differ by at most one grain, on element boundaries.

@@ -19,9 +19,16 @@ use crate::transport::wire::Wire;
 const BATCH: usize = 1000;
 
 /// The coordinator's end.
-pub(super) enum LeadPlane {
-    Shared { queues: Vec<(Queue, Vec<u8>)>, log: LogWriter, backlog: VecDeque<Vec<u8>> },
-    Linked { wires: Vec<(Rank, Wire)> },
+pub(super) struct LeadPlane {
+    island: Option<Island>,
+    wires: Vec<(Rank, Wire)>,
+}
+
+/// The members who share memory with the coordinator.
+struct Island {
+    queues: Vec<(Rank, Queue, Vec<u8>)>,
+    log: LogWriter,
+    backlog: VecDeque<Vec<u8>>,
 }
 
 /// A member's end.
@@ -37,26 +44,22 @@ pub(super) struct Broken {
 }
 
 impl LeadPlane {
-    pub(super) fn shared(segment: &Arc<Segment>) -> LeadPlane {
-        let queue = |rank| (Queue::of(segment.clone(), rank), Vec::new());
-        LeadPlane::Shared {
-            queues: (1..segment.ranks()).map(queue).collect(),
-            log: LogWriter::new(segment.clone()),
-            backlog: VecDeque::new(),
-        }
+    /// The end towards the ranks on the coordinator's island, in the order of their seats, and
+    /// towards those who have dialled.
+    pub(super) fn new(
+        island: Option<(&Arc<Segment>, &[Rank])>,
+        wires: Vec<(Rank, Wire)>,
+    ) -> LeadPlane {
+        LeadPlane { island: island.map(|(segment, ranks)| Island::new(segment, ranks)), wires }
     }
 
     pub(super) fn send(&mut self, messages: &[CoordinatorToMember]) -> Result<(), Broken> {
-        match self {
-            LeadPlane::Shared { backlog, .. } => {
-                backlog.extend(fragments(&encode(&messages), LogWriter::limit()));
-            }
-            LeadPlane::Linked { wires } => {
-                for (rank, wire) in wires {
-                    for batch in messages.chunks(BATCH) {
-                        wire.send(&batch).map_err(|error| broken(*rank, &error))?;
-                    }
-                }
+        if let Some(island) = &mut self.island {
+            island.backlog.extend(fragments(&encode(&messages), LogWriter::limit()));
+        }
+        for (rank, wire) in &mut self.wires {
+            for batch in messages.chunks(BATCH) {
+                wire.send(&batch).map_err(|error| broken(*rank, &error))?;
             }
         }
         self.flush().map(|_| ())
@@ -64,70 +67,73 @@ impl LeadPlane {
 
     /// Sends what had to wait; gives whether nothing waits any more.
     pub(super) fn flush(&mut self) -> Result<bool, Broken> {
-        match self {
-            LeadPlane::Shared { log, backlog, .. } => {
-                while backlog.front().is_some_and(|frame| log.push(frame)) {
-                    backlog.pop_front();
-                }
-                Ok(backlog.is_empty())
-            }
-            LeadPlane::Linked { wires } => {
-                let mut all = true;
-                for (rank, wire) in wires {
-                    all &= wire.flush().map_err(|error| broken(*rank, &error))?;
-                }
-                Ok(all)
-            }
+        let mut all = self.island.as_mut().is_none_or(Island::flush);
+        for (rank, wire) in &mut self.wires {
+            all &= wire.flush().map_err(|error| broken(*rank, &error))?;
         }
+        Ok(all)
     }
 
     /// The next message of any member.
     pub(super) fn receive(&mut self) -> Result<Option<(Rank, Vec<MemberToCoordinator>)>, Broken> {
-        match self {
-            LeadPlane::Shared { queues, .. } => {
-                for (index, (queue, partial)) in queues.iter_mut().enumerate() {
-                    let rank = Rank(index as u32 + 1);
-                    let frame = || queue.pop().map_err(|_| "its queue is torn");
-                    if let Some(messages) = assemble(partial, frame)
-                        .map_err(|cause| Broken { rank, cause: cause.into() })?
-                    {
-                        return Ok(Some((rank, messages)));
-                    }
-                }
-                Ok(None)
-            }
-            LeadPlane::Linked { wires } => {
-                for (rank, wire) in wires {
-                    let received = wire.receive().map_err(|error| broken(*rank, &error))?;
-                    if let Some(messages) = received {
-                        return Ok(Some((*rank, messages)));
-                    }
-                }
-                Ok(None)
+        if let Some(island) = &mut self.island
+            && let Some(received) = island.receive()?
+        {
+            return Ok(Some(received));
+        }
+        for (rank, wire) in &mut self.wires {
+            let received = wire.receive().map_err(|error| broken(*rank, &error))?;
+            if let Some(messages) = received {
+                return Ok(Some((*rank, messages)));
             }
         }
+        Ok(None)
     }
 
     /// Whether something has come that was not received yet, as far as memory can tell.
     pub(super) fn has_input(&self) -> bool {
-        match self {
-            LeadPlane::Shared { queues, .. } => queues.iter().any(|(queue, _)| !queue.is_empty()),
-            LeadPlane::Linked { wires } => wires.iter().any(|(_, wire)| wire.has_frame()),
-        }
+        let heard = |(_, queue, _): &(Rank, Queue, Vec<u8>)| !queue.is_empty();
+        self.island.as_ref().is_some_and(|island| island.queues.iter().any(heard))
+            || self.wires.iter().any(|(_, wire)| wire.has_frame())
     }
 
     pub(super) fn has_backlog(&self) -> bool {
-        match self {
-            LeadPlane::Shared { backlog, .. } => !backlog.is_empty(),
-            LeadPlane::Linked { wires } => wires.iter().any(|(_, wire)| wire.wants_to_write()),
-        }
+        self.island.as_ref().is_some_and(|island| !island.backlog.is_empty())
+            || self.wires.iter().any(|(_, wire)| wire.wants_to_write())
     }
 
     /// Says to all members that nothing more will come, and that they may close.
     pub(super) fn finish(&mut self) {
-        if let LeadPlane::Linked { wires } = self {
-            wires.iter().for_each(|(_, wire)| wire.socket().finish());
+        self.wires.iter().for_each(|(_, wire)| wire.socket().finish());
+    }
+}
+
+impl Island {
+    fn new(segment: &Arc<Segment>, ranks: &[Rank]) -> Island {
+        let seats = ranks.iter().enumerate().skip(1);
+        let queue =
+            |(seat, rank): (usize, &Rank)| (*rank, Queue::of(segment.clone(), seat), vec![]);
+        let log = LogWriter::new(segment.clone());
+        Island { queues: seats.map(queue).collect(), log, backlog: VecDeque::new() }
+    }
+
+    fn flush(&mut self) -> bool {
+        while self.backlog.front().is_some_and(|frame| self.log.push(frame)) {
+            self.backlog.pop_front();
         }
+        self.backlog.is_empty()
+    }
+
+    fn receive(&mut self) -> Result<Option<(Rank, Vec<MemberToCoordinator>)>, Broken> {
+        for (rank, queue, partial) in &mut self.queues {
+            let frame = || queue.pop().map_err(|_| "its queue is torn");
+            let received = assemble(partial, frame)
+                .map_err(|cause| Broken { rank: *rank, cause: cause.into() })?;
+            if let Some(messages) = received {
+                return Ok(Some((*rank, messages)));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -190,6 +196,11 @@ impl FollowPlane {
             FollowPlane::Shared { backlog, .. } => !backlog.is_empty(),
             FollowPlane::Linked { wire } => wire.wants_to_write(),
         }
+    }
+
+    /// Whether the coordinator sleeps where a bell of this island wakes it.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self, FollowPlane::Shared { .. })
     }
 
     /// Whether the coordinator should be woken even if it has nothing of its own to do.
@@ -260,7 +271,7 @@ mod tests {
     fn messages_of_any_length_pass_both_ways_in_order() {
         let (segment, _fd) = Segment::create(2).unwrap();
         let segment = Arc::new(segment);
-        let mut lead = LeadPlane::shared(&segment);
+        let mut lead = LeadPlane::new(Some((&segment, &[Rank(0), Rank(1)])), vec![]);
         let mut follow = FollowPlane::shared(&segment, 1);
         let sizes = [1, 50_000, 3, 20_000];
         for size in sizes {

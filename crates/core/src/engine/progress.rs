@@ -200,11 +200,15 @@ impl Progress {
                 messages.into_iter().for_each(|message| coordinator.on(self.me, message, now));
                 return Ok(());
             }
-            Role::Member { plane } => plane.send(&messages).map(|()| plane.is_pressing()),
+            Role::Member { plane } => {
+                plane.send(&messages).map(|()| (plane.is_shared(), plane.is_pressing() || urgent))
+            }
         };
         match sent {
-            Ok(pressing) if pressing || urgent => self.vigil.ring_rank(0),
-            Ok(_) => self.vigil.ring_others(),
+            Ok((true, true)) => self.vigil.ring_rank(0),
+            Ok((true, false)) => self.vigil.ring_others(),
+            // A socket wakes whoever waits for it.
+            Ok((false, _)) => {}
             Err(broken) => return self.broken(broken),
         }
         Ok(())
@@ -306,6 +310,10 @@ impl Progress {
                 self.groups.remove(id);
                 self.sets.remove(id);
                 self.complete(&name, Ok(Outcome::Done));
+                Ok(())
+            }
+            MemberEvent::Tune(tuning) => {
+                self.groups.tune(tuning);
                 Ok(())
             }
             MemberEvent::Left { rank, reason } => {

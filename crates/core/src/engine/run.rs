@@ -8,7 +8,7 @@ use ronde_control::negotiate::{Kind, Request, Work};
 use super::progress::Flight;
 use super::ticket::{Made, Outcome};
 use crate::buffer::{Buffer, Region, Segments};
-use crate::collective::{self, Operands, Parts, row};
+use crate::collective::{self, Choice, Operands, Parts, row};
 use crate::error::Error;
 use crate::group::{Group, Groups};
 use crate::reduce::Reduction;
@@ -33,34 +33,46 @@ pub(super) fn run(
         Kind::Broadcast { root } => circle.place(*root),
         _ => None,
     };
-    let Some(mut group) = groups.group(*set) else { return Ok(Outcome::Done) };
+    let Some(mut group) = groups.group(*set) else {
+        return Err(Error::Invalid(format!("nothing connects process set {}", set.0)));
+    };
     let reduction = |op, prescale, postscale| Reduction { dtype: *dtype, op, prescale, postscale };
-    match kind {
+    let mut choice = None;
+    let outcome = match kind {
         Kind::Allreduce { op, prescale, postscale } => {
             let (operands, _zeros) = operands(bucket, flights);
             let reduction = reduction(*op, *prescale, *postscale);
-            collective::allreduce(&mut group, &operands, &reduction)?;
+            choice = Some(collective::allreduce(&mut group, &operands, &reduction)?);
+            Outcome::Done
         }
         Kind::Broadcast { .. } => {
             let (operands, _zeros) = operands(bucket, flights);
             let root = root.ok_or_else(|| Error::Invalid("the root is no member".into()))?;
-            collective::broadcast(&mut group, &operands, root)?;
+            choice = Some(collective::broadcast(&mut group, &operands, root)?);
+            Outcome::Done
         }
-        Kind::Barrier => collective::barrier(&mut group)?,
+        Kind::Barrier => {
+            choice = Some(collective::barrier(&mut group)?);
+            Outcome::Done
+        }
         Kind::Allgather | Kind::Alltoall { .. } | Kind::Reducescatter { .. } => {
             let sources = flights[0].as_ref().map_or(&[][..], |flight| &flight.sources);
-            let make = |(index, source)| make(&mut group, &bucket[0], index, source, (me, size));
-            return sources
-                .iter()
-                .copied()
-                .enumerate()
-                .map(make)
-                .collect::<Result<_, _>>()
-                .map(Outcome::Made);
+            let mut made = Vec::with_capacity(sources.len());
+            for (index, source) in sources.iter().enumerate() {
+                let (one, by) = make(&mut group, &bucket[0], index, *source, (me, size))?;
+                made.push(one);
+                choice = Some(by);
+            }
+            Outcome::Made(made)
         }
-        Kind::AddSet { .. } | Kind::RemoveSet { .. } => {}
+        Kind::AddSet { .. } | Kind::RemoveSet { .. } => Outcome::Done,
+    };
+    if let Some(choice) = choice
+        && tracing::enabled!(tracing::Level::DEBUG)
+    {
+        groups.tell(&choice.to_string());
     }
-    Ok(Outcome::Done)
+    Ok(outcome)
 }
 
 /// Runs a collective whose result lies in memory of our own, for one tensor of a group.
@@ -70,7 +82,7 @@ fn make(
     index: usize,
     source: Region,
     (me, size): (usize, usize),
-) -> Result<Made, Error> {
+) -> Result<(Made, Choice), Error> {
     let Request { kind, dtype, shapes, .. } = &work.request;
     let shape = &shapes[index];
     let unit = (shape[1..].iter().product::<u64>() as usize) * dtype.size();
@@ -86,23 +98,24 @@ fn make(
             let rows: Vec<u64> = work.shares.iter().map(|share| share[index]).collect();
             let cuts = row(rows.iter().map(bytes));
             let (buffer, operands) = operands(cuts.last().map_or(0, |cut| cut.end));
-            collective::allgather(group, &operands, &cuts)?;
-            Ok(Made { buffer, rows })
+            let choice = collective::allgather(group, &operands, &cuts)?;
+            Ok((Made { buffer, rows }, choice))
         }
         Kind::Alltoall { .. } => {
             let all = work.shares.iter().map(|share| share.iter().map(bytes).collect()).collect();
             let rows: Vec<u64> = work.shares.iter().map(|share| share[me]).collect();
             let (buffer, operands) = operands(rows.iter().map(bytes).sum());
-            collective::alltoall(group, &operands, &Parts { all })?;
-            Ok(Made { buffer, rows })
+            let choice = collective::alltoall(group, &operands, &Parts { all })?;
+            Ok((Made { buffer, rows }, choice))
         }
         Kind::Reducescatter { op, prescale, postscale } => {
             let cuts = even_cuts(shape[0], size, unit);
             let (buffer, operands) = operands(cuts[me].len());
             let (prescale, postscale) = (*prescale, *postscale);
             let reduction = Reduction { dtype: *dtype, op: *op, prescale, postscale };
-            collective::reducescatter(group, &operands, &reduction, &cuts)?;
-            Ok(Made { rows: vec![rows_of(shape[0], size, me)], buffer })
+            let choice = collective::reducescatter(group, &operands, &reduction, &cuts)?;
+            let rows = vec![rows_of(shape[0], size, me)];
+            Ok((Made { buffer, rows }, choice))
         }
         _ => Err(Error::Invalid(format!("{} makes nothing", kind.name()))),
     }

@@ -12,7 +12,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Circle;
+use ronde_control::Tuning;
+
+use super::circle::Home;
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::transport::shm::{Counter, Segment};
@@ -51,20 +53,25 @@ impl Stage {
 
 pub(crate) struct Shared<'a> {
     stage: &'a mut Stage,
-    circle: &'a mut Circle,
+    home: &'a mut Home,
+    tuning: Tuning,
 }
 
 impl<'a> Shared<'a> {
-    pub(super) fn new(stage: &'a mut Stage, circle: &'a mut Circle) -> Shared<'a> {
-        Shared { stage, circle }
+    pub(super) fn new(stage: &'a mut Stage, home: &'a mut Home, tuning: Tuning) -> Shared<'a> {
+        Shared { stage, home, tuning }
     }
 
     pub(crate) fn me(&self) -> usize {
-        self.circle.me
+        self.home.seats.me
     }
 
     pub(crate) fn ranks(&self) -> usize {
-        self.circle.ranks.len()
+        self.home.seats.ranks.len()
+    }
+
+    pub(crate) fn tuning(&self) -> Tuning {
+        self.tuning
     }
 
     /// The bytes that a step can carry per rank.
@@ -74,8 +81,8 @@ impl<'a> Shared<'a> {
 
     /// Enters a step in which this rank writes its staging memory: waits until that is free again.
     pub(crate) fn enter(&mut self) -> Result<(), Error> {
-        let Circle { ranks, lane, step, .. } = &*self.circle;
-        let this = Use { ranks: ranks.clone(), lane: *lane, step: *step };
+        let Home { seats, lane, step } = &*self.home;
+        let this = Use { ranks: seats.ranks.clone(), lane: *lane, step: *step };
         let half = (step % 2) as usize;
         if let Some(last) = self.stage.halves[half].take() {
             for rank in last.ranks.iter() {
@@ -88,7 +95,7 @@ impl<'a> Shared<'a> {
 
     /// The staging memory of a member in this step.
     pub(crate) fn staging(&self, place: usize) -> Region {
-        self.stage.segment.staging(self.circle.ranks[place], (self.circle.step % 2) as usize)
+        self.stage.segment.staging(self.home.seats.ranks[place], (self.home.step % 2) as usize)
     }
 
     pub(crate) fn publish(&self) {
@@ -102,22 +109,22 @@ impl<'a> Shared<'a> {
     /// Leaves the step: this rank reads nothing of the others any more.
     pub(crate) fn finish(&mut self) {
         self.count(Counter::Finished);
-        self.circle.step += 1;
+        self.home.step += 1;
     }
 
     pub(crate) fn await_published(&self, place: usize) -> Result<(), Error> {
-        let at = (self.circle.lane, self.circle.ranks[place]);
-        self.stage.await_count(at, Counter::Published, self.circle.step + 1)
+        let at = (self.home.lane, self.home.seats.ranks[place]);
+        self.stage.await_count(at, Counter::Published, self.home.step + 1)
     }
 
     pub(crate) fn await_reduced(&self, place: usize) -> Result<(), Error> {
-        let at = (self.circle.lane, self.circle.ranks[place]);
-        self.stage.await_count(at, Counter::Reduced, self.circle.step + 1)
+        let at = (self.home.lane, self.home.seats.ranks[place]);
+        self.stage.await_count(at, Counter::Reduced, self.home.step + 1)
     }
 
     fn count(&self, counter: Counter) {
-        let Circle { ranks, me, lane, step, .. } = &*self.circle;
-        let word = self.stage.segment.counter(*lane, ranks[*me], counter);
+        let Home { seats, lane, step } = &*self.home;
+        let word = self.stage.segment.counter(*lane, seats.ranks[seats.me], counter);
         word.store(step + 1, Ordering::Release);
         self.stage.vigil.ring_others();
     }

@@ -183,7 +183,7 @@ mod tests {
         loud.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         let socket = Socket::tcp(TcpStream::connect(door.address()).unwrap()).unwrap();
-        let greeting = Greeting::Link { epoch: Epoch(1), rank: Rank(2) };
+        let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(2) };
         let _wire = Wire::dial(socket, &key, &greeting, deadline).unwrap();
         let arrival = loop {
             match door.arrival() {

@@ -1,7 +1,7 @@
 //! A connected socket, TCP or unix, always non-blocking, and the waiting for it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -64,6 +64,14 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.try_clone().map(Socket::Tcp),
             Socket::Unix(stream) => stream.try_clone().map(Socket::Unix),
+        }
+    }
+
+    /// The address of this end, if it has one.
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+        match self {
+            Socket::Tcp(stream) => stream.local_addr().ok().map(|address| address.ip()),
+            Socket::Unix(_) => None,
         }
     }
 

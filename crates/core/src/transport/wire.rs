@@ -145,6 +145,14 @@ impl Wire {
         }
     }
 
+    /// The same with what seals and opens further frames.
+    pub(crate) fn into_parts(self) -> io::Result<(Socket, Sealer, Opener)> {
+        match self.input.is_empty() && self.output.is_empty() {
+            true => Ok((self.socket, self.sealer, self.opener)),
+            false => Err(io::Error::other("bytes were left over behind the greeting")),
+        }
+    }
+
     fn take_frame<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         let Some(header) = self.input.first_chunk::<4>() else { return Ok(None) };
         let end = 4 + frame_length(*header).map_err(io::Error::other)?;
@@ -213,7 +221,7 @@ mod tests {
     fn two_ranks_greet_and_talk() {
         let (a, b) = ends();
         let key = JobKey::from_entropy([1; 32]);
-        let greeting = Greeting::Link { epoch: Epoch(1), rank: Rank(3) };
+        let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
         std::thread::scope(|scope| {
             let dialled = scope.spawn(|| Wire::dial(a, &key, &greeting, soon()).unwrap());
             let (mut accepted, seen) = Wire::accept(b, &key, soon()).unwrap();
@@ -238,7 +246,7 @@ mod tests {
             assert!(Wire::accept(b, &key, limit).is_err(), "{garbage:?}");
         }
         let (a, b) = ends();
-        let greeting = Greeting::Link { epoch: Epoch(1), rank: Rank(3) };
+        let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
         let other = JobKey::from_entropy([2; 32]);
         std::thread::scope(|scope| {
             let stranger = scope.spawn(|| Wire::dial(a, &other, &greeting, soon()).is_err());

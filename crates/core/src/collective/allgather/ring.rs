@@ -28,7 +28,6 @@ pub(in super::super) fn ring(
         links.exchange(
             Some(Flow { peer: right, regions: &outgoing }),
             Some(Flow { peer: left, regions: &incoming }),
-            |_| (),
         )?;
     }
     Ok(())

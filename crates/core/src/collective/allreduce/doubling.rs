@@ -40,7 +40,6 @@ pub(in super::super) fn doubling(
             links.exchange(
                 Some(Flow { peer, regions: &outgoing }),
                 Some(Flow { peer, regions: &incoming }),
-                |_| (),
             )?;
             let pair = if me < peer { [mine, theirs] } else { [theirs, mine] };
             fold_regions(mine, &pair, &plain);
@@ -55,9 +54,9 @@ pub(in super::super) fn doubling(
 }
 
 fn send(links: &mut Linked<'_>, peer: usize, region: Region) -> Result<(), Error> {
-    links.exchange(Some(Flow { peer, regions: &[region] }), None, |_| ())
+    links.exchange(Some(Flow { peer, regions: &[region] }), None)
 }
 
 fn receive(links: &mut Linked<'_>, peer: usize, region: Region) -> Result<(), Error> {
-    links.exchange(None, Some(Flow { peer, regions: &[region] }), |_| ())
+    links.exchange(None, Some(Flow { peer, regions: &[region] }))
 }

@@ -5,11 +5,15 @@
 //! on every rank, and on every run with the same number of ranks.
 
 mod doubling;
+mod halving;
+mod levels;
 mod one_shot;
 mod ring;
 mod sliced;
 
 pub(super) use doubling::doubling;
+pub(super) use halving::halving;
+pub(super) use levels::levels;
 pub(super) use one_shot::one_shot;
 pub(super) use ring::ring;
 pub(super) use sliced::sliced;

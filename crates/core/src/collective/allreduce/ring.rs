@@ -1,5 +1,7 @@
 //! Large buckets over sockets: round the ring twice.
 
+use std::ops::Range;
+
 use super::super::{Operands, cut, pieces};
 use super::prescaled;
 use crate::buffer::{Buffer, Region, Segments};
@@ -20,7 +22,8 @@ const SCRATCH: usize = 2 * BURST;
 ///    does not depend on time.
 /// 2. Second time round: the complete chunks travel on until everybody has all.
 ///
-/// What arrives is reduced while the rest is still on its way. Each rank sends and receives
+/// What arrives is reduced while the rest is still on its way; a large chunk travels in stripes, one
+/// per connection of the link. Each rank sends and receives
 /// `2 (n - 1) / n` of the bucket, which is the least possible.
 pub(in super::super) fn ring(
     links: &mut Linked<'_>,
@@ -33,47 +36,61 @@ pub(in super::super) fn ring(
     let element = reduction.dtype.size();
     let length = operands.source.length();
     let chunk = |index: usize| cut(length, size, index % size, element);
-    let regions = |row: &Segments, index: usize| -> Vec<Region> {
-        row.parts(chunk(index)).map(|(_, part)| part).collect()
+    let regions = |row: &Segments, range: Range<usize>| -> Vec<Region> {
+        row.parts(range).map(|(_, part)| part).collect()
     };
-    let scratch = Buffer::new(SCRATCH);
+    let most = links.stripes(chunk(0).len().max(chunk(size - 1).len())).len();
+    let scratch: Vec<Buffer> = (0..most).map(|_| Buffer::new(SCRATCH)).collect();
 
     for turn in 0..size - 1 {
-        let (out, into) = (me + size - turn, me + size - turn - 1);
-        let outgoing = regions(if turn == 0 { &operands.source } else { &operands.target }, out);
-        let landing: Vec<Region> = pieces(chunk(into).len(), SCRATCH)
-            .map(|piece| scratch.region().part(0..piece.len()))
+        let (out, into) = (chunk(me + size - turn), chunk(me + size - turn - 1));
+        let row = if turn == 0 { &operands.source } else { &operands.target };
+        let outgoing: Vec<Vec<Region>> = links
+            .stripes(out.len())
+            .into_iter()
+            .map(|stripe| regions(row, out.start + stripe.start..out.start + stripe.end))
+            .collect();
+        let stripes = links.stripes(into.len());
+        let landing: Vec<Vec<Region>> = stripes
+            .iter()
+            .zip(&scratch)
+            .map(|(stripe, scratch)| land(stripe.len(), scratch.region()))
             .collect();
         // The factor behind the sum belongs to the last addition.
         let postscale = if turn + 2 == size { reduction.postscale } else { 1.0 };
         let step = Reduction { postscale, ..reduction };
-        let mut folded = 0;
-        links.exchange(
-            Some(Flow { peer: right, regions: &outgoing }),
-            Some(Flow { peer: left, regions: &landing }),
-            |arrived| {
-                let whole = arrived / element * element;
-                while folded < whole {
-                    let at = folded % SCRATCH;
-                    let end = SCRATCH.min(at + whole - folded);
-                    let fresh = scratch.region().part(at..end);
-                    accumulate(&operands, chunk(into).start + folded, fresh, &step);
-                    folded += end - at;
-                }
-            },
-        )?;
+        let mut folded = vec![0; stripes.len()];
+        links.stream(&flows(right, &outgoing), &flows(left, &landing), |stripe, arrived| {
+            let whole = arrived / element * element;
+            let (done, scratch) = (&mut folded[stripe], scratch[stripe].region());
+            while *done < whole {
+                let at = *done % SCRATCH;
+                let end = SCRATCH.min(at + whole - *done);
+                let start = into.start + stripes[stripe].start + *done;
+                accumulate(&operands, start, scratch.part(at..end), &step);
+                *done += end - at;
+            }
+        })?;
     }
     for turn in 0..size - 1 {
-        let (out, into) = (me + 1 + size - turn, me + size - turn);
+        let (out, into) = (chunk(me + 1 + size - turn), chunk(me + size - turn));
         let (outgoing, incoming) =
             (regions(&operands.target, out), regions(&operands.target, into));
         links.exchange(
             Some(Flow { peer: right, regions: &outgoing }),
             Some(Flow { peer: left, regions: &incoming }),
-            |_| (),
         )?;
     }
     Ok(())
+}
+
+/// Where so many bytes land: in the same place again and again.
+fn land(length: usize, scratch: Region) -> Vec<Region> {
+    pieces(length, SCRATCH).map(|piece| scratch.part(0..piece.len())).collect()
+}
+
+fn flows(peer: usize, stripes: &[Vec<Region>]) -> Vec<Flow<'_>> {
+    stripes.iter().map(|regions| Flow { peer, regions }).collect()
 }
 
 /// Adds this rank's elements to the sum that has come, into the target.

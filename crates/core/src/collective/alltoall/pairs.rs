@@ -24,7 +24,6 @@ pub(in super::super) fn pairs(
         links.exchange(
             Some(Flow { peer: right, regions: &out }),
             Some(Flow { peer: left, regions: &into }),
-            |_| (),
         )?;
     }
     Ok(())

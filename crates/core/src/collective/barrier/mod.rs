@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::error::Error;
-use crate::group::{Flow, Linked, Shared};
+use crate::group::{Flow, Islands, Linked, Shared};
 
 /// In shared memory: one step without data.
 pub(super) fn step(shared: &mut Shared<'_>) -> Result<(), Error> {
@@ -24,9 +24,18 @@ pub(super) fn dissemination(links: &mut Linked<'_>) -> Result<(), Error> {
         links.exchange(
             Some(Flow { peer: (me + distance) % size, regions: &[out.region()] }),
             Some(Flow { peer: (me + size - distance) % size, regions: &[into.region()] }),
-            |_| (),
         )?;
         distance *= 2;
     }
     Ok(())
+}
+
+/// On several hosts: neighbours wait for each other, the first of each island for those of the
+/// others, and its neighbours for it.
+pub(super) fn levels(islands: &mut Islands<'_>) -> Result<(), Error> {
+    step(&mut islands.home())?;
+    if let Some(mut links) = islands.bridge(|island| island[0]) {
+        dissemination(&mut links)?;
+    }
+    step(&mut islands.home())
 }

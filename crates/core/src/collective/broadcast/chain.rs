@@ -31,7 +31,6 @@ pub(in super::super) fn chain(
         links.exchange(
             outgoing.map(|regions| Flow { peer: behind, regions }),
             incoming.map(|regions| Flow { peer: before, regions }),
-            |_| (),
         )?;
     }
     if place == 0 {

@@ -24,10 +24,10 @@ pub(in super::super) fn tree(
     while bit < size {
         if place < bit && place + bit < size {
             let peer = rank(place + bit);
-            links.exchange(Some(Flow { peer, regions: &regions }), None, |_| ())?;
+            links.exchange(Some(Flow { peer, regions: &regions }), None)?;
         } else if place >= bit && place < 2 * bit {
             let peer = rank(place - bit);
-            links.exchange(None, Some(Flow { peer, regions: &regions }), |_| ())?;
+            links.exchange(None, Some(Flow { peer, regions: &regions }))?;
         }
         bit *= 2;
     }

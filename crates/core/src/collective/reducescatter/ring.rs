@@ -40,7 +40,6 @@ pub(in super::super) fn ring(
         links.exchange(
             Some(Flow { peer: right, regions: &[outgoing] }),
             Some(Flow { peer: left, regions: &[incoming] }),
-            |_| (),
         )?;
         // The outgoing buffer is free now, and as long as the longest part.
         let own = buffers[turn % 2].region().part(0..into.len());

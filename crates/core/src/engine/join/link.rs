@@ -1,76 +1,73 @@
-//! The last steps into a world whose ranks reach each other through sockets.
+//! The steps by which ranks that share no memory reach each other.
 
-use std::io;
+use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use ronde_control::Rank;
-use ronde_control::settings::Settings;
 use ronde_control::wire::Greeting;
 
-use super::super::background::Standby;
-use super::super::plane::{FollowPlane, LeadPlane};
-use super::super::progress::{Progress, Role};
-use super::{Joined, Mail, Newcomer, coordinator, new_bells};
+use super::Newcomer;
+use super::layout::Layout;
 use crate::error::Error;
-use crate::group::{Fabric, Groups, Links};
-use crate::transport::door::Door;
+use crate::transport::door::{Arrival, Door};
 use crate::transport::link::dial;
 use crate::transport::wire::Wire;
 
-impl Newcomer {
-    pub(super) fn link(
-        mut self,
-        settings: &Settings,
-        door: Door,
-        mail: Mail,
-        deadline: Instant,
-    ) -> Result<Joined, Error> {
-        let failed =
-            |error: io::Error| Error::Setup(format!("sockets could not be set up: {error}"));
-        let (me, epoch, key, peers) = (self.me, self.epoch, self.key.clone(), self.peers.clone());
-        let (role, standby) = if me == Rank(0) {
-            let wires = self.gather_members(&door, deadline)?;
-            let standby = Standby::over(wires.iter().map(|(_, wire)| wire.socket()));
-            (coordinator(settings, &peers, LeadPlane::Linked { wires }), standby)
-        } else {
-            let greeting = Greeting::Control { epoch, rank: me };
-            let wire = dial(&peers[0].addresses, &key, &greeting, deadline).map_err(|error| {
-                let (host, addresses) = (&peers[0].host, &peers[0].addresses);
-                Error::Setup(format!(
-                    "rank 0 ({host}) could not be reached at {addresses:?}: {error}"
-                ))
-            })?;
-            let standby = Standby::over([wire.socket()].into_iter());
-            (Role::Member { plane: FollowPlane::Linked { wire } }, standby)
-        };
-        let standby = standby.map_err(failed)?;
-        let bells = new_bells().map_err(failed)?;
-        let vigil = self.into_vigil(Vec::new(), bells, None).map_err(failed)?;
-        let size = peers.len();
-        let links = Links::new((me, epoch), key, peers, door, vigil.clone());
-        let groups = Groups::new(Fabric::Linked(links), me, size);
-        let progress = Progress::new(me, groups, role, vigil.clone(), mail);
-        Ok((progress, vigil, standby))
-    }
+/// Who has come to this rank's door, by what they came for.
+#[derive(Default)]
+pub(super) struct Reception {
+    /// For the shared memory of this island.
+    pub(super) guests: HashMap<Rank, Wire>,
+    /// For the coordinator.
+    pub(super) callers: HashMap<Rank, Wire>,
+    /// For links, before anybody here has asked for them.
+    pub(super) early: VecDeque<Arrival>,
+}
 
-    fn gather_members(
+impl Newcomer {
+    /// Waits for everybody who must come to this rank before the world is complete.
+    pub(super) fn receive_guests(
         &mut self,
+        layout: &Layout,
         door: &Door,
+        reception: &mut Reception,
         deadline: Instant,
-    ) -> Result<Vec<(Rank, Wire)>, Error> {
-        let mut wires: Vec<Option<Wire>> = self.peers.iter().map(|_| None).collect();
-        let mut missing = self.peers.len() - 1;
-        while missing > 0 {
+    ) -> Result<(), Error> {
+        let guests = if layout.leads() { layout.island().split_off(1) } else { Vec::new() };
+        let callers = if self.me == Rank(0) { layout.abroad() } else { Vec::new() };
+        while reception.guests.len() < guests.len() || reception.callers.len() < callers.len() {
             let (wire, greeting) = self.await_arrival(door, deadline)?;
-            let Greeting::Control { epoch, rank } = greeting else { continue };
-            if epoch == self.epoch
-                && rank != Rank(0)
-                && let Some(slot) = wires.get_mut(rank.index())
-            {
-                missing -= usize::from(slot.replace(wire).is_none());
+            match greeting {
+                Greeting::Segment { epoch, rank }
+                    if epoch == self.epoch && guests.contains(&rank) =>
+                {
+                    reception.guests.insert(rank, wire);
+                }
+                Greeting::Control { epoch, rank }
+                    if epoch == self.epoch && callers.contains(&rank) =>
+                {
+                    reception.callers.insert(rank, wire);
+                }
+                Greeting::Link { .. } => reception.early.push_back((wire, greeting)),
+                _ => {}
             }
         }
-        let wires = wires.into_iter().enumerate();
-        Ok(wires.filter_map(|(rank, wire)| Some((Rank(rank as u32), wire?))).collect())
+        Ok(())
+    }
+
+    /// Connects to the coordinator, unless the two share memory.
+    pub(super) fn call_coordinator(
+        &self,
+        layout: &Layout,
+        deadline: Instant,
+    ) -> Result<Option<Wire>, Error> {
+        if layout.is_at_coordinator(self.me) {
+            return Ok(None);
+        }
+        let greeting = Greeting::Control { epoch: self.epoch, rank: self.me };
+        let (host, addresses) = (&self.peers[0].host, &self.peers[0].addresses);
+        dial(addresses, &self.key, &greeting, deadline).map(Some).map_err(|error| {
+            Error::Setup(format!("rank 0 ({host}) could not be reached at {addresses:?}: {error}"))
+        })
     }
 }

@@ -4,9 +4,11 @@
 //! 2. Meet at the launcher's rendezvous and learn who and where everybody is.
 //! 3. Find the first rank of this host by trying the unix sockets of all lower ranks; tell the
 //!    launcher, and learn what the others found.
-//! 4. If all ranks turned out to share one host: get the shared memory from its first rank, and
-//!    close the door. Otherwise: connect to the coordinator, and keep the door for links.
+//! 4. Ranks that turned out to share a host get the shared memory from its first rank; those who do
+//!    not share rank 0's connect to it for the negotiation. If all share one host, the door is closed;
+//!    otherwise it stays open for links.
 
+mod layout;
 mod link;
 mod share;
 
@@ -22,16 +24,20 @@ use std::time::Instant;
 use ronde_control::negotiate::Coordinator;
 use ronde_control::settings::{Meeting, Place, Settings, Transport};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver};
-use ronde_control::{Epoch, Rank, VERSION};
+use ronde_control::{Epoch, Rank, Tuning, VERSION};
 use rustix::event::PollFlags;
 
+use self::layout::Layout;
+use self::link::Reception;
+use self::share::Estate;
 use super::background::Standby;
 use super::inbox::Inbox;
-use super::plane::LeadPlane;
+use super::plane::{FollowPlane, LeadPlane};
 use super::progress::{Progress, Role};
 use super::sets::Sets;
 use super::stall::StallWatch;
 use crate::error::Error;
+use crate::group::{Fabric, Groups, Links, Opening, Stage};
 use crate::transport::bell::Bell;
 use crate::transport::door::{Arrival, Door};
 use crate::transport::fate::Fate;
@@ -59,14 +65,15 @@ pub(super) fn join(
     let deadline = Instant::now() + settings.join_timeout;
     let door = open_door(settings, meeting)?;
     let mut newcomer = Newcomer::meet(place, meeting, &door, deadline)?;
-    let leader = newcomer.locate(&door, deadline)?;
+    let leader = newcomer.locate(&door, settings.shared_ranks, deadline)?;
     let first = leader.as_ref().map_or(newcomer.me, |(rank, _)| *rank);
-    let leaders = newcomer.exchange_leaders(first, deadline)?;
-    if leaders.iter().all(|leader| *leader == Rank(0)) {
-        newcomer.share(settings, door, leader.map(|(_, wire)| wire), mail, deadline)
-    } else {
-        newcomer.link(settings, door, mail, deadline)
-    }
+    let layout = Layout::new(newcomer.exchange_leaders(first, deadline)?, newcomer.me)?;
+    let mut reception = Reception::default();
+    newcomer.receive_guests(&layout, &door, &mut reception, deadline)?;
+    let own = new_bells().map_err(|error| share::failed(&error))?;
+    let estate = newcomer.share(&layout, leader, &own, &mut reception, deadline)?;
+    let wire = newcomer.call_coordinator(&layout, deadline)?;
+    newcomer.settle(settings, &layout, Holdings { door, own, estate, wire, reception }, mail)
 }
 
 fn open_door(settings: &Settings, meeting: &Meeting) -> Result<Door, Error> {
@@ -79,6 +86,15 @@ fn open_door(settings: &Settings, meeting: &Meeting) -> Result<Door, Error> {
     };
     Door::open(SocketAddr::new(IpAddr::V4(address), 0), unix, meeting.key.clone())
         .map_err(|error| Error::Setup(format!("no listening socket could be opened: {error}")))
+}
+
+/// Where others reach a door that listens on all addresses: at the one by which this rank reached the
+/// launcher.
+fn reachable(launcher: &Wire, door: SocketAddr) -> SocketAddr {
+    match launcher.socket().local_ip() {
+        Some(ip) if door.ip().is_unspecified() => SocketAddr::new(ip, door.port()),
+        _ => door,
+    }
 }
 
 fn random_name() -> Result<String, Error> {
@@ -95,6 +111,7 @@ struct Newcomer {
     epoch: Epoch,
     key: JobKey,
     peers: Vec<Peer>,
+    local_size: usize,
     launcher: Wire,
 }
 
@@ -118,25 +135,32 @@ impl Newcomer {
             pid: std::process::id(),
             host: place.host.clone(),
             local_rank: place.local_rank,
-            addresses: vec![door.address()],
+            addresses: vec![reachable(&launcher, door.address())],
             unix: door.unix().map(str::to_owned),
         };
         launcher.send(&join).and_then(|()| launcher.flush_by(deadline)).map_err(unreachable)?;
         match hear(&mut launcher, deadline)? {
             DriverToRank::World { epoch, peers } if peers.len() == place.size as usize => {
-                Ok(Newcomer { me: place.rank, epoch, key: meeting.key.clone(), peers, launcher })
+                let (key, local_size) = (meeting.key.clone(), place.local_size as usize);
+                Ok(Newcomer { me: place.rank, epoch, key, peers, local_size, launcher })
             }
             other => Err(unexpected(&other)),
         }
     }
 
     /// The lowest rank whose unix socket can be reached from here, if it is not this rank itself.
-    fn locate(&self, door: &Door, deadline: Instant) -> Result<Option<(Rank, Wire)>, Error> {
+    fn locate(
+        &self,
+        door: &Door,
+        most: Option<u32>,
+        deadline: Instant,
+    ) -> Result<Option<(Rank, Wire)>, Error> {
         if door.unix().is_none() {
             return Ok(None);
         }
+        let first = most.map_or(0, |most| (self.me.0 / most * most) as usize);
         let greeting = Greeting::Segment { epoch: self.epoch, rank: self.me };
-        for (rank, peer) in self.peers[..self.me.index()].iter().enumerate() {
+        for (rank, peer) in self.peers[..self.me.index()].iter().enumerate().skip(first) {
             let Some(name) = &peer.unix else { continue };
             let reached = UnixAddr::from_abstract_name(name)
                 .and_then(|address| UnixStream::connect_addr(&address))
@@ -179,6 +203,56 @@ impl Newcomer {
         }
     }
 
+    /// Puts the world together from what this rank has come by.
+    fn settle(
+        self,
+        settings: &Settings,
+        layout: &Layout,
+        holdings: Holdings,
+        mail: Mail,
+    ) -> Result<Joined, Error> {
+        let failed =
+            |error: io::Error| Error::Setup(format!("the world could not be set up: {error}"));
+        let Holdings { door, own, estate, wire, reception } = holdings;
+        let (me, peers, island) = (self.me, self.peers.clone(), layout.island());
+        let (epoch, key, encryption) = (self.epoch, self.key.clone(), settings.encryption);
+        let callers: Vec<(Rank, Wire)> = reception.callers.into_iter().collect();
+        let sockets = callers.iter().map(|(_, wire)| wire).chain(&wire).map(Wire::socket);
+        let standby = match layout.is_linked() {
+            true => Standby::over(sockets).map_err(failed)?,
+            false => Standby::none(),
+        };
+        let (segment, house, lifelines) = match estate {
+            Some(Estate { segment, bells, lifelines }) => {
+                let segment = Arc::new(segment);
+                let seat = island.iter().position(|rank| *rank == me).unwrap_or_default();
+                let house = House { segment: segment.clone(), me: seat, bells };
+                (Some(segment), Some(house), lifelines)
+            }
+            None => (None, None, Vec::new()),
+        };
+        let role = match (wire, &segment) {
+            (Some(wire), _) => Role::Member { plane: FollowPlane::Linked { wire } },
+            (None, Some(segment)) if me != Rank(0) => {
+                let seat = house.as_ref().map_or(0, |house| house.me);
+                Role::Member { plane: FollowPlane::shared(segment, seat) }
+            }
+            (None, segment) => {
+                let here = segment.as_ref().map(|segment| (segment, &island[..]));
+                coordinator(settings, &peers, LeadPlane::new(here, callers))
+            }
+        };
+        let vigil = self.into_vigil(lifelines, own, house).map_err(failed)?;
+        let early = reception.early;
+        let links = layout.is_linked().then(|| {
+            Links::new(Opening { me, epoch, key, peers, encryption, door, early }, vigil.clone())
+        });
+        let stage = segment.map(|segment| Stage::new(segment, vigil.clone()));
+        let fabric = Fabric { stage, links, leaders: layout.leaders() };
+        let progress = Progress::new(me, Groups::new(fabric, me), role, vigil.clone(), mail);
+        Ok((progress, vigil, standby))
+    }
+
     /// From here on the connection to the launcher belongs to the lookout.
     fn into_vigil(
         self,
@@ -186,12 +260,20 @@ impl Newcomer {
         bells: Bells,
         house: Option<House>,
     ) -> io::Result<Arc<Vigil>> {
-        let here = house.as_ref().map_or(self.peers.len(), |house| house.bells.len());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spins = if here <= cores { SPINS } else { 0 };
+        let spins = if self.local_size <= cores { SPINS } else { 0 };
         let sentinel = Sentinel::new(self.launcher, lifelines)?;
         Ok(Arc::new(Vigil::new(Fate::new(self.peers), sentinel, bells, house, spins)))
     }
+}
+
+/// What a rank has come by on its way into the world.
+struct Holdings {
+    door: Door,
+    own: Bells,
+    estate: Option<Estate>,
+    wire: Option<Wire>,
+    reception: Reception,
 }
 
 fn new_bells() -> io::Result<Bells> {
@@ -200,8 +282,12 @@ fn new_bells() -> io::Result<Bells> {
 
 fn coordinator(settings: &Settings, peers: &[Peer], plane: LeadPlane) -> Role {
     let Settings { fusion_threshold, cache_capacity, stall_warning, stall_shutdown, .. } = settings;
+    let mut coordinator = Coordinator::new(peers.len(), *fusion_threshold, *cache_capacity);
+    if settings.tuning != Tuning::default() {
+        coordinator.tune(settings.tuning);
+    }
     Role::Coordinator {
-        coordinator: Coordinator::new(peers.len(), *fusion_threshold, *cache_capacity),
+        coordinator,
         plane,
         own: VecDeque::new(),
         stalls: StallWatch::new(*stall_warning, *stall_shutdown, peers.to_vec()),

@@ -1,0 +1,51 @@
+//! Ranks on several hosts, some of them on the same: memory inside, sockets between.
+
+use std::ops::Range;
+
+use super::super::{Collective, Operands, choose_between, cut, linked_allreduce};
+use super::super::{allgather, reducescatter};
+use crate::error::Error;
+use crate::group::Islands;
+use crate::reduce::Reduction;
+
+/// The bucket is cut into one slice per carrier; every island has as many carriers as the smallest
+/// has ranks, or one if the bucket is small.
+///
+/// 1. Inside each island the ranks reduce in shared memory, so that each carrier holds its slice of
+///    the island's sum.
+/// 2. The carriers of the same slice, one of each island, reduce it through sockets.
+/// 3. Inside each island the carriers give everybody their slices.
+///
+/// So between two hosts every byte travels as seldom as if each host had one rank, and every rank
+/// works on it.
+pub(in super::super) fn levels(
+    islands: &mut Islands<'_>,
+    operands: &Operands,
+    reduction: &Reduction,
+) -> Result<(), Error> {
+    let length = operands.source.length();
+    let is_small = length as u64 <= islands.tuning().one_carrier;
+    let carriers = if is_small { 1 } else { islands.carriers() };
+    let slice = |seat: usize| match seat < carriers {
+        true => cut(length, carriers, seat, reduction.dtype.size()),
+        false => length..length,
+    };
+    let (seat, seats) = (islands.seat(), islands.neighbours().len());
+    let cuts: Vec<Range<usize>> = (0..seats).map(slice).collect();
+    let own = operands.target.slice(cuts[seat].clone());
+
+    let inside = Operands { source: operands.source.clone(), target: own.clone() };
+    let plain = Reduction { postscale: 1.0, ..*reduction };
+    reducescatter::sliced(&mut islands.home(), &inside, &plain, &cuts)?;
+    let carrier = |island: &[usize]| island[seat.min(carriers - 1)];
+    if seat < carriers
+        && let Some(mut links) = islands.bridge(carrier)
+    {
+        let between = Operands { source: own.clone(), target: own.clone() };
+        let algorithm = choose_between(&links, Collective::Allreduce, own.length());
+        let rest = Reduction { prescale: 1.0, ..*reduction };
+        linked_allreduce(&mut links, algorithm, &between, &rest)?;
+    }
+    let whole = Operands { source: own, target: operands.target.clone() };
+    allgather::pieces(&mut islands.home(), &whole, &cuts)
+}

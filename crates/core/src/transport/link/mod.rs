@@ -1,0 +1,194 @@
+//! Links to other ranks over TCP: opened when first used, both directions kept full.
+//!
+//! A link has one connection, or several for large tensors. Tensors travel as they are, or sealed,
+//! without anything between them: both ends know from the algorithm how many bytes come next on which
+//! connection.
+
+mod channel;
+mod cursor;
+mod open;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ronde_control::Rank;
+use rustix::event::PollFlags;
+
+use self::channel::Channel;
+use self::cursor::Cursor;
+pub(crate) use self::open::{Opening, dial};
+use super::vigil::{Interest, Vigil};
+use crate::buffer::Region;
+use crate::error::Error;
+
+/// Bytes that one system call moves: few enough that what it brings is still in the cache when it is
+/// reduced, and that the other direction does not wait long.
+pub(crate) const BURST: usize = 256 << 10;
+/// Pieces of a row that one system call takes.
+const VECTOR: usize = 16;
+
+pub(crate) struct Links {
+    opening: Opening,
+    vigil: Arc<Vigil>,
+    /// The connections to each rank.
+    open: Vec<Vec<Option<Channel>>>,
+}
+
+/// Bytes on their way to or from one rank.
+#[derive(Clone, Copy)]
+pub(crate) struct Flow<'a> {
+    pub(crate) peer: usize,
+    pub(crate) regions: &'a [Region],
+}
+
+impl Links {
+    pub(crate) fn new(opening: Opening, vigil: Arc<Vigil>) -> Links {
+        let open = (0..opening.ranks()).map(|_| Vec::new()).collect();
+        Links { opening, vigil, open }
+    }
+
+    /// Sends all the outgoing flows while receiving all the incoming ones: the `i`-th flow of either
+    /// kind takes the `i`-th connection to its peer. Each time bytes have come, `arrived` is told
+    /// for which incoming flow, and how many there are so far.
+    pub(crate) fn exchange(
+        &mut self,
+        outgoing: &[Flow<'_>],
+        incoming: &[Flow<'_>],
+        mut arrived: impl FnMut(usize, usize),
+    ) -> Result<(), Error> {
+        for flows in [outgoing, incoming] {
+            for (connection, flow) in flows.iter().enumerate() {
+                self.open(flow.peer, connection)?;
+            }
+        }
+        let mut exchange = Exchange {
+            to: self.ends(outgoing),
+            from: self.ends(incoming),
+            failed: |peer, error| self.broken(peer, &error),
+        };
+        loop {
+            if exchange.step(&mut arrived)? {
+                continue;
+            }
+            if exchange.is_over()? {
+                return Ok(());
+            }
+            let interests = exchange.interests();
+            self.vigil.until(&interests, None, || {
+                Ok((exchange.step(&mut arrived)? || exchange.is_over()?).then_some(()))
+            })?;
+        }
+    }
+
+    fn ends<'a>(&'a self, flows: &[Flow<'a>]) -> Vec<End<'a>> {
+        let end = |(connection, flow): (usize, &Flow<'a>)| {
+            let channel = self.open[flow.peer][connection].as_ref()?;
+            Some(End { channel, cursor: Cursor::new(*flow) })
+        };
+        flows.iter().enumerate().filter_map(end).collect()
+    }
+
+    /// A broken link makes its peer a suspect; the wait is for somebody who knows more.
+    fn broken(&self, peer: usize, error: &io::Error) -> Error {
+        let rank = Rank(peer as u32);
+        self.vigil.fate.suspect(rank, format!("its connection broke: {error}"), Instant::now());
+        match self.vigil.until::<()>(&[], None, || Ok(None)) {
+            Err(error) => error,
+            Ok(_) => Error::Nonsense { rank, what: error.to_string() },
+        }
+    }
+
+    fn open(&mut self, peer: usize, connection: usize) -> Result<(), Error> {
+        let channels = &mut self.open[peer];
+        if channels.len() <= connection {
+            channels.resize_with(connection + 1, || None);
+        }
+        if channels[connection].is_some() {
+            return Ok(());
+        }
+        if peer < self.opening.me() {
+            let channel = self.opening.dial(peer, connection, &self.vigil)?;
+            self.open[peer][connection] = Some(channel);
+            return Ok(());
+        }
+        let deadline = Instant::now() + open::PATIENCE;
+        while self.open[peer].get(connection).is_none_or(Option::is_none) {
+            let Some(newcomer) = self.opening.let_in(peer, &self.vigil, deadline)? else {
+                continue;
+            };
+            let channels = &mut self.open[newcomer.rank];
+            if channels.len() <= newcomer.connection {
+                channels.resize_with(newcomer.connection + 1, || None);
+            }
+            channels[newcomer.connection].get_or_insert(newcomer.channel);
+        }
+        Ok(())
+    }
+}
+
+/// One flow and the connection that it takes.
+struct End<'a> {
+    channel: &'a Channel,
+    cursor: Cursor<'a>,
+}
+
+/// Flows in both directions, and what to say when a connection breaks.
+struct Exchange<'a, F> {
+    to: Vec<End<'a>>,
+    from: Vec<End<'a>>,
+    failed: F,
+}
+
+impl<'a, F: Fn(usize, io::Error) -> Error> Exchange<'a, F> {
+    /// Moves what can be moved now; gives whether anything did.
+    fn step(&mut self, arrived: &mut impl FnMut(usize, usize)) -> Result<bool, Error> {
+        let mut moved = false;
+        for End { channel, cursor } in &mut self.to {
+            moved |= push(channel, cursor).map_err(|error| (self.failed)(cursor.peer(), error))?;
+        }
+        for (index, End { channel, cursor }) in self.from.iter_mut().enumerate() {
+            if pull(channel, cursor).map_err(|error| (self.failed)(cursor.peer(), error))? {
+                arrived(index, cursor.done);
+                moved = true;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn is_over(&self) -> Result<bool, Error> {
+        for End { channel, cursor } in &self.to {
+            let flushed = channel.flush().map_err(|error| (self.failed)(cursor.peer(), error))?;
+            if !cursor.is_over() || !flushed {
+                return Ok(false);
+            }
+        }
+        Ok(self.from.iter().all(|end| end.cursor.is_over()))
+    }
+
+    fn interests(&self) -> Vec<Interest<'a>> {
+        let wait = |end: &&End<'a>| !end.cursor.is_over() || !end.channel.is_flushed();
+        let to = self.to.iter().filter(wait).map(|end| (end.channel.as_fd(), PollFlags::OUT));
+        let from = self.from.iter().filter(|end| !end.cursor.is_over());
+        to.chain(from.map(|end| (end.channel.as_fd(), PollFlags::IN))).collect()
+    }
+}
+
+fn push(channel: &Channel, cursor: &mut Cursor<'_>) -> io::Result<bool> {
+    if cursor.is_over() {
+        return Ok(false);
+    }
+    let mut slices = [IoSlice::new(&[]); VECTOR];
+    let count = cursor.fill(&mut slices, |region| IoSlice::new(region.as_bytes()));
+    Ok(cursor.advance(channel.write(&slices[..count])?))
+}
+
+fn pull(channel: &Channel, cursor: &mut Cursor<'_>) -> io::Result<bool> {
+    if cursor.is_over() {
+        return Ok(false);
+    }
+    let mut slices: [IoSliceMut<'_>; VECTOR] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+    let count = cursor.fill(&mut slices, |region| IoSliceMut::new(region.as_bytes_mut()));
+    Ok(cursor.advance(channel.read(&mut slices[..count])?))
+}

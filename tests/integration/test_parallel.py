@@ -1,4 +1,4 @@
-"""Runs the test files of `tests/parallel` as jobs, on 2 and 4 ranks and over every transport."""
+"""Runs the test files of `tests/parallel` as jobs, on several numbers of ranks and every transport."""
 
 import importlib.util
 from pathlib import Path
@@ -12,25 +12,25 @@ spec.loader.exec_module(runner)
 
 
 @pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
-@pytest.mark.parametrize("transport", runner.TRANSPORTS)
-@pytest.mark.parametrize("size", runner.SIZES)
-@pytest.mark.parametrize("file", runner.FILES, ids=lambda file: file.stem)
-def test_every_rank_passes(file, size, transport):
-    problem = runner.run(file, size, transport)
+@pytest.mark.parametrize("world", runner.WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
+@pytest.mark.parametrize("batch", range(len(runner.BATCHES)))
+def test_every_rank_passes(batch, world):
+    problem = runner.run(runner.BATCHES[batch], *world)
     assert problem is None, problem
 
 
-def test_there_are_files_to_run():
+def test_every_file_is_run():
     assert len(runner.FILES) >= 3
+    assert sorted(sum(runner.BATCHES, [])) == runner.FILES
 
 
 def test_a_job_whose_ranks_run_nothing_does_not_pass(tmp_path):
     (tmp_path / "test_nothing.py").write_text("def helper(): pass\n")
-    assert runner.run(tmp_path / "test_nothing.py", 2, "auto") is not None
+    assert runner.run([tmp_path / "test_nothing.py"], 2, "auto") is not None
 
 
 def test_a_job_with_one_failing_rank_does_not_pass(tmp_path):
     (tmp_path / "test_one.py").write_text(
         "import os\ndef test_it(): assert os.environ['HOROVOD_RANK'] != '1'\n"
     )
-    assert runner.run(tmp_path / "test_one.py", 2, "auto") is not None
+    assert runner.run([tmp_path / "test_one.py"], 2, "auto") is not None

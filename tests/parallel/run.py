@@ -1,6 +1,8 @@
 """Runs test files of this folder on all ranks of a job: `python run.py -np 2 4 --transport tcp`.
 
-Every file is one job per number of ranks and transport. A job has passed if the launcher says so
+Files are run in batches, since importing the framework takes longer than most of them; every batch is
+one job per number of ranks and transport. `islands` is a world whose ranks share memory in pairs and
+reach the others through sockets, as on several hosts. A job has passed if the launcher says so
 and if every rank has run the same tests, at least one of them, and none has failed; what the ranks
 report is read from their result files, so that a job which runs nothing cannot pass.
 """
@@ -16,35 +18,40 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 FILES = sorted(FOLDER.glob("test_*.py"))
-SIZES = (2, 4)
-TRANSPORTS = ("auto", "tcp")
+BATCHES = [FILES[start::3] for start in range(3)]
+WORLDS = ((2, "auto"), (2, "tcp"), (4, "auto"), (4, "tcp"), (4, "islands"))
+TRANSPORTS = {
+    "auto": {"RONDE_TRANSPORT": "auto"},
+    "tcp": {"RONDE_TRANSPORT": "tcp"},
+    "islands": {"RONDE_TRANSPORT": "auto", "RONDE_SHARED_RANKS": "2"},
+}
 LIMIT_SECONDS = 55
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, default=FILES)
-    parser.add_argument("-np", nargs="+", type=int, default=SIZES, dest="sizes")
-    parser.add_argument("--transport", nargs="+", default=TRANSPORTS, dest="transports")
+    parser.add_argument("-np", nargs="+", type=int, default=(2, 4), dest="sizes")
+    parser.add_argument("--transport", nargs="+", default=("auto", "tcp"), choices=TRANSPORTS, dest="transports")
     options = parser.parse_args()
     failed = False
     for file in options.files:
         for size in options.sizes:
             for transport in options.transports:
-                problem = run(file, size, transport)
+                problem = run([file], size, transport)
                 failed = failed or problem is not None
                 print(f"{file.name} -np {size} {transport}: {problem or 'passed'}", flush=True)
     sys.exit(failed)
 
 
-def run(file, size, transport):
-    """Runs one job; gives what went wrong, or None."""
+def run(files, size, transport):
+    """Runs files in one job; gives what went wrong, or None."""
     with tempfile.TemporaryDirectory() as folder:
         command = [launcher(), "-np", str(size), sys.executable, __file__, "--rank", folder]
-        env = {**os.environ, "RONDE_TRANSPORT": transport, "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, **TRANSPORTS[transport], "OMP_NUM_THREADS": "1"}
         try:
             job = subprocess.run(
-                [*command, str(file)],
+                [*command, *map(str, files)],
                 env=env,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -86,14 +93,14 @@ def verdict(folder, size):
     return None
 
 
-def rank_main(folder, file):
+def rank_main(folder, *files):
     """What each rank does: a test session that ends with its first failure."""
     import pytest
 
     result = Path(folder) / f"{os.environ['HOROVOD_RANK']}.xml"
     return pytest.main(
         [
-            file,
+            *files,
             "-q",
             "-x",
             "--timeout=40",
@@ -107,5 +114,5 @@ def rank_main(folder, file):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
-        sys.exit(rank_main(*sys.argv[2:4]))
+        sys.exit(rank_main(*sys.argv[2:]))
     main()

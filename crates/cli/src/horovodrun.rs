@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use clap::Parser;
 use clap::error::{ContextKind, ErrorKind};
 use ronde_control::{VERSION, settings};
 use ronde_launch::hosts::{self, Host, HostsError};
+use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::{Job, LaunchError};
 use tracing_subscriber::EnvFilter;
 
@@ -33,6 +35,10 @@ struct Arguments {
     /// Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
     #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Option<String>,
+
+    /// Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    network_interfaces: Vec<String>,
 
     /// Tell each step on standard error
     #[arg(long)]
@@ -138,12 +144,28 @@ fn job(program: &Path, arguments: Arguments) -> Result<Job, Mistake> {
         )
     })?;
     Ok(Job {
+        listen: listen(&arguments.network_interfaces)?,
         command: arguments.command,
         slots,
         env: std::env::vars_os().collect(),
         cwd,
         program: program.to_owned(),
         join_timeout: join_timeout()?,
+    })
+}
+
+fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
+    if interfaces.is_empty() {
+        return Ok(Ipv4Addr::LOCALHOST.into());
+    }
+    interfaces::address_of(interfaces).map_err(|error| {
+        let hint = match &error {
+            InterfaceError::NoAddress { known, .. } => {
+                format!("this machine has {}", known.join(", "))
+            }
+            InterfaceError::Unknown(_) => "leave `--network-interfaces` out".into(),
+        };
+        Mistake::new(error, hint)
     })
 }
 

@@ -17,6 +17,7 @@ pub mod agent;
 pub mod driver;
 pub mod hidden;
 pub mod hosts;
+pub mod interfaces;
 pub mod logs;
 pub mod reach;
 pub mod signals;

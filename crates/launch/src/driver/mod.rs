@@ -16,7 +16,7 @@ mod stdin;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -59,6 +59,8 @@ pub struct Job {
     pub cwd: PathBuf,
     /// This executable, which is also the agent.
     pub program: PathBuf,
+    /// Where the ranks meet: the loopback address, or one that other hosts reach.
+    pub listen: IpAddr,
     /// How long a gathering of the ranks may take.
     pub join_timeout: Duration,
 }
@@ -129,11 +131,9 @@ struct Driver {
 impl Driver {
     async fn start(job: &Job, news: &mpsc::Sender<News>) -> Result<Driver, LaunchError> {
         let key = JobKey::from_entropy(entropy()?);
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .await
-            .map_err(machine("listen on the loopback address"))?;
-        let rendezvous =
-            listener.local_addr().map_err(machine("listen on the loopback address"))?;
+        let listener =
+            TcpListener::bind((job.listen, 0)).await.map_err(machine("listen for the ranks"))?;
+        let rendezvous = listener.local_addr().map_err(machine("listen for the ranks"))?;
         let shared = environment::Shared {
             inherited: &job.env,
             size: job.slots.len() as u32,

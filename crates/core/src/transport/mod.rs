@@ -6,6 +6,7 @@ pub(crate) mod door;
 pub(crate) mod fate;
 pub(crate) mod handover;
 pub(crate) mod link;
+pub(crate) mod patience;
 pub(crate) mod sentinel;
 pub(crate) mod shm;
 pub(crate) mod socket;

@@ -25,6 +25,7 @@ use rustix::event::PollFlags;
 
 use super::bell::Bell;
 use super::fate::Fate;
+use super::patience::Patience;
 use super::sentinel::Sentinel;
 use super::shm::Segment;
 use super::socket::sleep;
@@ -41,6 +42,8 @@ const NAP: Duration = Duration::from_secs(1);
 /// With more ranks than cores a spinning thread only keeps the others from working; it steps aside
 /// this often before it sleeps.
 const YIELDS: u32 = 8;
+/// Looks between two looks at the clock.
+const LOOKS: u32 = 32;
 const HASTE: Duration = Duration::from_millis(1);
 
 /// Something a sleeper wants to be woken by besides its bell.
@@ -58,7 +61,7 @@ pub(crate) struct Vigil {
     bells: Bells,
     house: Option<House>,
     depth: AtomicU32,
-    spins: u32,
+    patience: Patience,
     hurry: AtomicBool,
     missed: AtomicU64,
 }
@@ -77,7 +80,7 @@ impl Vigil {
         sentinel: Sentinel,
         bells: Bells,
         house: Option<House>,
-        spins: u32,
+        patience: Patience,
     ) -> Vigil {
         Vigil {
             fate,
@@ -85,7 +88,7 @@ impl Vigil {
             bells,
             house,
             depth: AtomicU32::new(IDLE),
-            spins,
+            patience,
             hurry: AtomicBool::new(false),
             missed: AtomicU64::new(0),
         }
@@ -98,23 +101,17 @@ impl Vigil {
         deadline: Option<Instant>,
         mut look: impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
+        if let Some(seen) = look()? {
+            return Ok(Some(seen));
+        }
         loop {
-            for turn in 0..=self.spins {
-                if let Some(seen) = look()? {
-                    return Ok(Some(seen));
-                }
-                if turn % 64 == 63 {
-                    self.check()?;
-                }
-                std::hint::spin_loop();
-            }
-            if self.spins == 0 {
-                for _ in 0..YIELDS {
-                    std::thread::yield_now();
-                    if let Some(seen) = look()? {
-                        return Ok(Some(seen));
-                    }
-                }
+            let spun = match self.patience.limit() {
+                Some(limit) => self.spin(Instant::now() + limit, &mut look)?,
+                None => self.step_aside(&mut look)?,
+            };
+            if spun.is_some() {
+                self.patience.learn(Duration::ZERO);
+                return Ok(spun);
             }
             let limit = deadline.map_or(NAP, |at| at.saturating_duration_since(Instant::now()));
             if limit.is_zero() {
@@ -126,8 +123,10 @@ impl Vigil {
                 // Somebody has rung, or a wait inside the look has got up: then it counts as awake.
                 Ok(None) if self.depth().load(Ordering::SeqCst) != DRIVER => {}
                 Ok(None) => {
+                    let lay_down = Instant::now();
                     let overslept = self.sleep_on(&self.bells.driver, interests, limit.min(NAP));
                     self.get_up();
+                    self.patience.learn(lay_down.elapsed());
                     if overslept && let Some(seen) = look()? {
                         self.note_missed();
                         return Ok(Some(seen));
@@ -141,6 +140,38 @@ impl Vigil {
             self.get_up();
             self.check()?;
         }
+    }
+
+    fn spin<T>(
+        &self,
+        end: Instant,
+        look: &mut impl FnMut() -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        loop {
+            for _ in 0..LOOKS {
+                if let Some(seen) = look()? {
+                    return Ok(Some(seen));
+                }
+                std::hint::spin_loop();
+            }
+            self.check()?;
+            if Instant::now() >= end {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn step_aside<T>(
+        &self,
+        look: &mut impl FnMut() -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        for _ in 0..YIELDS {
+            std::thread::yield_now();
+            if let Some(seen) = look()? {
+                return Ok(Some(seen));
+            }
+        }
+        Ok(None)
     }
 
     /// The background thread sleeps until it is rung, or one of its interests has something; gives

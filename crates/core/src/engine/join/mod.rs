@@ -42,6 +42,7 @@ use crate::transport::bell::Bell;
 use crate::transport::door::{Arrival, Door};
 use crate::transport::fate::Fate;
 use crate::transport::link::dial;
+use crate::transport::patience::Patience;
 use crate::transport::sentinel::Sentinel;
 use crate::transport::socket::{Socket, sleep};
 use crate::transport::vigil::{Bells, House, Vigil};
@@ -52,9 +53,6 @@ type Joined = (Progress, Arc<Vigil>, Standby);
 
 /// What the engine's callers put in: submissions, and what is known of sets.
 type Mail = (Arc<Inbox>, Arc<Sets>);
-
-/// Looks before a waiting thread goes to sleep, if every rank has a core of its own: about 50 µs.
-const SPINS: u32 = 2000;
 
 pub(super) fn join(
     settings: &Settings,
@@ -261,9 +259,9 @@ impl Newcomer {
         house: Option<House>,
     ) -> io::Result<Arc<Vigil>> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spins = if self.local_size <= cores { SPINS } else { 0 };
+        let patience = Patience::of(self.local_size, cores);
         let sentinel = Sentinel::new(self.launcher, lifelines)?;
-        Ok(Arc::new(Vigil::new(Fate::new(self.peers), sentinel, bells, house, spins)))
+        Ok(Arc::new(Vigil::new(Fate::new(self.peers), sentinel, bells, house, patience)))
     }
 }
 

@@ -38,12 +38,13 @@ fn help() {
     Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
 
     Options:
-          --num-proc <N>   How many processes to start; also written `-np <N>`
-      -H, --hosts <HOSTS>  Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
-          --verbose        Tell each step on standard error
-          --check-build    Show what this installation can do; also written `-cb`
-      -v, --version        Show the version
-      -h, --help           Print help
+          --num-proc <N>                How many processes to start; also written `-np <N>`
+      -H, --hosts <HOSTS>               Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
+          --network-interfaces <NAMES>  Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
+          --verbose                     Tell each step on standard error
+          --check-build                 Show what this installation can do; also written `-cb`
+      -v, --version                     Show the version
+      -h, --help                        Print help
 
     Everything from the first word that is no option is the command and stays as it is.
 

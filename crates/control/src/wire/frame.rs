@@ -54,25 +54,19 @@ impl Sealer {
 
     /// Seals a message into a frame, its length in front.
     pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
-        let mut frame = Vec::new();
-        self.seal_onto(plain, &mut frame);
-        frame
-    }
-
-    /// The same, behind what `frames` already holds.
-    pub fn seal_onto(&mut self, plain: &[u8], frames: &mut Vec<u8>) {
         assert!(plain.len() <= MAX_FRAME, "a message of {} bytes fits no frame", plain.len());
         let total = sealed_length(plain.len());
-        frames.extend_from_slice(&(total as u32).to_le_bytes());
-        let mut at = frames.len();
-        frames.resize(at + total, 0);
+        let mut frame = vec![0; 4 + total];
+        frame[..4].copy_from_slice(&(total as u32).to_le_bytes());
+        let mut at = 4;
         for piece in pieces(plain) {
             at += self
                 .state
-                .write_message(self.next, piece, &mut frames[at..])
+                .write_message(self.next, piece, &mut frame[at..])
                 .expect("a piece and its tag fit");
             self.next += 1;
         }
+        frame
     }
 }
 
@@ -83,27 +77,15 @@ impl Opener {
 
     /// Opens a frame's ciphertext.
     pub fn open(&mut self, sealed: &[u8]) -> Result<Vec<u8>, FrameError> {
-        let mut plain = Vec::new();
-        self.open_into(sealed, &mut plain)?;
-        Ok(plain)
-    }
-
-    /// The same, in the place of what `plain` held; nothing is left there if it cannot be opened.
-    pub fn open_into(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<(), FrameError> {
-        let opened = self.open_pieces(sealed, plain);
-        plain.truncate(*opened.as_ref().unwrap_or(&0));
-        opened.map(|_| ())
-    }
-
-    fn open_pieces(&mut self, sealed: &[u8], plain: &mut Vec<u8>) -> Result<usize, FrameError> {
-        plain.resize(sealed.len(), 0);
+        let mut plain = vec![0; sealed.len()];
         let mut at = 0;
         for piece in sealed_pieces(sealed) {
             let opened = self.state.read_message(self.next, piece, &mut plain[at..]);
             at += opened.map_err(|_| FrameError::Tampered)?;
             self.next += 1;
         }
-        Ok(at)
+        plain.truncate(at);
+        Ok(plain)
     }
 }
 

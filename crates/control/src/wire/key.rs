@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// The job's key. It never appears in a log: its debug form hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JobKey([u8; 32]);
@@ -53,6 +55,22 @@ impl fmt::Debug for JobKey {
     }
 }
 
+/// The two keys of one connection for tensors: made by whoever dials, told in its sealed greeting, and
+/// hidden from every log.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkKeys {
+    /// Seals what the dialling side sends.
+    pub dialler: [u8; 32],
+    /// Seals what the listening side sends.
+    pub listener: [u8; 32],
+}
+
+impl fmt::Debug for LinkKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LinkKeys(hidden)")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,5 +87,7 @@ mod tests {
             assert!(JobKey::from_hex(text).is_err(), "{text:?}");
         }
         assert_eq!(format!("{:?}", JobKey::from_entropy([7; 32])), "JobKey(hidden)");
+        let keys = LinkKeys { dialler: [7; 32], listener: [8; 32] };
+        assert_eq!(format!("{keys:?}"), "LinkKeys(hidden)");
     }
 }

@@ -9,7 +9,7 @@ pub mod handshake;
 mod key;
 mod rendezvous;
 
-pub use key::{JobKey, KeyError};
+pub use key::{JobKey, KeyError, LinkKeys};
 pub use rendezvous::{DriverToRank, Greeting, Peer, RankToDriver};
 
 use serde::{Serialize, de::DeserializeOwned};

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::LinkKeys;
 use crate::{Epoch, Rank};
 
 /// The first sealed frame on every connection: who dialled, and what for.
@@ -41,8 +42,8 @@ pub enum Greeting {
         rank: Rank,
         /// Which of the connections between the two.
         connection: u32,
-        /// Whether what travels on it is sealed.
-        is_sealed: bool,
+        /// The keys that seal what travels on it, unless it travels as it is.
+        keys: Option<LinkKeys>,
     },
     /// A rank that opens its connection to the coordinator.
     Control {

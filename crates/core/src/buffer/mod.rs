@@ -18,6 +18,8 @@ pub struct Region {
 
 // SAFETY: whoever made the region promised that only the engine touches it until completion.
 unsafe impl Send for Region {}
+// SAFETY: as above; a shared reference gives no more than a copy does.
+unsafe impl Sync for Region {}
 
 impl Region {
     /// A view of `length` bytes at `start`.

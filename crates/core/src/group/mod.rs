@@ -17,7 +17,7 @@ pub(crate) use self::circle::{Circle, Members};
 pub(crate) use self::islands::Islands;
 pub(crate) use self::linked::Linked;
 pub(crate) use self::shared::{Shared, Stage};
-pub(crate) use crate::transport::link::{BURST, Flow, Links, Opening};
+pub(crate) use crate::transport::link::{BURST, Flow, Hands, Links, Opening};
 pub(crate) use crate::transport::shm::LANES as MOST_SETS;
 
 /// What connects all ranks of the world.

@@ -2,7 +2,7 @@
 //!
 //! Waking a sleeping thread costs some 40 µs, a look at a cache line a hundredth of that: a wait that
 //! ends soon should spin, a long one should not. Which kind is coming is told by those before it: a
-//! wait that was or could have been ended by spinning doubles the patience, one that was too long
+//! wait that was ended by spinning or soon after doubles the patience, one that was far too long
 //! halves it. With more ranks than cores there is none: a spinning thread would only keep the others
 //! from working.
 
@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Twice what it costs to wake a thread.
 const MOST: Duration = Duration::from_micros(100);
 const LEAST: Duration = Duration::from_micros(6);
+/// A wait this long makes the spinning before it small; a shorter one may have been long only because
+/// the others slept, too.
+const LONG: Duration = Duration::from_millis(1);
 
 pub(crate) struct Patience {
     /// In nanoseconds; none for those who never spin.
@@ -33,7 +36,7 @@ impl Patience {
     pub(crate) fn learn(&self, waited: Duration) {
         let Some(now) = &self.now else { return };
         let limit = now.load(Ordering::Relaxed);
-        let next = if waited <= MOST { limit * 2 } else { limit / 2 };
+        let next = if waited <= LONG { limit * 2 } else { limit / 2 };
         let next = next.clamp(LEAST.as_nanos() as u64, MOST.as_nanos() as u64);
         if next != limit {
             now.store(next, Ordering::Relaxed);
@@ -51,7 +54,7 @@ mod tests {
         assert_eq!(patience.limit(), Some(MOST));
         (0..20).for_each(|_| patience.learn(Duration::from_secs(1)));
         assert_eq!(patience.limit(), Some(LEAST));
-        (0..20).for_each(|_| patience.learn(Duration::from_micros(60)));
+        (0..20).for_each(|_| patience.learn(Duration::from_micros(400)));
         assert_eq!(patience.limit(), Some(MOST));
     }
 

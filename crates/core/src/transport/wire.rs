@@ -145,14 +145,6 @@ impl Wire {
         }
     }
 
-    /// The same with what seals and opens further frames.
-    pub(crate) fn into_parts(self) -> io::Result<(Socket, Sealer, Opener)> {
-        match self.input.is_empty() && self.output.is_empty() {
-            true => Ok((self.socket, self.sealer, self.opener)),
-            false => Err(io::Error::other("bytes were left over behind the greeting")),
-        }
-    }
-
     fn take_frame<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         let Some(header) = self.input.first_chunk::<4>() else { return Ok(None) };
         let end = 4 + frame_length(*header).map_err(io::Error::other)?;

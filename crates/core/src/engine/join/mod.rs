@@ -37,7 +37,7 @@ use super::progress::{Progress, Role};
 use super::sets::Sets;
 use super::stall::StallWatch;
 use crate::error::Error;
-use crate::group::{Fabric, Groups, Links, Opening, Stage};
+use crate::group::{Fabric, Groups, Hands, Links, Opening, Stage};
 use crate::transport::bell::Bell;
 use crate::transport::door::{Arrival, Door};
 use crate::transport::fate::Fate;
@@ -240,10 +240,17 @@ impl Newcomer {
                 coordinator(settings, &peers, LeadPlane::new(here, callers))
             }
         };
-        let vigil = self.into_vigil(lifelines, own, house).map_err(failed)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let hands = if cores >= 2 * self.local_size { Hands::Two } else { Hands::One };
+        let patience = Patience::of(self.local_size, cores);
+        let vigil = self.into_vigil(lifelines, own, house, patience).map_err(failed)?;
         let early = reception.early;
         let links = layout.is_linked().then(|| {
-            Links::new(Opening { me, epoch, key, peers, encryption, door, early }, vigil.clone())
+            Links::new(
+                Opening { me, epoch, key, peers, encryption, door, early },
+                vigil.clone(),
+                hands,
+            )
         });
         let stage = segment.map(|segment| Stage::new(segment, vigil.clone()));
         let fabric = Fabric { stage, links, leaders: layout.leaders() };
@@ -257,9 +264,8 @@ impl Newcomer {
         lifelines: Vec<(Rank, Socket)>,
         bells: Bells,
         house: Option<House>,
+        patience: Patience,
     ) -> io::Result<Arc<Vigil>> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let patience = Patience::of(self.local_size, cores);
         let sentinel = Sentinel::new(self.launcher, lifelines)?;
         Ok(Arc::new(Vigil::new(Fate::new(self.peers), sentinel, bells, house, patience)))
     }

@@ -11,7 +11,8 @@ mod open;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
 use rustix::event::PollFlags;
@@ -19,6 +20,7 @@ use rustix::event::PollFlags;
 use self::channel::Channel;
 use self::cursor::Cursor;
 pub(crate) use self::open::{Opening, dial};
+use super::socket::sleep;
 use super::vigil::{Interest, Vigil};
 use crate::buffer::Region;
 use crate::error::Error;
@@ -26,11 +28,25 @@ use crate::error::Error;
 /// Bytes that one system call moves: few enough that what it brings is still in the cache when it is
 /// reduced, and that the other direction does not wait long.
 pub(crate) const BURST: usize = 256 << 10;
+/// Bytes from which on starting a thread is worth it.
+const LARGE: usize = 2 << 20;
+/// How often the second hand looks around while it cannot send.
+const GLANCE: Duration = Duration::from_millis(20);
 /// Pieces of a row that one system call takes.
 const VECTOR: usize = 16;
 
+/// How many threads move the bytes of one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hands {
+    /// Every core has a rank to run.
+    One,
+    /// There are cores to spare: large flows are sent by a second thread.
+    Two,
+}
+
 pub(crate) struct Links {
     opening: Opening,
+    hands: Hands,
     vigil: Arc<Vigil>,
     /// The connections to each rank.
     open: Vec<Vec<Option<Channel>>>,
@@ -44,9 +60,9 @@ pub(crate) struct Flow<'a> {
 }
 
 impl Links {
-    pub(crate) fn new(opening: Opening, vigil: Arc<Vigil>) -> Links {
+    pub(crate) fn new(opening: Opening, vigil: Arc<Vigil>, hands: Hands) -> Links {
         let open = (0..opening.ranks()).map(|_| Vec::new()).collect();
-        Links { opening, vigil, open }
+        Links { opening, hands, vigil, open }
     }
 
     /// Sends all the outgoing flows while receiving all the incoming ones: the `i`-th flow of either
@@ -63,22 +79,73 @@ impl Links {
                 self.open(flow.peer, connection)?;
             }
         }
-        let mut exchange = Exchange {
-            to: self.ends(outgoing),
-            from: self.ends(incoming),
-            failed: |peer, error| self.broken(peer, &error),
-        };
+        let (to, from) = (self.ends(outgoing), self.ends(incoming));
+        match self.hands {
+            Hands::Two if is_large(outgoing) && is_large(incoming) => {
+                self.with_both_hands(to, from, &mut arrived)
+            }
+            _ => self.move_all(to, from, &mut arrived),
+        }
+    }
+
+    fn move_all(
+        &self,
+        to: Vec<End<'_>>,
+        from: Vec<End<'_>>,
+        arrived: &mut impl FnMut(usize, usize),
+    ) -> Result<(), Error> {
+        let mut exchange = Exchange { to, from };
         loop {
-            if exchange.step(&mut arrived)? {
+            if exchange.step(arrived).map_err(|broken| self.lost(&broken))? {
                 continue;
             }
-            if exchange.is_over()? {
+            if exchange.is_over().map_err(|broken| self.lost(&broken))? {
                 return Ok(());
             }
             let interests = exchange.interests();
             self.vigil.until(&interests, None, || {
-                Ok((exchange.step(&mut arrived)? || exchange.is_over()?).then_some(()))
+                let moved = exchange.step(arrived).map_err(|broken| self.lost(&broken))?;
+                let over = exchange.is_over().map_err(|broken| self.lost(&broken))?;
+                Ok((moved || over).then_some(()))
             })?;
+        }
+    }
+
+    /// Has a second thread send while this one receives: with cores to spare, copying into and out of
+    /// the kernel goes on at the same time.
+    fn with_both_hands(
+        &self,
+        to: Vec<End<'_>>,
+        from: Vec<End<'_>>,
+        arrived: &mut impl FnMut(usize, usize),
+    ) -> Result<(), Error> {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| self.send_all(to, &stop));
+            let received = self.move_all(Vec::new(), from, arrived);
+            if received.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            let sent = sender.join().expect("the sending thread does not panic");
+            received.and_then(|()| sent.map_err(|broken| self.lost(&broken)))
+        })
+    }
+
+    /// What the second hand does. It must not wait as the first one does, which alone is rung; so it
+    /// looks around often. The world's end ends it.
+    fn send_all(&self, to: Vec<End<'_>>, stop: &AtomicBool) -> Result<(), BrokenLink> {
+        let mut exchange = Exchange { to, from: Vec::new() };
+        loop {
+            if exchange.step(&mut |_, _| ())? {
+                continue;
+            }
+            if exchange.is_over()? || stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            sleep(&exchange.interests(), GLANCE);
+            if self.vigil.fate.verdict().is_some() {
+                return Ok(());
+            }
         }
     }
 
@@ -91,8 +158,9 @@ impl Links {
     }
 
     /// A broken link makes its peer a suspect; the wait is for somebody who knows more.
-    fn broken(&self, peer: usize, error: &io::Error) -> Error {
-        let rank = Rank(peer as u32);
+    fn lost(&self, broken: &BrokenLink) -> Error {
+        let BrokenLink { peer, error } = broken;
+        let rank = Rank(*peer as u32);
         self.vigil.fate.suspect(rank, format!("its connection broke: {error}"), Instant::now());
         match self.vigil.until::<()>(&[], None, || Ok(None)) {
             Err(error) => error,
@@ -134,22 +202,27 @@ struct End<'a> {
     cursor: Cursor<'a>,
 }
 
-/// Flows in both directions, and what to say when a connection breaks.
-struct Exchange<'a, F> {
+/// Flows in both directions.
+struct Exchange<'a> {
     to: Vec<End<'a>>,
     from: Vec<End<'a>>,
-    failed: F,
 }
 
-impl<'a, F: Fn(usize, io::Error) -> Error> Exchange<'a, F> {
+/// A connection that failed, and whose it was.
+struct BrokenLink {
+    peer: usize,
+    error: io::Error,
+}
+
+impl<'a> Exchange<'a> {
     /// Moves what can be moved now; gives whether anything did.
-    fn step(&mut self, arrived: &mut impl FnMut(usize, usize)) -> Result<bool, Error> {
+    fn step(&mut self, arrived: &mut impl FnMut(usize, usize)) -> Result<bool, BrokenLink> {
         let mut moved = false;
         for End { channel, cursor } in &mut self.to {
-            moved |= push(channel, cursor).map_err(|error| (self.failed)(cursor.peer(), error))?;
+            moved |= push(channel, cursor).map_err(of(cursor.peer()))?;
         }
         for (index, End { channel, cursor }) in self.from.iter_mut().enumerate() {
-            if pull(channel, cursor).map_err(|error| (self.failed)(cursor.peer(), error))? {
+            if pull(channel, cursor).map_err(of(cursor.peer()))? {
                 arrived(index, cursor.done);
                 moved = true;
             }
@@ -157,10 +230,9 @@ impl<'a, F: Fn(usize, io::Error) -> Error> Exchange<'a, F> {
         Ok(moved)
     }
 
-    fn is_over(&self) -> Result<bool, Error> {
+    fn is_over(&self) -> Result<bool, BrokenLink> {
         for End { channel, cursor } in &self.to {
-            let flushed = channel.flush().map_err(|error| (self.failed)(cursor.peer(), error))?;
-            if !cursor.is_over() || !flushed {
+            if !cursor.is_over() || !channel.flush().map_err(of(cursor.peer()))? {
                 return Ok(false);
             }
         }
@@ -173,6 +245,15 @@ impl<'a, F: Fn(usize, io::Error) -> Error> Exchange<'a, F> {
         let from = self.from.iter().filter(|end| !end.cursor.is_over());
         to.chain(from.map(|end| (end.channel.as_fd(), PollFlags::IN))).collect()
     }
+}
+
+fn of(peer: usize) -> impl FnOnce(io::Error) -> BrokenLink {
+    move |error| BrokenLink { peer, error }
+}
+
+fn is_large(flows: &[Flow<'_>]) -> bool {
+    let regions = flows.iter().flat_map(|flow| flow.regions);
+    regions.map(|region| region.length()).sum::<usize>() >= LARGE
 }
 
 fn push(channel: &Channel, cursor: &mut Cursor<'_>) -> io::Result<bool> {

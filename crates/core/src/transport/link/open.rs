@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use ronde_control::settings::Encryption;
-use ronde_control::wire::{Greeting, JobKey, Peer};
+use ronde_control::wire::{Greeting, JobKey, LinkKeys, Peer};
 use ronde_control::{Epoch, MOST_CONNECTIONS, Rank};
 use rustix::event::PollFlags;
 
@@ -63,17 +63,19 @@ impl Opening {
     ) -> Result<Channel, Error> {
         let deadline = Instant::now() + PATIENCE;
         let Peer { host, addresses, .. } = &self.peers[peer];
-        let is_sealed = self.must_seal(peer);
         let (epoch, rank, connection) = (self.epoch, self.me, connection as u32);
-        let greeting = Greeting::Link { epoch, rank, connection, is_sealed };
         loop {
             vigil.check()?;
+            // No two attempts have the same keys, since either may have been used.
+            let keys = if self.must_seal(peer) { Some(fresh_keys()?) } else { None };
+            let pair = keys.as_ref().map(|keys| (keys.dialler, keys.listener));
+            let greeting = Greeting::Link { epoch, rank, connection, keys };
             let attempt = deadline.min(Instant::now() + ATTEMPT);
             let opened = dial(addresses, &self.key, &greeting, attempt);
             let error = match opened {
                 Ok(wire) => match await_welcome(&wire, vigil, deadline)? {
                     true => {
-                        return channel(wire, is_sealed).map_err(|error| unusable(peer, &error));
+                        return Channel::new(wire, pair).map_err(|error| unusable(peer, &error));
                     }
                     false => "it did not take the link in; do both ranks have the same \
                               `RONDE_ENCRYPTION`?"
@@ -108,21 +110,22 @@ impl Opening {
                 PATIENCE.as_secs()
             )));
         };
-        let Greeting::Link { epoch, rank, connection, is_sealed } = greeting else {
+        let Greeting::Link { epoch, rank, connection, keys } = greeting else {
             return Ok(None);
         };
         let expected = epoch == self.epoch
             && rank > self.me
             && rank.index() < self.peers.len()
             && u64::from(connection) < MOST_CONNECTIONS
-            && (is_sealed || !self.must_seal(rank.index()));
+            && (keys.is_some() || !self.must_seal(rank.index()));
         if !expected || !matches!(wire.socket().write_vectored(&[IoSlice::new(&[1])]), Ok(Some(1)))
         {
             return Ok(None);
         }
         let newcomer =
             |channel| Newcomer { rank: rank.index(), connection: connection as usize, channel };
-        Ok(channel(wire, is_sealed).ok().map(newcomer))
+        let pair = keys.map(|keys| (keys.listener, keys.dialler));
+        Ok(Channel::new(wire, pair).ok().map(newcomer))
     }
 
     fn must_seal(&self, peer: usize) -> bool {
@@ -147,8 +150,15 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
-fn channel(wire: Wire, is_sealed: bool) -> io::Result<Channel> {
-    if is_sealed { Channel::sealed(wire) } else { Channel::plain(wire) }
+fn fresh_keys() -> Result<LinkKeys, Error> {
+    let mut keys = LinkKeys { dialler: [0; 32], listener: [0; 32] };
+    for key in [&mut keys.dialler, &mut keys.listener] {
+        match rustix::rand::getrandom(&mut *key, rustix::rand::GetRandomFlags::empty()) {
+            Ok(32) => {}
+            _ => return Err(Error::Setup("no random numbers could be had for a key".into())),
+        }
+    }
+    Ok(keys)
 }
 
 fn unusable(peer: usize, error: &io::Error) -> Error {

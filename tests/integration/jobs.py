@@ -37,18 +37,21 @@ say("started", pid=os.getpid(), job=os.environ.get("RONDE_JOB"))
 
 
 class Job:
-    """One `horovodrun` with a script of ours; ends with the `with` block."""
+    """One `horovodrun` with a script of ours; ends with the `with` block.
 
-    def __init__(self, folder, size, *parts, env=None):
+    `before` is what a rank does first; `prefix` comes before the launcher, `options` behind it.
+    """
+
+    def __init__(self, folder, size, *parts, env=None, before="", prefix=(), options=()):
         self.size = size
         self.mark = uuid.uuid4().hex
         self._folder = Path(folder)
         path = self._folder / "script.py"
-        path.write_text(PRELUDE + "".join(map(textwrap.dedent, parts)))
+        path.write_text(before + PRELUDE + "".join(map(textwrap.dedent, parts)))
         self._output = self._folder / "output.txt"
         with self._output.open("w") as output:
             self.launcher = subprocess.Popen(
-                [launcher(), "-np", str(size), sys.executable, str(path)],
+                [*prefix, launcher(), "-np", str(size), *options, sys.executable, str(path)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -32,7 +32,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, default=FILES)
     parser.add_argument("-np", nargs="+", type=int, default=(2, 4), dest="sizes")
-    parser.add_argument("--transport", nargs="+", default=("auto", "tcp"), choices=TRANSPORTS, dest="transports")
+    parser.add_argument(
+        "--transport", nargs="+", default=("auto", "tcp"), choices=TRANSPORTS, dest="transports"
+    )
     options = parser.parse_args()
     failed = False
     for file in options.files:

@@ -1,8 +1,8 @@
 """Runs test files of this folder on all ranks of a job: `python run.py -np 2 4 --transport tcp`.
 
-Files are run in batches, since importing the framework takes longer than most of them; every batch is
-one job per number of ranks and transport. `islands` is a world whose ranks share memory in pairs and
-reach the others through sockets, as on several hosts. A job has passed if the launcher says so
+Files are run in batches, since importing the framework takes longer than most of them; every batch
+is one job per number of ranks and transport. `islands` is a world whose ranks share memory in pairs
+and reach the others through sockets, as on several hosts. A job has passed if the launcher says so
 and if every rank has run the same tests, at least one of them, and none has failed; what the ranks
 report is read from their result files, so that a job which runs nothing cannot pass.
 """

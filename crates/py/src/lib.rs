@@ -7,6 +7,7 @@ mod capsule;
 mod errors;
 mod handles;
 mod process;
+mod repeat;
 mod submit;
 mod tensor;
 
@@ -25,6 +26,9 @@ mod _native {
 
     #[pymodule_export]
     use super::handles::{poll, wait};
+
+    #[pymodule_export]
+    use super::repeat::repeat_allreduce;
 
     #[pymodule_export]
     use super::submit::{

@@ -116,9 +116,10 @@ pub(crate) const HOROVOD_NAMES: &[&str] = &[
     "python/horovod/spark/common/",
 ];
 
-/// Each framework and the folders under `python/horovod` that may import it.
+/// Each framework and the folders under `python/horovod` that may import it; `_bench` measures
+/// torch's own collectives beside ours.
 pub(crate) const FRAMEWORKS: &[(&str, &[&str])] = &[
-    ("torch", &["torch"]),
+    ("torch", &["torch", "_bench"]),
     ("tensorflow", &["tensorflow", "keras"]),
     ("keras", &["tensorflow", "keras"]),
     ("jax", &["jax"]),

@@ -1,0 +1,94 @@
+//! The engine without Python between the calls: `repeat_allreduce` is for measuring.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use ronde_control::negotiate::{Kind, Request};
+use ronde_control::{ReduceOp, SetId};
+use ronde_core::engine::{Engine, Next, Ticket};
+use ronde_core::{Error, buffer::Region};
+
+use super::errors;
+use super::process::{SIGNAL_CHECK, engine, stay_out_at_exit};
+use super::tensor::View;
+
+/// Sums a tensor over all ranks, in place, so many times, and gives the seconds of each.
+#[pyfunction]
+pub(crate) fn repeat_allreduce(
+    py: Python<'_>,
+    tensor: &Bound<'_, PyAny>,
+    name: String,
+    times: usize,
+) -> PyResult<Vec<f64>> {
+    let engine = engine()?;
+    let view = View::of(tensor)?;
+    let kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
+    let shapes = vec![view.shape];
+    let request = Request { name, set: SetId::WORLD, kind, dtype: view.dtype, shapes };
+    let mut seconds = Vec::with_capacity(times);
+    while seconds.len() < times {
+        let next = Instant::now() + SIGNAL_CHECK;
+        let (call, region, so_far) = ((&*engine, &request), view.region, &mut seconds);
+        let late = py.detach(move || {
+            let late = some(call, region, (so_far, times), next);
+            stay_out_at_exit();
+            late
+        });
+        let late = late.map_err(|error| errors::raise(py, &error))?;
+        if let Some((ticket, start)) = late {
+            seconds.push(finish(py, &engine, &ticket, start, tensor)?.as_secs_f64());
+        }
+        py.check_signals()?;
+    }
+    Ok(seconds)
+}
+
+/// Goes on until there are enough times or the next look at the signals is due; gives the call that
+/// had not ended by then, if one had not.
+fn some(
+    (engine, request): (&Engine, &Request),
+    region: Region,
+    (seconds, enough): (&mut Vec<f64>, usize),
+    until: Instant,
+) -> Result<Option<(Arc<Ticket>, Instant)>, Error> {
+    while seconds.len() < enough {
+        let start = Instant::now();
+        if start >= until {
+            break;
+        }
+        let ticket = engine.submit(request.clone(), vec![region], vec![region], Next::Waits)?;
+        engine.wait(&ticket, until);
+        match ticket.take() {
+            Some(outcome) => drop(outcome?),
+            None => return Ok(Some((ticket, start))),
+        }
+        seconds.push(start.elapsed().as_secs_f64());
+    }
+    Ok(None)
+}
+
+/// Waits for a long call, and looks at the signals meanwhile.
+fn finish(
+    py: Python<'_>,
+    engine: &Engine,
+    ticket: &Ticket,
+    start: Instant,
+    tensor: &Bound<'_, PyAny>,
+) -> PyResult<Duration> {
+    loop {
+        py.detach(|| {
+            engine.wait(ticket, Instant::now() + SIGNAL_CHECK);
+            stay_out_at_exit();
+        });
+        if let Some(outcome) = ticket.take() {
+            outcome.map_err(|error| errors::raise(py, &error))?;
+            return Ok(start.elapsed());
+        }
+        if let Err(interrupt) = py.check_signals() {
+            // The engine still owns the memory, so the tensor is never freed.
+            std::mem::forget(tensor.clone().unbind());
+            return Err(interrupt);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+"""Starting the ranks of MPI beside those of Ronde, with settings that are good for one host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import IO
+
+from horovod._bench.channel import Channel
+
+START_SECONDS = 60
+# A rank of MPI is no rank of Ronde and needs none of its secrets; `RONDE_JOB` stays, by which the
+# launcher finds what must not be left behind.
+OURS = ("HOROVOD_", "RONDE_RENDEZVOUS", "RONDE_JOB_KEY")
+TORCHS = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+
+
+class Mpirun:
+    """The launcher of MPI and the channels to its ranks."""
+
+    def __init__(self, size: int, door: socket.socket, path: str) -> None:
+        launcher = shutil.which("mpirun")
+        if launcher is None:
+            raise OSError("there is no `mpirun` on the PATH; install Open MPI or MPICH")
+        told = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False)
+        self._is_open_mpi = "Open MPI" in told.stdout or "OpenRTE" in told.stdout
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- lives as long as this
+        self._process = subprocess.Popen(
+            [launcher, *self._options(size), sys.executable, "-m", "horovod._bench.mpi", path],
+            stdin=subprocess.DEVNULL,
+            stdout=self._errors,
+            stderr=self._errors,
+            env=self._environment(),
+        )
+        try:
+            self.channels, self.version = self._meet(size, door)
+        except BaseException:
+            self.end()
+            raise
+
+    def _options(self, size: int) -> list[str]:
+        if not self._is_open_mpi:
+            return ["-n", str(size)]
+        # More ranks than cores are allowed, and then yield. Ranks may move, as Ronde's may.
+        return ["-np", str(size), "--oversubscribe", "--bind-to", "none"]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(OURS) and name not in TORCHS
+        }
+        if self._is_open_mpi and os.geteuid() == 0:
+            kept.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        return kept
+
+    def _meet(self, size: int, door: socket.socket) -> tuple[list[Channel], str]:
+        channels: dict[int, Channel] = {}
+        version = ""
+        end = time.monotonic() + START_SECONDS
+        door.settimeout(0.2)
+        while len(channels) < size:
+            if self._process.poll() is not None:
+                raise OSError(f"mpirun ended with code {self._process.returncode}: {self.words()}")
+            if time.monotonic() > end:
+                raise OSError(f"the ranks did not come within {START_SECONDS} s: {self.words()}")
+            try:
+                connection, _ = door.accept()
+            except socket.timeout:
+                # Until Python 3.10 it is not yet a `TimeoutError`.
+                continue
+            connection.settimeout(None)
+            channel = Channel(connection)
+            hello = channel.receive()
+            if hello["size"] != size:
+                raise OSError("`mpirun` and the MPI library that was found do not belong together")
+            channels[hello["rank"]] = channel
+            version = hello["version"]
+        return [channels[rank] for rank in range(size)], version
+
+    def words(self) -> str:
+        """The last that was said by the launcher and its ranks."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
+        told = [line.strip() for line in lines if line.strip(" -\t")]
+        return " / ".join(told[-4:]) or "it said nothing"
+
+    def end(self) -> None:
+        """Waits a little, then insists."""
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()

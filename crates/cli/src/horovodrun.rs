@@ -87,7 +87,7 @@ pub fn horovodrun_main(program: &Path, arguments: Vec<OsString>) -> u8 {
     }
 }
 
-fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> {
+pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> {
     let first = arguments.first()?.to_str()?;
     if first.starts_with("__ronde-") {
         log_to_stderr("warn");
@@ -170,7 +170,7 @@ fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
 }
 
 /// The launcher reads this one setting; the others are the ranks' business.
-fn join_timeout() -> Result<std::time::Duration, Mistake> {
+pub(crate) fn join_timeout() -> Result<std::time::Duration, Mistake> {
     let look_up = |name: &str| match name {
         "RONDE_JOIN_TIMEOUT_SECONDS" => std::env::var(name).ok(),
         _ => None,
@@ -193,7 +193,7 @@ fn run(job: &Job) -> u8 {
     }
 }
 
-fn about_hosts(error: &HostsError) -> Mistake {
+pub(crate) fn about_hosts(error: &HostsError) -> Mistake {
     let hint = match error {
         HostsError::Invalid(_) | HostsError::NoSlot(_) => {
             "write each host with its number of slots, as in `-H localhost:4`"
@@ -204,7 +204,7 @@ fn about_hosts(error: &HostsError) -> Mistake {
     Mistake::new(error, hint)
 }
 
-fn about_launch(error: &LaunchError) -> Mistake {
+pub(crate) fn about_launch(error: &LaunchError) -> Mistake {
     let source = std::error::Error::source(error).map(|source| format!(": {source}"));
     Mistake::new(
         format!("{error}{}", source.unwrap_or_default()),
@@ -212,14 +212,14 @@ fn about_launch(error: &LaunchError) -> Mistake {
     )
 }
 
-fn number_of_processes(text: &str) -> Result<u32, String> {
+pub(crate) fn number_of_processes(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(number @ 1..) => Ok(number),
         _ => Err("it must be a whole number from 1".into()),
     }
 }
 
-fn log_to_stderr(filter: &str) {
+pub(crate) fn log_to_stderr(filter: &str) {
     // Somebody else's subscriber, as in a test, is as good.
     let _ = tracing_subscriber::fmt()
         .with_writer(io::stderr)
@@ -230,12 +230,12 @@ fn log_to_stderr(filter: &str) {
         .try_init();
 }
 
-fn complain(mistake: &Mistake, code: u8) -> u8 {
+pub(crate) fn complain(mistake: &Mistake, code: u8) -> u8 {
     let _ = writeln!(io::stderr(), "{mistake}");
     code
 }
 
-fn tell(text: &str) -> u8 {
+pub(crate) fn tell(text: &str) -> u8 {
     let _ = io::stdout().write_all(text.as_bytes());
     0
 }

@@ -2,8 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bench;
 mod build_report;
 mod horovodrun;
+mod ronde;
 mod words;
 
 pub use horovodrun::horovodrun_main;
+pub use ronde::ronde_main;

@@ -1,0 +1,168 @@
+//! The options of `ronde bench`, and the plan that they make.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use ronde_control::DType;
+use ronde_control::bench::Collective;
+use ronde_launch::hosts::{self, Host, HostsError, Slot};
+
+use crate::bench::units;
+use crate::horovodrun::{about_hosts, number_of_processes};
+use crate::words::Mistake;
+
+/// Everything that can be measured, for `--collective all`.
+const ALL: &str = "all";
+
+/// Measure the collectives on this machine, beside torch's gloo and MPI if asked.
+#[derive(Debug, clap::Args)]
+#[command(
+    override_usage = "ronde bench [-np <N>] [OPTIONS]",
+    after_help = "Examples:\n  ronde bench\n  ronde bench -np 2,4 --collective all --compare gloo,mpi \
+                  --plot bench.svg\n  ronde bench -np 4 --calibrate tuning.conf"
+)]
+pub(crate) struct Arguments {
+    /// How many ranks; several numbers are measured one after the other; also written `-np <N>`
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2",
+          value_parser = number_of_processes)]
+    num_proc: Vec<u32>,
+
+    /// Hosts and how many ranks each takes [default: localhost:<N>]
+    #[arg(short = 'H', long, value_name = "HOSTS")]
+    hosts: Option<String>,
+
+    /// allreduce, allgather, broadcast, alltoall, reducescatter, barrier; one training step's
+    /// gradients of resnet50 or bert; or all
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "allreduce",
+          value_parser = collective, hide_possible_values = true)]
+    collective: Vec<Vec<Wanted>>,
+
+    /// Bytes that each rank hands in; K, M and G are powers of 1024
+    #[arg(long, value_name = "BYTES", value_delimiter = ',',
+          default_value = "4,1K,16K,256K,4M,64M", value_parser = units::parse_bytes)]
+    sizes: Vec<u64>,
+
+    /// The element type
+    #[arg(long, value_name = "TYPE", default_value = "float32", value_parser = dtype)]
+    dtype: String,
+
+    /// Measure these in the same run, round by round: gloo (of torch), mpi (an `mpirun` on the PATH)
+    #[arg(long, value_name = "PEERS", value_delimiter = ',',
+          value_parser = PossibleValuesParser::new(["gloo", "mpi"]), hide_possible_values = true)]
+    compare: Vec<String>,
+
+    /// auto: shared memory where it can be had; tcp: sockets; both if separated by a comma
+    #[arg(long, value_name = "WAYS", value_delimiter = ',', default_value = "auto",
+          value_parser = PossibleValuesParser::new(["auto", "tcp"]), hide_possible_values = true)]
+    transport: Vec<String>,
+
+    /// Rounds for each line of the table
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = rounds)]
+    rounds: u32,
+
+    /// Instead: as many rounds as fit into so many seconds, for each line
+    #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
+    seconds: Option<f64>,
+
+    /// Write all figures to a file; `-` writes them to standard output instead of the table
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+
+    /// Draw the times to an SVG file
+    #[arg(long, value_name = "FILE")]
+    pub(super) plot: Option<PathBuf>,
+
+    /// Find where on this machine one algorithm overtakes another, and write it to a file for
+    /// RONDE_TUNING
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "plot", "compare"])]
+    pub(super) calibrate: Option<PathBuf>,
+
+    /// Tell each step on standard error
+    #[arg(long)]
+    pub(crate) verbose: bool,
+}
+
+/// One thing to measure.
+type Wanted = Collective;
+
+/// What is to be measured, every part of it possible.
+pub(super) struct Plan {
+    /// One list for each number of ranks: where each of them sits.
+    pub(super) seats: Vec<Vec<Slot>>,
+    pub(super) collectives: Vec<Collective>,
+    pub(super) sizes: Vec<u64>,
+    pub(super) dtype: String,
+    pub(super) compare: Vec<String>,
+    pub(super) transports: Vec<String>,
+    pub(super) rounds: u32,
+    pub(super) seconds: Option<f64>,
+}
+
+impl Arguments {
+    pub(super) fn plan(&self) -> Result<Plan, Mistake> {
+        let seats = once(&self.num_proc).into_iter().map(|ranks| self.seats(ranks));
+        let seats = seats.collect::<Result<_, _>>().map_err(|error| about_hosts(&error))?;
+        Ok(Plan {
+            seats,
+            collectives: once(&self.collective.concat()),
+            sizes: once(&self.sizes),
+            dtype: self.dtype.clone(),
+            compare: once(&self.compare),
+            transports: once(&self.transport),
+            rounds: self.rounds,
+            seconds: self.seconds,
+        })
+    }
+
+    fn seats(&self, ranks: u32) -> Result<Vec<Slot>, HostsError> {
+        let hosts = match &self.hosts {
+            Some(text) => hosts::parse(text)?,
+            None => vec![Host { name: "localhost".into(), slots: ranks }],
+        };
+        hosts::require_local(&hosts, &hosts::hostname())?;
+        hosts::assign(&hosts, ranks)
+    }
+}
+
+/// The same without repetitions.
+fn once<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::new();
+    for value in values {
+        if !kept.contains(value) {
+            kept.push(value.clone());
+        }
+    }
+    kept
+}
+
+fn collective(text: &str) -> Result<Vec<Wanted>, String> {
+    if text == ALL {
+        return Ok(Collective::ALL.to_vec());
+    }
+    let names = || Collective::ALL.map(Collective::name).join(", ");
+    let found = Collective::from_name(text).map(|collective| vec![collective]);
+    found.ok_or_else(|| format!("it must be one of {}, or {ALL}", names()))
+}
+
+fn dtype(text: &str) -> Result<String, String> {
+    match DType::from_name(text) {
+        Some(DType::Bool) | None => Err("it must be an element type such as float32, float64, \
+                                         float16, bfloat16, int32 or uint8"
+            .into()),
+        Some(_) => Ok(text.to_owned()),
+    }
+}
+
+fn rounds(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(rounds @ 1..) => Ok(rounds),
+        _ => Err("it must be a whole number from 1".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("it must be a number of seconds up to 3600".into()),
+    }
+}

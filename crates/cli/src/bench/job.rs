@@ -1,0 +1,139 @@
+//! One measurement: a job whose rank 0 reports to this process over a socket.
+//!
+//! The socket lies in a folder that only this user may enter, and so does the one over which the ranks
+//! give each other turns.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use ronde_launch::Job;
+use ronde_launch::hosts::Slot;
+use serde_json::json;
+
+use super::arguments::Plan;
+use super::progress;
+use super::results::{Run, Told};
+use super::units;
+use crate::horovodrun::{about_launch, complain, join_timeout};
+use crate::words::{Mistake, USAGE};
+
+/// One job of a plan.
+pub(super) struct Order<'a> {
+    pub(super) program: &'a Path,
+    pub(super) plan: &'a Plan,
+    pub(super) seats: &'a [Slot],
+    pub(super) transport: &'a str,
+    /// A tuning to measure under, instead of the one that is set.
+    pub(super) tuning: Option<String>,
+}
+
+/// Why there is nothing to show.
+pub(super) enum Failure {
+    /// It has been said; this is the exit code.
+    Told(u8),
+    /// It is still to be said.
+    Mistake(Mistake),
+}
+
+/// Runs the job to its end and gives what it reported.
+pub(super) fn run(order: &Order<'_>) -> Result<Run, Failure> {
+    let folder = tempfile::Builder::new().prefix("ronde-bench-").tempdir().map_err(no_folder)?;
+    let path = folder.path().join("report");
+    let listener = UnixListener::bind(&path).map_err(no_folder)?;
+    let job = job(order, folder.path())?;
+    let mut run = Run::new(order.seats.len() as u32, order.transport);
+    let outcome = thread::scope(|scope| {
+        let ears = thread::Builder::new().name("ronde-report".into());
+        ears.spawn_scoped(scope, || hear(&listener, &mut run)).map_err(no_folder)?;
+        let outcome = ronde_launch::run(&job);
+        // Whoever still waits for a rank that never came hears the end now.
+        drop(UnixStream::connect(&path));
+        outcome.map_err(|error| Failure::Mistake(about_launch(&error)))
+    })?;
+    if outcome.code != 0 {
+        progress(outcome.text.as_deref().unwrap_or_default().trim_end());
+        return Err(Failure::Told(outcome.code));
+    }
+    if !run.complete {
+        let error = "the ranks ended before they had measured everything";
+        return Err(Failure::Mistake(Mistake::new(error, "run it again with `--verbose`")));
+    }
+    Ok(run)
+}
+
+/// Takes what rank 0 reports until it has ended.
+fn hear(listener: &UnixListener, run: &mut Run) {
+    let Ok((connection, _)) = listener.accept() else { return };
+    for line in BufReader::new(connection).lines() {
+        let Ok(line) = line else { return };
+        match serde_json::from_str(&line) {
+            Ok(Told::Begin(task)) => {
+                let size = match task.collective.has_sizes() {
+                    true => format!(" of {}", units::bytes(task.bytes)),
+                    false => String::new(),
+                };
+                let name = task.collective.name();
+                progress(&format!("{} ranks, {}: {name}{size}", run.ranks, run.transport));
+            }
+            Ok(told) => {
+                if let Told::Note(note) = &told {
+                    progress(&format!("note: {note}"));
+                }
+                run.take(told);
+            }
+            Err(error) => progress(&format!("warning: a rank said what is not known: {error}")),
+        }
+    }
+}
+
+fn job(order: &Order<'_>, folder: &Path) -> Result<Job, Failure> {
+    let refuse = |mistake: Mistake| Failure::Told(complain(&mistake, USAGE));
+    let plan = json!({
+        "folder": folder,
+        "collectives": order.plan.collectives,
+        "sizes": order.plan.sizes,
+        "dtype": order.plan.dtype,
+        "compare": order.plan.compare,
+        "rounds": order.plan.rounds,
+        "seconds": order.plan.seconds,
+    });
+    let python = python(order.program).into_os_string();
+    let command = [python, "-m".into(), "horovod._bench".into(), plan.to_string().into()];
+    Ok(Job {
+        command: command.to_vec(),
+        slots: order.seats.to_vec(),
+        env: environment(order),
+        cwd: std::env::current_dir().map_err(no_folder)?,
+        program: order.program.to_owned(),
+        join_timeout: join_timeout().map_err(refuse)?,
+    })
+}
+
+fn environment(order: &Order<'_>) -> Vec<(OsString, OsString)> {
+    let mut env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let mut set = |name: &str, value: &str| {
+        env.retain(|(known, _)| known != name);
+        env.push((name.into(), value.into()));
+    };
+    set("RONDE_TRANSPORT", order.transport);
+    // One thread per rank for every system, or torch's copies would run beside the ranks.
+    set("OMP_NUM_THREADS", "1");
+    if let Some(tuning) = &order.tuning {
+        set("RONDE_TUNING", tuning);
+    }
+    env
+}
+
+/// The interpreter that this command was installed for, or the one on the PATH.
+fn python(program: &Path) -> PathBuf {
+    let beside = program.parent().map(|folder| folder.join("python"));
+    beside.filter(|python| python.is_file()).unwrap_or_else(|| "python3".into())
+}
+
+fn no_folder(error: std::io::Error) -> Failure {
+    let error = format!("cannot make a place to report to: {error}");
+    Failure::Mistake(Mistake::new(error, "set TMPDIR to a folder that you may write to"))
+}

@@ -1,0 +1,77 @@
+//! `ronde bench`: measures the collectives on this machine, beside peers if there are any.
+//!
+//! The ranks are a job as any other; what they run is in the Python package (`horovod._bench`), and
+//! rank 0 reports over a socket. What the figures mean is in `control::bench`; here they are asked for
+//! and shown: a table on standard output, and a file of figures and a plot if wanted.
+
+mod arguments;
+mod job;
+mod plot;
+mod results;
+mod table;
+mod units;
+
+use std::io::{self, Write};
+use std::path::Path;
+
+pub(crate) use arguments::Arguments;
+use arguments::Plan;
+use job::Failure;
+use results::Run;
+
+use crate::horovodrun::{complain, tell};
+use crate::words::{Mistake, USAGE};
+
+/// Does what the arguments ask for; `program` is the executable that can also play a job's parts.
+pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
+    let plan = match arguments.plan() {
+        Ok(plan) => plan,
+        Err(mistake) => return complain(&mistake, USAGE),
+    };
+    let done = measure(program, &plan).and_then(|runs| show(&runs, arguments));
+    match done {
+        Ok(()) => 0,
+        Err(Failure::Told(code)) => code,
+        Err(Failure::Mistake(mistake)) => complain(&mistake, 1),
+    }
+}
+
+/// One job for each number of ranks and each transport.
+fn measure(program: &Path, plan: &Plan) -> Result<Vec<Run>, Failure> {
+    let mut runs = Vec::new();
+    for seats in &plan.seats {
+        for transport in &plan.transports {
+            let order = job::Order { program, plan, seats, transport, tuning: None };
+            runs.push(job::run(&order)?);
+        }
+    }
+    Ok(runs)
+}
+
+fn show(runs: &[Run], arguments: &Arguments) -> Result<(), Failure> {
+    if let Some(file) = &arguments.plot {
+        write(file, &plot::svg(runs))?;
+    }
+    match arguments.json.as_deref() {
+        Some(file) if file == Path::new("-") => {
+            tell(&results::json(runs));
+            return Ok(());
+        }
+        Some(file) => write(file, &results::json(runs))?,
+        None => {}
+    }
+    tell(&table::markdown(runs));
+    Ok(())
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(file, text).map_err(|error| {
+        let error = format!("cannot write `{}`: {error}", file.display());
+        Failure::Mistake(Mistake::new(error, "name a file in a folder that you may write to"))
+    })
+}
+
+/// What happens meanwhile; standard output is for results.
+fn progress(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,218 @@
+//! What rank 0 reports, line by line, and all of it as one JSON document.
+
+use std::collections::BTreeMap;
+
+use ronde_control::VERSION;
+use ronde_control::bench::{Collective, Figures, ratio};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Ronde called from Python: what all others are compared with.
+pub(super) const OURS: &str = "ronde";
+/// The plain copy.
+pub(super) const COPY: &str = "memcpy";
+/// Everything that can be measured, in the order in which it is shown.
+pub(super) const SYSTEMS: [(&str, &str); 5] = [
+    (OURS, "Ronde"),
+    ("engine", "engine to engine"),
+    ("gloo", "torch gloo"),
+    ("mpi", "MPI"),
+    (COPY, "memcpy"),
+];
+
+/// One line of a report.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Told {
+    /// Something that the user should know.
+    Note(String),
+    /// Where and with what it is measured.
+    Run { machine: Machine, versions: BTreeMap<String, String> },
+    /// What is measured from now on.
+    Begin(Task),
+    /// A task and the times of its rounds.
+    Row(Row),
+    /// Everything has been measured.
+    Done(bool),
+}
+
+/// What the figures depend on.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Machine {
+    pub(super) cpu: String,
+    pub(super) cores: u32,
+    pub(super) kernel: String,
+    pub(super) python: String,
+}
+
+/// What is measured.
+#[derive(Debug, Deserialize)]
+pub(super) struct Task {
+    pub(super) collective: Collective,
+    pub(super) bytes: u64,
+}
+
+/// A task and the seconds of one call in each round, by system.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Row {
+    pub(super) collective: Collective,
+    pub(super) bytes: u64,
+    pub(super) dtype: String,
+    pub(super) seconds: BTreeMap<String, Vec<f64>>,
+}
+
+impl Row {
+    pub(super) fn figures(&self, system: &str) -> Option<Figures> {
+        Figures::of(self.seconds.get(system)?)
+    }
+
+    /// How many times longer than ours another system took.
+    pub(super) fn times_ours(&self, system: &str) -> Option<f64> {
+        ratio(self.seconds.get(system)?, self.seconds.get(OURS)?)
+    }
+
+    /// How many plain copies of the same size take as long as ours.
+    pub(super) fn copies(&self) -> Option<f64> {
+        ratio(self.seconds.get(OURS)?, self.seconds.get(COPY)?)
+    }
+}
+
+/// All that one job reported.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) ranks: u32,
+    pub(super) transport: String,
+    pub(super) machine: Machine,
+    pub(super) versions: BTreeMap<String, String>,
+    pub(super) notes: Vec<String>,
+    pub(super) rows: Vec<Row>,
+    pub(super) complete: bool,
+}
+
+impl Run {
+    pub(super) fn new(ranks: u32, transport: &str) -> Run {
+        Run {
+            ranks,
+            transport: transport.to_owned(),
+            machine: Machine::default(),
+            versions: BTreeMap::new(),
+            notes: Vec::new(),
+            rows: Vec::new(),
+            complete: false,
+        }
+    }
+
+    pub(super) fn take(&mut self, told: Told) {
+        match told {
+            Told::Note(note) => self.notes.push(note),
+            Told::Run { machine, versions } => {
+                self.machine = machine;
+                self.versions = versions;
+            }
+            Told::Begin(_) => {}
+            Told::Row(row) => self.rows.push(row),
+            Told::Done(done) => self.complete = done,
+        }
+    }
+
+    /// The collectives that were measured, in their order.
+    pub(super) fn collectives(&self) -> Vec<Collective> {
+        let mut found: Vec<Collective> = self.rows.iter().map(|row| row.collective).collect();
+        found.dedup();
+        found
+    }
+
+    pub(super) fn rows_of(&self, collective: Collective) -> Vec<&Row> {
+        self.rows.iter().filter(|row| row.collective == collective).collect()
+    }
+}
+
+/// All figures, with every round, for other programs.
+pub(super) fn json(runs: &[Run]) -> String {
+    let runs: Vec<Value> = runs.iter().map(run).collect();
+    let all = json!({ "ronde": VERSION, "unit": "seconds", "runs": runs });
+    format!("{all:#}\n")
+}
+
+fn run(run: &Run) -> Value {
+    json!({
+        "ranks": run.ranks,
+        "transport": run.transport,
+        "machine": run.machine,
+        "versions": run.versions,
+        "notes": run.notes,
+        "rows": run.rows.iter().map(|line| row(line, run.ranks)).collect::<Vec<_>>(),
+    })
+}
+
+fn row(row: &Row, ranks: u32) -> Value {
+    let system = |name: &String| {
+        let figures = row.figures(name)?;
+        Some(json!({
+            "median": figures.median,
+            "p10": figures.p10,
+            "p90": figures.p90,
+            "times_ours": row.times_ours(name),
+            "rounds": row.seconds[name],
+        }))
+    };
+    let systems: BTreeMap<_, _> = row.seconds.keys().map(|name| (name, system(name))).collect();
+    let Row { collective, bytes, .. } = row;
+    let median = row.figures(OURS).map(|figures| figures.median);
+    json!({
+        "collective": collective,
+        "bytes": bytes,
+        "dtype": row.dtype,
+        "algorithm_bytes_per_second":
+            median.map(|seconds| collective.algorithm_bandwidth(*bytes, ranks, seconds)),
+        "bus_bytes_per_second":
+            median.map(|seconds| collective.bus_bandwidth(*bytes, ranks, seconds)),
+        "copies": row.copies(),
+        "systems": systems,
+    })
+}
+
+/// A run with every system, as rank 0 would report it, for the tests of what is shown.
+#[cfg(test)]
+pub(super) fn sample() -> Run {
+    let mut run = Run::new(2, "auto");
+    let lines = [
+        r#"{"run": {"machine": {"cpu": "Example CPU", "cores": 2, "kernel": "6.1", "python": "3.11"},
+            "versions": {"ronde": "1.0", "gloo": "torch 2.9", "mpi": "Open MPI v4.1.4"}}}"#,
+        r#"{"note": "gloo for alltoall is left out: not supported"}"#,
+        r#"{"begin": {"collective": "allreduce", "bytes": 4, "dtype": "float32", "ranks": 2}}"#,
+        r#"{"row": {"collective": "allreduce", "bytes": 4, "dtype": "float32", "ranks": 2, "seconds":
+            {"ronde": [4e-6, 5e-6, 6e-6], "engine": [2e-6, 2e-6, 2e-6],
+             "gloo": [2e-4, 3e-4, 2e-4], "mpi": [1e-6, 1e-6, 1e-6], "memcpy": [5e-7, 5e-7, 5e-7]}}}"#,
+        r#"{"row": {"collective": "allreduce", "bytes": 67108864, "dtype": "float32", "ranks": 2,
+            "seconds": {"ronde": [0.02, 0.021, 0.03], "engine": [0.02, 0.02, 0.02],
+             "gloo": [0.08, 0.09, 0.1], "mpi": [0.04, 0.05, 0.03], "memcpy": [0.01, 0.01, 0.01]}}}"#,
+        r#"{"row": {"collective": "barrier", "bytes": 0, "dtype": "float32", "ranks": 2,
+            "seconds": {"ronde": [3e-6], "mpi": [1e-6]}}}"#,
+        r#"{"done": true}"#,
+    ];
+    for line in lines {
+        run.take(serde_json::from_str(line).expect("a report of rank 0"));
+    }
+    assert!(run.complete);
+    run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_document_has_every_round_and_what_follows_from_them() {
+        let all: Value = serde_json::from_str(&json(&[sample()])).unwrap();
+        let row = &all["runs"][0]["rows"][1];
+        assert_eq!(row["collective"], "allreduce");
+        assert_eq!(row["systems"]["gloo"]["rounds"], json!([0.08, 0.09, 0.1]));
+        assert_eq!(row["systems"]["ronde"]["median"], 0.021);
+        assert_eq!(row["systems"]["gloo"]["times_ours"], 4.0);
+        assert_eq!(row["copies"], 2.1);
+        assert_eq!(row["bus_bytes_per_second"], row["algorithm_bytes_per_second"]);
+        assert_eq!(all["runs"][0]["machine"]["cpu"], "Example CPU");
+        assert_eq!(all["unit"], "seconds");
+    }
+}

@@ -1,0 +1,165 @@
+//! The results as tables in Markdown: they read well on a screen, and stay tables where they are kept.
+
+use ronde_control::bench::Collective;
+
+use super::results::{COPY, OURS, Row, Run, SYSTEMS};
+use super::units;
+
+/// Below this a copy takes as long as the call that makes it, and says nothing about memory.
+const LEAST_COPY: u64 = 4096;
+
+const LEGEND: &str = "\
+Times are medians over rounds, in brackets the middle 80 % of them; a round is the mean of its calls on
+the slowest rank. Ratios are medians of the ratios round by round: above 1 Ronde was faster. GB/s are
+Ronde's, by NCCL's definitions: the algorithm's and the bus's. `copies` is how many plain copies of a
+rank's tensor, made by all ranks at once, take as long as the call.
+";
+
+/// One table for each collective of each run, and what to know about them.
+pub(super) fn markdown(runs: &[Run]) -> String {
+    let mut out = String::new();
+    for run in runs {
+        out += &heading(run);
+        for collective in run.collectives() {
+            out += &format!("{}\n", table(run, collective));
+        }
+        for note in &run.notes {
+            out += &format!("Note: {note}\n\n");
+        }
+    }
+    out + LEGEND
+}
+
+fn heading(run: &Run) -> String {
+    let way = match run.transport.as_str() {
+        "tcp" => "over TCP",
+        _ => "in shared memory",
+    };
+    let ranks = if run.ranks == 1 { "rank" } else { "ranks" };
+    let versions: Vec<String> = SYSTEMS
+        .iter()
+        .filter_map(|(system, name)| {
+            let version = run.versions.get(*system)?;
+            // A peer's own name says more than the option's.
+            Some(if *system == "mpi" { version.clone() } else { format!("{name} ({version})") })
+        })
+        .collect();
+    let machine = &run.machine;
+    format!(
+        "## {} {ranks} {way}\n\n{}, {} cores, Linux {}; {}\n\n",
+        run.ranks,
+        machine.cpu,
+        machine.cores,
+        machine.kernel,
+        versions.join(", ")
+    )
+}
+
+fn table(run: &Run, collective: Collective) -> String {
+    let rows = run.rows_of(collective);
+    let dtype = rows.first().map(|row| row.dtype.as_str()).unwrap_or_default();
+    let first = match collective {
+        Collective::Barrier => collective.name().to_owned(),
+        _ => format!("{}, {dtype}", collective.name()),
+    };
+    let mut columns = vec![(first, rows.iter().map(|row| label(row)).collect::<Vec<_>>())];
+    let there = |system: &str| rows.iter().any(|row| row.seconds.contains_key(system));
+    let shown = || SYSTEMS.into_iter().filter(|(system, _)| *system != COPY && there(system));
+    for (system, name) in shown() {
+        let cell = |row: &&Row| row.figures(system).map(|figures| units::spread(&figures));
+        columns.push((name.to_owned(), cells(&rows, cell)));
+    }
+    for (system, name) in shown().filter(|(system, _)| !matches!(*system, OURS | "engine")) {
+        let cell = |row: &&Row| row.times_ours(system).map(units::digits);
+        columns.push((format!("{name} / Ronde"), cells(&rows, cell)));
+    }
+    if collective != Collective::Barrier {
+        columns.extend(bandwidths(&rows, run.ranks));
+    }
+    aligned(&columns)
+}
+
+fn bandwidths(rows: &[&Row], ranks: u32) -> [(String, Vec<String>); 3] {
+    let median = |row: &Row| row.figures(OURS).map(|figures| figures.median);
+    let algorithm = |row: &&Row| {
+        let seconds = median(row)?;
+        Some(units::gigabytes(row.collective.algorithm_bandwidth(row.bytes, ranks, seconds)))
+    };
+    let bus = |row: &&Row| {
+        let seconds = median(row)?;
+        Some(units::gigabytes(row.collective.bus_bandwidth(row.bytes, ranks, seconds)))
+    };
+    let copies = |row: &&Row| row.copies().filter(|_| row.bytes >= LEAST_COPY).map(units::digits);
+    [
+        ("GB/s".into(), cells(rows, algorithm)),
+        ("bus GB/s".into(), cells(rows, bus)),
+        ("copies".into(), cells(rows, copies)),
+    ]
+}
+
+fn label(row: &Row) -> String {
+    match row.collective {
+        Collective::Barrier => "all ranks".into(),
+        Collective::Resnet50 => format!("161 gradients, {}", units::bytes(row.bytes)),
+        Collective::Bert => format!("199 gradients, {}", units::bytes(row.bytes)),
+        _ => units::bytes(row.bytes),
+    }
+}
+
+fn cells(rows: &[&Row], cell: impl Fn(&&Row) -> Option<String>) -> Vec<String> {
+    rows.iter().map(|row| cell(row).unwrap_or_else(|| "–".into())).collect()
+}
+
+/// Columns, each a heading and its cells, as lines of equal length.
+fn aligned(columns: &[(String, Vec<String>)]) -> String {
+    let width = |text: &str| text.chars().count();
+    let widths: Vec<usize> = columns
+        .iter()
+        .map(|(name, cells)| {
+            cells.iter().map(|cell| width(cell)).max().unwrap_or(0).max(width(name))
+        })
+        .collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
+    };
+    let mut out = line(columns.iter().map(|(name, _)| name.as_str()).collect());
+    let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+    out += &line(rules.iter().map(String::as_str).collect());
+    let rows = columns.first().map_or(0, |(_, cells)| cells.len());
+    for row in 0..rows {
+        out += &line(columns.iter().map(|(_, cells)| cells[row].as_str()).collect());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::results::sample;
+
+    #[test]
+    fn a_run_with_peers() {
+        insta::assert_snapshot!(markdown(&[sample()]), @r"
+        ## 2 ranks in shared memory
+
+        Example CPU, 2 cores, Linux 6.1; Ronde (1.0), torch gloo (torch 2.9), Open MPI v4.1.4
+
+        | allreduce, float32 | Ronde               | engine to engine    | torch gloo          | MPI                 | torch gloo / Ronde | MPI / Ronde | GB/s | bus GB/s | copies |
+        | ------------------ | ------------------- | ------------------- | ------------------- | ------------------- | ------------------ | ----------- | ---- | -------- | ------ |
+        | 4 B                | 5.00 µs (4.20–5.80) | 2.00 µs (2.00–2.00) | 200 µs (200–280)    | 1.00 µs (1.00–1.00) | 50.0               | 0.20        | 0.00 | 0.00     | –      |
+        | 64 MiB             | 21.0 ms (20.2–28.2) | 20.0 ms (20.0–20.0) | 90.0 ms (82.0–98.0) | 40.0 ms (32.0–48.0) | 4.00               | 2.00        | 3.20 | 3.20     | 2.10   |
+
+        | barrier   | Ronde               | MPI                 | MPI / Ronde |
+        | --------- | ------------------- | ------------------- | ----------- |
+        | all ranks | 3.00 µs (3.00–3.00) | 1.00 µs (1.00–1.00) | 0.33        |
+
+        Note: gloo for alltoall is left out: not supported
+
+        Times are medians over rounds, in brackets the middle 80 % of them; a round is the mean of its calls on
+        the slowest rank. Ratios are medians of the ratios round by round: above 1 Ronde was faster. GB/s are
+        Ronde's, by NCCL's definitions: the algorithm's and the bus's. `copies` is how many plain copies of a
+        rank's tensor, made by all ranks at once, take as long as the call.
+        ");
+    }
+}

@@ -1,0 +1,100 @@
+//! `ronde`: the command for what Horovod has no command for; each of its own commands is a file.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Parser, Subcommand};
+use ronde_control::VERSION;
+
+use crate::bench;
+use crate::horovodrun::{complain, hidden_part, log_to_stderr, tell};
+use crate::words::{Mistake, USAGE};
+
+const ALL_COMMANDS: &str = "`ronde --help` lists all commands";
+
+/// Looks at what Ronde does on this machine; `horovodrun` starts jobs.
+#[derive(Debug, Parser)]
+#[command(name = "ronde", disable_version_flag = true, disable_help_subcommand = true)]
+struct Arguments {
+    /// Show the version
+    #[arg(short = 'v', long)]
+    version: bool,
+
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Bench(bench::Arguments),
+}
+
+/// The command: `arguments` are those behind the name, `program` is the executable that can also play
+/// the hidden parts of a job. Gives the exit code.
+pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
+    if let Some(code) = hidden_part(program, &arguments) {
+        return code;
+    }
+    let arguments = match parse(arguments) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    if arguments.version {
+        return tell(&format!("{VERSION}\n"));
+    }
+    let Some(Command::Bench(arguments)) = arguments.command else {
+        return complain(&Mistake::new("the command is missing", ALL_COMMANDS), USAGE);
+    };
+    log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
+    bench::run(program, &arguments)
+}
+
+fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
+    let name = std::iter::once(OsString::from("ronde"));
+    let arguments = arguments.into_iter().map(spelled_for_clap);
+    Arguments::try_parse_from(name.chain(arguments)).map_err(|error| match error.kind() {
+        ErrorKind::DisplayHelp => tell(&error.render().to_string()),
+        ErrorKind::InvalidSubcommand => complain(&unknown_command(&error), USAGE),
+        ErrorKind::UnknownArgument => complain(&unknown_option(&error), USAGE),
+        _ => {
+            let text = error.render().to_string();
+            let hint = "hint: `ronde bench --help` lists all options";
+            let text = text.replace("For more information, try '--help'.", hint).replace('\'', "`");
+            let _ = io::stderr().write_all(text.as_bytes());
+            USAGE
+        }
+    })
+}
+
+/// `-np` is one option here, as for `horovodrun`.
+fn spelled_for_clap(argument: OsString) -> OsString {
+    match argument.to_str().and_then(|text| text.strip_prefix("-np")) {
+        Some("") => "--num-proc".into(),
+        Some(value) if value.starts_with('=') => format!("--num-proc{value}").into(),
+        _ => argument,
+    }
+}
+
+fn unknown_command(error: &clap::Error) -> Mistake {
+    let name = context(error, ContextKind::InvalidSubcommand).unwrap_or_default();
+    let hint = match context(error, ContextKind::SuggestedSubcommand) {
+        Some(similar) => format!("did you mean `ronde {similar}`?"),
+        None => ALL_COMMANDS.into(),
+    };
+    Mistake::new(format!("there is no command `{name}`"), hint)
+}
+
+fn unknown_option(error: &clap::Error) -> Mistake {
+    let name = context(error, ContextKind::InvalidArg).unwrap_or_default();
+    let hint = match context(error, ContextKind::SuggestedArg) {
+        Some(similar) => format!("did you mean `{similar}`?"),
+        None => "`ronde --help` and `ronde bench --help` list all options".into(),
+    };
+    Mistake::new(format!("there is no option `{name}`"), hint)
+}
+
+fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    error.get(kind).map(|value| value.to_string())
+}

@@ -1,0 +1,197 @@
+//! The words of the command `ronde`; what it measures is tested with the whole product.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+use std::process::Command;
+
+fn run(line: &str) -> String {
+    let arguments: Vec<_> = line.split_whitespace().collect();
+    let output = Command::new(env!("CARGO_BIN_EXE_ronde")).args(arguments).output().unwrap();
+    format!(
+        "{}{}({})",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+        output.status.code().unwrap()
+    )
+}
+
+#[test]
+fn version_and_help() {
+    insta::assert_snapshot!(run("--version"), @r"
+    0.28.1+ronde.0.1.0
+    (0)
+    ");
+    insta::assert_snapshot!(run("--help"), @r"
+    Looks at what Ronde does on this machine; `horovodrun` starts jobs
+
+    Usage: ronde [COMMAND]
+
+    Commands:
+      bench  Measure the collectives on this machine, beside torch's gloo and MPI if asked
+
+    Options:
+      -v, --version  Show the version
+      -h, --help     Print help
+    (0)
+    ");
+    insta::assert_snapshot!(run("bench --help"), @r"
+    Measure the collectives on this machine, beside torch's gloo and MPI if asked
+
+    Usage: ronde bench [-np <N>] [OPTIONS]
+
+    Options:
+          --num-proc <N>        How many ranks; several numbers are measured one after the other; also written `-np <N>` [default: 2]
+      -H, --hosts <HOSTS>       Hosts and how many ranks each takes [default: localhost:<N>]
+          --collective <NAMES>  allreduce, allgather, broadcast, alltoall, reducescatter, barrier; one training step's gradients of resnet50 or bert; or all [default: allreduce]
+          --sizes <BYTES>       Bytes that each rank hands in; K, M and G are powers of 1024 [default: 4,1K,16K,256K,4M,64M]
+          --dtype <TYPE>        The element type [default: float32]
+          --compare <PEERS>     Measure these in the same run, round by round: gloo (of torch), mpi (an `mpirun` on the PATH)
+          --transport <WAYS>    auto: shared memory where it can be had; tcp: sockets; both if separated by a comma [default: auto]
+          --rounds <N>          Rounds for each line of the table [default: 15]
+          --seconds <S>         Instead: as many rounds as fit into so many seconds, for each line
+          --json <FILE>         Write all figures to a file; `-` writes them to standard output instead of the table
+          --plot <FILE>         Draw the times to an SVG file
+          --calibrate <FILE>    Find where on this machine one algorithm overtakes another, and write it to a file for RONDE_TUNING
+          --verbose             Tell each step on standard error
+      -h, --help                Print help
+
+    Examples:
+      ronde bench
+      ronde bench -np 2,4 --collective all --compare gloo,mpi --plot bench.svg
+      ronde bench -np 4 --calibrate tuning.conf
+    (0)
+    ");
+}
+
+#[test]
+fn mistakes() {
+    let lines = [
+        "",
+        "bnech",
+        "train",
+        "--nonsense",
+        "bench --colective allreduce",
+        "bench -np 0",
+        "bench -np 2,two",
+        "bench --collective gather",
+        "bench --sizes 4,1X",
+        "bench --dtype float33",
+        "bench --compare nccl",
+        "bench --transport udp",
+        "bench --rounds 0",
+        "bench --seconds -1",
+        "bench -np 4 -H localhost:2",
+        "bench -H 192.0.2.1:2",
+        "bench --calibrate a --json b",
+    ];
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| format!("$ {}\n{}\n", format!("ronde {line}").trim_end(), run(line)))
+        .collect();
+    insta::assert_snapshot!(told.join("\n"), @r"
+    $ ronde
+    error: the command is missing
+
+    hint: `ronde --help` lists all commands
+    (2)
+
+    $ ronde bnech
+    error: there is no command `bnech`
+
+    hint: did you mean `ronde bench`?
+    (2)
+
+    $ ronde train
+    error: there is no command `train`
+
+    hint: `ronde --help` lists all commands
+    (2)
+
+    $ ronde --nonsense
+    error: there is no option `--nonsense`
+
+    hint: `ronde --help` and `ronde bench --help` list all options
+    (2)
+
+    $ ronde bench --colective allreduce
+    error: there is no option `--colective`
+
+    hint: did you mean `--collective`?
+    (2)
+
+    $ ronde bench -np 0
+    error: invalid value `0` for `--num-proc <N>`: it must be a whole number from 1
+
+    hint: `ronde bench --help` lists all options
+    (2)
+
+    $ ronde bench -np 2,two
+    error: invalid value `two` for `--num-proc <N>`: it must be a whole number from 1
+
+    hint: `ronde bench --help` lists all options
+    (2)
+
+    $ ronde bench --collective gather
+    error: invalid value `gather` for `--collective <NAMES>`: it must be one of allreduce, allgather, broadcast, alltoall, reducescatter, barrier, resnet50, bert, or all
+
+    hint: `ronde bench --help` lists all options
+    (2)
+
+    $ ronde bench --sizes 4,1X
+    error: invalid value `1X` for `--sizes <BYTES>`: it must be a number of bytes from 1 to 16G, as in `4`, `16K` or `64M`
+
+    hint: `ronde bench --help` lists all options
+    (2)
+
+    $ ronde bench --dtype float33
+    error: invalid value `float33` for `--dtype <TYPE>`: it must be an element type such as float32, float64, float16, bfloat16, int32 or uint8
+
+    hint: `ronde bench --help` lists all options
+    (2)
+
+    $ ronde bench --compare nccl
+    error: invalid value `nccl` for `--compare <PEERS>`
+      [possible values: gloo, mpi]
+
+    hint: `ronde bench --help` lists all options
+    (2)
+
+    $ ronde bench --transport udp
+    error: invalid value `udp` for `--transport <WAYS>`
+      [possible values: auto, tcp]
+
+    hint: `ronde bench --help` lists all options
+    (2)
+
+    $ ronde bench --rounds 0
+    error: invalid value `0` for `--rounds <N>`: it must be a whole number from 1
+
+    hint: `ronde bench --help` lists all options
+    (2)
+
+    $ ronde bench --seconds -1
+    error: invalid value `-1` for `--seconds <S>`: it must be a number of seconds up to 3600
+
+    hint: `ronde bench --help` lists all options
+    (2)
+
+    $ ronde bench -np 4 -H localhost:2
+    error: Requested more processes (4) than there are available slots (2)
+
+    hint: give the hosts more slots, or start fewer processes
+    (2)
+
+    $ ronde bench -H 192.0.2.1:2
+    error: several hosts are not supported yet: `192.0.2.1` is not this machine
+
+    hint: use `localhost`, or leave `-H` out
+    (2)
+
+    $ ronde bench --calibrate a --json b
+    error: the argument `--calibrate <FILE>` cannot be used with `--json <FILE>`
+
+    Usage: ronde bench [-np <N>] [OPTIONS]
+
+    hint: `ronde bench --help` lists all options
+    (2)
+    ");
+}

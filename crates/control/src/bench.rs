@@ -1,0 +1,272 @@
+//! What measured times mean: spread, ratios, bandwidths, and where one algorithm overtakes another.
+//!
+//! Bandwidths are defined as in NCCL's tests, so that figures can be compared: the algorithm's is the
+//! bytes of the task per second; the bus's takes into account how often each byte must travel, and
+//! so does not depend on the number of ranks when the wires are the limit.
+
+use std::cmp::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+/// Something that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Collective {
+    /// Everybody gets the sum.
+    Allreduce,
+    /// Everybody gets everything.
+    Allgather,
+    /// Everybody gets what one has.
+    Broadcast,
+    /// Everybody gets the part of everybody that is meant for it.
+    Alltoall,
+    /// Everybody gets its part of the sum.
+    Reducescatter,
+    /// Everybody waits for everybody.
+    Barrier,
+    /// The gradients of one training step of ResNet-50.
+    Resnet50,
+    /// The gradients of one training step of BERT-base.
+    Bert,
+}
+
+impl Collective {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Collective; 8] = [
+        Collective::Allreduce,
+        Collective::Allgather,
+        Collective::Broadcast,
+        Collective::Alltoall,
+        Collective::Reducescatter,
+        Collective::Barrier,
+        Collective::Resnet50,
+        Collective::Bert,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Collective::Allreduce => "allreduce",
+            Collective::Allgather => "allgather",
+            Collective::Broadcast => "broadcast",
+            Collective::Alltoall => "alltoall",
+            Collective::Reducescatter => "reducescatter",
+            Collective::Barrier => "barrier",
+            Collective::Resnet50 => "resnet50",
+            Collective::Bert => "bert",
+        }
+    }
+
+    /// The one of this name.
+    pub fn from_name(name: &str) -> Option<Collective> {
+        Collective::ALL.into_iter().find(|collective| collective.name() == name)
+    }
+
+    /// Whether the user chooses how many bytes it moves.
+    pub fn has_sizes(self) -> bool {
+        !matches!(self, Collective::Barrier | Collective::Resnet50 | Collective::Bert)
+    }
+
+    /// Bytes per second, when each rank hands in `bytes` and it takes so many seconds.
+    pub fn algorithm_bandwidth(self, bytes: u64, ranks: u32, seconds: f64) -> f64 {
+        let parts = if self == Collective::Allgather { f64::from(ranks) } else { 1.0 };
+        bytes as f64 * parts / seconds
+    }
+
+    /// The same, times how often each byte has to travel on the busiest wire.
+    pub fn bus_bandwidth(self, bytes: u64, ranks: u32, seconds: f64) -> f64 {
+        let others = (f64::from(ranks) - 1.0) / f64::from(ranks);
+        let factor = match self {
+            Collective::Allreduce | Collective::Resnet50 | Collective::Bert => 2.0 * others,
+            Collective::Allgather | Collective::Alltoall | Collective::Reducescatter => others,
+            Collective::Broadcast | Collective::Barrier => 1.0,
+        };
+        factor * self.algorithm_bandwidth(bytes, ranks, seconds)
+    }
+}
+
+/// The middle of some rounds, and how far they spread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// Half of the rounds were faster.
+    pub median: f64,
+    /// A tenth was faster.
+    pub p10: f64,
+    /// A tenth was slower.
+    pub p90: f64,
+}
+
+impl Figures {
+    /// Those of some rounds; none of no rounds.
+    pub fn of(rounds: &[f64]) -> Option<Figures> {
+        let sorted = sorted(rounds);
+        let at = |part| percentile(&sorted, part);
+        Some(Figures { median: at(0.5)?, p10: at(0.1)?, p90: at(0.9)? })
+    }
+}
+
+/// How many times longer theirs took: the median of the ratios of rounds that stood side by side, so
+/// that a disturbance that met both cancels out.
+pub fn ratio(theirs: &[f64], ours: &[f64]) -> Option<f64> {
+    let ratios: Vec<f64> = theirs.iter().zip(ours).map(|(theirs, ours)| theirs / ours).collect();
+    percentile(&sorted(&ratios), 0.5)
+}
+
+/// Two algorithms on one size: the seconds of each.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trial {
+    /// The size.
+    pub bytes: u64,
+    /// The algorithm for sizes up to the threshold.
+    pub below: f64,
+    /// The algorithm for sizes above it.
+    pub above: f64,
+}
+
+/// Where to change from one algorithm to the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Crossing {
+    /// The last size for the first algorithm, in bytes.
+    pub threshold: u64,
+    /// How much faster the tried sizes are than with the threshold before, on average: 1.05 is 5 %.
+    pub gain: f64,
+}
+
+/// The threshold that loses least over all trials, which come in rising order of size. One noisy size
+/// cannot move it far, because every size counts. Among equals the one nearest to `before` wins.
+pub fn crossing(trials: &[Trial], before: u64) -> Option<Crossing> {
+    let first = trials.first()?;
+    let ends = trials.windows(2).map(|pair| between(pair[0].bytes, pair[1].bytes));
+    let last = trials.last().map(|trial| trial.bytes * 2);
+    let candidates = std::iter::once(first.bytes / 2).chain(ends).chain(last);
+    let old = loss(trials, before);
+    let distance = |threshold: u64| (threshold.max(1) as f64 / before.max(1) as f64).ln().abs();
+    let better = |one: &u64, other: &u64| {
+        let by_loss = loss(trials, *one).total_cmp(&loss(trials, *other));
+        by_loss.then(distance(*one).total_cmp(&distance(*other)))
+    };
+    let threshold = candidates.min_by(better)?;
+    // What was there stays if it loses nothing.
+    let threshold = match loss(trials, threshold).total_cmp(&old) {
+        Ordering::Less => threshold,
+        _ => before,
+    };
+    let gain = ((old - loss(trials, threshold)) / trials.len() as f64).exp();
+    Some(Crossing { threshold, gain })
+}
+
+/// What a threshold loses against always taking the faster one, as a sum of logarithms.
+fn loss(trials: &[Trial], threshold: u64) -> f64 {
+    let loss = |trial: &Trial| {
+        let taken = if trial.bytes <= threshold { trial.below } else { trial.above };
+        (taken / trial.below.min(trial.above)).ln()
+    };
+    trials.iter().map(loss).sum()
+}
+
+/// The middle of two sizes on a logarithmic scale, on a whole cache line where there is room.
+fn between(low: u64, high: u64) -> u64 {
+    let middle = (low as f64 * high as f64).sqrt() as u64;
+    (middle / 64 * 64).max(low)
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// A percentile of sorted values, between two of them if it falls there.
+fn percentile(sorted: &[f64], part: f64) -> Option<f64> {
+    let place = part * sorted.len().checked_sub(1)? as f64;
+    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    Some(low + (high - low) * place.fract())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spread_does_not_depend_on_the_order_of_rounds() {
+        let rounds: Vec<f64> = [7, 3, 11, 1, 5, 9, 2, 10, 4, 8, 6].map(f64::from).to_vec();
+        let figures = Figures::of(&rounds).unwrap();
+        assert_eq!(figures, Figures { median: 6.0, p10: 2.0, p90: 10.0 });
+        assert_eq!(Figures::of(&[4.0, 2.0]).unwrap().median, 3.0);
+        assert_eq!(Figures::of(&[4.0]), Some(Figures { median: 4.0, p10: 4.0, p90: 4.0 }));
+        assert_eq!(Figures::of(&[]), None);
+    }
+
+    #[test]
+    fn a_disturbance_that_meets_both_cancels_out_of_the_ratio() {
+        assert_eq!(ratio(&[20.0, 200.0, 2000.0], &[10.0, 100.0, 1000.0]), Some(2.0));
+        assert_eq!(ratio(&[], &[1.0]), None);
+    }
+
+    #[test]
+    fn bandwidths_are_those_of_nccls_tests() {
+        for (collective, algorithm, bus) in [
+            (Collective::Allreduce, 1e9, 1.5e9),
+            (Collective::Allgather, 4e9, 3e9),
+            (Collective::Broadcast, 1e9, 1e9),
+            (Collective::Alltoall, 1e9, 0.75e9),
+            (Collective::Reducescatter, 1e9, 0.75e9),
+            (Collective::Resnet50, 1e9, 1.5e9),
+        ] {
+            assert_eq!(collective.algorithm_bandwidth(1_000_000, 4, 1e-3), algorithm);
+            assert_eq!(collective.bus_bandwidth(1_000_000, 4, 1e-3), bus, "{collective:?}");
+        }
+    }
+
+    #[test]
+    fn every_collective_is_found_by_its_name() {
+        for collective in Collective::ALL {
+            assert_eq!(Collective::from_name(collective.name()), Some(collective));
+        }
+        assert_eq!(Collective::from_name("gather"), None);
+    }
+
+    /// The first algorithm costs 10 + bytes / 100, the second 50 + bytes / 1000: equal at 4444.
+    fn trials() -> Vec<Trial> {
+        [1024, 2048, 4096, 8192, 16384, 32768]
+            .map(|bytes| Trial {
+                bytes,
+                below: 10.0 + bytes as f64 / 100.0,
+                above: 50.0 + bytes as f64 / 1000.0,
+            })
+            .to_vec()
+    }
+
+    #[test]
+    fn the_crossing_lies_between_the_sizes_where_the_winner_changes() {
+        let found = crossing(&trials(), 16384).unwrap();
+        assert!((4096..8192).contains(&found.threshold), "{found:?}");
+        assert!((1.2..1.5).contains(&found.gain), "{found:?}");
+    }
+
+    #[test]
+    fn one_noisy_size_does_not_move_the_crossing() {
+        let mut noisy = trials();
+        noisy[0].below = 60.0;
+        noisy[5].above = 350.0;
+        let found = crossing(&noisy, 16384).unwrap();
+        assert!((4096..8192).contains(&found.threshold), "{found:?}");
+    }
+
+    #[test]
+    fn a_threshold_that_loses_nothing_stays() {
+        let found = crossing(&trials(), 5000).unwrap();
+        assert_eq!(found, Crossing { threshold: 5000, gain: 1.0 });
+        assert_eq!(crossing(&[], 5000), None);
+    }
+
+    #[test]
+    fn an_algorithm_that_always_wins_gets_everything_that_was_tried() {
+        let always = |below, above| {
+            let sizes = [1024, 2048, 4096].map(|bytes| Trial { bytes, below, above });
+            crossing(&sizes, 2048).unwrap().threshold
+        };
+        assert!(always(1.0, 2.0) >= 4096);
+        assert!(always(2.0, 1.0) < 1024);
+    }
+}

@@ -14,7 +14,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  deny bench clean
+  deny bench bench-results clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -56,8 +56,11 @@ python-single: .venv/dev .venv/ronde ## Those that need no launcher
 deny: $(DENY) ## Licences, sources and bans of the dependencies
 	$(DENY) --locked check bans licenses sources
 
-bench: .venv/demo .venv/ronde ## Measure allreduce against torch's gloo
-	.venv/bin/horovodrun -np 2 .venv/bin/python bench/allreduce.py
+bench: .venv/demo .venv/ronde ## Measure allreduce beside torch's gloo and the MPI on the PATH
+	.venv/bin/ronde bench --collective allreduce,resnet50 --compare gloo,mpi
+
+bench-results: .venv/demo .venv/ronde ## Measure everything and keep it in bench/results
+	.venv/bin/python bench/record.py
 
 clean: ## Remove all that was built or installed
 	rm -rf .venv .tools target dist wheel.data .mypy_cache .pytest_cache .ruff_cache

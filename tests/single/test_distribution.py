@@ -9,7 +9,7 @@ import pytest
 
 SOURCES = Path(__file__).resolve().parents[2] / "python"
 NATIVE = "horovod/_native.abi3.so"
-COMMANDS = ["horovodrun"]
+COMMANDS = ["horovodrun", "ronde"]
 
 
 def packed():

@@ -31,6 +31,11 @@ class Channel:
         connection.connect(path)
         return cls(connection)
 
+    def close(self) -> None:
+        """Ends the conversation."""
+        self._lines.close()
+        self._connection.close()
+
     def send(self, message: Mapping[str, Any]) -> None:
         """Says something; raises `Closed` if nobody is there to hear it."""
         try:

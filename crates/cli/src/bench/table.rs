@@ -70,7 +70,7 @@ fn table(run: &Run, collective: Collective) -> String {
         columns.push((name.to_owned(), cells(&rows, cell)));
     }
     for (system, name) in shown().filter(|(system, _)| !matches!(*system, OURS | "engine")) {
-        let cell = |row: &&Row| row.times_ours(system).map(units::digits);
+        let cell = |row: &&Row| row.times_ours(system).map(units::ratio);
         columns.push((format!("{name} / Ronde"), cells(&rows, cell)));
     }
     if collective != Collective::Barrier {
@@ -89,7 +89,7 @@ fn bandwidths(rows: &[&Row], ranks: u32) -> [(String, Vec<String>); 3] {
         let seconds = median(row)?;
         Some(units::gigabytes(row.collective.bus_bandwidth(row.bytes, ranks, seconds)))
     };
-    let copies = |row: &&Row| row.copies().filter(|_| row.bytes >= LEAST_COPY).map(units::digits);
+    let copies = |row: &&Row| row.copies().filter(|_| row.bytes >= LEAST_COPY).map(units::ratio);
     [
         ("GB/s".into(), cells(rows, algorithm)),
         ("bus GB/s".into(), cells(rows, bus)),

@@ -47,8 +47,13 @@ pub(crate) fn gigabytes(bytes_per_second: f64) -> String {
     digits(bytes_per_second / 1e9)
 }
 
+/// Three digits, also where it is small.
+pub(crate) fn ratio(value: f64) -> String {
+    if value < 0.0995 { format!("{value:.4}") } else { digits(value) }
+}
+
 /// Three digits, and no more than two behind the point.
-pub(crate) fn digits(value: f64) -> String {
+fn digits(value: f64) -> String {
     match value {
         ..9.995 => format!("{value:.2}"),
         ..99.95 => format!("{value:.1}"),
@@ -102,6 +107,7 @@ mod tests {
         }
         let figures = Figures { median: 950e-6, p10: 900e-6, p90: 1.2e-3 };
         assert_eq!(spread(&figures), "950 µs (900–1200)");
+        assert_eq!((ratio(0.00461), ratio(0.52)), ("0.0046".into(), "0.52".into()));
         assert_eq!(gigabytes(12.34e9), "12.3");
     }
 }

@@ -49,7 +49,7 @@ def conduct(plan: dict[str, Any], worker: Worker, door: socket.socket, path: str
     report = Channel.to(str(Path(plan["folder"], "report")))
     others = Group(worker, meet(door, size))
     conductor = Conductor(report, plan["rounds"], plan["seconds"])
-    conductor.systems = dict.fromkeys(("ronde", "engine", "memcpy"), others)
+    conductor.systems = dict.fromkeys(plan["systems"], others)
     versions = {"ronde": _native.__version__}
     mpirun = None
     for peer in plan["compare"]:

@@ -7,7 +7,8 @@ use ronde_control::DType;
 use ronde_control::bench::Collective;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 
-use crate::bench::units;
+use super::results::{COPY, ENGINE, OURS};
+use super::units;
 use crate::horovodrun::{about_hosts, number_of_processes};
 use crate::words::Mistake;
 
@@ -86,12 +87,15 @@ pub(crate) struct Arguments {
 type Wanted = Collective;
 
 /// What is to be measured, every part of it possible.
+#[derive(Clone)]
 pub(super) struct Plan {
     /// One list for each number of ranks: where each of them sits.
     pub(super) seats: Vec<Vec<Slot>>,
     pub(super) collectives: Vec<Collective>,
     pub(super) sizes: Vec<u64>,
     pub(super) dtype: String,
+    /// Which of our own are measured.
+    pub(super) systems: Vec<String>,
     pub(super) compare: Vec<String>,
     pub(super) transports: Vec<String>,
     pub(super) rounds: u32,
@@ -107,6 +111,7 @@ impl Arguments {
             collectives: once(&self.collective.concat()),
             sizes: once(&self.sizes),
             dtype: self.dtype.clone(),
+            systems: [OURS, ENGINE, COPY].map(str::to_owned).to_vec(),
             compare: once(&self.compare),
             transports: once(&self.transport),
             rounds: self.rounds,

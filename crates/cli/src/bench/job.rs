@@ -30,6 +30,15 @@ pub(super) struct Order<'a> {
     pub(super) tuning: Option<String>,
 }
 
+/// Whether each line of the table is announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// It is.
+    Told,
+    /// Somebody else tells how far it is.
+    Silent,
+}
+
 /// Why there is nothing to show.
 pub(super) enum Failure {
     /// It has been said; this is the exit code.
@@ -39,7 +48,7 @@ pub(super) enum Failure {
 }
 
 /// Runs the job to its end and gives what it reported.
-pub(super) fn run(order: &Order<'_>) -> Result<Run, Failure> {
+pub(super) fn run(order: &Order<'_>, wanted: Progress) -> Result<Run, Failure> {
     let folder = tempfile::Builder::new().prefix("ronde-bench-").tempdir().map_err(no_folder)?;
     let path = folder.path().join("report");
     let listener = UnixListener::bind(&path).map_err(no_folder)?;
@@ -47,7 +56,7 @@ pub(super) fn run(order: &Order<'_>) -> Result<Run, Failure> {
     let mut run = Run::new(order.seats.len() as u32, order.transport);
     let outcome = thread::scope(|scope| {
         let ears = thread::Builder::new().name("ronde-report".into());
-        ears.spawn_scoped(scope, || hear(&listener, &mut run)).map_err(no_folder)?;
+        ears.spawn_scoped(scope, || hear(&listener, &mut run, wanted)).map_err(no_folder)?;
         let outcome = ronde_launch::run(&job);
         // Whoever still waits for a rank that never came hears the end now.
         drop(UnixStream::connect(&path));
@@ -65,11 +74,12 @@ pub(super) fn run(order: &Order<'_>) -> Result<Run, Failure> {
 }
 
 /// Takes what rank 0 reports until it has ended.
-fn hear(listener: &UnixListener, run: &mut Run) {
+fn hear(listener: &UnixListener, run: &mut Run, wanted: Progress) {
     let Ok((connection, _)) = listener.accept() else { return };
     for line in BufReader::new(connection).lines() {
         let Ok(line) = line else { return };
         match serde_json::from_str(&line) {
+            Ok(Told::Begin(_)) if wanted == Progress::Silent => {}
             Ok(Told::Begin(task)) => {
                 let size = match task.collective.has_sizes() {
                     true => format!(" of {}", units::bytes(task.bytes)),
@@ -96,6 +106,7 @@ fn job(order: &Order<'_>, folder: &Path) -> Result<Job, Failure> {
         "collectives": order.plan.collectives,
         "sizes": order.plan.sizes,
         "dtype": order.plan.dtype,
+        "systems": order.plan.systems,
         "compare": order.plan.compare,
         "rounds": order.plan.rounds,
         "seconds": order.plan.seconds,

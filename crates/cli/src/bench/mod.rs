@@ -5,6 +5,7 @@
 //! and shown: a table on standard output, and a file of figures and a plot if wanted.
 
 mod arguments;
+mod calibrate;
 mod job;
 mod plot;
 mod results;
@@ -16,7 +17,7 @@ use std::path::Path;
 
 pub(crate) use arguments::Arguments;
 use arguments::Plan;
-use job::Failure;
+use job::{Failure, Progress};
 use results::Run;
 
 use crate::horovodrun::{complain, tell};
@@ -28,7 +29,10 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
         Ok(plan) => plan,
         Err(mistake) => return complain(&mistake, USAGE),
     };
-    let done = measure(program, &plan).and_then(|runs| show(&runs, arguments));
+    let done = match &arguments.calibrate {
+        Some(file) => calibrate::run(program, &plan, file),
+        None => measure(program, &plan).and_then(|runs| show(&runs, arguments)),
+    };
     match done {
         Ok(()) => 0,
         Err(Failure::Told(code)) => code,
@@ -42,7 +46,7 @@ fn measure(program: &Path, plan: &Plan) -> Result<Vec<Run>, Failure> {
     for seats in &plan.seats {
         for transport in &plan.transports {
             let order = job::Order { program, plan, seats, transport, tuning: None };
-            runs.push(job::run(&order)?);
+            runs.push(job::run(&order, Progress::Told)?);
         }
     }
     Ok(runs)
@@ -65,10 +69,12 @@ fn show(runs: &[Run], arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(file, text).map_err(|error| {
-        let error = format!("cannot write `{}`: {error}", file.display());
-        Failure::Mistake(Mistake::new(error, "name a file in a folder that you may write to"))
-    })
+    std::fs::write(file, text).map_err(|error| cannot_write(file, &error))
+}
+
+fn cannot_write(file: &Path, error: &io::Error) -> Failure {
+    let error = format!("cannot write `{}`: {error}", file.display());
+    Failure::Mistake(Mistake::new(error, "name a file in a folder that you may write to"))
 }
 
 /// What happens meanwhile; standard output is for results.

@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 
 /// Ronde called from Python: what all others are compared with.
 pub(super) const OURS: &str = "ronde";
+/// The same without Python between the calls.
+pub(super) const ENGINE: &str = "engine";
 /// The plain copy.
 pub(super) const COPY: &str = "memcpy";
 /// Everything that can be measured, in the order in which it is shown.
 pub(super) const SYSTEMS: [(&str, &str); 5] = [
     (OURS, "Ronde"),
-    ("engine", "engine to engine"),
+    (ENGINE, "engine to engine"),
     ("gloo", "torch gloo"),
     ("mpi", "MPI"),
     (COPY, "memcpy"),

@@ -2,7 +2,7 @@
 
 use ronde_control::bench::Collective;
 
-use super::results::{COPY, OURS, Row, Run, SYSTEMS};
+use super::results::{COPY, ENGINE, OURS, Row, Run, SYSTEMS};
 use super::units;
 
 /// Below this a copy takes as long as the call that makes it, and says nothing about memory.
@@ -69,7 +69,7 @@ fn table(run: &Run, collective: Collective) -> String {
         let cell = |row: &&Row| row.figures(system).map(|figures| units::spread(&figures));
         columns.push((name.to_owned(), cells(&rows, cell)));
     }
-    for (system, name) in shown().filter(|(system, _)| !matches!(*system, OURS | "engine")) {
+    for (system, name) in shown().filter(|(system, _)| !matches!(*system, OURS | ENGINE)) {
         let cell = |row: &&Row| row.times_ours(system).map(units::ratio);
         columns.push((format!("{name} / Ronde"), cells(&rows, cell)));
     }

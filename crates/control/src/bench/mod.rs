@@ -1,10 +1,10 @@
-//! What measured times mean: spread, ratios, bandwidths, and where one algorithm overtakes another.
+//! What measured times mean: spread, ratios and bandwidths; and how a machine is calibrated.
 //!
 //! Bandwidths are defined as in NCCL's tests, so that figures can be compared: the algorithm's is the
 //! bytes of the task per second; the bus's takes into account how often each byte must travel, and
 //! so does not depend on the number of ranks when the wires are the limit.
 
-use std::cmp::Ordering;
+pub mod calibration;
 
 use serde::{Deserialize, Serialize};
 
@@ -112,64 +112,6 @@ pub fn ratio(theirs: &[f64], ours: &[f64]) -> Option<f64> {
     percentile(&sorted(&ratios), 0.5)
 }
 
-/// Two algorithms on one size: the seconds of each.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trial {
-    /// The size.
-    pub bytes: u64,
-    /// The algorithm for sizes up to the threshold.
-    pub below: f64,
-    /// The algorithm for sizes above it.
-    pub above: f64,
-}
-
-/// Where to change from one algorithm to the other.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Crossing {
-    /// The last size for the first algorithm, in bytes.
-    pub threshold: u64,
-    /// How much faster the tried sizes are than with the threshold before, on average: 1.05 is 5 %.
-    pub gain: f64,
-}
-
-/// The threshold that loses least over all trials, which come in rising order of size. One noisy size
-/// cannot move it far, because every size counts. Among equals the one nearest to `before` wins.
-pub fn crossing(trials: &[Trial], before: u64) -> Option<Crossing> {
-    let first = trials.first()?;
-    let ends = trials.windows(2).map(|pair| between(pair[0].bytes, pair[1].bytes));
-    let last = trials.last().map(|trial| trial.bytes * 2);
-    let candidates = std::iter::once(first.bytes / 2).chain(ends).chain(last);
-    let old = loss(trials, before);
-    let distance = |threshold: u64| (threshold.max(1) as f64 / before.max(1) as f64).ln().abs();
-    let better = |one: &u64, other: &u64| {
-        let by_loss = loss(trials, *one).total_cmp(&loss(trials, *other));
-        by_loss.then(distance(*one).total_cmp(&distance(*other)))
-    };
-    let threshold = candidates.min_by(better)?;
-    // What was there stays if it loses nothing.
-    let threshold = match loss(trials, threshold).total_cmp(&old) {
-        Ordering::Less => threshold,
-        _ => before,
-    };
-    let gain = ((old - loss(trials, threshold)) / trials.len() as f64).exp();
-    Some(Crossing { threshold, gain })
-}
-
-/// What a threshold loses against always taking the faster one, as a sum of logarithms.
-fn loss(trials: &[Trial], threshold: u64) -> f64 {
-    let loss = |trial: &Trial| {
-        let taken = if trial.bytes <= threshold { trial.below } else { trial.above };
-        (taken / trial.below.min(trial.above)).ln()
-    };
-    trials.iter().map(loss).sum()
-}
-
-/// The middle of two sizes on a logarithmic scale, on a whole cache line where there is room.
-fn between(low: u64, high: u64) -> u64 {
-    let middle = (low as f64 * high as f64).sqrt() as u64;
-    (middle / 64 * 64).max(low)
-}
-
 fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -224,49 +166,5 @@ mod tests {
             assert_eq!(Collective::from_name(collective.name()), Some(collective));
         }
         assert_eq!(Collective::from_name("gather"), None);
-    }
-
-    /// The first algorithm costs 10 + bytes / 100, the second 50 + bytes / 1000: equal at 4444.
-    fn trials() -> Vec<Trial> {
-        [1024, 2048, 4096, 8192, 16384, 32768]
-            .map(|bytes| Trial {
-                bytes,
-                below: 10.0 + bytes as f64 / 100.0,
-                above: 50.0 + bytes as f64 / 1000.0,
-            })
-            .to_vec()
-    }
-
-    #[test]
-    fn the_crossing_lies_between_the_sizes_where_the_winner_changes() {
-        let found = crossing(&trials(), 16384).unwrap();
-        assert!((4096..8192).contains(&found.threshold), "{found:?}");
-        assert!((1.2..1.5).contains(&found.gain), "{found:?}");
-    }
-
-    #[test]
-    fn one_noisy_size_does_not_move_the_crossing() {
-        let mut noisy = trials();
-        noisy[0].below = 60.0;
-        noisy[5].above = 350.0;
-        let found = crossing(&noisy, 16384).unwrap();
-        assert!((4096..8192).contains(&found.threshold), "{found:?}");
-    }
-
-    #[test]
-    fn a_threshold_that_loses_nothing_stays() {
-        let found = crossing(&trials(), 5000).unwrap();
-        assert_eq!(found, Crossing { threshold: 5000, gain: 1.0 });
-        assert_eq!(crossing(&[], 5000), None);
-    }
-
-    #[test]
-    fn an_algorithm_that_always_wins_gets_everything_that_was_tried() {
-        let always = |below, above| {
-            let sizes = [1024, 2048, 4096].map(|bytes| Trial { bytes, below, above });
-            crossing(&sizes, 2048).unwrap().threshold
-        };
-        assert!(always(1.0, 2.0) >= 4096);
-        assert!(always(2.0, 1.0) < 1024);
     }
 }

@@ -111,6 +111,18 @@ def test_several_worlds_are_measured_one_after_the_other():
     ]
 
 
+def test_a_calibration_can_be_used(tmp_path):
+    file = tmp_path / "tuning.conf"
+    done = bench("-np 2 --rounds 1", "--calibrate", str(file))
+    assert done.returncode == 0, done.stderr
+    assert f"RONDE_TUNING={file}" in done.stdout
+    lines = file.read_text().split("\n")
+    assert any(line.startswith("# on ") and "with 2 ranks" in line for line in lines)
+    (threshold,) = [line.split()[0] for line in lines if line.startswith("one_shot=")]
+    assert 0 < int(threshold.split("=")[1]) <= 64 << 10
+    assert figures("-np 2 --sizes 4,1M --rounds 1", RONDE_TUNING=str(file))["rows"]
+
+
 def path_with(folder, script):
     """A PATH where `mpirun` is this script."""
     file = folder / "mpirun"

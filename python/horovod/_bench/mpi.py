@@ -61,7 +61,8 @@ class Mpi:
         """What the library calls itself."""
         text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
         self._library.MPI_Get_library_version(text, ctypes.byref(length))
-        return text.value.decode(errors="replace").split(",")[0].split("\n")[0].strip()
+        first = text.value.decode(errors="replace").split(",")[0].split("\n")[0]
+        return " ".join(first.replace("Version:", "").split())
 
     def barrier(self) -> None:
         """Waits until all ranks are here."""

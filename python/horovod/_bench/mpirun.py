@@ -13,7 +13,7 @@ from typing import IO
 
 from horovod._bench.channel import Channel
 
-START_SECONDS = 60
+START_SECONDS = 30
 # A rank of MPI is no rank of Ronde and needs none of its secrets; `RONDE_JOB` stays, by which the
 # launcher finds what must not be left behind.
 OURS = ("HOROVOD_", "RONDE_RENDEZVOUS", "RONDE_JOB_KEY")

@@ -33,7 +33,8 @@ pub(super) fn run(program: &Path, plan: &Plan, file: &Path) -> Result<(), Failur
     opened.map_err(|error| cannot_write(file, &error))?;
     let (mut tuning, mut machine, mut told) = (Tuning::default(), Machine::default(), Vec::new());
     for experiment in EXPERIMENTS {
-        if (seats.len() as u32) < experiment.least_ranks {
+        let asked = plan.transports.iter().any(|way| way == experiment.transport);
+        if !asked || (seats.len() as u32) < experiment.least_ranks {
             continue;
         }
         let (turns, last) = try_out(program, plan, seats, (experiment, tuning))?;

@@ -63,13 +63,14 @@ fn version_and_help() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one flat list of mistakes and their words")]
 fn mistakes() {
     let lines = [
         "",
         "bnech",
         "train",
         "--nonsense",
-        "bench --colective allreduce",
+        "bench --collectives allreduce",
         "bench -np 0",
         "bench -np 2,two",
         "bench --collective gather",
@@ -112,8 +113,8 @@ fn mistakes() {
     hint: `ronde --help` and `ronde bench --help` list all options
     (2)
 
-    $ ronde bench --colective allreduce
-    error: there is no option `--colective`
+    $ ronde bench --collectives allreduce
+    error: there is no option `--collectives`
 
     hint: did you mean `--collective`?
     (2)

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
+use std::net::Ipv4Addr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -49,14 +50,18 @@ pub(super) enum Failure {
 
 /// Runs the job to its end and gives what it reported.
 pub(super) fn run(order: &Order<'_>, wanted: Progress) -> Result<Run, Failure> {
-    let folder = tempfile::Builder::new().prefix("ronde-bench-").tempdir().map_err(no_folder)?;
+    let folder = tempfile::Builder::new()
+        .prefix("ronde-bench-")
+        .tempdir()
+        .map_err(|error| no_folder(&error))?;
     let path = folder.path().join("report");
-    let listener = UnixListener::bind(&path).map_err(no_folder)?;
+    let listener = UnixListener::bind(&path).map_err(|error| no_folder(&error))?;
     let job = job(order, folder.path())?;
     let mut run = Run::new(order.seats.len() as u32, order.transport);
     let outcome = thread::scope(|scope| {
         let ears = thread::Builder::new().name("ronde-report".into());
-        ears.spawn_scoped(scope, || hear(&listener, &mut run, wanted)).map_err(no_folder)?;
+        ears.spawn_scoped(scope, || hear(&listener, &mut run, wanted))
+            .map_err(|error| no_folder(&error))?;
         let outcome = ronde_launch::run(&job);
         // Whoever still waits for a rank that never came hears the end now.
         drop(UnixStream::connect(&path));
@@ -117,9 +122,10 @@ fn job(order: &Order<'_>, folder: &Path) -> Result<Job, Failure> {
         command: command.to_vec(),
         slots: order.seats.to_vec(),
         env: environment(order),
-        cwd: std::env::current_dir().map_err(no_folder)?,
+        cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,
         program: order.program.to_owned(),
         join_timeout: join_timeout().map_err(refuse)?,
+        listen: Ipv4Addr::LOCALHOST.into(),
     })
 }
 
@@ -144,7 +150,7 @@ fn python(program: &Path) -> PathBuf {
     beside.filter(|python| python.is_file()).unwrap_or_else(|| "python3".into())
 }
 
-fn no_folder(error: std::io::Error) -> Failure {
+fn no_folder(error: &std::io::Error) -> Failure {
     let error = format!("cannot make a place to report to: {error}");
     Failure::Mistake(Mistake::new(error, "set TMPDIR to a folder that you may write to"))
 }

@@ -22,7 +22,9 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 /// `64 MiB`; a part of a unit only where it is not whole.
 pub(crate) fn bytes(bytes: u64) -> String {
     match UNITS.iter().find(|(_, shift)| bytes >= 1 << shift) {
-        Some((unit, shift)) if bytes % (1 << shift) == 0 => format!("{} {unit}iB", bytes >> shift),
+        Some((unit, shift)) if bytes.is_multiple_of(1 << shift) => {
+            format!("{} {unit}iB", bytes >> shift)
+        }
         Some((unit, shift)) => format!("{:.1} {unit}iB", bytes as f64 / f64::from(1 << shift)),
         None => format!("{bytes} B"),
     }

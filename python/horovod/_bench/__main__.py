@@ -122,6 +122,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": names[0] if names else platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
     }

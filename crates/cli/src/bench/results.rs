@@ -43,6 +43,8 @@ pub(super) enum Told {
 pub(super) struct Machine {
     pub(super) cpu: String,
     pub(super) cores: u32,
+    /// How busy it was at the start: the average number of threads that wanted a core.
+    pub(super) load: f64,
     pub(super) kernel: String,
     pub(super) python: String,
 }
@@ -179,8 +181,8 @@ fn row(row: &Row, ranks: u32) -> Value {
 pub(super) fn sample() -> Run {
     let mut run = Run::new(2, "auto");
     let lines = [
-        r#"{"run": {"machine": {"cpu": "Example CPU", "cores": 2, "kernel": "6.1", "python": "3.11"},
-            "versions": {"ronde": "1.0", "gloo": "torch 2.9", "mpi": "Open MPI v4.1.4"}}}"#,
+        r#"{"run": {"machine": {"cpu": "Example CPU", "cores": 2, "load": 0.5,
+            "kernel": "6.1", "python": "3.11"}, "versions": {"ronde": "1.0", "gloo": "torch 2.9", "mpi": "Open MPI v4.1.4"}}}"#,
         r#"{"note": "gloo for alltoall is left out: not supported"}"#,
         r#"{"begin": {"collective": "allreduce", "bytes": 4, "dtype": "float32", "ranks": 2}}"#,
         r#"{"row": {"collective": "allreduce", "bytes": 4, "dtype": "float32", "ranks": 2, "seconds":

@@ -46,10 +46,11 @@ fn heading(run: &Run) -> String {
         .collect();
     let machine = &run.machine;
     format!(
-        "## {} {ranks} {way}\n\n{}, {} cores, Linux {}; {}\n\n",
+        "## {} {ranks} {way}\n\n{}, {} cores, load {:.1} at the start, Linux {}; {}\n\n",
         run.ranks,
         machine.cpu,
         machine.cores,
+        machine.load,
         machine.kernel,
         versions.join(", ")
     )
@@ -143,7 +144,7 @@ mod tests {
         insta::assert_snapshot!(markdown(&[sample()]), @r"
         ## 2 ranks in shared memory
 
-        Example CPU, 2 cores, Linux 6.1; Ronde (1.0), torch gloo (torch 2.9), Open MPI v4.1.4
+        Example CPU, 2 cores, load 0.5 at the start, Linux 6.1; Ronde (1.0), torch gloo (torch 2.9), Open MPI v4.1.4
 
         | allreduce, float32 | Ronde               | engine to engine    | torch gloo          | MPI                 | torch gloo / Ronde | MPI / Ronde | GB/s | bus GB/s | copies |
         | ------------------ | ------------------- | ------------------- | ------------------- | ------------------- | ------------------ | ----------- | ---- | -------- | ------ |

@@ -4,10 +4,12 @@
 //! small launcher that they meet at.
 #![forbid(unsafe_code)]
 
+mod dice;
 mod launcher;
 mod tensor;
 mod world;
 
+pub use dice::{Dice, effort, seed};
 pub use launcher::Launcher;
 pub use tensor::Tensor;
 pub use world::{Member, World};

@@ -1,0 +1,123 @@
+//! Floats of all magnitudes: the bits are the same on every rank and on every run, and near what is
+//! right.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use half::{bf16, f16};
+use ronde_control::negotiate::Kind;
+use ronde_control::{DType, ReduceOp};
+use ronde_core::engine::Outcome;
+use ronde_testkit::{Dice, Tensor};
+
+use crate::worlds::Setup;
+
+/// Reduces random tensors, each twice, one at a time: what travels in one bucket decides about the
+/// order of additions, and that is a matter of time when several are in flight.
+pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
+    let rows = setup.world.run(|member| {
+        let number = |number| {
+            let trial = Trial::any(setup.ranks, &mut Dice::part(seed, number));
+            let mine = encode(trial.dtype, &trial.values(member.rank()));
+            let reduce = || {
+                let tensor = Tensor::new(trial.dtype, &[trial.length as u64], &mine);
+                match member.run("x", trial.kind.clone(), &tensor, &tensor).unwrap() {
+                    Outcome::Made(made) => made[0].buffer.bytes(),
+                    _ => tensor.bytes(),
+                }
+            };
+            let (first, second) = (reduce(), reduce());
+            let name = &setup.name;
+            assert!(first == second, "{name}, seed {seed}: {trial:?} has other bits on each run");
+            if let Kind::Allreduce { .. } = trial.kind {
+                trial.check(&first, &format!("{name}, seed {seed}"));
+                digest(&first)
+            } else {
+                0
+            }
+        };
+        (0..count).map(number).collect::<Vec<u64>>()
+    });
+    for (rank, row) in rows.iter().enumerate() {
+        assert_eq!(*row, rows[0], "{}, seed {seed}: rank {rank} has other bits", setup.name);
+    }
+}
+
+#[derive(Debug)]
+struct Trial {
+    kind: Kind,
+    dtype: DType,
+    length: usize,
+    ranks: usize,
+    salt: u64,
+}
+
+impl Trial {
+    fn any(ranks: usize, dice: &mut Dice) -> Trial {
+        let (op, prescale, postscale) = (ReduceOp::Sum, dice.pick(&[1.0, 0.3]), 1.0 / ranks as f64);
+        let kind = match dice.once_in(4) {
+            true => Kind::Reducescatter { op, prescale, postscale },
+            false => Kind::Allreduce { op, prescale, postscale },
+        };
+        let dtype = dice.pick(&[DType::F16, DType::BF16, DType::F32, DType::F64]);
+        let most = dice.pick(&[10, 3000, 40_000, 200_000]);
+        Trial { kind, dtype, length: dice.below(most), ranks, salt: dice.roll() }
+    }
+
+    /// Numbers between one thousandth and ten, of both signs.
+    fn values(&self, rank: usize) -> Vec<f64> {
+        let mut dice = Dice::part(self.salt, rank);
+        let number = |bits: u64| {
+            let sign = if bits & 1 == 0 { 1.0 } else { -1.0 };
+            sign * 10f64.powi((bits >> 1) as i32 % 4 - 3)
+                * (1.0 + (bits >> 20 & 0xFFFF) as f64 / 7e3)
+        };
+        (0..self.length).map(|_| number(dice.roll())).collect()
+    }
+
+    /// Every addition may round once, and so may each factor.
+    fn check(&self, bytes: &[u8], name: &str) {
+        let Kind::Allreduce { prescale, postscale, .. } = self.kind else { return };
+        let epsilon = match self.dtype {
+            DType::F16 => 1.0 / 1024.0,
+            DType::BF16 => 1.0 / 128.0,
+            DType::F32 => f64::from(f32::EPSILON),
+            _ => f64::EPSILON,
+        };
+        let all: Vec<Vec<f64>> = (0..self.ranks)
+            .map(|rank| decode(self.dtype, &encode(self.dtype, &self.values(rank))))
+            .collect();
+        for (i, seen) in decode(self.dtype, bytes).into_iter().enumerate() {
+            let values = all.iter().map(|row| row[i] * prescale * postscale);
+            let (sum, size) =
+                values.fold((0.0, 1e-3), |(sum, size), v| (sum + v, size + f64::abs(v)));
+            let tolerance = (self.ranks as f64 + 3.0) * epsilon * size;
+            assert!((seen - sum).abs() <= tolerance, "{name}: {self:?} at {i}: {seen} for {sum}");
+        }
+    }
+}
+
+fn encode(dtype: DType, values: &[f64]) -> Vec<u8> {
+    let bytes = |value: &f64| match dtype {
+        DType::F16 => f16::from_f64(*value).to_ne_bytes().to_vec(),
+        DType::BF16 => bf16::from_f64(*value).to_ne_bytes().to_vec(),
+        DType::F32 => (*value as f32).to_ne_bytes().to_vec(),
+        _ => value.to_ne_bytes().to_vec(),
+    };
+    values.iter().flat_map(bytes).collect()
+}
+
+fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    let value = |bytes: &[u8]| match *bytes {
+        [a, b] if dtype == DType::F16 => f16::from_ne_bytes([a, b]).to_f64(),
+        [a, b] => bf16::from_ne_bytes([a, b]).to_f64(),
+        [a, b, c, d] => f64::from(f32::from_ne_bytes([a, b, c, d])),
+        _ => f64::from_ne_bytes(bytes.try_into().expect("an element of eight bytes")),
+    };
+    bytes.chunks(dtype.size()).map(value).collect()
+}
+
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}

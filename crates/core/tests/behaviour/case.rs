@@ -1,0 +1,227 @@
+//! One case of the behaviour suite: what is done with which tensors, and what must come of it.
+//!
+//! The elements of a tensor repeat a short random pattern whose length is prime, so that an element
+//! in a wrong place is noticed, and what is right is known without computing it for every element.
+
+use std::fmt;
+
+use ronde_control::negotiate::Kind;
+use ronde_control::{DType, Rank, ReduceOp};
+use ronde_testkit::Dice;
+
+use crate::reference::{Arithmetic, cyclic, encode, reduced};
+
+const PERIOD: usize = 509;
+
+/// Tensors grow to about this many bytes.
+const LARGE: usize = 700 << 10;
+
+/// A collective, with members named by their place in the set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Collective {
+    Allreduce(Arithmetic),
+    Broadcast { root: usize },
+    Allgather,
+    Alltoall,
+    Reducescatter(Arithmetic),
+}
+
+/// How the tensors of a case are handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// All in one request.
+    Group,
+    /// Each by itself, in another order on every rank; they may be fused in any way.
+    Crowd,
+}
+
+/// Where results go, if they do not go into memory of the engine's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Into {
+    Source,
+    Other,
+}
+
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) dtype: DType,
+    pub(crate) form: Form,
+    pub(crate) into: Into,
+    /// Which of the world's sets of ranks it runs in.
+    pub(crate) set: usize,
+    pub(crate) tensors: Vec<Tensors>,
+}
+
+/// One tensor of every member.
+pub(crate) struct Tensors {
+    /// Elements in a row.
+    width: usize,
+    /// Rows that each member has.
+    rows: Vec<usize>,
+    /// Rows that each member has for each, where that means something.
+    splits: Vec<Vec<usize>>,
+    /// The pattern that each member's elements repeat.
+    patterns: Vec<Vec<u8>>,
+    /// The pattern that the elements of a reduction repeat.
+    reduced: Vec<u8>,
+}
+
+impl Case {
+    /// Any case for a world whose sets have so many members. The first cases go through all types
+    /// and operations one after the other, so that none is left to chance.
+    pub(crate) fn any(number: usize, sets: &[usize], dice: &mut Dice) -> Case {
+        let set = if dice.once_in(3) { dice.below(sets.len()) } else { 0 };
+        let size = sets[set];
+        let collective = match number % 8 {
+            0..4 => Collective::Allreduce(any_arithmetic(number / 8 % 4, size, dice)),
+            4 => Collective::Broadcast { root: dice.below(size) },
+            5 => Collective::Allgather,
+            6 => Collective::Alltoall,
+            _ => Collective::Reducescatter(any_arithmetic(number / 8 % 4, size, dice)),
+        };
+        let dtype = DType::ALL[number % DType::ALL.len()];
+        let form = dice.pick(&[Form::Group, Form::Crowd]);
+        let into = dice.pick(&[Into::Source, Into::Other]);
+        let most = match collective {
+            Collective::Alltoall if form == Form::Group => 1,
+            _ => dice.pick(&[1, 1, 2, 5, 40]),
+        };
+        let count = 1 + dice.below(most);
+        let tensor = |_| Tensors::any(collective, dtype, (size, count), dice);
+        let tensors = (0..count).map(tensor).collect();
+        Case { collective, dtype, form, into, set, tensors }
+    }
+
+    /// The request's kind for one of its tensors, as this member says it.
+    pub(crate) fn kind(&self, tensor: usize, me: usize, ranks: &[u32]) -> Kind {
+        match self.collective {
+            Collective::Allreduce(Arithmetic { op, prescale, postscale }) => {
+                Kind::Allreduce { op, prescale, postscale }
+            }
+            Collective::Reducescatter(Arithmetic { op, prescale, postscale }) => {
+                Kind::Reducescatter { op, prescale, postscale }
+            }
+            Collective::Broadcast { root } => Kind::Broadcast { root: Rank(ranks[root]) },
+            Collective::Allgather => Kind::Allgather,
+            Collective::Alltoall => {
+                let splits = &self.tensors[tensor].splits[me];
+                Kind::Alltoall { splits: splits.iter().map(|rows| *rows as u64).collect() }
+            }
+        }
+    }
+
+    /// What a member puts in: the shape and the bytes.
+    pub(crate) fn input(&self, tensor: usize, me: usize) -> ([u64; 2], Vec<u8>) {
+        let Tensors { width, rows, patterns, .. } = &self.tensors[tensor];
+        let bytes = cyclic(&patterns[me], self.dtype.size(), 0, rows[me] * width);
+        ([rows[me] as u64, *width as u64], bytes)
+    }
+
+    /// What a member gets out.
+    pub(crate) fn output(&self, tensor: usize, me: usize) -> Vec<u8> {
+        let Tensors { width, rows, splits, patterns, reduced } = &self.tensors[tensor];
+        let row = |pattern: &[u8], start: usize, count: usize| {
+            cyclic(pattern, self.dtype.size(), start * width, count * width)
+        };
+        let size = patterns.len();
+        match self.collective {
+            Collective::Allreduce(_) => row(reduced, 0, rows[me]),
+            Collective::Broadcast { root } => row(&patterns[root], 0, rows[me]),
+            Collective::Allgather => {
+                (0..size).flat_map(|from| row(&patterns[from], 0, rows[from])).collect()
+            }
+            Collective::Alltoall => {
+                let before = |from: usize| splits[from][..me].iter().sum();
+                let part = |from: usize| row(&patterns[from], before(from), splits[from][me]);
+                (0..size).flat_map(part).collect()
+            }
+            Collective::Reducescatter(_) => {
+                let mine = |place: usize| rows[0] / size + usize::from(place < rows[0] % size);
+                row(reduced, (0..me).map(mine).sum(), mine(me))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case { collective, dtype, form, into, set, tensors } = self;
+        let shapes: Vec<_> = tensors.iter().map(|t| (&t.rows, t.width, &t.splits)).collect();
+        let shapes = &shapes[..shapes.len().min(4)];
+        write!(
+            f,
+            "{collective:?} of {} tensors of {dtype} as {form:?} into {into:?} ",
+            tensors.len()
+        )?;
+        write!(f, "in set {set}, the first are (rows, width, splits) {shapes:?}")
+    }
+}
+
+impl Tensors {
+    fn any(
+        collective: Collective,
+        dtype: DType,
+        (size, count): (usize, usize),
+        dice: &mut Dice,
+    ) -> Tensors {
+        let width = dice.pick(&[1, 1, 2, 3, 17]);
+        let limit = LARGE / count / dtype.size() / width;
+        let (mut rows, mut splits) = (vec![any_length(limit, dice); size], Vec::new());
+        match collective {
+            Collective::Allgather => {
+                rows = (0..size).map(|_| any_length(limit * 2 / size, dice)).collect();
+            }
+            Collective::Alltoall => {
+                let limit = limit / size;
+                splits = (0..size)
+                    .map(|_| (0..size).map(|_| any_length(limit, dice)).collect())
+                    .collect();
+                // Rows that no split covers are dropped.
+                let row = |splits: &Vec<usize>| splits.iter().sum::<usize>() + dice.below(3);
+                rows = splits.iter().map(row).collect();
+            }
+            _ => {}
+        }
+        let arithmetic = match collective {
+            Collective::Allreduce(arithmetic) | Collective::Reducescatter(arithmetic) => arithmetic,
+            _ => Arithmetic { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 },
+        };
+        let alphabet: &[i64] = match arithmetic.op {
+            ReduceOp::Product => &[-1, 0, 1, 1, 1, 2, 2, 2],
+            _ => &[-3, -2, -1, 0, 1, 2, 3, 7],
+        };
+        let numbers: Vec<Vec<i64>> =
+            (0..size).map(|_| (0..PERIOD).map(|_| dice.pick(alphabet)).collect()).collect();
+        let patterns = numbers.iter().map(|values| encode(dtype, values)).collect();
+        let element = |i: usize| {
+            let values: Vec<i64> = numbers.iter().map(|values| values[i]).collect();
+            reduced(dtype, arithmetic, &values)
+        };
+        let reduced = (0..PERIOD).flat_map(element).collect();
+        Tensors { width, rows, splits, patterns, reduced }
+    }
+}
+
+fn any_arithmetic(op: usize, size: usize, dice: &mut Dice) -> Arithmetic {
+    let op = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product][op];
+    if dice.once_in(2) {
+        return Arithmetic { op, prescale: 1.0, postscale: 1.0 };
+    }
+    // A product of doubled numbers would leave the range of half precision on the way.
+    let prescale = dice.pick(if op == ReduceOp::Product { &[1.0, 0.5] } else { &[1.0, 0.5, 2.0] });
+    let postscale = dice.pick(&[1.0, 1.0 / size as f64, 0.25, 3.0]);
+    Arithmetic { op, prescale, postscale }
+}
+
+/// A length of at most `limit`, often one beside which something changes.
+fn any_length(limit: usize, dice: &mut Dice) -> usize {
+    let length = match dice.below(8) {
+        0 => 0,
+        1 => 1,
+        2..4 => dice.below(100),
+        4 => dice.below(5000),
+        5 => (1 << dice.below(20)) + dice.below(3) - 1,
+        _ => dice.below(limit + 1),
+    };
+    length.min(limit)
+}

@@ -1,0 +1,56 @@
+//! One behaviour suite over every way to connect ranks: each collective against what it means.
+//!
+//! The cases are random; `RONDE_TEST_SEED` makes a run again and `RONDE_TEST_EFFORT` a longer one. A
+//! new way to connect ranks, or to choose between algorithms, is a line in `worlds`.
+
+mod bits;
+mod case;
+mod reference;
+mod run;
+mod worlds;
+
+use ronde_testkit::{World, effort, seed};
+
+use worlds::Setup;
+
+/// Every world gets about the same time: more ranks take longer. 88 cases are every element type in
+/// every collective once.
+fn run_all(setups: &[Setup]) {
+    let seed = seed();
+    for setup in setups {
+        run::run(setup, effort(88.max(600 / setup.ranks)), seed);
+        bits::run(setup, effort(6), seed);
+    }
+}
+
+#[test]
+fn every_collective_means_the_same_in_shared_memory() {
+    run_all(&worlds::shared(1..10));
+}
+
+#[test]
+fn every_collective_means_the_same_over_sockets() {
+    run_all(&worlds::linked(1..10));
+}
+
+#[test]
+fn another_world_of_the_same_kind_gives_the_same_bits() {
+    use ronde_control::ReduceOp;
+    use ronde_testkit::Tensor;
+    for setup in worlds::shared(3..4).iter().chain(&worlds::linked(3..4)) {
+        for length in [7, 1000, 300_000] {
+            let run = |world: &World| {
+                world.run(|member| {
+                    let value = |i: usize| 1.0 / (1.0 + (i * 7 + member.rank() * 13) as f32);
+                    let tensor = Tensor::floats(&(0..length).map(value).collect::<Vec<f32>>());
+                    let ticket = member.reduce("x", ReduceOp::Sum, &tensor, &tensor).unwrap();
+                    member.wait(&ticket).unwrap();
+                    tensor.bytes()
+                })
+            };
+            let (first, second) = (run(&setup.world), run(&setup.world));
+            assert!(first[1..].iter().all(|rank| *rank == first[0]), "{} {length}", setup.name);
+            assert!(first == second, "{} {length}", setup.name);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What a reduction means, one element at a time.
+//!
+//! Elements are small whole numbers and factors in front are powers of two, so that every order of
+//! combining them gives the same bits in every element type; only a factor behind may round, once.
+
+use half::{bf16, f16};
+use ronde_control::{DType, ReduceOp};
+
+/// How elements become one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arithmetic {
+    pub(crate) op: ReduceOp,
+    pub(crate) prescale: f64,
+    pub(crate) postscale: f64,
+}
+
+/// Small whole numbers as elements of a type.
+pub(crate) fn encode(dtype: DType, values: &[i64]) -> Vec<u8> {
+    let plain = Arithmetic { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
+    values.iter().flat_map(|value| reduced(dtype, plain, &[*value])).collect()
+}
+
+/// The bytes of the element that those of all ranks, in rank order, become.
+pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> Vec<u8> {
+    let Arithmetic { op, prescale, postscale } = arithmetic;
+    macro_rules! integer {
+        ($int:ty) => {{
+            let scaled = |value: $int, factor: f64| match factor {
+                1.0 => value,
+                _ => (value as f64 * factor) as $int,
+            };
+            let joined = values.iter().map(|value| scaled(*value as $int, prescale));
+            let joined = joined.reduce(|a, b| match op {
+                ReduceOp::Sum => a.wrapping_add(b),
+                ReduceOp::Product => a.wrapping_mul(b),
+                ReduceOp::Min => a.min(b),
+                ReduceOp::Max => a.max(b),
+            });
+            scaled(joined.expect("there is a rank"), postscale).to_ne_bytes().to_vec()
+        }};
+    }
+    let real = || {
+        let values = values.iter().map(|value| *value as f64 * prescale);
+        let joined = values.reduce(|a, b| match op {
+            ReduceOp::Sum => a + b,
+            ReduceOp::Product => a * b,
+            ReduceOp::Min => a.min(b),
+            ReduceOp::Max => a.max(b),
+        });
+        joined.expect("there is a rank")
+    };
+    let single = || real() as f32 * postscale as f32;
+    match dtype {
+        DType::U8 => integer!(u8),
+        DType::I8 => integer!(i8),
+        DType::U16 => integer!(u16),
+        DType::I16 => integer!(i16),
+        DType::I32 => integer!(i32),
+        DType::I64 => integer!(i64),
+        DType::F16 => f16::from_f32(single()).to_ne_bytes().to_vec(),
+        DType::BF16 => bf16::from_f32(single()).to_ne_bytes().to_vec(),
+        DType::F32 => single().to_ne_bytes().to_vec(),
+        DType::F64 => (real() * postscale).to_ne_bytes().to_vec(),
+        DType::Bool => {
+            let mut values = values.iter().map(|value| *value != 0 && prescale != 0.0);
+            let joined = match op {
+                ReduceOp::Sum | ReduceOp::Max => values.any(|value| value),
+                ReduceOp::Min | ReduceOp::Product => values.all(|value| value),
+            };
+            vec![u8::from(joined && postscale != 0.0)]
+        }
+    }
+}
+
+/// `count` elements from number `start` on of a row that repeats `pattern` for ever.
+pub(crate) fn cyclic(pattern: &[u8], element: usize, start: usize, count: usize) -> Vec<u8> {
+    let (mut row, end) = (Vec::with_capacity(count * element), count * element);
+    let mut at = start * element % pattern.len();
+    while row.len() < end {
+        let length = (pattern.len() - at).min(end - row.len());
+        row.extend_from_slice(&pattern[at..at + length]);
+        at = 0;
+    }
+    row
+}

@@ -1,0 +1,109 @@
+//! What holds for every submission, whatever its tensors: names, groups, barriers, joining, and what
+//! happens when ranks do not want the same.
+
+use ronde_control::negotiate::Kind;
+use ronde_control::settings::Transport;
+use ronde_control::{DType, Rank, ReduceOp, SetId};
+use ronde_core::Error;
+use ronde_core::engine::Next;
+use ronde_testkit::{Tensor, World};
+
+const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
+
+fn sum() -> Kind {
+    Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
+}
+
+#[test]
+fn whoever_has_joined_counts_as_zeros_until_all_have() {
+    for transport in TRANSPORTS {
+        for length in [1, 30_000] {
+            World::new(3).over(transport).run(|member| {
+                let me = member.rank();
+                for step in 0..3 * (me + 1) {
+                    let alive = (0..3).filter(|rank| step < 3 * (rank + 1)).count();
+                    let tensor = Tensor::floats(&vec![1.0; length]);
+                    member.run("x", sum(), &tensor, &tensor).unwrap();
+                    assert!(tensor.as_floats().iter().all(|v| *v == alive as f32), "step {step}");
+                }
+                assert_eq!(member.join().unwrap(), Rank(2));
+                let tensor = Tensor::floats(&[1.0]);
+                member.run("x", sum(), &tensor, &tensor).unwrap();
+                assert_eq!(tensor.as_floats(), [3.0]);
+            });
+        }
+    }
+}
+
+#[test]
+fn nobody_passes_a_barrier_before_everybody_has_come() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    for transport in TRANSPORTS {
+        let came = AtomicUsize::new(0);
+        World::new(4).over(transport).run(|member| {
+            for round in 1..=20 {
+                came.fetch_add(1, Ordering::SeqCst);
+                member.barrier("b").unwrap();
+                assert!(came.load(Ordering::SeqCst) >= 4 * round);
+                member.barrier("c").unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_group_is_one_submission_of_several_tensors() {
+    for transport in TRANSPORTS {
+        World::new(2).over(transport).run(|member| {
+            let tensors = [Tensor::floats(&[1.0; 5]), Tensor::floats(&[2.0; 70_000])];
+            let request = ronde_control::negotiate::Request {
+                name: "group".into(),
+                set: SetId::WORLD,
+                kind: sum(),
+                dtype: DType::F32,
+                shapes: tensors.iter().map(|tensor| tensor.shape().to_vec()).collect(),
+            };
+            let regions: Vec<_> = tensors.iter().map(Tensor::region).collect();
+            let ticket =
+                member.engine.submit(request, regions.clone(), regions, Next::GoesOn).unwrap();
+            member.wait(&ticket).unwrap();
+            assert_eq!(tensors[0].as_floats(), [2.0; 5]);
+            assert!(tensors[1].as_floats().iter().all(|value| *value == 4.0));
+        });
+    }
+}
+
+#[test]
+fn ranks_that_differ_get_an_error_and_go_on() {
+    for transport in TRANSPORTS {
+        World::new(2).over(transport).run(|member| {
+            let tensor = Tensor::floats(&vec![1.0; 4 + member.rank()]);
+            let error = member.run("x", sum(), &tensor, &tensor).unwrap_err();
+            let Error::Mismatch(text) = error else { panic!("{error:?}") };
+            assert!(text.contains("shape [4]") && text.contains("shape [5]"), "{text}");
+            let fine = Tensor::floats(&[1.0]);
+            member.run("x", sum(), &fine, &fine).unwrap();
+            assert_eq!(fine.as_floats(), [2.0]);
+        });
+    }
+}
+
+#[test]
+fn the_same_name_twice_in_flight_is_refused_at_once() {
+    World::new(2).run(|member| {
+        let (a, b) = (Tensor::floats(&[1.0]), Tensor::floats(&[1.0]));
+        if member.rank() == 0 {
+            let ticket = member.reduce("x", ReduceOp::Sum, &a, &a).unwrap();
+            let error = member.reduce("x", ReduceOp::Sum, &b, &b).unwrap_err();
+            assert!(
+                matches!(&error, Error::Invalid(text) if text.contains("same name")),
+                "{error}"
+            );
+            member.barrier("go").unwrap();
+            member.wait(&ticket).unwrap();
+        } else {
+            member.barrier("go").unwrap();
+            member.run("x", sum(), &a, &a).unwrap();
+        }
+    });
+}

@@ -5,6 +5,7 @@
 
 mod bits;
 mod case;
+mod crowds;
 mod reference;
 mod run;
 mod worlds;

@@ -1,5 +1,6 @@
 //! Runs cases on every rank of a world, and compares what comes with what should.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_control::SetId;
@@ -10,7 +11,7 @@ use ronde_testkit::{Dice, Member, Tensor};
 use crate::case::{Case, Form, Into};
 use crate::worlds::{Setup, make};
 
-/// Runs that many random cases in a world.
+/// Runs that many random cases in a world, one after the other.
 pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
     let sets = setup.sets();
     let sizes: Vec<usize> = sets.iter().map(Vec::len).collect();
@@ -19,15 +20,14 @@ pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
     setup.world.run(|member| {
         let ids = make(&sets, member);
         for (number, case) in cases.iter().enumerate() {
-            let ranks = &sets[case.set];
-            let Some(me) = ranks.iter().position(|rank| *rank as usize == member.rank()) else {
-                continue;
-            };
             let dice = Dice::part(seed, member.rank() * count + number);
-            let trial = Trial { case, ranks, me, set: ids[case.set], dice };
-            if let Err(error) = trial.run(member) {
-                let rank = member.rank();
-                panic!("{}, rank {rank}, seed {seed}, case {number}: {case}: {error}", setup.name);
+            let circle = Circle { set: ids[case.set], ranks: &sets[case.set] };
+            if let Some(trial) = Trial::of(case, &circle, member, dice) {
+                let outcome = trial.begin("").and_then(Flight::end);
+                let place = format!("{}, rank {}", setup.name, member.rank());
+                outcome.unwrap_or_else(|error| {
+                    panic!("{place}, seed {seed}, case {number}: {case}: {error}")
+                });
             }
         }
         // Nobody leaves while others are still busy in a set of theirs.
@@ -35,93 +35,115 @@ pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
     });
 }
 
+/// A set of ranks.
+pub(crate) struct Circle<'a> {
+    pub(crate) set: SetId,
+    pub(crate) ranks: &'a [u32],
+}
+
 /// One case on one rank.
-struct Trial<'a> {
+pub(crate) struct Trial<'a> {
     case: &'a Case,
-    ranks: &'a [u32],
+    circle: &'a Circle<'a>,
     me: usize,
-    set: SetId,
+    member: &'a Member,
     /// What this rank chooses by itself.
     dice: Dice,
 }
 
-impl Trial<'_> {
-    fn run(mut self, member: &Member) -> Result<(), String> {
+/// A case whose tensors are on their way.
+pub(crate) struct Flight<'a> {
+    trial: Trial<'a>,
+    sources: Vec<Tensor>,
+    /// Where results go if that is elsewhere.
+    others: Vec<Tensor>,
+    tickets: Vec<(Range<usize>, Arc<Ticket>)>,
+}
+
+impl<'a> Trial<'a> {
+    /// The case on this rank, if it is a member of the set.
+    pub(crate) fn of(
+        case: &'a Case,
+        circle: &'a Circle<'a>,
+        member: &'a Member,
+        dice: Dice,
+    ) -> Option<Trial<'a>> {
+        let me = circle.ranks.iter().position(|rank| *rank as usize == member.rank())?;
+        Some(Trial { case, circle, me, member, dice })
+    }
+
+    /// Submits all tensors; their names start with that of the flight.
+    pub(crate) fn begin(mut self, name: &str) -> Result<Flight<'a>, String> {
         let count = self.case.tensors.len();
-        let sources: Vec<Tensor> = (0..count).map(|tensor| self.source(tensor)).collect();
+        let source = |tensor| {
+            let (shape, bytes) = self.case.input(tensor, self.me);
+            Tensor::new(self.case.dtype, &shape, &bytes)
+        };
+        let sources: Vec<Tensor> = (0..count).map(source).collect();
         let others: Vec<Tensor> = match self.case.into {
             Into::Other => sources.iter().map(blank).collect(),
             Into::Source => Vec::new(),
         };
         let targets = if others.is_empty() { &sources } else { &others };
-        let results = match self.case.form {
-            Form::Group => {
-                let ticket = self.submit(member, 0..count, &sources, targets)?;
-                self.results(member, &ticket, 0..count, targets)?
-            }
-            Form::Crowd => {
-                let mut order: Vec<usize> = (0..count).collect();
-                self.dice.shuffle(&mut order);
-                let mut tickets: Vec<(usize, Arc<Ticket>)> = Vec::new();
-                for at in order {
-                    tickets.push((at, self.submit(member, at..at + 1, &sources, targets)?));
-                }
-                let mut results = vec![Vec::new(); count];
-                for (at, ticket) in tickets {
-                    results[at] = self.results(member, &ticket, at..at + 1, targets)?.remove(0);
-                }
-                results
-            }
+        let mut parts: Vec<Range<usize>> = match self.case.form {
+            Form::Group => std::iter::once(0..count).collect(),
+            Form::Crowd => (0..count).map(|at| at..at + 1).collect(),
         };
-        for (tensor, result) in results.iter().enumerate() {
-            compare(tensor, result, &self.case.output(tensor, self.me))?;
-            if self.case.into == Into::Other {
-                let (_, before) = self.case.input(tensor, self.me);
-                compare(tensor, &sources[tensor].bytes(), &before)
-                    .map_err(|error| format!("the input has changed: {error}"))?;
-            }
+        self.dice.shuffle(&mut parts);
+        let mut tickets = Vec::new();
+        for part in parts {
+            let ticket = self.submit(name, part.clone(), &sources, targets)?;
+            tickets.push((part, ticket));
         }
-        Ok(())
-    }
-
-    fn source(&self, tensor: usize) -> Tensor {
-        let (shape, bytes) = self.case.input(tensor, self.me);
-        Tensor::new(self.case.dtype, &shape, &bytes)
+        Ok(Flight { trial: self, sources, others, tickets })
     }
 
     fn submit(
         &mut self,
-        member: &Member,
-        which: std::ops::Range<usize>,
+        name: &str,
+        part: Range<usize>,
         sources: &[Tensor],
         targets: &[Tensor],
     ) -> Result<Arc<Ticket>, String> {
         let request = Request {
             // Names come again with other shapes, as they do when a program has several phases.
-            name: format!("t{}", which.start % 7 + 100 * (which.start / 7)),
-            set: self.set,
-            kind: self.case.kind(which.start, self.me, self.ranks),
+            name: format!("{name}t{}", part.start),
+            set: self.circle.set,
+            kind: self.case.kind(part.start, self.me, self.circle.ranks),
             dtype: self.case.dtype,
-            shapes: sources[which.clone()].iter().map(|tensor| tensor.shape().to_vec()).collect(),
+            shapes: sources[part.clone()].iter().map(|tensor| tensor.shape().to_vec()).collect(),
         };
-        let regions = |row: &[Tensor]| row[which.clone()].iter().map(Tensor::region).collect();
+        let regions = |row: &[Tensor]| row[part.clone()].iter().map(Tensor::region).collect();
         let next = self.dice.pick(&[Next::GoesOn, Next::Waits]);
-        let ticket = member.engine.submit(request, regions(sources), regions(targets), next);
+        let ticket = self.member.engine.submit(request, regions(sources), regions(targets), next);
         ticket.map_err(|error| error.to_string())
     }
+}
 
-    fn results(
-        &self,
-        member: &Member,
-        ticket: &Ticket,
-        which: std::ops::Range<usize>,
-        targets: &[Tensor],
-    ) -> Result<Vec<Vec<u8>>, String> {
-        match member.wait(ticket).map_err(|error| error.to_string())? {
-            Outcome::Made(made) => Ok(made.iter().map(|made| made.buffer.bytes()).collect()),
-            Outcome::Done => Ok(targets[which].iter().map(Tensor::bytes).collect()),
-            other => Err(format!("another outcome: {other:?}")),
+impl Flight<'_> {
+    /// Waits for all tensors and compares.
+    pub(crate) fn end(self) -> Result<(), String> {
+        let Flight { trial, sources, others, tickets } = &self;
+        let targets = if others.is_empty() { sources } else { others };
+        for (part, ticket) in tickets {
+            let results: Vec<Vec<u8>> =
+                match trial.member.wait(ticket).map_err(|error| error.to_string())? {
+                    Outcome::Made(made) => made.iter().map(|made| made.buffer.bytes()).collect(),
+                    Outcome::Done => targets[part.clone()].iter().map(Tensor::bytes).collect(),
+                    other => return Err(format!("another outcome: {other:?}")),
+                };
+            for (tensor, result) in part.clone().zip(&results) {
+                compare(tensor, result, &trial.case.output(tensor, trial.me))?;
+            }
         }
+        if trial.case.into == Into::Other {
+            for (tensor, source) in sources.iter().enumerate() {
+                let (_, before) = trial.case.input(tensor, trial.me);
+                compare(tensor, &source.bytes(), &before)
+                    .map_err(|error| format!("the input has changed: {error}"))?;
+            }
+        }
+        Ok(())
     }
 }
 

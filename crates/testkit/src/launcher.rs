@@ -10,6 +10,8 @@ use ronde_control::wire::handshake::{envelope_length, respond};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
 use ronde_control::{Epoch, Rank};
 
+use crate::Net;
+
 /// Lets `size` ranks meet once.
 pub struct Launcher {
     address: SocketAddr,
@@ -26,15 +28,16 @@ struct Connection {
 }
 
 impl Launcher {
-    /// Starts listening for that many ranks.
-    pub fn start(size: usize) -> Launcher {
+    /// Starts listening for that many ranks, which then reach each other through the network if there
+    /// is one.
+    pub fn start(size: usize, net: Option<Arc<Net>>) -> Launcher {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback can be listened on");
         let address = listener.local_addr().expect("a bound socket has an address");
         let key = JobKey::from_entropy([42; 32]);
         let ranks = Arc::new(Mutex::new(Vec::new()));
         let (their_key, their_ranks) = (key.clone(), ranks.clone());
         let thread = std::thread::spawn(move || {
-            let mut met = meet(&listener, &their_key, size)?;
+            let mut met = meet(&listener, &their_key, size, net.as_deref())?;
             their_ranks.lock().expect("nobody panics with this lock").append(&mut met);
             Ok(())
         });
@@ -73,7 +76,12 @@ impl Drop for Launcher {
     }
 }
 
-fn meet(listener: &TcpListener, key: &JobKey, size: usize) -> io::Result<Vec<Connection>> {
+fn meet(
+    listener: &TcpListener,
+    key: &JobKey,
+    size: usize,
+    net: Option<&Net>,
+) -> io::Result<Vec<Connection>> {
     let mut ranks = Vec::new();
     for _ in 0..size {
         ranks.push(Connection::accept(listener.accept()?.0, key)?);
@@ -88,8 +96,13 @@ fn meet(listener: &TcpListener, key: &JobKey, size: usize) -> io::Result<Vec<Con
             other => return Err(io::Error::other(format!("{other:?}"))),
         }
     }
-    let world = DriverToRank::World { epoch: Epoch(1), peers };
-    ranks.iter_mut().try_for_each(|connection| connection.send(&world))?;
+    for connection in &mut ranks {
+        let mut peers = peers.clone();
+        if let Some(net) = net {
+            reroute(&mut peers, connection.rank, net);
+        }
+        connection.send(&DriverToRank::World { epoch: Epoch(1), peers })?;
+    }
     let mut leaders = Vec::new();
     for connection in &mut ranks {
         match connection.receive()? {
@@ -100,6 +113,15 @@ fn meet(listener: &TcpListener, key: &JobKey, size: usize) -> io::Result<Vec<Con
     let layout = DriverToRank::Layout { leaders };
     ranks.iter_mut().try_for_each(|connection| connection.send(&layout))?;
     Ok(ranks)
+}
+
+/// The higher rank of a pair dials, so only lower ones need an address.
+fn reroute(peers: &mut [Peer], me: Rank, net: &Net) {
+    for (rank, peer) in peers.iter_mut().enumerate().take(me.index()) {
+        for address in &mut peer.addresses {
+            *address = net.route(me.index(), rank, *address);
+        }
+    }
 }
 
 impl Connection {

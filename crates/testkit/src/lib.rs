@@ -6,10 +6,12 @@
 
 mod dice;
 mod launcher;
+mod net;
 mod tensor;
 mod world;
 
 pub use dice::{Dice, effort, seed};
 pub use launcher::Launcher;
+pub use net::{Fault, Harm, Net, Stream, Way};
 pub use tensor::Tensor;
 pub use world::{Member, World};

@@ -9,7 +9,7 @@ use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::{Engine, Next, Outcome, Ticket};
 
-use crate::{Launcher, Tensor};
+use crate::{Launcher, Net, Tensor};
 
 /// No operation of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct World {
     size: usize,
     settings: Settings,
+    net: Option<Arc<Net>>,
 }
 
 /// One rank of a running world.
@@ -33,7 +34,7 @@ impl World {
     /// A world of that many ranks, with the settings' defaults.
     pub fn new(size: usize) -> World {
         let (settings, _) = ronde_control::settings::read(|_| None).expect("defaults are valid");
-        World { size, settings }
+        World { size, settings, net: None }
     }
 
     /// The same world over sockets.
@@ -48,17 +49,29 @@ impl World {
         self
     }
 
+    /// The same world over sockets that a network carries.
+    pub fn through(mut self, net: &Arc<Net>) -> World {
+        self.net = Some(net.clone());
+        self.over(Transport::Tcp)
+    }
+
     /// Runs `body` on every rank and gives what each returned, in rank order. A rank that panics
     /// fails the test.
     pub fn run<T: Send>(&self, body: impl Fn(&Member) -> T + Sync) -> Vec<T> {
-        let launcher = Arc::new(Launcher::start(if self.size > 1 { self.size } else { 0 }));
+        self.attempt(|member| body(&member.expect("the world forms")))
+    }
+
+    /// The same for worlds that may fail to form.
+    pub fn attempt<T: Send>(&self, body: impl Fn(Result<Member, Error>) -> T + Sync) -> Vec<T> {
+        let size = if self.size > 1 { self.size } else { 0 };
+        let launcher = Arc::new(Launcher::start(size, self.net.clone()));
         std::thread::scope(|scope| {
             let rank = |rank: usize| {
                 let (launcher, body) = (launcher.clone(), &body);
                 scope.spawn(move || {
                     let place = self.place(rank, &launcher);
-                    let engine = Engine::join(&self.settings, place).expect("the world forms");
-                    body(&Member { engine, launcher })
+                    let engine = Engine::join(&self.settings, place);
+                    body(engine.map(|engine| Member { engine, launcher }))
                 })
             };
             let ranks: Vec<_> = (0..self.size).map(rank).collect();

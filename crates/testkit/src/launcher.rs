@@ -16,16 +16,19 @@ use crate::Net;
 pub struct Launcher {
     address: SocketAddr,
     key: JobKey,
-    ranks: Arc<Mutex<Vec<Connection>>>,
+    ranks: Ranks,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
 struct Connection {
     stream: TcpStream,
     sealer: Sealer,
-    opener: Opener,
+    /// What the rank says, until a thread of its own listens to it.
+    opener: Option<Opener>,
     rank: Rank,
 }
+
+type Ranks = Arc<Mutex<Vec<Connection>>>;
 
 impl Launcher {
     /// Starts listening for that many ranks, which then reach each other through the network if there
@@ -37,8 +40,16 @@ impl Launcher {
         let ranks = Arc::new(Mutex::new(Vec::new()));
         let (their_key, their_ranks) = (key.clone(), ranks.clone());
         let thread = std::thread::spawn(move || {
-            let mut met = meet(&listener, &their_key, size, net.as_deref())?;
-            their_ranks.lock().expect("nobody panics with this lock").append(&mut met);
+            let (mut met, layout) = meet(&listener, &their_key, size, net.as_deref())?;
+            // Whoever has heard the last word of the meeting can be told of a loss.
+            let mut ranks = their_ranks.lock().expect("nobody panics with this lock");
+            met.iter_mut().try_for_each(|connection| connection.send(&layout))?;
+            for connection in &mut met {
+                let (ears, rank) = (connection.ears()?, connection.rank);
+                let ranks = their_ranks.clone();
+                std::thread::spawn(move || listen(ears, rank, &ranks));
+            }
+            ranks.append(&mut met);
             Ok(())
         });
         Launcher { address, key, ranks, thread: Some(thread) }
@@ -56,14 +67,45 @@ impl Launcher {
 
     /// Tells everybody else that a rank has died.
     pub fn lose(&self, rank: Rank, cause: &str) {
-        let lost = DriverToRank::Lost { rank, host: "testhost".into(), cause: cause.into() };
-        for connection in self.ranks.lock().expect("nobody panics with this lock").iter_mut() {
-            if connection.rank != rank {
-                // A rank that has gone already needs no news.
-                let _ = connection.send(&lost);
-            }
+        tell(&self.ranks, |to| (to != rank).then(|| lost(rank, cause)));
+    }
+}
+
+fn lost(rank: Rank, cause: &str) -> DriverToRank {
+    DriverToRank::Lost { rank, host: "testhost".into(), cause: cause.into() }
+}
+
+/// Tells each rank what is meant for it, if it is still there.
+fn tell(ranks: &Ranks, message: impl Fn(Rank) -> Option<DriverToRank>) {
+    for connection in ranks.lock().expect("nobody panics with this lock").iter_mut() {
+        if let Some(message) = message(connection.rank) {
+            // A rank that has gone already needs no news.
+            let _ = connection.send(&message);
         }
     }
+}
+
+/// Passes on what a rank says of another, as the driver does, until it closes the connection.
+fn listen((mut stream, mut opener): (TcpStream, Opener), from: Rank, ranks: &Ranks) {
+    while let Ok(message) = receive(&mut stream, &mut opener) {
+        if let RankToDriver::GivenUp { rank, cause } = message {
+            tell(ranks, |to| {
+                Some(if to == rank { lost(from, &cause) } else { lost(rank, &cause) })
+            });
+        }
+    }
+}
+
+fn receive<M: serde::de::DeserializeOwned>(
+    stream: &mut TcpStream,
+    opener: &mut Opener,
+) -> io::Result<M> {
+    let mut header = [0; 4];
+    stream.read_exact(&mut header)?;
+    let mut sealed = vec![0; frame_length(header).map_err(io::Error::other)?];
+    stream.read_exact(&mut sealed)?;
+    let plain = opener.open(&sealed).map_err(io::Error::other)?;
+    decode(&plain).map_err(io::Error::other)
 }
 
 impl Drop for Launcher {
@@ -81,7 +123,7 @@ fn meet(
     key: &JobKey,
     size: usize,
     net: Option<&Net>,
-) -> io::Result<Vec<Connection>> {
+) -> io::Result<(Vec<Connection>, DriverToRank)> {
     let mut ranks = Vec::new();
     for _ in 0..size {
         ranks.push(Connection::accept(listener.accept()?.0, key)?);
@@ -110,9 +152,7 @@ fn meet(
             other => return Err(io::Error::other(format!("{other:?}"))),
         }
     }
-    let layout = DriverToRank::Layout { leaders };
-    ranks.iter_mut().try_for_each(|connection| connection.send(&layout))?;
-    Ok(ranks)
+    Ok((ranks, DriverToRank::Layout { leaders }))
 }
 
 /// The higher rank of a pair dials, so only lower ones need an address.
@@ -132,7 +172,7 @@ impl Connection {
         stream.read_exact(&mut hello)?;
         let (answer, (sealer, opener)) = respond(key, &hello).map_err(io::Error::other)?;
         stream.write_all(&answer)?;
-        let mut connection = Connection { stream, sealer, opener, rank: Rank(0) };
+        let mut connection = Connection { stream, sealer, opener: Some(opener), rank: Rank(0) };
         match connection.receive()? {
             Greeting::Rendezvous { rank, .. } => connection.rank = rank,
             other => return Err(io::Error::other(format!("{other:?}"))),
@@ -141,12 +181,14 @@ impl Connection {
     }
 
     fn receive<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<M> {
-        let mut header = [0; 4];
-        self.stream.read_exact(&mut header)?;
-        let mut sealed = vec![0; frame_length(header).map_err(io::Error::other)?];
-        self.stream.read_exact(&mut sealed)?;
-        let plain = self.opener.open(&sealed).map_err(io::Error::other)?;
-        decode(&plain).map_err(io::Error::other)
+        let opener = self.opener.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        receive(&mut self.stream, opener)
+    }
+
+    /// What it takes to listen to the rank elsewhere.
+    fn ears(&mut self) -> io::Result<(TcpStream, Opener)> {
+        let opener = self.opener.take().ok_or(io::ErrorKind::NotConnected)?;
+        Ok((self.stream.try_clone()?, opener))
     }
 
     fn send(&mut self, message: &DriverToRank) -> io::Result<()> {

@@ -87,6 +87,8 @@ pub struct Rendezvous {
     deadline: Option<Time>,
     /// Why no world can be formed any more, once a process has ended.
     doomed: Option<String>,
+    /// The last world in which a rank has given up on another.
+    given_up: Option<Epoch>,
 }
 
 /// A newcomer whose seat is still taken. When a rank joins again at once, its new connection may be
@@ -110,6 +112,7 @@ impl Rendezvous {
             epoch: Epoch(0),
             deadline: None,
             doomed: None,
+            given_up: None,
         }
     }
 
@@ -212,6 +215,9 @@ impl Rendezvous {
                 self.leaving(rank, error, blames, now, actions);
                 self.seat_parked(rank, now, actions);
             }
+            (RankToDriver::GivenUp { rank: lost, cause }, _) => {
+                self.given_up(rank, lost, &cause, actions);
+            }
             (message, _) => {
                 let reason = format!("{rank} spoke out of turn: {message:?}");
                 refuse([connection], reason, actions);
@@ -283,6 +289,29 @@ impl Rendezvous {
                 member.suspect = Some((now + PATIENCE, format!("raised {error}")));
             }
         }
+    }
+
+    /// Passes on that a rank has given up on another which lives: to that one as its own loss. Only
+    /// the first word about a world counts; the rest follow from it.
+    fn given_up(&mut self, by: Rank, lost: Rank, cause: &str, actions: &mut Vec<Action>) {
+        let inside = |rank: Rank| {
+            let member = self.members.get(rank.index());
+            member.filter(|member| matches!(member.phase, Phase::Inside { .. }))
+        };
+        let (Some(_), Some(theirs)) = (inside(by), inside(lost)) else { return };
+        if by == lost || self.given_up == Some(self.epoch) {
+            return;
+        }
+        let (itself, host) = (theirs.connection, theirs.seat.host.clone());
+        let others = self.insiders().into_iter().filter(|other| Some(*other) != itself).collect();
+        let what = format!("{cause} (seen by {})", self.members[by.index()].seat.name(by));
+        actions.push(Action::Tell(others, DriverToRank::Lost { rank: lost, host, cause: what }));
+        if let Some(itself) = itself {
+            let host = self.members[by.index()].seat.host.clone();
+            let cause = format!("it has given up on this rank: {cause}");
+            actions.push(Action::Tell(vec![itself], DriverToRank::Lost { rank: by, host, cause }));
+        }
+        self.given_up = Some(self.epoch);
     }
 
     fn closed(&mut self, connection: Connection, now: Time, actions: &mut Vec<Action>) {

@@ -344,3 +344,37 @@ fn four_thousand_ranks_meet() {
     stage.world(4096);
     assert!(matches!(stage.last(4095), Some(DriverToRank::Layout { .. })));
 }
+
+#[test]
+fn a_broken_connection_between_two_who_live_is_told_to_all_with_the_same_names() {
+    let given_up = |rank: u32| RankToDriver::GivenUp { rank: Rank(rank), cause: "reset".into() };
+    let mut stage = Stage::new(4);
+    stage.world(4);
+    stage.say(1, given_up(2));
+    for rank in [0, 1, 3] {
+        assert_eq!(stage.lost_to(rank), Some((2, "reset (seen by rank 1 (node, slot 1))")));
+    }
+    assert_eq!(stage.lost_to(2), Some((1, "it has given up on this rank: reset")));
+    stage.say(2, given_up(1));
+    stage.say(0, given_up(3));
+    assert_eq!(stage.lost_to(3).map(|(rank, _)| rank), Some(2), "the first word counts");
+    assert!(stage.lost.is_empty() && stage.closed.is_empty(), "all of them live");
+    // In the next world it may happen again.
+    (0..4).for_each(|rank| stage.leave(rank));
+    stage.world(4);
+    stage.say(3, given_up(0));
+    assert_eq!(stage.lost_to(1).map(|(rank, _)| rank), Some(0));
+}
+
+#[test]
+fn giving_up_on_somebody_who_is_dead_or_no_one_changes_nothing() {
+    let given_up = |rank: u32| RankToDriver::GivenUp { rank: Rank(rank), cause: "reset".into() };
+    let mut stage = Stage::new(3);
+    stage.world(3);
+    stage.on(Event::Exited(Rank(2), Exit::Signal(9)));
+    for rank in [2, 0, 77] {
+        stage.say(0, given_up(rank));
+    }
+    assert_eq!(stage.lost_to(1), Some((2, "was killed by signal 9 (SIGKILL)")));
+    assert_eq!(stage.lost_to(0), Some((2, "was killed by signal 9 (SIGKILL)")));
+}

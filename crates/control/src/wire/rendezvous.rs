@@ -8,7 +8,9 @@
 //! 4. `Layout`: what every rank found, so that each host knows its members.
 //!
 //! The connection then stays open: the driver says `Lost` when it learns of a death, and the rank
-//! says `Leaving` before it ends. Whoever sees the other end vanish knows that it died.
+//! says `Leaving` before it ends. Whoever sees the other end vanish knows that it died. A rank that has
+//! lost its connection to another one which lives says `GivenUp`, and the driver passes that on: so all
+//! ranks name the same two, instead of each the one that it saw give up.
 
 use std::net::SocketAddr;
 
@@ -81,6 +83,13 @@ pub enum RankToDriver {
         error: Option<String>,
         /// The rank whose loss caused that exception, if one did.
         blames: Option<Rank>,
+    },
+    /// A connection to another rank broke and nobody has said why: the world is over for this rank.
+    GivenUp {
+        /// The rank at the other end.
+        rank: Rank,
+        /// What was seen of it.
+        cause: String,
     },
 }
 

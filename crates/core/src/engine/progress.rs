@@ -6,11 +6,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{
     Coordinator, CoordinatorToMember, Member, MemberEvent, MemberToCoordinator, Work,
 };
+use ronde_control::wire::RankToDriver;
 use ronde_control::{Rank, SetId};
 
 use super::inbox::{Inbox, Submission};
@@ -23,6 +24,9 @@ use crate::error::Error;
 use crate::group::Groups;
 use crate::reduce::in_plain_environment;
 use crate::transport::vigil::Vigil;
+
+/// How long the news of a lost rank may take on their way to the launcher.
+const LAST_WORD: Duration = Duration::from_millis(200);
 
 pub(super) struct Progress {
     pub(super) groups: Groups,
@@ -126,7 +130,12 @@ impl Progress {
             return;
         }
         match error {
-            Error::Lost { rank, .. } => self.vigil.spread_death(*rank),
+            Error::Lost { rank, cause, .. } => {
+                self.vigil.spread_death(*rank);
+                let given_up = RankToDriver::GivenUp { rank: *rank, cause: cause.clone() };
+                let soon = Instant::now() + LAST_WORD;
+                self.vigil.sentinel.tell_launcher(&given_up, soon);
+            }
             // The others learn of these by themselves, in order.
             Error::Left { .. } | Error::Shutdown | Error::Stalled(_) | Error::LauncherGone(_) => {}
             _ => self.vigil.spread_death(self.me),

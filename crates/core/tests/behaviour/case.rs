@@ -54,16 +54,21 @@ pub(crate) struct Case {
 
 /// One tensor of every member.
 pub(crate) struct Tensors {
+    lengths: Lengths,
+    /// The pattern that each member's elements repeat.
+    patterns: Vec<Vec<u8>>,
+    /// The pattern that the elements of a reduction repeat.
+    reduced: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Lengths {
     /// Elements in a row.
     width: usize,
     /// Rows that each member has.
     rows: Vec<usize>,
     /// Rows that each member has for each, where that means something.
     splits: Vec<Vec<usize>>,
-    /// The pattern that each member's elements repeat.
-    patterns: Vec<Vec<u8>>,
-    /// The pattern that the elements of a reduction repeat.
-    reduced: Vec<u8>,
 }
 
 impl Case {
@@ -92,6 +97,15 @@ impl Case {
         Case { collective, dtype, form, into, set, tensors }
     }
 
+    /// One tensor of floats with that many elements on every member, in the world.
+    pub(crate) fn of(collective: Collective, length: usize, size: usize, dice: &mut Dice) -> Case {
+        let splits = vec![vec![length / size; size]; size];
+        let lengths = Lengths { width: 1, rows: vec![length; size], splits };
+        let tensors = vec![Tensors::with(collective, DType::F32, lengths, dice)];
+        let (form, into) = (Form::Group, Into::Other);
+        Case { collective, dtype: DType::F32, form, into, set: 0, tensors }
+    }
+
     /// The request's kind for one of its tensors, as this member says it.
     pub(crate) fn kind(&self, tensor: usize, me: usize, ranks: &[u32]) -> Kind {
         match self.collective {
@@ -104,7 +118,7 @@ impl Case {
             Collective::Broadcast { root } => Kind::Broadcast { root: Rank(ranks[root]) },
             Collective::Allgather => Kind::Allgather,
             Collective::Alltoall => {
-                let splits = &self.tensors[tensor].splits[me];
+                let splits = &self.tensors[tensor].lengths.splits[me];
                 Kind::Alltoall { splits: splits.iter().map(|rows| *rows as u64).collect() }
             }
         }
@@ -112,14 +126,15 @@ impl Case {
 
     /// What a member puts in: the shape and the bytes.
     pub(crate) fn input(&self, tensor: usize, me: usize) -> ([u64; 2], Vec<u8>) {
-        let Tensors { width, rows, patterns, .. } = &self.tensors[tensor];
+        let Tensors { lengths: Lengths { width, rows, .. }, patterns, .. } = &self.tensors[tensor];
         let bytes = cyclic(&patterns[me], self.dtype.size(), 0, rows[me] * width);
         ([rows[me] as u64, *width as u64], bytes)
     }
 
     /// What a member gets out.
     pub(crate) fn output(&self, tensor: usize, me: usize) -> Vec<u8> {
-        let Tensors { width, rows, splits, patterns, reduced } = &self.tensors[tensor];
+        let Tensors { lengths, patterns, reduced } = &self.tensors[tensor];
+        let Lengths { width, rows, splits } = lengths;
         let row = |pattern: &[u8], start: usize, count: usize| {
             cyclic(pattern, self.dtype.size(), start * width, count * width)
         };
@@ -146,14 +161,13 @@ impl Case {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Case { collective, dtype, form, into, set, tensors } = self;
-        let shapes: Vec<_> = tensors.iter().map(|t| (&t.rows, t.width, &t.splits)).collect();
-        let shapes = &shapes[..shapes.len().min(4)];
+        let shapes: Vec<_> = tensors.iter().take(4).map(|tensor| &tensor.lengths).collect();
         write!(
             f,
             "{collective:?} of {} tensors of {dtype} as {form:?} into {into:?} ",
             tensors.len()
         )?;
-        write!(f, "in set {set}, the first are (rows, width, splits) {shapes:?}")
+        write!(f, "in set {set}, the first are {shapes:?}")
     }
 }
 
@@ -182,6 +196,11 @@ impl Tensors {
             }
             _ => {}
         }
+        Tensors::with(collective, dtype, Lengths { width, rows, splits }, dice)
+    }
+
+    fn with(collective: Collective, dtype: DType, lengths: Lengths, dice: &mut Dice) -> Tensors {
+        let size = lengths.rows.len();
         let arithmetic = match collective {
             Collective::Allreduce(arithmetic) | Collective::Reducescatter(arithmetic) => arithmetic,
             _ => Arithmetic { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 },
@@ -198,7 +217,7 @@ impl Tensors {
             reduced(dtype, arithmetic, &values)
         };
         let reduced = (0..PERIOD).flat_map(element).collect();
-        Tensors { width, rows, splits, patterns, reduced }
+        Tensors { lengths, patterns, reduced }
     }
 }
 

@@ -6,6 +6,7 @@
 mod bits;
 mod case;
 mod crowds;
+mod network;
 mod reference;
 mod run;
 mod worlds;

@@ -41,7 +41,7 @@ pub enum Harm {
     Reset,
     /// The connection is closed in order, both ways.
     Close,
-    /// One bit of the byte is turned.
+    /// One bit of every byte that follows is turned.
     Garble,
     /// What follows comes in crumbs for a while.
     Slow,
@@ -200,9 +200,9 @@ impl Inner {
                 let length = rest.len().min(pieces).min(usize::try_from(due).unwrap_or(usize::MAX));
                 let (now, later) = std::mem::take(&mut rest).split_at_mut(length);
                 if let Some(Fault { after, harm: Harm::Garble, .. }) = fault
-                    && (passed..passed + length as u64).contains(&after)
+                    && passed >= after
                 {
-                    now[(after - passed) as usize] ^= 4;
+                    now.iter_mut().for_each(|byte| *byte ^= 4);
                 }
                 if target.write_all(now).is_err() {
                     return self.close([&source, &target]);

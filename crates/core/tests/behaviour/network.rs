@@ -5,9 +5,8 @@
 //!
 //! Every algorithm first runs unharmed, which shows how many bytes each connection carries; then it
 //! runs again and again with harm at one of those bytes, from the first of the handshake to the last.
-//! A bit that is turned is noticed on all sealed connections and in every handshake. The bytes of
-//! tensors travel as they are, protected by no more than the checksums of the network; so they are
-//! left alone here.
+//! Garbage is noticed on all sealed connections and in every handshake. The bytes of tensors travel as
+//! they are, protected by no more than the checksums of the network; so they are left alone here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -157,7 +156,8 @@ fn harm_at_any_byte_ends_in_an_error_that_names_the_peer_or_in_the_right_result(
     let work = || {
         while let Some((case, fault)) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
             let net = Net::new(Some(*fault));
-            let ends = trial(case, &net);
+            let ends = std::panic::catch_unwind(|| trial(case, &net))
+                .unwrap_or_else(|_| panic!("seed {seed}: {case}\n{fault:?}\na call without end"));
             if let Some(complaint) = complaint(*fault, &ends) {
                 panic!("seed {seed}: {case}\n{fault:?}\n{complaint}\nall: {ends:?}");
             }

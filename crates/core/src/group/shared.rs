@@ -10,14 +10,13 @@
 //! - A rank reads the memory of another only after that one's counter says that it may.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ronde_control::Tuning;
 
 use super::circle::Home;
 use crate::buffer::Region;
 use crate::error::Error;
-use crate::transport::shm::{Counter, Segment};
+use crate::transport::shm::{Counter, Segment, count, has_reached};
 use crate::transport::vigil::Vigil;
 
 /// The shared memory of a host as one of its ranks uses it.
@@ -46,7 +45,7 @@ impl Stage {
         needed: u64,
     ) -> Result<(), Error> {
         let word = self.segment.counter(lane, rank, counter);
-        let reached = || Ok((word.load(Ordering::Acquire) >= needed).then_some(()));
+        let reached = || Ok(has_reached(word, needed).then_some(()));
         self.vigil.until(&[], None, reached).map(|_| ())
     }
 }
@@ -125,7 +124,7 @@ impl<'a> Shared<'a> {
     fn count(&self, counter: Counter) {
         let Home { seats, lane, step } = &*self.home;
         let word = self.stage.segment.counter(*lane, seats.ranks[seats.me], counter);
-        word.store(step + 1, Ordering::Release);
+        count(word, step + 1);
         self.stage.vigil.ring_others();
     }
 }

@@ -1,7 +1,9 @@
 //! How bytes get from rank to rank: shared memory on one host, sockets otherwise, and the means to
 //! wait for them without ever waiting for the dead.
 
+mod atomic;
 pub(crate) mod bell;
+mod depth;
 pub(crate) mod door;
 pub(crate) mod fate;
 pub(crate) mod handover;

@@ -12,9 +12,7 @@
 //! | background | only the background thread, and something is outstanding | by any progress |
 //! | idle | only the background thread, nothing outstanding | by this rank's own submissions |
 //!
-//! Whoever goes to sleep writes the word, then looks once more; whoever makes progress writes it
-//! down, then looks at the words. With a full fence in between on both sides, one of the two sees
-//! the other, and no wake-up is lost.
+//! How the word is written and read, so that no wake-up is lost, stands in `depth`.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -24,17 +22,13 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 
 use super::bell::Bell;
+use super::depth::{AWAKE, BACKGROUND, DRIVER, Depth, IDLE, Whom, anybody_sleeps};
 use super::fate::Fate;
 use super::patience::Patience;
 use super::sentinel::Sentinel;
 use super::shm::Segment;
 use super::socket::sleep;
 use crate::error::Error;
-
-const AWAKE: u32 = 0;
-const DRIVER: u32 = 1;
-const BACKGROUND: u32 = 2;
-const IDLE: u32 = 3;
 
 /// A belt for the suspenders: nobody sleeps longer than this without looking around.
 const NAP: Duration = Duration::from_secs(1);
@@ -118,10 +112,10 @@ impl Vigil {
                 return Ok(None);
             }
             self.check()?;
-            self.lie_down(DRIVER);
+            self.depth().lie_down(DRIVER);
             match look() {
                 // Somebody has rung, or a wait inside the look has got up: then it counts as awake.
-                Ok(None) if self.depth().load(Ordering::SeqCst) != DRIVER => {}
+                Ok(None) if self.depth().seen() != DRIVER => {}
                 Ok(None) => {
                     let lay_down = Instant::now();
                     let overslept = self.sleep_on(&self.bells.driver, interests, limit.min(NAP));
@@ -195,18 +189,18 @@ impl Vigil {
 
     /// Somebody of this rank is awake and will look before it sleeps.
     pub(crate) fn get_up(&self) {
-        self.lie_down(AWAKE);
+        self.depth().lie_down(AWAKE);
     }
 
     /// Nobody drives any more; the caller must look once more after this.
     pub(crate) fn leave_to_background(&self, outstanding: bool) {
-        self.lie_down(if outstanding { BACKGROUND } else { IDLE });
+        self.depth().lie_down(if outstanding { BACKGROUND } else { IDLE });
     }
 
     /// After a driver has given the engine back: if somebody rang while it still had it, the
     /// background thread has found it taken and gone to sleep again.
     pub(crate) fn ring_background_again(&self) {
-        if self.depth().load(Ordering::SeqCst) == AWAKE {
+        if self.depth().seen() == AWAKE {
             self.bells.background.ring();
         }
     }
@@ -214,8 +208,7 @@ impl Vigil {
     /// Wakes whoever of this rank sleeps, because there is something new to do.
     pub(crate) fn ring_own(&self) {
         fence(Ordering::SeqCst);
-        let sleepers = self.house.as_ref().map(|house| house.segment.sleepers());
-        rouse(self.depth(), sleepers, &self.bells, true);
+        rouse(self.depth(), &self.bells, Whom::Everybody);
     }
 
     /// Wakes the background thread whatever it does, for the end.
@@ -227,12 +220,11 @@ impl Vigil {
     /// Tells sleeping ranks of this host that there was progress.
     pub(crate) fn ring_others(&self) {
         let Some(house) = &self.house else { return };
-        fence(Ordering::SeqCst);
-        if house.segment.sleepers().load(Ordering::SeqCst) == 0 {
+        if !anybody_sleeps(house.segment.sleepers()) {
             return;
         }
         for rank in (0..house.bells.len()).filter(|rank| *rank != house.me) {
-            house.ring(rank, false);
+            house.ring(rank, Whom::Waiting);
         }
     }
 
@@ -241,7 +233,7 @@ impl Vigil {
         let Some(house) = &self.house else { return };
         fence(Ordering::SeqCst);
         for rank in (0..house.bells.len()).filter(|rank| *rank != house.me) {
-            house.ring(rank, true);
+            house.ring(rank, Whom::Everybody);
         }
     }
 
@@ -249,7 +241,7 @@ impl Vigil {
     pub(crate) fn ring_rank(&self, rank: usize) {
         fence(Ordering::SeqCst);
         if let Some(house) = &self.house {
-            house.ring(rank, true);
+            house.ring(rank, Whom::Everybody);
         }
     }
 
@@ -277,24 +269,11 @@ impl Vigil {
         tracing::debug!("there was something to do, and nobody had rung");
     }
 
-    fn depth(&self) -> &AtomicU32 {
+    fn depth(&self) -> Depth<'_> {
         match &self.house {
-            Some(house) => house.segment.depth(house.me),
-            None => &self.depth,
+            Some(house) => house.depth(house.me),
+            None => Depth { word: &self.depth, sleepers: None },
         }
-    }
-
-    fn lie_down(&self, depth: u32) {
-        // Counted before it is visible and uncounted after: the count is never too low.
-        let sleepers = self.house.as_ref().map(|house| house.segment.sleepers());
-        if let Some(sleepers) = sleepers.filter(|_| counts(depth)) {
-            sleepers.fetch_add(1, Ordering::SeqCst);
-        }
-        let before = self.depth().swap(depth, Ordering::SeqCst);
-        if let Some(sleepers) = sleepers.filter(|_| counts(before)) {
-            sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-        fence(Ordering::SeqCst);
     }
 
     /// Gives whether a whole nap has passed and nothing has woken it.
@@ -324,33 +303,19 @@ impl Vigil {
 }
 
 impl House {
-    fn ring(&self, rank: usize, even_if_idle: bool) {
-        let depth = self.segment.depth(rank);
-        rouse(depth, Some(self.segment.sleepers()), &self.bells[rank], even_if_idle);
+    fn depth(&self, rank: usize) -> Depth<'_> {
+        Depth { word: self.segment.depth(rank), sleepers: Some(self.segment.sleepers()) }
+    }
+
+    fn ring(&self, rank: usize, whom: Whom) {
+        rouse(self.depth(rank), &self.bells[rank], whom);
     }
 }
 
-/// Whether a sleeper of that depth wants to be rung by any progress.
-fn counts(depth: u32) -> bool {
-    depth == DRIVER || depth == BACKGROUND
-}
-
-/// Rings once per sleep: the ringer writes down that the sleeper is awake.
-fn rouse(depth: &AtomicU32, sleepers: Option<&AtomicU32>, bells: &Bells, even_if_idle: bool) {
-    let seen = depth.load(Ordering::SeqCst);
-    if seen == AWAKE || (seen == IDLE && !even_if_idle) {
-        return;
-    }
-    if depth.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        return;
-    }
-    if counts(seen)
-        && let Some(sleepers) = sleepers
-    {
-        sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-    match seen {
-        DRIVER => bells.driver.ring(),
-        _ => bells.background.ring(),
+fn rouse(depth: Depth<'_>, bells: &Bells, whom: Whom) {
+    match depth.rouse(whom) {
+        Some(DRIVER) => bells.driver.ring(),
+        Some(_) => bells.background.ring(),
+        None => {}
     }
 }

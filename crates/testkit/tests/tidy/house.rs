@@ -75,6 +75,7 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/core/src/buffer/",
     "crates/core/src/reduce/",
     "crates/core/src/transport/shm/",
+    "crates/core/tests/models/",
     "crates/py/src/capsule.rs",
     "crates/py/src/tensor.rs",
 ];

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Segment;
 use super::layout::{LINE, LOG};
-use super::queue::{Torn, put, take};
+use super::queue::{Torn, put_frame, take};
+use super::{Segment, ring};
 use crate::buffer::Region;
 
 pub(crate) struct LogWriter {
@@ -21,16 +21,10 @@ impl LogWriter {
 
     /// Writes a frame for all ranks but the writer itself, unless there is no room for it now.
     pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
-        let head = head(&self.segment).load(Ordering::Relaxed);
         let tails = (1..self.segment.ranks()).map(|rank| tail(&self.segment, rank));
-        let slowest = tails.map(|tail| tail.load(Ordering::Acquire)).min().unwrap_or(head);
-        if head.wrapping_sub(slowest) as usize > LOG.saturating_sub(4 + frame.len()) {
-            return false;
-        }
-        put(body(&self.segment), head, &(frame.len() as u32).to_le_bytes());
-        put(body(&self.segment), head + 4, frame);
-        self::head(&self.segment).store(head + 4 + frame.len() as u64, Ordering::Release);
-        true
+        ring::write(head(&self.segment), tails, LOG, 4 + frame.len(), |position| {
+            put_frame(body(&self.segment), position, frame);
+        })
     }
 
     /// The longest frame that ever fits.
@@ -51,12 +45,8 @@ impl LogReader {
 
     /// Reads the next frame.
     pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, Torn> {
-        let head = head(&self.segment).load(Ordering::Acquire);
         let tail = tail(&self.segment, self.rank);
-        let taken = take(body(&self.segment), head, tail.load(Ordering::Relaxed))?;
-        let Some((frame, next)) = taken else { return Ok(None) };
-        tail.store(next, Ordering::Release);
-        Ok(Some(frame))
+        ring::read(head(&self.segment), tail, |head, tail| take(body(&self.segment), head, tail))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -5,11 +5,16 @@
 //! rank to the coordinator, the coordinator's log that all ranks read, and two pieces of staging
 //! memory per rank.
 
+mod count;
 mod layout;
 mod log;
 mod queue;
+mod ring;
 mod segment;
 
+use super::atomic;
+
+pub(crate) use count::{count, has_reached};
 pub(crate) use layout::LANES;
 pub(crate) use log::{LogReader, LogWriter};
 pub(crate) use queue::Queue;

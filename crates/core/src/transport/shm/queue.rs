@@ -1,13 +1,12 @@
 //! A queue of frames from one rank to the coordinator: one writer, one reader, no lock.
 //!
-//! Positions count bytes since the beginning of the world and are taken modulo the size. The writer
-//! alone moves `head`, the reader alone moves `tail`; a frame is four bytes of length and its body.
+//! A frame is four bytes of length and its body; positions (see `ring`) are taken modulo the size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Segment;
 use super::layout::{LINE, QUEUE};
+use super::{Segment, ring};
 use crate::buffer::Region;
 
 /// A frame that cannot have been written by a rank of ours.
@@ -28,25 +27,15 @@ impl Queue {
 
     /// Puts a frame in, unless there is no room for it now.
     pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
-        let (head, tail) =
-            (self.head().load(Ordering::Relaxed), self.tail().load(Ordering::Acquire));
-        if head.wrapping_sub(tail) as usize > QUEUE.saturating_sub(4 + frame.len()) {
-            return false;
-        }
-        let body = self.body();
-        put(body, head, &(frame.len() as u32).to_le_bytes());
-        put(body, head + 4, frame);
-        self.head().store(head + 4 + frame.len() as u64, Ordering::Release);
-        true
+        let tails = std::iter::once(self.tail());
+        ring::write(self.head(), tails, QUEUE, 4 + frame.len(), |position| {
+            put_frame(self.body(), position, frame);
+        })
     }
 
     /// Takes the oldest frame out.
     pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, Torn> {
-        let (head, tail) =
-            (self.head().load(Ordering::Acquire), self.tail().load(Ordering::Relaxed));
-        let Some((frame, next)) = take(self.body(), head, tail)? else { return Ok(None) };
-        self.tail().store(next, Ordering::Release);
-        Ok(Some(frame))
+        ring::read(self.head(), self.tail(), |head, tail| take(self.body(), head, tail))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -93,8 +82,14 @@ pub(super) fn take(body: Region, head: u64, tail: u64) -> Result<Option<(Vec<u8>
     Ok(Some((frame, tail + 4 + length as u64)))
 }
 
+/// Writes a frame, its length in front.
+pub(super) fn put_frame(body: Region, position: u64, frame: &[u8]) {
+    put(body, position, &(frame.len() as u32).to_le_bytes());
+    put(body, position + 4, frame);
+}
+
 /// Writes bytes at a position, around the end if need be.
-pub(super) fn put(body: Region, position: u64, bytes: &[u8]) {
+fn put(body: Region, position: u64, bytes: &[u8]) {
     let (near, far) = cut(body, position, bytes.len());
     let (first, second) = bytes.split_at(near.length());
     near.write(first);

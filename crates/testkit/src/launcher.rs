@@ -20,6 +20,15 @@ pub struct Launcher {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
+/// How ranks reach each other: by the shortest way, unless a test wants it otherwise.
+#[derive(Clone, Default)]
+pub struct Roads {
+    /// What carries every connection between two ranks.
+    pub net: Option<Arc<Net>>,
+    /// The island of each rank; ranks of different ones do not find each other's shared memory.
+    pub islands: Option<Vec<usize>>,
+}
+
 struct Connection {
     stream: TcpStream,
     sealer: Sealer,
@@ -31,16 +40,15 @@ struct Connection {
 type Ranks = Arc<Mutex<Vec<Connection>>>;
 
 impl Launcher {
-    /// Starts listening for that many ranks, which then reach each other through the network if there
-    /// is one.
-    pub fn start(size: usize, net: Option<Arc<Net>>) -> Launcher {
+    /// Starts listening for that many ranks, which then reach each other by those roads.
+    pub fn start(size: usize, roads: Roads) -> Launcher {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback can be listened on");
         let address = listener.local_addr().expect("a bound socket has an address");
         let key = JobKey::from_entropy([42; 32]);
         let ranks = Arc::new(Mutex::new(Vec::new()));
         let (their_key, their_ranks) = (key.clone(), ranks.clone());
         let thread = std::thread::spawn(move || {
-            let (mut met, layout) = meet(&listener, &their_key, size, net.as_deref())?;
+            let (mut met, layout) = meet(&listener, &their_key, size, &roads)?;
             // Whoever has heard the last word of the meeting can be told of a loss.
             let mut ranks = their_ranks.lock().expect("nobody panics with this lock");
             met.iter_mut().try_for_each(|connection| connection.send(&layout))?;
@@ -122,7 +130,7 @@ fn meet(
     listener: &TcpListener,
     key: &JobKey,
     size: usize,
-    net: Option<&Net>,
+    roads: &Roads,
 ) -> io::Result<(Vec<Connection>, DriverToRank)> {
     let mut ranks = Vec::new();
     for _ in 0..size {
@@ -140,9 +148,7 @@ fn meet(
     }
     for connection in &mut ranks {
         let mut peers = peers.clone();
-        if let Some(net) = net {
-            reroute(&mut peers, connection.rank, net);
-        }
+        roads.lay(&mut peers, connection.rank);
         connection.send(&DriverToRank::World { epoch: Epoch(1), peers })?;
     }
     let mut leaders = Vec::new();
@@ -155,11 +161,21 @@ fn meet(
     Ok((ranks, DriverToRank::Layout { leaders }))
 }
 
-/// The higher rank of a pair dials, so only lower ones need an address.
-fn reroute(peers: &mut [Peer], me: Rank, net: &Net) {
-    for (rank, peer) in peers.iter_mut().enumerate().take(me.index()) {
-        for address in &mut peer.addresses {
-            *address = net.route(me.index(), rank, *address);
+impl Roads {
+    /// Changes what one rank hears of its peers.
+    fn lay(&self, peers: &mut [Peer], me: Rank) {
+        // The higher rank of a pair dials, so only lower ones need an address.
+        for (rank, peer) in peers.iter_mut().enumerate().take(me.index()) {
+            if let Some(net) = &self.net {
+                for address in &mut peer.addresses {
+                    *address = net.route(me.index(), rank, *address);
+                }
+            }
+            if let Some(islands) = &self.islands
+                && islands[rank] != islands[me.index()]
+            {
+                peer.unix = None;
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ mod tensor;
 mod world;
 
 pub use dice::{Dice, effort, seed};
-pub use launcher::Launcher;
+pub use launcher::{Launcher, Roads};
 pub use net::{Fault, Harm, Net, Stream, Way};
 pub use tensor::Tensor;
 pub use world::{Member, World};

@@ -9,7 +9,7 @@ use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::{Engine, Next, Outcome, Ticket};
 
-use crate::{Launcher, Net, Tensor};
+use crate::{Launcher, Net, Roads, Tensor};
 
 /// No operation of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct World {
     size: usize,
     settings: Settings,
-    net: Option<Arc<Net>>,
+    roads: Roads,
 }
 
 /// One rank of a running world.
@@ -34,7 +34,7 @@ impl World {
     /// A world of that many ranks, with the settings' defaults.
     pub fn new(size: usize) -> World {
         let (settings, _) = ronde_control::settings::read(|_| None).expect("defaults are valid");
-        World { size, settings, net: None }
+        World { size, settings, roads: Roads::default() }
     }
 
     /// The same world over sockets.
@@ -49,10 +49,17 @@ impl World {
         self
     }
 
-    /// The same world over sockets that a network carries.
+    /// A world whose ranks share memory only with those that have the same number here.
+    pub fn on_islands(islands: &[usize]) -> World {
+        let mut world = World::new(islands.len());
+        world.roads.islands = Some(islands.to_vec());
+        world
+    }
+
+    /// The same world with a network that carries all connections between ranks.
     pub fn through(mut self, net: &Arc<Net>) -> World {
-        self.net = Some(net.clone());
-        self.over(Transport::Tcp)
+        self.roads.net = Some(net.clone());
+        self
     }
 
     /// Runs `body` on every rank and gives what each returned, in rank order. A rank that panics
@@ -64,7 +71,7 @@ impl World {
     /// The same for worlds that may fail to form.
     pub fn attempt<T: Send>(&self, body: impl Fn(Result<Member, Error>) -> T + Sync) -> Vec<T> {
         let size = if self.size > 1 { self.size } else { 0 };
-        let launcher = Arc::new(Launcher::start(size, self.net.clone()));
+        let launcher = Arc::new(Launcher::start(size, self.roads.clone()));
         std::thread::scope(|scope| {
             let rank = |rank: usize| {
                 let (launcher, body) = (launcher.clone(), &body);

@@ -8,7 +8,7 @@ use crate::run::{Circle, Flight, Trial};
 use crate::worlds::{Setup, linked, make, shared};
 
 fn both(ranks: usize) -> Vec<Setup> {
-    shared(ranks..ranks + 1).into_iter().chain(linked(ranks..ranks + 1)).collect()
+    [shared(ranks..ranks + 1), linked(ranks..ranks + 1)].concat()
 }
 
 #[test]

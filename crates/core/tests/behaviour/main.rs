@@ -15,13 +15,12 @@ use ronde_testkit::{World, effort, seed};
 
 use worlds::Setup;
 
-/// Every world gets about the same time: more ranks take longer. 88 cases are every element type in
-/// every collective once.
+/// 88 cases are every element type in every collective once.
 fn run_all(setups: &[Setup]) {
     let seed = seed();
     for setup in setups {
-        run::run(setup, effort(88.max(600 / setup.ranks)), seed);
-        bits::run(setup, effort(6), seed);
+        run::run(setup, effort(88), seed);
+        bits::run(setup, effort(4), seed);
     }
 }
 
@@ -36,10 +35,25 @@ fn every_collective_means_the_same_over_sockets() {
 }
 
 #[test]
+fn every_algorithm_is_right_for_every_length() {
+    run_all(&worlds::forced());
+}
+
+#[test]
+fn every_collective_means_the_same_on_islands() {
+    run_all(&worlds::islands());
+}
+
+#[test]
+fn every_collective_means_the_same_encrypted() {
+    run_all(&worlds::encrypted());
+}
+
+#[test]
 fn another_world_of_the_same_kind_gives_the_same_bits() {
     use ronde_control::ReduceOp;
     use ronde_testkit::Tensor;
-    for setup in worlds::shared(3..4).iter().chain(&worlds::linked(3..4)) {
+    for setup in [worlds::shared(3..4), worlds::linked(3..4), worlds::islands()].concat() {
         for length in [7, 1000, 300_000] {
             let run = |world: &World| {
                 world.run(|member| {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use ronde_control::settings::Transport;
 use ronde_control::{Rank, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_testkit::{Dice, Fault, Harm, Net, Stream, World, effort, seed};
@@ -54,7 +55,7 @@ enum End {
 
 /// Runs the collective three times and gives how each rank fared, and the time it took.
 fn trial(case: &Case, net: &Arc<Net>) -> Vec<(End, Duration)> {
-    let world = World::new(RANKS).through(net);
+    let world = World::new(RANKS).over(Transport::Tcp).through(net);
     let world = world.with(|settings| settings.join_timeout = Duration::from_secs(3));
     world.attempt(|member| {
         let start = Instant::now();

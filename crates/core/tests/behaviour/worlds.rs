@@ -1,9 +1,13 @@
-//! The worlds that every case runs in: a line for each way in which ranks can be connected.
+//! The worlds that every case runs in: a line for each way in which ranks can be connected, and for
+//! each algorithm that the table of choices would take only for some lengths.
 
-use ronde_control::SetId;
-use ronde_control::settings::Transport;
+use std::ops::Range;
+
+use ronde_control::settings::{Encryption, Transport};
+use ronde_control::{SetId, Tuning};
 use ronde_testkit::{Member, World};
 
+#[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) name: String,
     pub(crate) ranks: usize,
@@ -11,21 +15,79 @@ pub(crate) struct Setup {
 }
 
 /// All ranks share memory.
-pub(crate) fn shared(ranks: impl Iterator<Item = usize>) -> Vec<Setup> {
-    ranks.map(|ranks| setup("shared memory", ranks, |world| world)).collect()
+pub(crate) fn shared(ranks: Range<usize>) -> Vec<Setup> {
+    ranks.map(|ranks| Setup::of("shared memory", World::new(ranks), ranks)).collect()
 }
 
 /// All ranks reach each other through sockets.
-pub(crate) fn linked(ranks: impl Iterator<Item = usize>) -> Vec<Setup> {
-    ranks.map(|ranks| setup("sockets", ranks, |world| world.over(Transport::Tcp))).collect()
+pub(crate) fn linked(ranks: Range<usize>) -> Vec<Setup> {
+    ranks.map(|ranks| Setup::of("sockets", over_sockets(ranks), ranks)).collect()
 }
 
-fn setup(name: &str, ranks: usize, change: impl Fn(World) -> World) -> Setup {
-    let name = format!("{ranks} ranks over {name}");
-    Setup { name, ranks, world: change(World::new(ranks)) }
+/// One algorithm for every length.
+pub(crate) fn forced() -> Vec<Setup> {
+    let mut setups = Vec::new();
+    for ranks in [2, 3, 5, 8] {
+        setups.push(Setup::of("shared memory", World::new(ranks), ranks).tuned("one_shot=0"));
+        for tuning in [
+            "few_messages=18446744073709551615",
+            "few_messages=0,halving=18446744073709551615",
+            "few_messages=0,halving=0",
+            "few_messages=1000,halving=2000,connections=3",
+        ] {
+            setups.push(Setup::of("sockets", over_sockets(ranks), ranks).tuned(tuning));
+        }
+    }
+    setups
+}
+
+/// Some ranks share memory, and sockets connect those that do not.
+pub(crate) fn islands() -> Vec<Setup> {
+    let shapes: [&[usize]; 6] = [
+        &[0, 0, 1],
+        &[0, 1, 1, 0],
+        &[0, 0, 1, 1, 2],
+        &[0, 0, 0, 1, 1, 1],
+        &[0, 1, 2, 2, 2, 1, 3],
+        &[0, 0, 0, 0, 1, 1, 1, 1, 1],
+    ];
+    let mut setups = Vec::new();
+    for shape in shapes {
+        for tuning in ["", "one_carrier=0", "one_carrier=18446744073709551615"] {
+            let name = format!("the islands {shape:?}");
+            setups.push(Setup::of(&name, World::on_islands(shape), shape.len()).tuned(tuning));
+        }
+    }
+    setups
+}
+
+/// What travels through sockets is sealed.
+pub(crate) fn encrypted() -> Vec<Setup> {
+    let sealed = |setup: Setup| {
+        let world = setup.world.with(|settings| settings.encryption = Encryption::On);
+        Setup { name: format!("{}, encrypted", setup.name), world, ..setup }
+    };
+    let mut setups = linked(2..5);
+    setups.push(linked(3..4)[0].clone().tuned("few_messages=0,halving=0,connections=3"));
+    setups.push(Setup::of("two islands", World::on_islands(&[0, 0, 1, 1, 1]), 5));
+    setups.into_iter().map(sealed).collect()
+}
+
+fn over_sockets(ranks: usize) -> World {
+    World::new(ranks).over(Transport::Tcp)
 }
 
 impl Setup {
+    fn of(name: &str, world: World, ranks: usize) -> Setup {
+        Setup { name: format!("{ranks} ranks over {name}"), ranks, world }
+    }
+
+    fn tuned(self, text: &str) -> Setup {
+        let tuning = Tuning::parse(text).expect("the numbers are right");
+        let world = self.world.with(|settings| settings.tuning = tuning);
+        Setup { name: format!("{} with `{text}`", self.name), world, ..self }
+    }
+
     /// The sets of ranks that cases run in; the first one is the world.
     pub(crate) fn sets(&self) -> Vec<Vec<u32>> {
         let all: Vec<u32> = (0..self.ranks as u32).collect();

@@ -238,8 +238,8 @@ fn any_length(limit: usize, dice: &mut Dice) -> usize {
         0 => 0,
         1 => 1,
         2..4 => dice.below(100),
-        4 => dice.below(5000),
-        5 => (1 << dice.below(20)) + dice.below(3) - 1,
+        4..6 => dice.below(5000),
+        6 => (1 << dice.below(20)) + dice.below(3) - 1,
         _ => dice.below(limit + 1),
     };
     length.min(limit)

@@ -15,46 +15,49 @@ use ronde_testkit::{World, effort, seed};
 
 use worlds::Setup;
 
-/// 88 cases are every element type in every collective once.
-fn run_all(setups: &[Setup]) {
-    let seed = seed();
-    for setup in setups {
-        run::run(setup, effort(88), seed);
-        bits::run(setup, effort(4), seed);
+/// Runs that many cases in each world. They are numbered through, so that together the worlds see all
+/// collectives, operations and element types, however few cases each has.
+fn run_all(setups: &[Setup], count: usize) {
+    let (seed, count) = (seed(), effort(count));
+    for (index, setup) in setups.iter().enumerate() {
+        run::run(setup, index * count..(index + 1) * count, seed);
+        bits::run(setup, effort(3), seed);
     }
 }
 
 #[test]
 fn every_collective_means_the_same_in_shared_memory() {
-    run_all(&worlds::shared(1..10));
+    run_all(&worlds::shared(1..10), 50);
 }
 
 #[test]
 fn every_collective_means_the_same_over_sockets() {
-    run_all(&worlds::linked(1..10));
+    run_all(&worlds::linked(1..10), 50);
 }
 
 #[test]
 fn every_algorithm_is_right_for_every_length() {
-    run_all(&worlds::forced());
+    run_all(&worlds::forced(), 20);
 }
 
 #[test]
 fn every_collective_means_the_same_on_islands() {
-    run_all(&worlds::islands());
+    run_all(&worlds::islands(), 20);
 }
 
 #[test]
 fn every_collective_means_the_same_encrypted() {
-    run_all(&worlds::encrypted());
+    run_all(&worlds::encrypted(), 20);
 }
 
 #[test]
 fn another_world_of_the_same_kind_gives_the_same_bits() {
     use ronde_control::ReduceOp;
     use ronde_testkit::Tensor;
-    for setup in [worlds::shared(3..4), worlds::linked(3..4), worlds::islands()].concat() {
-        for length in [7, 1000, 300_000] {
+    for setup in
+        [worlds::shared(3..4), worlds::linked(3..4), worlds::islands()[3..5].to_vec()].concat()
+    {
+        for length in [7, 300_000] {
             let run = |world: &World| {
                 world.run(|member| {
                     let value = |i: usize| 1.0 / (1.0 + (i * 7 + member.rank() * 13) as f32);

@@ -11,16 +11,16 @@ use ronde_testkit::{Dice, Member, Tensor};
 use crate::case::{Case, Form, Into};
 use crate::worlds::{Setup, make};
 
-/// Runs that many random cases in a world, one after the other.
-pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
+/// Runs the random cases of those numbers in a world, one after the other.
+pub(crate) fn run(setup: &Setup, numbers: Range<usize>, seed: u64) {
     let sets = setup.sets();
     let sizes: Vec<usize> = sets.iter().map(Vec::len).collect();
     let case = |number| Case::any(number, &sizes, &mut Dice::part(seed, number));
-    let cases: Vec<Case> = (0..count).map(case).collect();
+    let cases: Vec<(usize, Case)> = numbers.map(|number| (number, case(number))).collect();
     setup.world.run(|member| {
         let ids = make(&sets, member);
-        for (number, case) in cases.iter().enumerate() {
-            let dice = Dice::part(seed, member.rank() * count + number);
+        for (number, case) in &cases {
+            let dice = Dice::part(seed ^ member.rank() as u64, *number);
             let circle = Circle { set: ids[case.set], ranks: &sets[case.set] };
             if let Some(trial) = Trial::of(case, &circle, member, dice) {
                 let outcome = trial.begin("").and_then(Flight::end);

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod dice;
+pub mod garbage;
 mod launcher;
 mod net;
 mod tensor;

@@ -92,7 +92,9 @@ impl Coordinator {
         let mut rest = VecDeque::with_capacity(self.ready.len());
         for ready in self.ready.drain(..) {
             let more = ready.request.bytes();
-            if bytes + more <= self.threshold && fuses(&bucket[0].request, &ready.request) {
+            if bytes.saturating_add(more) <= self.threshold
+                && fuses(&bucket[0].request, &ready.request)
+            {
                 bytes += more;
                 bucket.push(ready);
             } else {

@@ -87,14 +87,16 @@ impl Request {
     pub const SCALAR_GATHER: &str = "Process-set rank zero tried to ALLGATHER a rank-zero tensor: give it a first dimension, \
          for example with `reshape(1)`.";
 
-    /// Elements over all tensors of the group.
+    /// Elements over all tensors of the group; more than there can be stays at the most there can be,
+    /// because shapes come from peers.
     pub fn elements(&self) -> u64 {
-        self.shapes.iter().map(|shape| shape.iter().product::<u64>()).sum()
+        let product = |shape: &Vec<u64>| shape.iter().fold(1, |all: u64, n| all.saturating_mul(*n));
+        self.shapes.iter().map(product).fold(0, u64::saturating_add)
     }
 
     /// Bytes over all tensors of the group.
     pub fn bytes(&self) -> u64 {
-        self.elements() * self.dtype.size() as u64
+        self.elements().saturating_mul(self.dtype.size() as u64)
     }
 
     /// Whether the name is one of a kind, made from a counter because the user gave none; such a

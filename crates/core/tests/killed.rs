@@ -1,0 +1,181 @@
+//! Ranks that are processes, and one of them killed with signal 9 at any moment of any algorithm, in
+//! shared memory, over sockets and on islands: the others end with an error that names it, in time,
+//! and whatever completed before was right.
+//!
+//! The test starts its own executable again for each rank, with the name of the test that is a rank.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ronde_control::negotiate::{Kind, Request};
+use ronde_control::settings::{Meeting, Place, Transport};
+use ronde_control::wire::JobKey;
+use ronde_control::{Rank, ReduceOp};
+use ronde_core::Error;
+use ronde_core::engine::{Engine, Next, Outcome};
+use ronde_testkit::{Dice, Launcher, Member, Roads, Tensor, effort, seed};
+
+const SIZE: u32 = 3;
+/// Nobody waits longer for the news of a death, on however busy a machine.
+const PROMISE: Duration = Duration::from_secs(10);
+
+/// How the ranks are connected.
+#[derive(Clone, Copy, Debug)]
+enum Ways {
+    Memory,
+    Sockets,
+    Both,
+}
+
+/// Who tells the ranks of the death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Witness {
+    Launcher,
+    Nobody,
+}
+
+struct Process {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(rank: u32, ways: Ways, launcher: &Launcher) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "a_rank", "--nocapture"])
+            .env("RONDE_TEST_RANK", format!("{rank} {ways:?} {}", launcher.address()))
+            .env("RONDE_TEST_KEY", launcher.key().to_hex())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Process { child, lines }
+    }
+
+    /// What the rank says next; the test frame around it says something too.
+    fn hear(&mut self) -> String {
+        let said = self.lines.by_ref().map_while(Result::ok);
+        said.filter_map(|line| Some(line.split_once("rank says ")?.1.to_owned()))
+            .next()
+            .unwrap_or_else(|| "nothing".into())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_at_any_moment_is_named_by_all_others() {
+    let seed = seed();
+    let mut dice = Dice::of(seed);
+    for round in 0..effort(3) {
+        for ways in [Ways::Memory, Ways::Sockets, Ways::Both] {
+            let witness = dice.pick(&[Witness::Launcher, Witness::Nobody]);
+            let victim = dice.below(SIZE as usize);
+            let story =
+                format!("seed {seed}, {round}: rank {victim}, {ways:?}, seen by {witness:?}");
+            let launcher = Launcher::start(SIZE as usize, Roads::default());
+            let mut ranks: Vec<Process> =
+                (0..SIZE).map(|rank| Process::start(rank, ways, &launcher)).collect();
+            ranks.iter_mut().for_each(|rank| assert_eq!(rank.hear(), "ready", "{story}"));
+            // The moment is what this is about: somewhere in a row of collectives.
+            std::thread::sleep(Duration::from_micros(dice.below(40_000) as u64));
+            ranks[victim].child.kill().unwrap();
+            let start = Instant::now();
+            if witness == Witness::Launcher {
+                launcher.lose(Rank(victim as u32), "was killed by signal 9 (SIGKILL)");
+            }
+            for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim)
+            {
+                let said = process.hear();
+                let blamed = said.strip_prefix("lost ").unwrap_or("nobody");
+                assert_eq!(blamed, victim.to_string(), "{story}: rank {rank} says {said}");
+                assert!(start.elapsed() < PROMISE, "{story}: after {:?}", start.elapsed());
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "it is a rank of the other test, which starts it"]
+fn a_rank() {
+    let Ok(text) = std::env::var("RONDE_TEST_RANK") else { return };
+    let [rank, ways, address] = text.split(' ').collect::<Vec<_>>()[..] else { panic!("{text}") };
+    let key = JobKey::from_hex(&std::env::var("RONDE_TEST_KEY").unwrap()).unwrap();
+    let rank = Rank(rank.parse().unwrap());
+    let place = Place {
+        rank,
+        size: SIZE,
+        local_rank: rank.0,
+        local_size: SIZE,
+        cross_rank: 0,
+        cross_size: 1,
+        host: "testhost".into(),
+        meeting: Some(Meeting { addresses: vec![address.parse().unwrap()], key }),
+    };
+    let (mut settings, _) = ronde_control::settings::read(|_| None).unwrap();
+    match ways {
+        "Sockets" => settings.transport = Transport::Tcp,
+        "Both" => settings.shared_ranks = Some(2),
+        _ => {}
+    }
+    let engine = Engine::join(&settings, place).unwrap();
+    for round in 0.. {
+        match collectives(&engine, rank.0) {
+            Ok(()) if round == 0 => say("ready"),
+            Ok(()) => {}
+            Err(error) => {
+                let blamed = error.blames().map(|rank| rank.0.to_string());
+                return say(&format!("lost {}", blamed.unwrap_or_else(|| error.to_string())));
+            }
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "this is how a rank of this test speaks")]
+fn say(word: &str) {
+    println!("\nrank says {word}");
+}
+
+/// One of each collective, small and large, each of whose results is checked.
+fn collectives(engine: &Engine, me: u32) -> Result<(), Error> {
+    let (op, prescale, postscale) = (ReduceOp::Sum, 1.0, 1.0);
+    let all = (0..SIZE).sum::<u32>() as f32;
+    for length in [3usize, 20_000, 300_000] {
+        let reduced = run(engine, Kind::Allreduce { op, prescale, postscale }, me, length)?;
+        assert!(reduced == vec![all; length], "allreduce of {length}");
+        let reduced = run(engine, Kind::Reducescatter { op, prescale, postscale }, me, length)?;
+        assert!(reduced.iter().all(|value| *value == all), "reducescatter of {length}");
+        let sent = run(engine, Kind::Broadcast { root: Rank(1) }, me, length)?;
+        assert!(sent == vec![1.0; length], "broadcast of {length}");
+        let gathered: Vec<f32> = (0..SIZE).flat_map(|rank| vec![rank as f32; length]).collect();
+        assert!(run(engine, Kind::Allgather, me, length)? == gathered, "allgather of {length}");
+        let part = length / SIZE as usize;
+        let kind = Kind::Alltoall { splits: vec![part as u64; SIZE as usize] };
+        let mixed: Vec<f32> = (0..SIZE).flat_map(|rank| vec![rank as f32; part]).collect();
+        assert!(run(engine, kind, me, length)? == mixed, "alltoall of {length}");
+    }
+    Ok(())
+}
+
+fn run(engine: &Engine, kind: Kind, me: u32, length: usize) -> Result<Vec<f32>, Error> {
+    let tensor = Tensor::floats(&vec![me as f32; length]);
+    let name = format!("{}.{length}", kind.name());
+    let request: Request = Member::request(&name, kind, &tensor);
+    let regions = vec![tensor.region()];
+    let ticket = engine.submit(request, regions.clone(), regions, Next::Waits)?;
+    engine.wait(&ticket, Instant::now() + Duration::from_secs(30));
+    match ticket.take().expect("no call blocks for ever")? {
+        Outcome::Made(made) => {
+            let bytes = made[0].buffer.bytes();
+            let (chunks, _) = bytes.as_chunks::<4>();
+            Ok(chunks.iter().map(|chunk| f32::from_ne_bytes(*chunk)).collect())
+        }
+        _ => Ok(tensor.as_floats()),
+    }
+}

@@ -5,21 +5,22 @@
 //!
 //! Every algorithm first runs unharmed, which shows how many bytes each connection carries; then it
 //! runs again and again with harm at one of those bytes, from the first of the handshake to the last.
-//! Garbage is noticed on all sealed connections and in every handshake. The bytes of tensors travel as
-//! they are, protected by no more than the checksums of the network; so they are left alone here.
+//! Garbage is noticed on all sealed connections and in every handshake. Where tensors are not encrypted
+//! their bytes travel as they are, protected by no more than the checksums of the network; so there
+//! they are left alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ronde_control::settings::Transport;
 use ronde_control::{Rank, ReduceOp, SetId};
 use ronde_core::Error;
-use ronde_testkit::{Dice, Fault, Harm, Net, Stream, World, effort, seed};
+use ronde_testkit::{Dice, Fault, Harm, Net, Stream, effort, seed};
 
 use crate::case::{Case, Collective};
 use crate::reference::Arithmetic;
 use crate::run::{Circle, Flight, Trial};
+use crate::worlds::{Sealing, Setup, harmed};
 
 const RANKS: usize = 3;
 /// No harm keeps a rank waiting longer, on however busy a machine.
@@ -54,8 +55,8 @@ enum End {
 }
 
 /// Runs the collective three times and gives how each rank fared, and the time it took.
-fn trial(case: &Case, net: &Arc<Net>) -> Vec<(End, Duration)> {
-    let world = World::new(RANKS).over(Transport::Tcp).through(net);
+fn trial(case: &Case, setup: &Setup, net: &Arc<Net>) -> Vec<(End, Duration)> {
+    let world = setup.world.clone().through(net);
     let world = world.with(|settings| settings.join_timeout = Duration::from_secs(3));
     world.attempt(|member| {
         let start = Instant::now();
@@ -83,29 +84,34 @@ fn trial(case: &Case, net: &Arc<Net>) -> Vec<(End, Duration)> {
     })
 }
 
-/// The harms that are done to a stream after so many bytes.
-fn harms(stream: Stream, after: u64, dice: &mut Dice) -> Harm {
+/// What is done to a stream after so many bytes.
+fn harm(stream: Stream, after: u64, sealing: Sealing, dice: &mut Dice) -> Harm {
     let is_control = stream.to == 0 && stream.number == 0;
-    let sealed = is_control || after < HELLO;
+    let sealed = is_control || after < HELLO || sealing == Sealing::On;
     let victim = dice.pick(&[stream.from, stream.to]);
     let all = [Harm::Reset, Harm::Close, Harm::Slow, Harm::Kill(victim), Harm::Garble];
     dice.pick(if sealed { &all } else { &all[..4] })
 }
 
-fn faults(case: &Case, count: usize, dice: &mut Dice) -> Vec<Fault> {
+fn faults(
+    case: &Case,
+    (setup, sealing): &(Setup, Sealing),
+    count: usize,
+    dice: &mut Dice,
+) -> Vec<Fault> {
     let net = Net::new(None);
-    for (rank, (end, _)) in trial(case, &net).iter().enumerate() {
+    for (rank, (end, _)) in trial(case, setup, &net).iter().enumerate() {
         assert!(matches!(end, End::Right), "rank {rank}, unharmed: {end:?}");
     }
     let traffic = net.traffic();
-    let fault = |number: usize| {
-        let (stream, bytes) = traffic[number % traffic.len()];
+    let fault = |_| {
+        let (stream, bytes) = dice.pick(&traffic);
         let after = match dice.below(3) {
             // In the handshake and just behind it.
             0 => dice.below(120) as u64,
             _ => dice.roll() % (bytes + 1),
         };
-        Fault { stream, after: after.min(bytes), harm: harms(stream, after, dice) }
+        Fault { stream, after: after.min(bytes), harm: harm(stream, after, *sealing, dice) }
     };
     (0..count).map(fault).collect()
 }
@@ -147,20 +153,26 @@ fn complaint(fault: Fault, ends: &[(End, Duration)]) -> Option<String> {
 fn harm_at_any_byte_ends_in_an_error_that_names_the_peer_or_in_the_right_result() {
     let seed = seed();
     let mut trials = Vec::new();
-    for (number, (collective, length)) in algorithms().into_iter().enumerate() {
-        let mut dice = Dice::part(seed, number);
-        let case = Arc::new(Case::of(collective, length, RANKS, &mut dice));
-        let faults = faults(&case, effort(15), &mut dice);
-        trials.extend(faults.into_iter().map(|fault| (case.clone(), fault)));
+    for (number, world) in harmed().iter().enumerate() {
+        for (collective, length) in algorithms() {
+            let mut dice = Dice::part(seed, 1000 * number + trials.len());
+            let case = Arc::new(Case::of(collective, length, RANKS, &mut dice));
+            let faults = faults(&case, world, effort(5), &mut dice);
+            trials.extend(faults.into_iter().map(|fault| (case.clone(), world.0.clone(), fault)));
+        }
     }
     let (next, struck) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
-        while let Some((case, fault)) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some((case, setup, fault)) = trials.get(next.fetch_add(1, Ordering::Relaxed)) {
             let net = Net::new(Some(*fault));
-            let ends = std::panic::catch_unwind(|| trial(case, &net))
-                .unwrap_or_else(|_| panic!("seed {seed}: {case}\n{fault:?}\na call without end"));
+            let ends = std::panic::catch_unwind(|| trial(case, setup, &net)).unwrap_or_else(|_| {
+                panic!("seed {seed}: {}: {case}\n{fault:?}\na call without end", setup.name)
+            });
             if let Some(complaint) = complaint(*fault, &ends) {
-                panic!("seed {seed}: {case}\n{fault:?}\n{complaint}\nall: {ends:?}");
+                panic!(
+                    "seed {seed}: {}: {case}\n{fault:?}\n{complaint}\nall: {ends:?}",
+                    setup.name
+                );
             }
             struck.fetch_add(usize::from(net.has_struck()), Ordering::Relaxed);
         }

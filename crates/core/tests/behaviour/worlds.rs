@@ -28,7 +28,9 @@ pub(crate) fn linked(ranks: Range<usize>) -> Vec<Setup> {
 pub(crate) fn forced() -> Vec<Setup> {
     let mut setups = Vec::new();
     for ranks in [2, 3, 5, 8] {
-        setups.push(Setup::of("shared memory", World::new(ranks), ranks).tuned("one_shot=0"));
+        for tuning in ["one_shot=0", "one_shot=18446744073709551615"] {
+            setups.push(Setup::of("shared memory", World::new(ranks), ranks).tuned(tuning));
+        }
         for tuning in [
             "few_messages=18446744073709551615",
             "few_messages=0,halving=18446744073709551615",
@@ -63,14 +65,30 @@ pub(crate) fn islands() -> Vec<Setup> {
 
 /// What travels through sockets is sealed.
 pub(crate) fn encrypted() -> Vec<Setup> {
-    let sealed = |setup: Setup| {
-        let world = setup.world.with(|settings| settings.encryption = Encryption::On);
-        Setup { name: format!("{}, encrypted", setup.name), world, ..setup }
-    };
     let mut setups = linked(2..5);
     setups.push(linked(3..4)[0].clone().tuned("few_messages=0,halving=0,connections=3"));
     setups.push(Setup::of("two islands", World::on_islands(&[0, 0, 1, 1, 1]), 5));
-    setups.into_iter().map(sealed).collect()
+    setups.into_iter().map(Setup::sealed).collect()
+}
+
+/// Worlds of three ranks between which a network can do harm, each with whether tensors are sealed.
+pub(crate) fn harmed() -> Vec<(Setup, Sealing)> {
+    let sockets = || Setup::of("sockets", over_sockets(3), 3);
+    let islands = || Setup::of("two islands", World::on_islands(&[0, 1, 1]), 3);
+    vec![
+        (sockets(), Sealing::Off),
+        (sockets().tuned("few_messages=0,halving=0,connections=2"), Sealing::Off),
+        (sockets().tuned("few_messages=0").sealed(), Sealing::On),
+        (islands(), Sealing::Off),
+        (islands().sealed(), Sealing::On),
+    ]
+}
+
+/// Whether what travels between two ranks is sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sealing {
+    On,
+    Off,
 }
 
 fn over_sockets(ranks: usize) -> World {
@@ -78,14 +96,19 @@ fn over_sockets(ranks: usize) -> World {
 }
 
 impl Setup {
-    fn of(name: &str, world: World, ranks: usize) -> Setup {
+    pub(crate) fn of(name: &str, world: World, ranks: usize) -> Setup {
         Setup { name: format!("{ranks} ranks over {name}"), ranks, world }
     }
 
-    fn tuned(self, text: &str) -> Setup {
+    pub(crate) fn tuned(self, text: &str) -> Setup {
         let tuning = Tuning::parse(text).expect("the numbers are right");
         let world = self.world.with(|settings| settings.tuning = tuning);
         Setup { name: format!("{} with `{text}`", self.name), world, ..self }
+    }
+
+    fn sealed(self) -> Setup {
+        let world = self.world.with(|settings| settings.encryption = Encryption::On);
+        Setup { name: format!("{}, encrypted", self.name), world, ..self }
     }
 
     /// The sets of ranks that cases run in; the first one is the world.

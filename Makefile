@@ -1,6 +1,9 @@
 # Builds, tests and shows Ronde. All it installs lies in .venv and .tools; `make clean` removes them.
 
 PYTHON ?= python3
+EFFORT ?= 20
+PREEMPTIONS ?= 4
+FUZZ_SECONDS ?= 60
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 NEXTEST := $(shell cargo nextest --version 2>/dev/null)
 UV := .venv/bin/uv pip install --quiet --python .venv
@@ -14,7 +17,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  deny bench bench-results clean
+  deny bench bench-results soak loom fuzz clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -62,8 +65,24 @@ bench: .venv/demo .venv/ronde ## Measure allreduce beside torch's gloo and the M
 bench-results: .venv/demo .venv/ronde ## Measure everything and keep it in bench/results
 	.venv/bin/python bench/record.py
 
+soak: ## Run the random tests much longer (EFFORT times), and those that take gigabytes
+	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-core --test behaviour --test killed
+	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-testkit --test garbage
+	cargo test --locked -p ronde-core --test large -- --ignored --test-threads 1
+
+loom: ## Check the models of the words in shared memory with more interruptions than the tests do
+	LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) cargo test --locked -p ronde-core --test models
+
+fuzz: ## Fuzz what reads from the network, FUZZ_SECONDS for each entry; needs a nightly compiler
+	@cargo +nightly fuzz --version >/dev/null 2>&1 || { \
+	  echo 'error: `cargo +nightly fuzz` does not run' >&2; \
+	  echo 'hint: `rustup toolchain install nightly && cargo install cargo-fuzz`' >&2; exit 1; }
+	for entry in $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs)); do \
+	  (cd fuzz && cargo +nightly fuzz run $$entry -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; \
+	done
+
 clean: ## Remove all that was built or installed
-	rm -rf .venv .tools target dist wheel.data .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .tools target fuzz/target dist wheel.data .mypy_cache .pytest_cache .ruff_cache
 
 # What follows installs; each file stands for a step that is done.
 

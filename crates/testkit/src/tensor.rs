@@ -25,6 +25,26 @@ impl Tensor {
         Tensor::new(DType::F32, &[values.len() as u64], &bytes)
     }
 
+    /// A tensor of zeros.
+    pub fn zeros(dtype: DType, shape: &[u64]) -> Tensor {
+        let length = shape.iter().product::<u64>() as usize * dtype.size();
+        Tensor { buffer: Buffer::zeros(length), shape: shape.to_vec(), dtype }
+    }
+
+    /// Writes bytes from `at` on.
+    pub fn mark(&self, at: usize, bytes: &[u8]) {
+        let source = Buffer::new(bytes.len());
+        source.fill(bytes);
+        source.region().copy_to(self.region().part(at..at + bytes.len()));
+    }
+
+    /// The bytes of that range of a region.
+    pub fn peek(region: Region, range: std::ops::Range<usize>) -> Vec<u8> {
+        let target = Buffer::new(range.len());
+        region.part(range).copy_to(target.region());
+        target.bytes()
+    }
+
     /// Its elements as single-precision floats.
     pub fn as_floats(&self) -> Vec<f32> {
         let bytes = self.buffer.bytes();

@@ -287,4 +287,25 @@ mod tests {
             assert_eq!(buffer.length(), length);
         }
     }
+
+    #[test]
+    fn places_beyond_four_gigabytes_are_found() {
+        // Hardly any of this memory is ever touched, so it takes no room.
+        let (mut first, mut second) = (vec![0; (3 << 30) + 1], vec![0; 2 << 30]);
+        let row = Segments::new(vec![view(&mut first), view(&mut second)]);
+        let border = (3 << 30) + 1;
+        assert_eq!(row.length(), (5 << 30) + 1);
+        for (mark, at) in [(1 << 31) - 3, 1 << 31, border - 2, (1 << 32) - 2, row.length() - 5]
+            .into_iter()
+            .enumerate()
+        {
+            let mut bytes = [mark as u8 + 1; 5];
+            row.scatter(at..at + 5, view(&mut bytes));
+            let mut seen = [0; 7];
+            let around = at - 1..(at + 6).min(row.length());
+            row.gather(around.clone(), view(&mut seen[..around.len()]));
+            assert_eq!(seen[1..6], bytes, "{at}");
+            assert_eq!(row.parts(at..at + 5).count(), if at == border - 2 { 2 } else { 1 });
+        }
+    }
 }

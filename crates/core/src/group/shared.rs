@@ -69,8 +69,10 @@ impl<'a> Shared<'a> {
         self.home.seats.ranks.len()
     }
 
+    /// What was tuned, as far as a step can carry it.
     pub(crate) fn tuning(&self) -> Tuning {
-        self.tuning
+        let one_shot = self.tuning.one_shot.min(self.piece() as u64);
+        Tuning { one_shot, ..self.tuning }
     }
 
     /// The bytes that a step can carry per rank.

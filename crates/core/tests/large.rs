@@ -1,0 +1,67 @@
+//! Tensors of more than 2^31 bytes. They take gigabytes, so `make soak` runs them, one at a time.
+
+use ronde_control::negotiate::Kind;
+use ronde_control::settings::Transport;
+use ronde_control::{DType, Rank, ReduceOp};
+use ronde_core::buffer::Region;
+use ronde_core::engine::Outcome;
+use ronde_testkit::{Dice, Member, Tensor, World};
+
+/// A little more than 2^31 bytes, and no multiple of anything.
+const LENGTH: usize = (1 << 31) + 123_457;
+/// Where something other than zero stands.
+const MARKS: [usize; 6] = [0, 12_345_678, (1 << 31) - 1, 1 << 31, (1 << 31) + 9, LENGTH - 1];
+
+fn marked(value: u8) -> Tensor {
+    let tensor = Tensor::zeros(DType::U8, &[LENGTH as u64]);
+    MARKS.iter().for_each(|at| tensor.mark(*at, &[value]));
+    tensor
+}
+
+/// The marks stand where they should, from `start` of the region on, and zeros elsewhere.
+fn check(region: Region, start: usize, value: u8) {
+    let mut dice = Dice::of(start as u64 + 1);
+    let places = MARKS.into_iter().chain((0..1000).map(|_| dice.below(LENGTH)));
+    for at in places.collect::<Vec<_>>() {
+        let right = if MARKS.contains(&at) { value } else { 0 };
+        assert_eq!(Tensor::peek(region, start + at..start + at + 1), [right], "at {at}");
+    }
+}
+
+fn run(member: &Member, kind: Kind, tensor: &Tensor) -> Outcome {
+    member.run("large", kind, tensor, tensor).unwrap()
+}
+
+fn all_collectives(world: &World) {
+    world.run(|member| {
+        let mine = member.rank() as u8 + 1;
+        let (op, prescale, postscale) = (ReduceOp::Sum, 1.0, 1.0);
+        let tensor = marked(mine);
+        run(member, Kind::Allreduce { op, prescale, postscale }, &tensor);
+        check(tensor.region(), 0, 3);
+        run(member, Kind::Broadcast { root: Rank(1) }, &tensor);
+        check(tensor.region(), 0, 3);
+        drop(tensor);
+        // Everything of rank 1 and nothing of rank 0, which takes half the memory.
+        let rows = if member.rank() == 1 { LENGTH } else { 1 };
+        let part = Tensor::zeros(DType::U8, &[rows as u64]);
+        if member.rank() == 1 {
+            MARKS.iter().for_each(|at| part.mark(*at, &[7]));
+        }
+        let Outcome::Made(made) = run(member, Kind::Allgather, &part) else { panic!() };
+        assert_eq!(made[0].rows, [1, LENGTH as u64]);
+        check(made[0].buffer.region(), 1, 7);
+    });
+}
+
+#[test]
+#[ignore = "takes several gigabytes of memory"]
+fn more_than_two_gigabytes_pass_through_shared_memory() {
+    all_collectives(&World::new(2));
+}
+
+#[test]
+#[ignore = "takes several gigabytes of memory"]
+fn more_than_two_gigabytes_pass_over_sockets() {
+    all_collectives(&World::new(2).over(Transport::Tcp));
+}

@@ -42,14 +42,14 @@ struct Process {
 
 impl Process {
     fn start(rank: u32, ways: Ways, launcher: &Launcher) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        let mut child = Command::new(std::env::current_exe().expect("a test knows its file"))
             .args(["--ignored", "--exact", "a_rank", "--nocapture"])
             .env("RONDE_TEST_RANK", format!("{rank} {ways:?} {}", launcher.address()))
             .env("RONDE_TEST_KEY", launcher.key().to_hex())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            .expect("a test can be started again");
+        let lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
         Process { child, lines }
     }
 

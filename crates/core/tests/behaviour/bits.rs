@@ -20,7 +20,7 @@ pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
             let mine = encode(trial.dtype, &trial.values(member.rank()));
             let reduce = || {
                 let tensor = Tensor::new(trial.dtype, &[trial.length as u64], &mine);
-                match member.run("x", trial.kind.clone(), &tensor, &tensor).unwrap() {
+                match member.run("x", trial.kind.clone(), &tensor, &tensor).expect("it arrives") {
                     Outcome::Made(made) => made[0].buffer.bytes(),
                     _ => tensor.bytes(),
                 }

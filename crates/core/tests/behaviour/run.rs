@@ -31,7 +31,7 @@ pub(crate) fn run(setup: &Setup, numbers: Range<usize>, seed: u64) {
             }
         }
         // Nobody leaves while others are still busy in a set of theirs.
-        member.barrier("end").unwrap();
+        member.barrier("end").expect("all come to the end");
     });
 }
 

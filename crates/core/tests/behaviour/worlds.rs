@@ -126,6 +126,6 @@ impl Setup {
 
 /// Makes all sets but the world, on every rank alike; gives the numbers of all.
 pub(crate) fn make(sets: &[Vec<u32>], member: &Member) -> Vec<SetId> {
-    let made = sets[1..].iter().map(|ranks| member.add_set(ranks).unwrap());
+    let made = sets[1..].iter().map(|ranks| member.add_set(ranks).expect("all want it"));
     [SetId::WORLD].into_iter().chain(made).collect()
 }

@@ -45,7 +45,7 @@ impl Ring {
             let value = self.places[tail as usize % SIZE].with(|place| unsafe { *place });
             Ok(Some((value, tail + 1)))
         };
-        ring::read(&self.head, &self.tails[reader], take).unwrap()
+        ring::read(&self.head, &self.tails[reader], take).expect("nothing is torn")
     }
 
     /// Reads what is there and checks that it comes in order.

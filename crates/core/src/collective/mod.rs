@@ -137,12 +137,7 @@ pub(crate) fn barrier(group: &mut Group<'_>) -> Result<Choice, Error> {
 
 fn choose(group: &Group<'_>, collective: Collective, bytes: usize) -> Choice {
     let (ways, ranks, hosts, tuning) = match group {
-        Group::Shared(shared) => {
-            let mut tuning = shared.tuning();
-            // One shot is one step, and a step carries no more than the staging memory holds.
-            tuning.one_shot = tuning.one_shot.min(shared.piece() as u64);
-            (Ways::Shared, shared.ranks(), 1, tuning)
-        }
+        Group::Shared(shared) => (Ways::Shared, shared.ranks(), 1, shared.tuning()),
         Group::Linked(links) => (Ways::Linked, links.size(), links.size(), links.tuning()),
         Group::Islands(islands) => {
             (Ways::Both, islands.size(), islands.islands().len(), islands.tuning())

@@ -2,6 +2,7 @@
 
 import gc
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -90,6 +91,16 @@ def test_groups_of_the_users_choice():
     alone = network()
     train(alone, OPTIMIZERS["sgd"](alone.parameters()), 10, whole=True)
     assert torch.allclose(flat(model), flat(alone), rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_goes_with_its_optimizer():
+    model = network()
+    optimizer = sgd(model)
+    train(model, optimizer, 2)
+    parts = [weakref.ref(part) for part in (model, model[0].weight, model[0].weight.grad)]
+    del model, optimizer
+    gc.collect()
+    assert [part() for part in parts] == [None] * 3
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])

@@ -86,13 +86,14 @@ class Reducer:
             bucket.expect(passes)
 
     def _watch(self, gradient: _Gradient) -> None:
-        # The parameter owns the hook and may outlive the optimizer; then the hook does nothing.
-        owner = weakref.ref(self)
+        # The parameter owns the hook and may outlive the optimizer; then the hook does nothing. It
+        # holds no parameter, which would keep itself alive that way.
+        owner, key = weakref.ref(self), id(gradient.parameter)
 
-        def hook(parameter: torch.Tensor) -> None:
+        def hook() -> None:
             reducer = owner()
             if reducer is not None:
-                reducer._computed(gradient)
+                reducer._computed(reducer._gradients[key])
 
         accumulator = _call_when_accumulated(gradient.parameter, hook)
         if accumulator is not None:
@@ -258,15 +259,13 @@ def _dense(grad: torch.Tensor) -> torch.Tensor:
     return grad.to_dense() if grad.is_sparse else grad
 
 
-def _call_when_accumulated(
-    parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]
-) -> Any | None:
+def _call_when_accumulated(parameter: torch.Tensor, hook: Callable[[], None]) -> Any | None:
     """Calls `hook` after each accumulation; what it gives must be kept, if anything."""
     register = getattr(parameter, "register_post_accumulate_grad_hook", None)
     if register is not None:
-        register(hook)
+        register(lambda _: hook())
         return None
     grad_fn: Any = parameter.expand_as(parameter).grad_fn
     accumulator = grad_fn.next_functions[0][0]
-    accumulator.register_hook(lambda *_: hook(parameter))
+    accumulator.register_hook(lambda *_: hook())
     return accumulator

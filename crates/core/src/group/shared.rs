@@ -1,11 +1,11 @@
 //! A set of ranks that share memory, and the steps they take in it.
 //!
-//! Every collective is a row of steps, the same row on every member. A step uses one half of each
-//! rank's staging memory, the next step of the same set the other half. Each member has three
+//! Every collective is a row of steps, the same row on every member. A step uses one slot of each
+//! rank's staging memory, the next step of the same set the next slot, and so on around. Each member has three
 //! counters in the set's lane that only it writes, each counting steps: what it has *published*, what
 //! it has *reduced*, and what it has *finished* reading. Two rules make the memory safe to use again:
 //!
-//! - A rank writes a half of its staging memory only when all members of the set that used that half
+//! - A rank writes a slot of its staging memory only when all members of the set that used that slot
 //!   last, be it this set or another, have finished the step in which they did.
 //! - A rank reads the memory of another only after that one's counter says that it may.
 
@@ -16,15 +16,15 @@ use ronde_control::Tuning;
 use super::circle::Home;
 use crate::buffer::Region;
 use crate::error::Error;
-use crate::transport::shm::{Counter, Segment, count, has_reached};
+use crate::transport::shm::{Counter, SLOTS, Segment, count, has_reached};
 use crate::transport::vigil::Vigil;
 
 /// The shared memory of a host as one of its ranks uses it.
 pub(crate) struct Stage {
     segment: Arc<Segment>,
     vigil: Arc<Vigil>,
-    /// The last use of each half of this rank's staging memory.
-    halves: [Option<Use>; 2],
+    /// The last use of each slot of this rank's staging memory.
+    slots: [Option<Use>; SLOTS],
 }
 
 struct Use {
@@ -35,7 +35,7 @@ struct Use {
 
 impl Stage {
     pub(crate) fn new(segment: Arc<Segment>, vigil: Arc<Vigil>) -> Stage {
-        Stage { segment, vigil, halves: [None, None] }
+        Stage { segment, vigil, slots: Default::default() }
     }
 
     fn await_count(
@@ -80,23 +80,34 @@ impl<'a> Shared<'a> {
         self.stage.segment.piece()
     }
 
+    /// The step that everything below is about.
+    pub(crate) fn step(&self) -> u64 {
+        self.home.step
+    }
+
+    /// Turns to another step: some algorithms begin one before they have left the last.
+    pub(crate) fn turn_to(&mut self, step: u64) {
+        self.home.step = step;
+    }
+
     /// Enters a step in which this rank writes its staging memory: waits until that is free again.
     pub(crate) fn enter(&mut self) -> Result<(), Error> {
         let Home { seats, lane, step } = &*self.home;
         let this = Use { ranks: seats.ranks.clone(), lane: *lane, step: *step };
-        let half = (step % 2) as usize;
-        if let Some(last) = self.stage.halves[half].take() {
+        let slot = (step % SLOTS as u64) as usize;
+        if let Some(last) = self.stage.slots[slot].take() {
             for rank in last.ranks.iter() {
                 self.stage.await_count((last.lane, *rank), Counter::Finished, last.step + 1)?;
             }
         }
-        self.stage.halves[half] = Some(this);
+        self.stage.slots[slot] = Some(this);
         Ok(())
     }
 
     /// The staging memory of a member in this step.
     pub(crate) fn staging(&self, place: usize) -> Region {
-        self.stage.segment.staging(self.home.seats.ranks[place], (self.home.step % 2) as usize)
+        let slot = (self.home.step % SLOTS as u64) as usize;
+        self.stage.segment.staging(self.home.seats.ranks[place], slot)
     }
 
     pub(crate) fn publish(&self) {

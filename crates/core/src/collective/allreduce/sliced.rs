@@ -19,6 +19,9 @@ const BLOCK: usize = 16 << 10;
 ///    source), writes it to the target and to its staging memory, and says so.
 /// 3. Each rank copies the other slices from the staging memory of those who reduced them.
 ///
+/// Three pieces are on their way at a time, one at each stage: what a stage waits for the others
+/// have done while this rank worked on two other pieces, so that it seldom waits at all.
+///
 /// Main memory sees the bucket once on its way in and once on its way out; everything between
 /// happens in the caches.
 pub(in super::super) fn sliced(
@@ -26,58 +29,96 @@ pub(in super::super) fn sliced(
     operands: &Operands,
     reduction: &Reduction,
 ) -> Result<(), Error> {
-    let (me, ranks) = (shared.me(), shared.ranks());
-    for piece in pieces(operands.source.length(), shared.piece()) {
-        let slice = |rank| {
-            let cut = cut(piece.len(), ranks, rank, reduction.dtype.size());
-            piece.start + cut.start..piece.start + cut.end
-        };
-        shared.enter()?;
-        let staged = |rank: usize, range: &Range<usize>| {
-            shared.staging(rank).part(range.start - piece.start..range.end - piece.start)
-        };
-        let (before, after) = (piece.start..slice(me).start, slice(me).end..piece.end);
-        for range in [before, after] {
-            operands.source.gather(range.clone(), staged(me, &range));
+    let pieces: Vec<_> = pieces(operands.source.length(), shared.piece()).collect();
+    let first = shared.step();
+    for turn in 0..pieces.len() + STAGES.len() - 1 {
+        for stage in STAGES {
+            let number = turn.checked_sub(stage as usize);
+            let Some(range) = number.and_then(|number| pieces.get(number)) else { continue };
+            shared.turn_to(first + (turn - stage as usize) as u64);
+            let piece = Piece { shared, range: range.clone(), operands, reduction };
+            match stage {
+                Stage::CopyIn => piece.copy_in()?,
+                Stage::Reduce => piece.reduce()?,
+                Stage::CopyOut => piece.copy_out()?,
+            }
         }
-        shared.publish();
-        (0..ranks).try_for_each(|rank| shared.await_published(rank))?;
-        for block in pieces(slice(me).len(), BLOCK) {
-            let block = slice(me).start + block.start..slice(me).start + block.end;
-            let result = staged(me, &block);
-            reduce_block(
-                operands,
-                &block,
-                result,
-                reduction,
-                |rank| (rank != me).then(|| staged(rank, &block)),
-                ranks,
-            );
-            operands.target.scatter(block, result);
-        }
-        shared.reduced();
-        for rank in (0..ranks).filter(|rank| *rank != me) {
-            shared.await_reduced(rank)?;
-            operands.target.scatter(slice(rank), staged(rank, &slice(rank)));
-        }
-        shared.finish();
     }
     Ok(())
 }
 
-/// Reduces one block into `result`, source region by source region.
-fn reduce_block(
-    operands: &Operands,
-    block: &Range<usize>,
-    result: Region,
-    reduction: &Reduction,
-    theirs: impl Fn(usize) -> Option<Region>,
-    ranks: usize,
-) {
-    for (at, own) in operands.source.parts(block.clone()) {
-        let range = at - block.start..at - block.start + own.length();
-        let of = |rank| theirs(rank).map_or(own, |region| region.part(range.clone()));
-        let sources: Vec<Region> = (0..ranks).map(of).collect();
-        fold_regions(result.part(range.clone()), &sources, reduction);
+#[derive(Clone, Copy)]
+enum Stage {
+    CopyIn,
+    Reduce,
+    CopyOut,
+}
+
+/// What happens to a piece, in this order.
+const STAGES: [Stage; 3] = [Stage::CopyIn, Stage::Reduce, Stage::CopyOut];
+
+/// One piece at one of its stages.
+struct Piece<'a, 'b> {
+    shared: &'a mut Shared<'b>,
+    range: Range<usize>,
+    operands: &'a Operands,
+    reduction: &'a Reduction,
+}
+
+impl Piece<'_, '_> {
+    fn copy_in(self) -> Result<(), Error> {
+        self.shared.enter()?;
+        let (me, own) = (self.shared.me(), self.slice(self.shared.me()));
+        for range in [self.range.start..own.start, own.end..self.range.end] {
+            self.operands.source.gather(range.clone(), self.staged(me, &range));
+        }
+        self.shared.publish();
+        Ok(())
+    }
+
+    fn reduce(self) -> Result<(), Error> {
+        (0..self.shared.ranks()).try_for_each(|rank| self.shared.await_published(rank))?;
+        let own = self.slice(self.shared.me());
+        for block in pieces(own.len(), BLOCK) {
+            self.reduce_block(own.start + block.start..own.start + block.end);
+        }
+        self.shared.reduced();
+        Ok(())
+    }
+
+    fn copy_out(self) -> Result<(), Error> {
+        for rank in (0..self.shared.ranks()).filter(|rank| *rank != self.shared.me()) {
+            self.shared.await_reduced(rank)?;
+            let slice = self.slice(rank);
+            self.operands.target.scatter(slice.clone(), self.staged(rank, &slice));
+        }
+        self.shared.finish();
+        Ok(())
+    }
+
+    /// Reduces one block, source region by source region.
+    fn reduce_block(&self, block: Range<usize>) {
+        let me = self.shared.me();
+        let result = self.staged(me, &block);
+        for (at, own) in self.operands.source.parts(block.clone()) {
+            let range = at..at + own.length();
+            let of = |rank| if rank == me { own } else { self.staged(rank, &range) };
+            let sources: Vec<Region> = (0..self.shared.ranks()).map(of).collect();
+            fold_regions(self.staged(me, &range), &sources, self.reduction);
+        }
+        self.operands.target.scatter(block, result);
+    }
+
+    /// The part of the piece that a rank reduces.
+    fn slice(&self, rank: usize) -> Range<usize> {
+        let element = self.reduction.dtype.size();
+        let cut = cut(self.range.len(), self.shared.ranks(), rank, element);
+        self.range.start + cut.start..self.range.start + cut.end
+    }
+
+    /// Where a range of the bucket lies in the staging memory of a rank.
+    fn staged(&self, rank: usize, range: &Range<usize>) -> Region {
+        let staging = self.shared.staging(rank);
+        staging.part(range.start - self.range.start..range.end - self.range.start)
     }
 }

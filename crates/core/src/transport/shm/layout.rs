@@ -7,6 +7,8 @@ pub(super) const LOG: usize = 256 << 10;
 
 /// Counters of one rank in one set of ranks: published, reduced, finished.
 const COUNTERS: usize = 3;
+/// Pieces of staging memory of one rank; see `group::shared`.
+pub(crate) const SLOTS: usize = 4;
 /// Sets of ranks that can exist at the same time, the world among them.
 pub(crate) const LANES: usize = 256;
 
@@ -45,9 +47,9 @@ impl Layout {
         self.queue(self.ranks)
     }
 
-    pub(super) fn staging(&self, rank: usize, half: usize) -> usize {
+    pub(super) fn staging(&self, rank: usize, slot: usize) -> usize {
         let start = self.log() + LINE * (1 + self.ranks) + LOG;
-        start.next_multiple_of(4096) + (2 * rank + half) * self.piece
+        start.next_multiple_of(4096) + (SLOTS * rank + slot) * self.piece
     }
 
     pub(super) fn length(&self) -> usize {
@@ -69,7 +71,7 @@ mod tests {
             assert!(layout.queue(0) + 2 * LINE + QUEUE <= layout.queue(1));
             assert!(layout.log() + LINE * (1 + ranks) + LOG <= layout.staging(0, 0));
             assert_eq!(layout.staging(0, 1) - layout.staging(0, 0), layout.piece);
-            assert_eq!(layout.staging(1, 0) - layout.staging(0, 1), layout.piece);
+            assert_eq!(layout.staging(1, 0) - layout.staging(0, SLOTS - 1), layout.piece);
             for place in
                 [layout.counters(1, 1), layout.queue(1), layout.log(), layout.staging(0, 0)]
             {

@@ -2,7 +2,7 @@
 //!
 //! The segment is an anonymous file that exists only as descriptors and mappings, so a crash leaves
 //! nothing behind. In it lie, in this order: a header, the counters per set and rank, one queue per
-//! rank to the coordinator, the coordinator's log that all ranks read, and two pieces of staging
+//! rank to the coordinator, the coordinator's log that all ranks read, and some pieces of staging
 //! memory per rank.
 
 mod count;
@@ -15,7 +15,7 @@ mod segment;
 use super::atomic;
 
 pub(crate) use count::{count, has_reached};
-pub(crate) use layout::LANES;
+pub(crate) use layout::{LANES, SLOTS};
 pub(crate) use log::{LogReader, LogWriter};
 pub(crate) use queue::Queue;
 pub(crate) use segment::{Counter, Segment};

@@ -92,9 +92,9 @@ impl Segment {
         self.word32(LINE / 2)
     }
 
-    /// One of the two pieces of staging memory of a rank.
-    pub(crate) fn staging(&self, rank: usize, half: usize) -> Region {
-        self.region(self.layout.staging(rank, half), self.layout.piece)
+    /// One of the pieces of staging memory of a rank.
+    pub(crate) fn staging(&self, rank: usize, slot: usize) -> Region {
+        self.region(self.layout.staging(rank, slot), self.layout.piece)
     }
 
     pub(super) fn layout(&self) -> Layout {

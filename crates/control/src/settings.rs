@@ -81,6 +81,12 @@ pub const TABLE: &[Setting] = &[
          or `name=number,...`. Rank 0's count for all.",
     ),
     setting(
+        "RONDE_ARENA",
+        "17179869184",
+        "Bytes of memory that each rank may give out to gradients and that all ranks of its host see, \
+         so that reducing them copies nothing; only what is used costs memory. 0 turns it off.",
+    ),
+    setting(
         "RONDE_JOIN_TIMEOUT_SECONDS",
         "600",
         "How long `hvd.init()` waits for the other ranks.",
@@ -144,6 +150,8 @@ pub struct Settings {
     pub encryption: Encryption,
     /// The numbers that decide between algorithms.
     pub tuning: Tuning,
+    /// Bytes of memory per rank that all ranks of its host see; none if zero.
+    pub arena: usize,
     /// How long to wait for the other ranks.
     pub join_timeout: Duration,
 }
@@ -214,6 +222,7 @@ impl Reader<'_> {
             shared_ranks: Some(self.small("RONDE_SHARED_RANKS")).filter(|ranks| *ranks > 0),
             encryption: self.encryption(),
             tuning: self.tuning(),
+            arena: self.number("RONDE_ARENA") as usize,
             join_timeout: Duration::from_secs(self.number("RONDE_JOIN_TIMEOUT_SECONDS")),
         }
     }

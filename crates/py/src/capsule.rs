@@ -1,13 +1,15 @@
-//! Results in memory of our own, handed to a framework without a copy: a DLPack capsule that owns
-//! the buffer.
+//! Memory of our own, handed to a framework without a copy: a DLPack capsule that owns a result or a
+//! block of the arena.
 #![expect(unsafe_code, reason = "DLPack is a C structure with a destructor")]
 
 use std::ffi::{c_char, c_void};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use ronde_core::buffer::Buffer;
+use ronde_core::buffer::{Buffer, Region};
+use ronde_core::engine::Block;
 
+use super::process::engine;
 use super::tensor::{DLDataType, DLDevice, DLTensor};
 
 const CPU: i32 = 1;
@@ -25,14 +27,42 @@ struct Managed {
 struct Owner {
     managed: Managed,
     shape: [i64; 1],
-    _buffer: Buffer,
+    _memory: Memory,
+}
+
+/// What a capsule can own.
+pub(crate) enum Memory {
+    Result(Buffer),
+    Arena(Block),
+}
+
+impl Memory {
+    fn region(&self) -> Region {
+        match self {
+            Memory::Result(buffer) => buffer.region(),
+            Memory::Arena(block) => block.region(),
+        }
+    }
+}
+
+/// Memory that all ranks of this host can see, as a capsule of bytes; none if there is no more.
+#[pyfunction]
+pub(crate) fn arena(py: Python<'_>, length: usize) -> PyResult<Option<Py<PyAny>>> {
+    let block = engine()?.allocate(length);
+    block.map(|block| export(py, Memory::Arena(block))).transpose()
+}
+
+/// Whether a tensor at this address lies in such memory of the present world.
+#[pyfunction]
+pub(crate) fn in_arena(address: usize) -> PyResult<bool> {
+    Ok(engine()?.is_in_arena(address))
 }
 
 /// A capsule of one-dimensional bytes.
-pub(crate) fn export(py: Python<'_>, buffer: Buffer) -> PyResult<Py<PyAny>> {
-    let length = buffer.length() as i64;
+pub(crate) fn export(py: Python<'_>, memory: Memory) -> PyResult<Py<PyAny>> {
+    let region = memory.region();
     let tensor = DLTensor {
-        data: buffer.region().start().cast(),
+        data: region.start().cast(),
         device: DLDevice { kind: CPU, id: 0 },
         ndim: 1,
         dtype: DLDataType { code: UNSIGNED, bits: 8, lanes: 1 },
@@ -41,7 +71,8 @@ pub(crate) fn export(py: Python<'_>, buffer: Buffer) -> PyResult<Py<PyAny>> {
         byte_offset: 0,
     };
     let managed = Managed { tensor, context: std::ptr::null_mut(), deleter: Some(delete) };
-    let owner = Box::leak(Box::new(Owner { managed, shape: [length], _buffer: buffer }));
+    let owner =
+        Box::leak(Box::new(Owner { managed, shape: [region.length() as i64], _memory: memory }));
     owner.managed.tensor.shape = owner.shape.as_mut_ptr();
     owner.managed.context = (&raw mut *owner).cast();
     let managed = (&raw mut owner.managed).cast();

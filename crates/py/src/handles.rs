@@ -11,8 +11,9 @@ use ronde_control::negotiate::Request;
 use ronde_core::buffer::Region;
 use ronde_core::engine::{Engine, Made, Next, Outcome, Ticket};
 
+use super::capsule::{self, Memory};
+use super::errors;
 use super::process::{SIGNAL_CHECK, engine, stay_out_at_exit};
-use super::{capsule, errors};
 
 /// What `wait` gives for a handle.
 pub(crate) enum Answer {
@@ -118,7 +119,7 @@ pub(crate) fn wait(py: Python<'_>, handle: u64) -> PyResult<Option<Py<PyAny>>> {
         (Err(error), _) => Err(errors::raise(py, &error)),
         (Ok(Outcome::Made(made)), answer) => {
             let give = |Made { buffer, rows }| -> PyResult<Py<PyAny>> {
-                let capsule = capsule::export(py, buffer)?;
+                let capsule = capsule::export(py, Memory::Result(buffer))?;
                 Ok((capsule, rows).into_pyobject(py)?.into_any().unbind())
             };
             let mut made = made.into_iter().map(give).collect::<PyResult<Vec<_>>>()?;

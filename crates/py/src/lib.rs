@@ -25,6 +25,9 @@ mod _native {
     };
 
     #[pymodule_export]
+    use super::capsule::{arena, in_arena};
+
+    #[pymodule_export]
     use super::handles::{poll, wait};
 
     #[pymodule_export]

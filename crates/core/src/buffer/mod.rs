@@ -117,6 +117,11 @@ impl Segments {
         self.length
     }
 
+    /// The regions, in order.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
     /// The parts of the regions that make up `range`, in order, each with its place in the row.
     pub fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Region)> + '_ {
         assert!(range.end <= self.length, "a range lies inside the row");

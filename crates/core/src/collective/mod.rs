@@ -33,7 +33,10 @@ pub(crate) fn allreduce(
         Group::Shared(shared) if choice.algorithm == Algorithm::OneShot => {
             allreduce::one_shot(shared, operands, reduction)
         }
-        Group::Shared(shared) => allreduce::sliced(shared, operands, reduction),
+        Group::Shared(shared) => match allreduce::in_place(shared, operands, reduction)? {
+            Some(rest) => allreduce::sliced(shared, &rest, reduction),
+            None => allreduce::sliced(shared, operands, reduction),
+        },
         Group::Linked(links) => linked_allreduce(links, choice.algorithm, operands, reduction),
         Group::Islands(islands) => allreduce::levels(islands, operands, reduction),
     }?;

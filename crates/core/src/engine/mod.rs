@@ -32,6 +32,8 @@ use self::sets::Sets;
 pub use self::ticket::{Made, Outcome, Ticket};
 use crate::buffer::Region;
 use crate::error::Error;
+use crate::group::Arena;
+pub use crate::group::Block;
 use crate::transport::vigil::Vigil;
 
 /// How long an orderly end may take before it becomes a hard one.
@@ -47,6 +49,7 @@ pub struct Engine {
 
 struct World {
     shared: Arc<Shared>,
+    arena: Option<Arc<Arena>>,
     background: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -80,6 +83,7 @@ impl Engine {
         let (inbox, sets) = (Arc::new(Inbox::default()), Arc::new(Sets::of(place.size)));
         let mail = (inbox.clone(), sets.clone());
         let (progress, vigil, standby) = join::join(settings, &place, &meeting, mail)?;
+        let arena = progress.groups.arena().cloned();
         let shared = Arc::new(Shared {
             progress: Mutex::new(progress),
             inbox,
@@ -90,15 +94,28 @@ impl Engine {
             bench: Default::default(),
         });
         let background = background::start(shared.clone())?;
-        Ok(Engine {
-            place,
-            world: Some(World { shared, background: Mutex::new(Some(background)) }),
-        })
+        let background = Mutex::new(Some(background));
+        Ok(Engine { place, world: Some(World { shared, arena, background }) })
     }
 
     /// Where this process stands.
     pub fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// Memory that every rank of this host can see: a reduction of tensors that lie there on all
+    /// ranks copies nothing. None if there is no more, or no such memory here at all.
+    pub fn allocate(&self, length: usize) -> Option<Block> {
+        let World { shared, arena, .. } = self.world.as_ref()?;
+        // Those who do not know yet that the world has ended may still write to the memory.
+        shared.vigil.fate.check().ok()?;
+        arena.as_ref()?.allocate(length)
+    }
+
+    /// Whether something at this address lies in memory that [`Engine::allocate`] gives out.
+    pub fn is_in_arena(&self, address: usize) -> bool {
+        let arena = self.world.as_ref().and_then(|world| world.arena.as_ref());
+        arena.is_some_and(|arena| arena.holds(address))
     }
 
     /// Hands tensors over: the regions belong to the engine until the ticket is done.
@@ -219,7 +236,7 @@ impl Engine {
 
     /// Ends this rank's part: what is still in flight fails, here and on the other ranks.
     pub fn shutdown(&self, error: Option<String>) {
-        let Some(World { shared, background }) = &self.world else { return };
+        let Some(World { shared, background, .. }) = &self.world else { return };
         let Some(thread) = background.lock().expect("nothing panics with this lock").take() else {
             return;
         };

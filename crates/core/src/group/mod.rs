@@ -10,14 +10,17 @@ mod linked;
 mod shared;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use ronde_control::{Rank, SetId, Tuning};
 
 pub(crate) use self::circle::{Circle, Members};
 pub(crate) use self::islands::Islands;
 pub(crate) use self::linked::Linked;
-pub(crate) use self::shared::{Shared, Stage};
+pub(crate) use self::shared::{Common, Shared, Stage};
 pub(crate) use crate::transport::link::{BURST, Flow, Hands, Links, Opening};
+pub(crate) use crate::transport::shm::Arena;
+pub use crate::transport::shm::Block;
 pub(crate) use crate::transport::shm::LANES as MOST_SETS;
 
 /// What connects all ranks of the world.
@@ -85,6 +88,11 @@ impl Groups {
 
     pub(crate) fn remove(&mut self, set: SetId) {
         self.circles.remove(&set);
+    }
+
+    /// The memory that all ranks of this host can see, if there is some.
+    pub(crate) fn arena(&self) -> Option<&Arc<Arena>> {
+        self.fabric.stage.as_ref().and_then(Stage::arena)
     }
 
     pub(crate) fn circle(&self, set: SetId) -> Option<&Circle> {

@@ -6,6 +6,7 @@
 
 mod doubling;
 mod halving;
+mod in_place;
 mod levels;
 mod one_shot;
 mod ring;
@@ -13,6 +14,7 @@ mod sliced;
 
 pub(super) use doubling::doubling;
 pub(super) use halving::halving;
+pub(super) use in_place::in_place;
 pub(super) use levels::levels;
 pub(super) use one_shot::one_shot;
 pub(super) use ring::ring;

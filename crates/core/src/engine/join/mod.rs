@@ -37,7 +37,7 @@ use super::progress::{Progress, Role};
 use super::sets::Sets;
 use super::stall::StallWatch;
 use crate::error::Error;
-use crate::group::{Fabric, Groups, Hands, Links, Opening, Stage};
+use crate::group::{Arena, Fabric, Groups, Hands, Links, Opening, Stage};
 use crate::transport::bell::Bell;
 use crate::transport::door::{Arrival, Door};
 use crate::transport::fate::Fate;
@@ -62,7 +62,7 @@ pub(super) fn join(
 ) -> Result<Joined, Error> {
     let deadline = Instant::now() + settings.join_timeout;
     let door = open_door(settings, meeting)?;
-    let mut newcomer = Newcomer::meet(place, meeting, &door, deadline)?;
+    let mut newcomer = Newcomer::meet(place, meeting, &door, settings.arena, deadline)?;
     let leader = newcomer.locate(&door, settings.shared_ranks, deadline)?;
     let first = leader.as_ref().map_or(newcomer.me, |(rank, _)| *rank);
     let layout = Layout::new(newcomer.exchange_leaders(first, deadline)?, newcomer.me)?;
@@ -110,6 +110,8 @@ struct Newcomer {
     key: JobKey,
     peers: Vec<Peer>,
     local_size: usize,
+    /// Bytes of the arena per rank, if this rank makes it.
+    arena: usize,
     launcher: Wire,
 }
 
@@ -118,6 +120,7 @@ impl Newcomer {
         place: &Place,
         meeting: &Meeting,
         door: &Door,
+        arena: usize,
         deadline: Instant,
     ) -> Result<Newcomer, Error> {
         let greeting = Greeting::Rendezvous { version: VERSION.into(), rank: place.rank };
@@ -140,7 +143,7 @@ impl Newcomer {
         match hear(&mut launcher, deadline)? {
             DriverToRank::World { epoch, peers } if peers.len() == place.size as usize => {
                 let (key, local_size) = (meeting.key.clone(), place.local_size as usize);
-                Ok(Newcomer { me: place.rank, epoch, key, peers, local_size, launcher })
+                Ok(Newcomer { me: place.rank, epoch, key, peers, local_size, arena, launcher })
             }
             other => Err(unexpected(&other)),
         }
@@ -220,14 +223,18 @@ impl Newcomer {
             true => Standby::over(sockets).map_err(failed)?,
             false => Standby::none(),
         };
-        let (segment, house, lifelines) = match estate {
-            Some(Estate { segment, bells, lifelines }) => {
+        let (segment, arena, house, lifelines) = match estate {
+            Some(Estate { segment, arena, bells, lifelines }) => {
                 let segment = Arc::new(segment);
                 let seat = island.iter().position(|rank| *rank == me).unwrap_or_default();
                 let house = House { segment: segment.clone(), me: seat, bells };
-                (Some(segment), Some(house), lifelines)
+                let arena = match settings.arena {
+                    0 => None,
+                    _ => Arena::open(&arena, island.len(), seat).map_err(failed)?,
+                };
+                (Some(segment), arena, Some(house), lifelines)
             }
-            None => (None, None, Vec::new()),
+            None => (None, None, None, Vec::new()),
         };
         let role = match (wire, &segment) {
             (Some(wire), _) => Role::Member { plane: FollowPlane::Linked { wire } },
@@ -252,7 +259,7 @@ impl Newcomer {
                 hands,
             )
         });
-        let stage = segment.map(|segment| Stage::new(segment, vigil.clone()));
+        let stage = segment.map(|segment| Stage::new(segment, vigil.clone(), arena));
         let fabric = Fabric { stage, links, leaders: layout.leaders() };
         let progress = Progress::new(me, Groups::new(fabric, me), role, vigil.clone(), mail);
         Ok((progress, vigil, standby))

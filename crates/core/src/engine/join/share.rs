@@ -1,8 +1,8 @@
 //! The steps by which the ranks of an island come to share memory.
 //!
 //! Each rank hands the first one its two bells over the unix socket; the first one makes the segment
-//! and hands everybody the segment and everybody's bells. The sockets then stay open and silent: they
-//! break when their owner dies.
+//! and the arena and hands everybody both and everybody's bells. The sockets then stay open and
+//! silent: they break when their owner dies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,6 +13,7 @@ use ronde_control::Rank;
 use super::layout::Layout;
 use super::{Newcomer, Reception};
 use crate::error::Error;
+use crate::group::Arena;
 use crate::transport::bell::Bell;
 use crate::transport::handover::{give, take};
 use crate::transport::shm::Segment;
@@ -23,6 +24,7 @@ use crate::transport::wire::Wire;
 /// What the ranks of an island share.
 pub(super) struct Estate {
     pub(super) segment: Segment,
+    pub(super) arena: OwnedFd,
     /// Everybody's bells, in the order of seats.
     pub(super) bells: Vec<Bells>,
     /// The sockets that show who is alive.
@@ -43,19 +45,20 @@ impl Newcomer {
         let estate = match leader {
             _ if !layout.is_shared() => return Ok(None),
             Some((leader, wire)) => take_estate((leader, wire), own, island.len(), deadline),
-            None => give_estate(&island[1..], own, reception, deadline),
+            None => give_estate((&island[1..], self.arena), own, reception, deadline),
         };
         estate.map(Some).map_err(|error| failed(&error))
     }
 }
 
 fn give_estate(
-    guests: &[Rank],
+    (guests, stretch): (&[Rank], usize),
     own: &Bells,
     reception: &mut Reception,
     deadline: Instant,
 ) -> io::Result<Estate> {
     let (segment, fd) = Segment::create(1 + guests.len())?;
+    let arena = Arena::create(1 + guests.len(), stretch)?;
     let (mut bells, mut lifelines) = (vec![own.duplicate()?], Vec::new());
     for rank in guests {
         let wire = reception.guests.remove(rank).ok_or(io::ErrorKind::NotFound)?;
@@ -63,12 +66,12 @@ fn give_estate(
         bells.push(Bells::from_fds(&mut take(&socket, 2, deadline)?.into_iter())?);
         lifelines.push((*rank, socket));
     }
-    let mut estate = vec![fd.as_fd()];
+    let mut estate = vec![fd.as_fd(), arena.as_fd()];
     estate.extend(bells.iter().flat_map(Bells::fds));
     for (_, socket) in &lifelines {
         give(socket, &estate, deadline)?;
     }
-    Ok(Estate { segment, bells, lifelines })
+    Ok(Estate { segment, arena, bells, lifelines })
 }
 
 fn take_estate(
@@ -79,11 +82,12 @@ fn take_estate(
 ) -> io::Result<Estate> {
     let socket = wire.into_socket()?;
     give(&socket, &own.fds(), deadline)?;
-    let mut fds = take(&socket, 1 + 2 * seats, deadline)?.into_iter();
+    let mut fds = take(&socket, 2 + 2 * seats, deadline)?.into_iter();
     let segment = fds.next().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let arena = fds.next().ok_or(io::ErrorKind::UnexpectedEof)?;
     let segment = Segment::open(&segment, seats)?;
     let bells = (0..seats).map(|_| Bells::from_fds(&mut fds)).collect::<io::Result<_>>()?;
-    Ok(Estate { segment, bells, lifelines: vec![(leader, socket)] })
+    Ok(Estate { segment, arena, bells, lifelines: vec![(leader, socket)] })
 }
 
 impl Bells {

@@ -5,8 +5,8 @@ pub(super) const LINE: usize = 128;
 pub(super) const QUEUE: usize = 64 << 10;
 pub(super) const LOG: usize = 256 << 10;
 
-/// Counters of one rank in one set of ranks: published, reduced, finished.
-const COUNTERS: usize = 3;
+/// Counters of one rank in one set of ranks: published, reduced, finished, offered.
+const COUNTERS: usize = 4;
 /// Pieces of staging memory of one rank; see `group::shared`.
 pub(crate) const SLOTS: usize = 4;
 /// Sets of ranks that can exist at the same time, the world among them.

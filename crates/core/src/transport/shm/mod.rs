@@ -3,10 +3,12 @@
 //! The segment is an anonymous file that exists only as descriptors and mappings, so a crash leaves
 //! nothing behind. In it lie, in this order: a header, the counters per set and rank, one queue per
 //! rank to the coordinator, the coordinator's log that all ranks read, and some pieces of staging
-//! memory per rank.
+//! memory per rank. The arena, for tensors that nobody has to copy, is a file of its own.
 
+mod arena;
 mod count;
 mod layout;
+mod ledger;
 mod log;
 mod queue;
 mod ring;
@@ -14,6 +16,8 @@ mod segment;
 
 use super::atomic;
 
+pub(crate) use arena::Arena;
+pub use arena::Block;
 pub(crate) use count::{count, has_reached};
 pub(crate) use layout::{LANES, SLOTS};
 pub(crate) use log::{LogReader, LogWriter};

@@ -23,6 +23,8 @@ pub(crate) enum Counter {
     Reduced = 1,
     /// Steps after which this rank reads nothing of the others any more.
     Finished = 2,
+    /// Steps for which this rank has said whether its tensors lie in the arena; see `group::shared`.
+    Offered = 3,
 }
 
 pub(crate) struct Segment {

@@ -1,0 +1,239 @@
+//! Reductions of tensors that lie in the arena: the same bits as through staging memory, whatever
+//! mixture of ranks and tensors lies there.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use ronde_control::negotiate::{Kind, Request};
+use ronde_control::settings::Transport;
+use ronde_control::{DType, Rank, ReduceOp, SetId};
+use ronde_core::buffer::{Buffer, Region};
+use ronde_core::engine::{Block, Next};
+use ronde_testkit::{Member, Tensor, World};
+
+const SUM: Kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
+
+/// Memory for a tensor, in the arena or elsewhere.
+enum Memory {
+    Arena(Block),
+    Plain(Buffer),
+}
+
+impl Memory {
+    fn of(member: &Member, in_arena: bool, bytes: &[u8]) -> Memory {
+        let memory = match in_arena {
+            true => Memory::Arena(member.engine.allocate(bytes.len()).expect("there is room")),
+            false => Memory::Plain(Buffer::new(bytes.len())),
+        };
+        let copy = Buffer::new(bytes.len());
+        copy.fill(bytes);
+        copy.region().copy_to(memory.region());
+        memory
+    }
+
+    fn region(&self) -> Region {
+        match self {
+            Memory::Arena(block) => block.region(),
+            Memory::Plain(buffer) => buffer.region(),
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let copy = Buffer::new(self.region().length());
+        self.region().copy_to(copy.region());
+        copy.bytes()
+    }
+}
+
+/// Numbers of which no two orders of summation have the same sum.
+fn floats(rank: usize, length: usize) -> Vec<u8> {
+    let value = |i: usize| 1.0f32 / (1.0 + (i * 7 + rank * 13) as f32);
+    (0..length).map(value).flat_map(f32::to_ne_bytes).collect()
+}
+
+fn request(name: &str, kind: Kind, dtype: DType, lengths: &[usize]) -> Request {
+    let shapes = lengths.iter().map(|length| vec![(length / dtype.size()) as u64]).collect();
+    Request { name: name.into(), set: SetId::WORLD, kind, dtype, shapes }
+}
+
+/// Reduces these tensors as one bucket, in place.
+fn reduce(member: &Member, name: &str, kind: Kind, dtype: DType, memory: &[Memory]) {
+    let regions: Vec<Region> = memory.iter().map(Memory::region).collect();
+    let lengths: Vec<usize> = regions.iter().map(|region| region.length()).collect();
+    let request = request(name, kind, dtype, &lengths);
+    let ticket = member.engine.submit(request, regions.clone(), regions, Next::Waits).unwrap();
+    member.wait(&ticket).unwrap();
+}
+
+/// What `reduce` makes of the same numbers if `in_arena` says who has which tensor in the arena.
+fn results(
+    size: usize,
+    lengths: &[usize],
+    in_arena: impl Fn(usize, usize) -> bool + Sync,
+) -> Vec<Vec<Vec<u8>>> {
+    World::new(size).run(|member| {
+        let me = member.rank();
+        // Other ranks have other offsets.
+        let _shift = member.engine.allocate(1 + 1000 * me);
+        let memory: Vec<Memory> = lengths
+            .iter()
+            .enumerate()
+            .map(|(index, length)| Memory::of(member, in_arena(me, index), &floats(me, *length)))
+            .collect();
+        // Twice, so that what was left by the first time would be seen.
+        reduce(member, "x", SUM, DType::F32, &memory);
+        reduce(member, "x", SUM, DType::F32, &memory);
+        memory.iter().map(Memory::bytes).collect()
+    })
+}
+
+#[test]
+fn the_bits_are_those_of_staging_whoever_has_what_in_the_arena() {
+    for size in [2, 3, 5] {
+        for lengths in [vec![5_000], vec![300_001], vec![1, 70_000, 0, 3, 16, 40_001, 33]] {
+            let staged = results(size, &lengths, |_, _| false);
+            assert!(staged[1..].iter().all(|rank| *rank == staged[0]));
+            let ways: [(&str, &(dyn Fn(usize, usize) -> bool + Sync)); 5] = [
+                ("all", &|_, _| true),
+                ("all but one rank", &|rank, _| rank != 1),
+                ("one rank", &|rank, _| rank == 0),
+                ("some tensors of one rank not", &|rank, index| rank != 0 || index % 2 == 1),
+                ("no tensor of all ranks", &|rank, index| (rank == 0) == (index % 2 == 0)),
+            ];
+            for (way, in_arena) in ways {
+                let got = results(size, &lengths, in_arena);
+                assert!(got == staged, "{way} on {size} ranks, lengths {lengths:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_type_operation_and_factor_gives_the_bits_of_staging() {
+    let kinds = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product]
+        .map(|op| Kind::Allreduce { op, prescale: 1.0, postscale: 1.0 });
+    let scaled = Kind::Allreduce { op: ReduceOp::Sum, prescale: 0.5, postscale: 3.0 };
+    World::new(3).run(|member| {
+        for dtype in DType::ALL {
+            for (number, kind) in kinds.iter().chain([&scaled]).enumerate() {
+                let bytes: Vec<u8> =
+                    (0..40_000usize).map(|i| (i * 31 + member.rank() * 17) as u8).collect();
+                let both = [true, false].map(|way| vec![Memory::of(member, way, &bytes)]);
+                for (way, memory) in both.iter().enumerate() {
+                    let name = format!("{dtype}.{number}.{way}");
+                    reduce(member, &name, kind.clone(), dtype, memory);
+                }
+                assert!(both[0][0].bytes() == both[1][0].bytes(), "{dtype} {kind:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn sets_of_ranks_and_the_world_take_turns_in_the_arena() {
+    World::new(4).run(|member| {
+        let me = member.rank();
+        let pair = member.add_set(&[0, 2]).unwrap();
+        for round in 0..20 {
+            let length = 10_000 + 1000 * round;
+            let whole = [Memory::of(member, round % 3 > 0 || me == 3, &floats(me, length))];
+            reduce(member, "w", SUM, DType::F32, &whole);
+            if me % 2 == 0 {
+                let mine = Memory::of(member, round % 2 == 0, &floats(me, length));
+                let regions = vec![mine.region()];
+                let request = Request { set: pair, ..request("p", SUM, DType::F32, &[4 * length]) };
+                let ticket =
+                    member.engine.submit(request, regions.clone(), regions, Next::Waits).unwrap();
+                member.wait(&ticket).unwrap();
+                let sum = Tensor::new(DType::F32, &[length as u64], &mine.bytes()).as_floats();
+                let right = |i: usize| {
+                    [0, 2].map(|rank| 1.0f32 / (1.0 + (i * 7 + rank * 13) as f32)).iter().sum()
+                };
+                assert!((0..length).all(|i| sum[i] == right(i)), "round {round}");
+            }
+        }
+        // Whoever leaves first would end what the pair still does.
+        member.barrier("end").unwrap();
+    });
+}
+
+#[test]
+fn a_rank_that_has_joined_sends_the_others_through_staging() {
+    World::new(3).run(|member| {
+        if member.rank() == 2 {
+            member.join().unwrap();
+            return;
+        }
+        let memory = [Memory::of(member, true, &floats(0, 20_000))];
+        reduce(member, "x", SUM, DType::F32, &memory);
+        let twice = Tensor::new(DType::F32, &[20_000], &floats(0, 20_000)).as_floats();
+        let right: Vec<u8> = twice.iter().flat_map(|value| (value * 2.0).to_ne_bytes()).collect();
+        assert!(memory[0].bytes() == right);
+        member.join().unwrap();
+    });
+}
+
+#[test]
+fn a_result_that_goes_elsewhere_leaves_its_source_alone() {
+    World::new(2).run(|member| {
+        let source = Memory::of(member, true, &floats(member.rank(), 50_000));
+        let target = Memory::of(member, true, &[0; 200_000]);
+        let request = request("x", SUM, DType::F32, &[200_000]);
+        let (from, to) = (vec![source.region()], vec![target.region()]);
+        let ticket = member.engine.submit(request, from, to, Next::Waits).unwrap();
+        member.wait(&ticket).unwrap();
+        assert!(source.bytes() == floats(member.rank(), 50_000));
+        assert!(target.bytes() != source.bytes());
+    });
+}
+
+#[test]
+fn a_peer_that_dies_ends_the_reduction_and_the_arena_gives_out_nothing_more() {
+    let (ready, done) = (Barrier::new(3), Barrier::new(3));
+    World::new(3).run(|member| {
+        let memory = Memory::of(member, true, &floats(0, 3_000_000));
+        if member.rank() == 2 {
+            ready.wait();
+            member.launcher.lose(Rank(2), "was killed by signal 9 (SIGKILL)");
+            done.wait();
+            return;
+        }
+        let regions = vec![memory.region()];
+        let request = request("x", SUM, DType::F32, &[12_000_000]);
+        let ticket = member.engine.submit(request, regions.clone(), regions, Next::GoesOn).unwrap();
+        ready.wait();
+        let start = Instant::now();
+        let error = member.wait(&ticket).unwrap_err();
+        assert_eq!(error.blames(), Some(Rank(2)));
+        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(member.engine.allocate(1).is_none());
+        done.wait();
+    });
+}
+
+#[test]
+fn ranks_that_take_no_part_in_the_arena_get_none_and_reduce_all_the_same() {
+    let worlds = [World::new(2).over(Transport::Tcp), World::new(2).with(|s| s.arena = 0)];
+    for world in worlds.into_iter().chain([World::new(1)]) {
+        world.run(|member| assert!(member.engine.allocate(100).is_none()));
+    }
+}
+
+#[test]
+fn a_block_outlives_its_world_and_then_leaves_nothing_mapped() {
+    let blocks = World::new(2).run(|member| {
+        let memory = Memory::of(member, true, &floats(member.rank(), 30_000));
+        reduce(member, "x", SUM, DType::F32, std::slice::from_ref(&memory));
+        memory
+    });
+    assert!(blocks[0].bytes() == blocks[1].bytes());
+    let marks: Vec<usize> = blocks.iter().map(|block| block.region().start() as usize).collect();
+    drop(blocks);
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs is mounted");
+    for line in maps.lines().filter(|line| line.contains("ronde-arena")) {
+        let (range, _) = line.split_once(' ').unwrap();
+        let (low, high) = range.split_once('-').unwrap();
+        let [low, high] = [low, high].map(|text| usize::from_str_radix(text, 16).unwrap());
+        assert!(marks.iter().all(|mark| !(low..high).contains(mark)));
+    }
+}

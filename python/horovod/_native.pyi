@@ -17,6 +17,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "alltoall",
+    "arena",
     "barrier",
     "broadcast",
     "cross_rank",
@@ -24,6 +25,7 @@ __all__ = [
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
+    "in_arena",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -137,6 +139,16 @@ def grouped_reducescatter(
     process_set: int = 0,
 ) -> int:
     """Submits such reductions that are negotiated and run as one; all of one element type."""
+
+def arena(length: int) -> Any | None:
+    """Memory that all ranks of this host see: a DLPack capsule of `length` bytes that owns it.
+
+    Reducing tensors in place that lie there on every rank copies nothing. What is in the memory is
+    not defined. None if there is no such memory, or no more of it.
+    """
+
+def in_arena(address: int) -> bool:
+    """Whether something at this address lies in memory that `arena` gives out in this world."""
 
 def barrier(name: str, lazy: bool = False, process_set: int = 0) -> int:
     """Submits a barrier."""

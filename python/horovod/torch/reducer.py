@@ -17,6 +17,7 @@ import torch
 
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import submit
+from horovod.torch.arena import settle
 from horovod.torch.compression import Compressor
 from horovod.torch.handles import synchronize
 from horovod.torch.sparse import SparseReduction, sparse_tensor
@@ -76,6 +77,11 @@ class Reducer:
         errors = [error for error in map(_finish, flights) if error is not None]
         if errors:
             raise errors[0]
+
+    def settle(self) -> None:
+        """Moves gradients that stay to where reducing them copies nothing."""
+        grads = (gradient.parameter.grad for gradient in self._gradients.values())
+        settle(grad for grad in grads if grad is not None)
 
     def reset(self, passes: int) -> None:
         """Forgets what is in flight and expects `passes` backward passes before the next step."""

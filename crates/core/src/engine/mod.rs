@@ -118,6 +118,12 @@ impl Engine {
         arena.is_some_and(|arena| arena.holds(address))
     }
 
+    /// How many bytes of this rank have been reduced where they lie, without a copy.
+    pub fn bytes_in_place(&self) -> u64 {
+        let arena = self.world.as_ref().and_then(|world| world.arena.as_ref());
+        arena.map_or(0, |arena| arena.in_place().load(Ordering::Relaxed))
+    }
+
     /// Hands tensors over: the regions belong to the engine until the ticket is done.
     pub fn submit(
         &self,

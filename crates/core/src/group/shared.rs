@@ -197,6 +197,13 @@ impl<'a> Shared<'a> {
         Ok(Some(self.common(row, &all, &arena)))
     }
 
+    /// Counts bytes that were reduced in the arena.
+    pub(crate) fn note_in_place(&self, bytes: usize) {
+        if let Some(arena) = &self.stage.arena {
+            arena.in_place().fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+
     /// Ends a long piece of work when the world does.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.stage.vigil.check()

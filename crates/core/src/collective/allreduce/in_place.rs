@@ -36,6 +36,7 @@ pub(in super::super) fn in_place(
     shared.reduced();
     (0..rows.len()).try_for_each(|rank| shared.await_reduced(rank))?;
     shared.finish();
+    shared.note_in_place(rows[shared.me()].length());
     let rest = |row: &Segments| {
         let regions = row.regions().iter().zip(&here);
         Segments::new(regions.filter(|(_, here)| !**here).map(|(region, _)| *region).collect())

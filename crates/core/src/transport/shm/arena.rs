@@ -11,6 +11,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
@@ -32,6 +33,8 @@ pub(crate) struct Arena {
     ranks: usize,
     me: usize,
     ledger: Mutex<Ledger>,
+    /// Bytes of this rank that were reduced where they lie.
+    in_place: AtomicU64,
     /// A forked child inherits the mapping and the blocks, but has no say over the memory.
     pid: u32,
 }
@@ -81,7 +84,8 @@ impl Arena {
         let Ok(start) = map(fd, length) else { return Ok(None) };
         let stretch = length / ranks;
         let (ledger, pid) = (Mutex::new(Ledger::new(stretch)), std::process::id());
-        Ok(Some(Arc::new(Arena { start, stretch, ranks, me, ledger, pid })))
+        let in_place = AtomicU64::new(0);
+        Ok(Some(Arc::new(Arena { start, stretch, ranks, me, ledger, in_place, pid })))
     }
 
     /// Takes memory for `length` bytes, whose content is whatever was there; none if it is full.
@@ -115,6 +119,11 @@ impl Arena {
         // SAFETY: the mapping lives as long as the arena, which whoever uses the region keeps; the
         // ranks agree by counters on who touches what.
         Some(unsafe { Region::new(start, length) })
+    }
+
+    /// Bytes of this rank that were reduced where they lie.
+    pub(crate) fn in_place(&self) -> &AtomicU64 {
+        &self.in_place
     }
 
     fn own(&self) -> *mut u8 {

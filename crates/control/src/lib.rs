@@ -12,6 +12,7 @@ pub mod rendezvous;
 pub mod settings;
 mod tuning;
 pub mod verdict;
+pub mod watching;
 pub mod wire;
 
 pub use dtype::{DType, ReduceOp};

@@ -7,8 +7,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::watching::{Watching, Words};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning};
+
+/// More tensors than these the flight recorder cannot remember; it takes its memory at the start.
+const MOST_RECORDS: usize = 1 << 20;
 
 /// One line of the table.
 pub struct Setting {
@@ -91,6 +95,33 @@ pub const TABLE: &[Setting] = &[
         "600",
         "How long `hvd.init()` waits for the other ranks.",
     ),
+    setting(
+        "HOROVOD_TIMELINE",
+        "",
+        "The file that rank 0 writes a timeline to; `DYNAMIC` lets `hvd.start_timeline()` name it.",
+    ),
+    setting(
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        "0",
+        "1 shows in that timeline where each bucket begins.",
+    ),
+    setting(
+        "RONDE_FLIGHT_RECORDER",
+        "512",
+        "Tensors whose way a rank remembers, for when something goes wrong; 0 turns it off.",
+    ),
+    setting(
+        "RONDE_FLIGHT_RECORDER_DIR",
+        "",
+        "Where that is written on an error, a stall or SIGUSR1: a directory, `stderr` or `off`; \
+         without it, the directory for temporary files.",
+    ),
+    setting(
+        "RONDE_METRICS",
+        "",
+        "Where Prometheus may ask: `127.0.0.1:PORT`, to which each rank adds its local rank, or \
+         `unix:PATH`, to which each adds a dot and its rank.",
+    ),
 ];
 
 /// What the launcher tells a rank, for the reference page; users read these and do not set them.
@@ -154,6 +185,8 @@ pub struct Settings {
     pub arena: usize,
     /// How long to wait for the other ranks.
     pub join_timeout: Duration,
+    /// How this rank is watched.
+    pub watching: Watching,
 }
 
 /// Where this process stands in the job.
@@ -224,7 +257,21 @@ impl Reader<'_> {
             tuning: self.tuning(),
             arena: self.number("RONDE_ARENA") as usize,
             join_timeout: Duration::from_secs(self.number("RONDE_JOIN_TIMEOUT_SECONDS")),
+            watching: self.watching(),
         }
+    }
+
+    fn watching(&mut self) -> Watching {
+        let words = Words {
+            timeline: self.text("HOROVOD_TIMELINE"),
+            mark_cycles: self.number("HOROVOD_TIMELINE_MARK_CYCLES") > 0,
+            records: (self.number("RONDE_FLIGHT_RECORDER") as usize).min(MOST_RECORDS),
+            dump: self.text("RONDE_FLIGHT_RECORDER_DIR"),
+            metrics: self.text("RONDE_METRICS"),
+        };
+        let (watching, mistakes) = Watching::parse(words);
+        self.mistakes.extend(mistakes);
+        watching
     }
 
     fn transport(&mut self) -> Transport {
@@ -401,9 +448,10 @@ mod tests {
             ("RONDE_TRANSPORT", "pigeon"),
             ("RONDE_ENCRYPTION", "rot13"),
             ("RONDE_TUNING", "no-such-file"),
+            ("RONDE_METRICS", "0.0.0.0:9400"),
         ];
         let BadSettings(mistakes) = read(look_up(&pairs)).unwrap_err();
-        assert_eq!(mistakes.len(), 7, "{mistakes:?}");
+        assert_eq!(mistakes.len(), 8, "{mistakes:?}");
         assert!(!mistakes.join(" ").contains("secret"));
     }
 

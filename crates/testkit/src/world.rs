@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::settings::{Meeting, Place, Settings, Transport};
+use ronde_control::watching::DumpTo;
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::{Engine, Next, Outcome, Ticket};
@@ -33,7 +34,10 @@ pub struct Member {
 impl World {
     /// A world of that many ranks, with the settings' defaults.
     pub fn new(size: usize) -> World {
-        let (settings, _) = ronde_control::settings::read(|_| None).expect("defaults are valid");
+        let (mut settings, _) =
+            ronde_control::settings::read(|_| None).expect("defaults are valid");
+        // Worlds of tests die all the time, and nobody reads why.
+        settings.watching.dump = DumpTo::Nowhere;
         World { size, settings, roads: Roads::default() }
     }
 

@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::gathering::Gathering;
+use super::journal::{Journal, LastSeen, Notice};
 use super::numbers::Numbers;
 use super::sets::Sets;
 use super::{CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
@@ -27,6 +28,7 @@ pub struct Coordinator {
     joined: Vec<Rank>,
     out: Vec<CoordinatorToMember>,
     left: Option<Rank>,
+    journal: Journal,
 }
 
 struct Ready {
@@ -61,13 +63,17 @@ impl Coordinator {
             joined: Vec::new(),
             out: Vec::new(),
             left: None,
+            journal: Journal::of(size),
         }
     }
 
     /// Takes a message of a member.
     pub fn on(&mut self, from: Rank, message: MemberToCoordinator, now: Duration) {
         match message {
-            MemberToCoordinator::Announce(request) => self.announce(from, &request, None, now),
+            MemberToCoordinator::Announce(request) => {
+                self.journal.announced(from, &request, None, now);
+                self.gather(from, &request, None, now);
+            }
             MemberToCoordinator::Known(id) => self.announce_known(from, id, now),
             MemberToCoordinator::Join => self.join(from),
             MemberToCoordinator::Leave { reason } => self.leave(from, reason),
@@ -137,12 +143,43 @@ impl Coordinator {
         self.out.push(CoordinatorToMember::Stalled { error });
     }
 
+    /// Asks everybody to write down what they have done lately.
+    pub fn ask_for_records(&mut self) {
+        self.out.push(CoordinatorToMember::WriteDown);
+    }
+
+    /// Keeps notices from now on of who announces what.
+    pub fn start_journal(&mut self) {
+        self.journal.start();
+    }
+
+    /// Keeps no notices any more.
+    pub fn stop_journal(&mut self) {
+        self.journal.stop();
+    }
+
+    /// The notices since the last call, in order.
+    pub fn take_journal(&mut self) -> Vec<Notice> {
+        self.journal.take()
+    }
+
+    /// What a rank did last; none if it has announced nothing yet.
+    pub fn last_seen(&self, rank: Rank) -> Option<LastSeen> {
+        let name_of = |id| self.numbers.meaning(id).map(|(request, _)| request.name.clone());
+        let mut seen = self.journal.last_seen(rank, name_of)?;
+        let gathering = seen.name.as_ref().and_then(|name| self.gathering.get(name));
+        seen.is_waiting =
+            gathering.is_some_and(|gathering| !gathering.missing(&self.sets, &[]).contains(&rank));
+        Some(seen)
+    }
+
     /// An announcement under a forgotten number is ignored: its sender will see the `Forget` and
     /// announce again in full.
     fn announce_known(&mut self, from: Rank, id: TensorId, now: Duration) {
         let Some((request, shares)) = self.numbers.meaning(id) else { return };
         let Some(place) = self.sets.place(request.set, from) else { return };
         let share = shares.get(place).cloned().unwrap_or_default();
+        self.journal.announced(from, request, Some(id), now);
         if let Some(gathering) = self.gathering.get_mut(&request.name)
             && gathering.known == Some(id)
         {
@@ -151,10 +188,10 @@ impl Coordinator {
             return self.complete_if_all_here(&name);
         }
         let request = request.with_share(&share);
-        self.announce(from, &request, Some(id), now);
+        self.gather(from, &request, Some(id), now);
     }
 
-    fn announce(&mut self, from: Rank, request: &Request, id: Option<TensorId>, now: Duration) {
+    fn gather(&mut self, from: Rank, request: &Request, id: Option<TensorId>, now: Duration) {
         let name = request.name.clone();
         if let Some(left) = self.left {
             let error = format!("{left} has left before `{name}` was submitted everywhere");
@@ -190,7 +227,10 @@ impl Coordinator {
         let gathering = self.gathering.remove(name).expect("it was just there");
         match gathering.problem(&absent) {
             Some(error) => self.out.push(CoordinatorToMember::Fail { name: name.into(), error }),
-            None => self.accept(gathering, !absent.is_empty()),
+            None => {
+                self.journal.ready(name, gathering.request.set);
+                self.accept(gathering, !absent.is_empty());
+            }
         }
     }
 

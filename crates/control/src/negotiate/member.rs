@@ -89,6 +89,8 @@ pub enum MemberEvent {
         /// Who is late with what, in words.
         error: String,
     },
+    /// Somebody is late: write down what this rank has done lately.
+    WriteDown,
     /// The coordinator spoke of something this rank never announced.
     Nonsense(String),
 }
@@ -172,6 +174,7 @@ impl Member {
             CoordinatorToMember::Left { rank, reason } => Some(MemberEvent::Left { rank, reason }),
             CoordinatorToMember::Tune(tuning) => Some(MemberEvent::Tune(tuning)),
             CoordinatorToMember::Stalled { error } => Some(MemberEvent::Stalled { error }),
+            CoordinatorToMember::WriteDown => Some(MemberEvent::WriteDown),
         }
     }
 

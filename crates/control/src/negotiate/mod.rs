@@ -11,6 +11,7 @@
 
 mod coordinator;
 mod gathering;
+mod journal;
 mod member;
 mod numbers;
 mod request;
@@ -20,6 +21,7 @@ mod sets;
 mod simulation;
 
 pub use coordinator::{Coordinator, Stall};
+pub use journal::{LastSeen, Notice};
 pub use member::{Member, MemberEvent, SubmitError, Work};
 pub use request::{Kind, Request};
 
@@ -96,6 +98,8 @@ pub enum CoordinatorToMember {
         /// Who is late with what, in words.
         error: String,
     },
+    /// Somebody is late: write down what you have done lately.
+    WriteDown,
 }
 
 /// One tensor (or group of tensors) of a released bucket.

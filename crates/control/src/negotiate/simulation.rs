@@ -72,7 +72,8 @@ impl World {
                 MemberEvent::SetRemoved { .. }
                 | MemberEvent::Left { .. }
                 | MemberEvent::Tune(_)
-                | MemberEvent::Stalled { .. },
+                | MemberEvent::Stalled { .. }
+                | MemberEvent::WriteDown,
             )
             | None => {}
         }

@@ -1,17 +1,37 @@
 //! A world of one: every collective is at most a copy.
 
-use ronde_control::negotiate::{Kind, Request};
+use ronde_control::Rank;
+use ronde_control::negotiate::{Kind, Notice, Request, Work};
 
 use super::ticket::{Made, Outcome};
 use crate::buffer::{Buffer, Region};
 use crate::error::Error;
 use crate::reduce::{Reduction, fold_regions};
+use crate::watch::{Leg, Watch};
 
-pub(super) fn run(
-    request: &Request,
+/// Runs it and tells whoever watches.
+pub(super) fn run_watched(
+    watch: &Watch,
+    request: Request,
     sources: &[Region],
     targets: &[Region],
 ) -> Result<Outcome, Error> {
+    let at = watch.now();
+    if watch.shows() {
+        let (name, kind, set) = (request.name.clone(), request.kind.name(), request.set);
+        let announced = Notice::Announced { name: name.clone(), kind, rank: Rank(0), at };
+        watch.noticed(vec![announced, Notice::Ready { name, set, at }], |_| true);
+    }
+    let bucket = [Work { request, shares: Vec::new(), is_absent: false }];
+    let record = watch.ledger().queue(&bucket[0].request, at);
+    let leg = Leg { ranks: 1, way: "LOCAL", released: at, started: at };
+    let passage = watch.bucket_starts(&bucket, [Some(record)].into_iter(), &leg);
+    let outcome = run(&bucket[0].request, sources, targets);
+    watch.bucket_ends(&bucket, &passage, outcome.as_ref().err(), watch.now());
+    outcome
+}
+
+fn run(request: &Request, sources: &[Region], targets: &[Region]) -> Result<Outcome, Error> {
     match request.kind {
         Kind::Allreduce { op, prescale, postscale } => {
             let reduction = Reduction { dtype: request.dtype, op, prescale, postscale };

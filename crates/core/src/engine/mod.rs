@@ -15,6 +15,7 @@ mod sets;
 mod stall;
 mod ticket;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::settings::{Place, Settings};
+use ronde_control::watching::Cycles;
 use ronde_control::wire::RankToDriver;
 use ronde_control::{Rank, SetId};
 
@@ -34,7 +36,9 @@ use crate::buffer::Region;
 use crate::error::Error;
 use crate::group::Arena;
 pub use crate::group::Block;
+use crate::transport::traffic::TRAFFIC;
 use crate::transport::vigil::Vigil;
+use crate::watch::{Reading, Readings, Watch};
 
 /// How long an orderly end may take before it becomes a hard one.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -45,6 +49,7 @@ const LONGEST_REASON: usize = 4000;
 pub struct Engine {
     place: Place,
     world: Option<World>,
+    watch: Arc<Watch>,
 }
 
 struct World {
@@ -77,11 +82,18 @@ pub enum Next {
 impl Engine {
     /// Joins the world that the place describes, and waits until everybody has.
     pub fn join(settings: &Settings, place: Place) -> Result<Engine, Error> {
+        let watch = Arc::new(Watch::new(&settings.watching, &place));
+        watch.start_wished_timeline()?;
+        let server = watch.open(&place)?;
         let Some(meeting) = place.meeting.clone() else {
-            return Ok(Engine { place, world: None });
+            // A world of one starts no thread and opens no socket that nobody asked for.
+            if Watch::is_wanted(&settings.watching) {
+                watch.start(server, Box::new(Vec::new))?;
+            }
+            return Ok(Engine { place, world: None, watch });
         };
         let (inbox, sets) = (Arc::new(Inbox::default()), Arc::new(Sets::of(place.size)));
-        let mail = (inbox.clone(), sets.clone());
+        let mail = (inbox.clone(), sets.clone(), watch.clone());
         let (progress, vigil, standby) = join::join(settings, &place, &meeting, mail)?;
         let arena = progress.groups.arena().cloned();
         let shared = Arc::new(Shared {
@@ -93,9 +105,10 @@ impl Engine {
             stop: AtomicBool::new(false),
             bench: Default::default(),
         });
-        let background = background::start(shared.clone())?;
+        watch.start(server, readings(&shared.vigil))?;
+        let background = background::start(shared.clone()).inspect_err(|_| watch.end())?;
         let background = Mutex::new(Some(background));
-        Ok(Engine { place, world: Some(World { shared, arena, background }) })
+        Ok(Engine { place, world: Some(World { shared, arena, background }), watch })
     }
 
     /// Where this process stands.
@@ -135,7 +148,7 @@ impl Engine {
         self.check(&request)?;
         let ticket = Arc::new(Ticket::default());
         let Some(World { shared, .. }) = &self.world else {
-            ticket.complete(alone::run(&request, &sources, &targets));
+            ticket.complete(alone::run_watched(&self.watch, request, &sources, &targets));
             return Ok(ticket);
         };
         if request.set != SetId::WORLD {
@@ -229,6 +242,16 @@ impl Engine {
         }
     }
 
+    /// Starts a timeline, if `HOROVOD_TIMELINE` was set when this rank joined; rank 0 writes it.
+    pub fn start_timeline(&self, path: &Path, cycles: Cycles) -> Result<(), Error> {
+        self.watch.start_timeline(path, cycles)
+    }
+
+    /// Ends the timeline; on rank 0 everything until now is in the file then.
+    pub fn stop_timeline(&self) -> Result<(), Error> {
+        self.watch.stop_timeline()
+    }
+
     /// The error that ended the world, if one did.
     pub fn verdict(&self) -> Option<Error> {
         self.world.as_ref().and_then(|world| world.shared.vigil.fate.verdict())
@@ -242,7 +265,7 @@ impl Engine {
 
     /// Ends this rank's part: what is still in flight fails, here and on the other ranks.
     pub fn shutdown(&self, error: Option<String>) {
-        let Some(World { shared, background, .. }) = &self.world else { return };
+        let Some(World { shared, background, .. }) = &self.world else { return self.watch.end() };
         let Some(thread) = background.lock().expect("nothing panics with this lock").take() else {
             return;
         };
@@ -262,7 +285,23 @@ impl Engine {
         let _ = thread.join();
         shared.lock().end(&Error::Shutdown);
         shared.leave_bench();
+        self.watch.end();
     }
+}
+
+/// The numbers that metrics show of rooms below.
+fn readings(vigil: &Arc<Vigil>) -> Readings {
+    let vigil = vigil.clone();
+    Box::new(move || {
+        let reading = |name, help, value| Reading { name, help, value };
+        let (sent, received) = (TRAFFIC.sent(), TRAFFIC.received());
+        let missed = "Times a thread slept while there was something to do; each is a bug.";
+        vec![
+            reading("ronde_link_sent_bytes_total", "Bytes sent through sockets.", sent),
+            reading("ronde_link_received_bytes_total", "Bytes received through sockets.", received),
+            reading("ronde_missed_wakeups_total", missed, vigil.missed()),
+        ]
+    })
 }
 
 impl Drop for Engine {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{
-    Coordinator, CoordinatorToMember, Member, MemberEvent, MemberToCoordinator, Work,
+    Coordinator, CoordinatorToMember, Member, MemberEvent, MemberToCoordinator, Notice, Work,
 };
 use ronde_control::wire::RankToDriver;
 use ronde_control::{Rank, SetId};
@@ -21,9 +21,10 @@ use super::ticket::{Outcome, Ticket};
 use super::{Sets, run};
 use crate::buffer::Region;
 use crate::error::Error;
-use crate::group::Groups;
+use crate::group::{Circle, Group, Groups};
 use crate::reduce::in_plain_environment;
 use crate::transport::vigil::Vigil;
+use crate::watch::{Leg, RecordId, Watch};
 
 /// How long the news of a lost rank may take on their way to the launcher.
 const LAST_WORD: Duration = Duration::from_millis(200);
@@ -40,7 +41,10 @@ pub(super) struct Progress {
     joining: Option<Arc<Ticket>>,
     leaving: Option<Arc<Ticket>>,
     is_over: bool,
-    start: Instant,
+    watch: Arc<Watch>,
+    /// When the messages came that are being followed, and when the last bucket ended.
+    heard: Duration,
+    moment: Duration,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one role per world")]
@@ -61,6 +65,7 @@ pub(super) struct Flight {
     pub(super) ticket: Arc<Ticket>,
     pub(super) sources: Vec<Region>,
     pub(super) targets: Vec<Region>,
+    pub(super) record: RecordId,
 }
 
 impl Progress {
@@ -69,7 +74,7 @@ impl Progress {
         groups: Groups,
         role: Role,
         vigil: Arc<Vigil>,
-        (inbox, sets): (Arc<Inbox>, Arc<Sets>),
+        (inbox, sets, watch): (Arc<Inbox>, Arc<Sets>, Arc<Watch>),
     ) -> Progress {
         Progress {
             groups,
@@ -83,7 +88,9 @@ impl Progress {
             joining: None,
             leaving: None,
             is_over: false,
-            start: Instant::now(),
+            watch,
+            heard: Duration::ZERO,
+            moment: Duration::ZERO,
         }
     }
 
@@ -91,6 +98,12 @@ impl Progress {
     pub(super) fn turn(&mut self) -> Result<bool, Error> {
         if self.is_over {
             return Ok(false);
+        }
+        if let Role::Coordinator { coordinator, .. } = &mut self.role {
+            match self.watch.shows() {
+                true => coordinator.start_journal(),
+                false => coordinator.stop_journal(),
+            }
         }
         let mut busy = self.take_submissions()?;
         busy |= self.coordinate()?;
@@ -141,9 +154,13 @@ impl Progress {
             _ => self.vigil.spread_death(self.me),
         }
         self.member.abandon();
+        let now = self.watch.now();
         for (name, flight) in self.flights.drain() {
-            flight.ticket.complete(Err(during(error, &name)));
+            let error = during(error, &name);
+            self.watch.ledger().fail(flight.record, &error, now);
+            flight.ticket.complete(Err(error));
         }
+        self.watch.world_ends(error);
         for submission in self.inbox.close(error.clone()) {
             match submission {
                 Submission::Tensor { request, ticket, .. } => {
@@ -171,18 +188,25 @@ impl Progress {
         }
         let mut messages = Vec::new();
         let mut urgent = false;
+        let now = self.watch.now();
         for submission in self.inbox.take() {
             match submission {
                 Submission::Tensor { request, sources, targets, ticket } => {
                     let name = request.name.clone();
+                    let record = self.watch.ledger().queue(&request, now);
                     // Rank 0 may be no member, and then it waits for nothing and sleeps.
                     urgent |= request.set != SetId::WORLD;
                     match self.member.submit(request) {
                         Ok(message) => {
                             messages.push(message);
-                            self.flights.insert(name, Flight { ticket, sources, targets });
+                            let flight = Flight { ticket, sources, targets, record };
+                            self.flights.insert(name, flight);
                         }
-                        Err(error) => ticket.complete(Err(Error::Invalid(error.to_string()))),
+                        Err(error) => {
+                            let error = Error::Invalid(error.to_string());
+                            self.watch.settled(record, &name, Some(&error));
+                            ticket.complete(Err(error));
+                        }
                     }
                 }
                 Submission::Join { ticket } => {
@@ -197,13 +221,17 @@ impl Progress {
                 }
             }
         }
-        self.announce(messages, urgent)?;
+        self.announce(messages, urgent, now)?;
         Ok(true)
     }
 
     /// Tells the coordinator; an urgent message wakes it even if it has nothing to do.
-    fn announce(&mut self, messages: Vec<MemberToCoordinator>, urgent: bool) -> Result<(), Error> {
-        let now = self.start.elapsed();
+    fn announce(
+        &mut self,
+        messages: Vec<MemberToCoordinator>,
+        urgent: bool,
+        now: Duration,
+    ) -> Result<(), Error> {
         let sent = match &mut self.role {
             Role::Coordinator { coordinator, .. } => {
                 messages.into_iter().for_each(|message| coordinator.on(self.me, message, now));
@@ -224,7 +252,7 @@ impl Progress {
     }
 
     fn coordinate(&mut self) -> Result<bool, Error> {
-        let now = self.start.elapsed();
+        let now = self.watch.now();
         let Role::Coordinator { coordinator, plane, own, stalls } = &mut self.role else {
             return Ok(false);
         };
@@ -243,10 +271,19 @@ impl Progress {
                 }
             }
         }
-        stalls.look(coordinator, now);
+        if stalls.look(coordinator, now) {
+            self.watch.ledger().count_stall();
+        }
         // One bucket at a time: what becomes ready while it is on the wire makes the next one.
         if own.is_empty() {
             coordinator.release();
+        }
+        if self.watch.shows() {
+            let is_mine = |notice: &Notice| match notice {
+                Notice::Ready { set, .. } => self.groups.circle(*set).is_some(),
+                Notice::Announced { .. } => true,
+            };
+            self.watch.noticed(coordinator.take_journal(), is_mine);
         }
         let messages = coordinator.take_messages();
         if !messages.is_empty() {
@@ -284,6 +321,10 @@ impl Progress {
             }
         };
         let busy = !messages.is_empty();
+        if busy {
+            self.heard = self.watch.now();
+            self.moment = self.heard;
+        }
         if busy && matches!(self.role, Role::Member { .. }) {
             self.vigil.ring_others();
         }
@@ -302,7 +343,7 @@ impl Progress {
                 self.complete(&name, Err(Error::Mismatch(error)));
                 Ok(())
             }
-            MemberEvent::Send(message) => self.announce(vec![message], true),
+            MemberEvent::Send(message) => self.announce(vec![message], true, self.heard),
             MemberEvent::Joined { last } => {
                 if let Some(ticket) = self.joining.take() {
                     ticket.complete(Ok(Outcome::Joined { last }));
@@ -338,6 +379,10 @@ impl Progress {
                 self.vigil.fate.seal(Error::Stalled(error));
                 self.vigil.fate.check()
             }
+            MemberEvent::WriteDown => {
+                self.watch.order("somebody is late".into());
+                Ok(())
+            }
             MemberEvent::Nonsense(what) => {
                 self.vigil.fate.seal(Error::Nonsense { rank: Rank(0), what });
                 self.vigil.fate.check()
@@ -349,7 +394,12 @@ impl Progress {
     fn run(&mut self, bucket: &[Work]) -> Result<(), Error> {
         let flight = |work: &Work| self.flights.remove(&work.request.name);
         let flights: Vec<Option<Flight>> = bucket.iter().map(flight).collect();
+        let leg = self.leg(bucket);
+        let records = flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
+        let passage = self.watch.bucket_starts(bucket, records, &leg);
         let outcome = in_plain_environment(|| run::run(&mut self.groups, bucket, &flights));
+        self.moment = self.watch.now();
+        self.watch.bucket_ends(bucket, &passage, outcome.as_ref().err(), self.moment);
         self.inbox.release_names(bucket.iter().map(|work| work.request.name.as_str()));
         match outcome {
             Ok(outcome) => {
@@ -372,9 +422,22 @@ impl Progress {
         }
     }
 
+    /// How a bucket travels, and since when.
+    fn leg(&mut self, bucket: &[Work]) -> Leg {
+        let set = bucket[0].request.set;
+        let ranks = self.groups.circle(set).map_or(0, Circle::size);
+        let way = match self.groups.group(set) {
+            Some(Group::Shared(_)) => "SHM",
+            Some(Group::Linked(_)) => "TCP",
+            None => "NONE",
+        };
+        Leg { ranks, way, released: self.heard, started: self.moment }
+    }
+
     fn complete(&mut self, name: &str, outcome: Result<Outcome, Error>) {
         self.inbox.release_names([name]);
         if let Some(flight) = self.flights.remove(name) {
+            self.watch.settled(flight.record, name, outcome.as_ref().err());
             flight.ticket.complete(outcome);
         }
     }

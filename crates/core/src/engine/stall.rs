@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ronde_control::negotiate::{Coordinator, Stall};
+use ronde_control::Rank;
+use ronde_control::negotiate::{Coordinator, LastSeen, Stall};
 use ronde_control::wire::Peer;
 
 /// Tensors that one report names.
@@ -13,6 +14,23 @@ pub(super) struct StallWatch {
     shutdown: Option<Duration>,
     peers: Vec<Peer>,
     next: Duration,
+    /// Whether the last look has found something.
+    has_stall: bool,
+}
+
+/// What a late rank did last, in words.
+fn did_last(seen: Option<LastSeen>, now: Duration) -> String {
+    let Some(LastSeen { name, at, announced, is_waiting }) = seen else {
+        return "it has submitted nothing yet".into();
+    };
+    let ago = now.saturating_sub(at).as_secs();
+    match name {
+        Some(name) if is_waiting => {
+            format!("it waits for `{name}` itself, its number {announced}, since {ago} s")
+        }
+        Some(name) => format!("its last was `{name}`, its number {announced}, {ago} s ago"),
+        None => format!("its last was its number {announced}, {ago} s ago"),
+    }
 }
 
 impl StallWatch {
@@ -22,35 +40,43 @@ impl StallWatch {
         peers: Vec<Peer>,
     ) -> StallWatch {
         let next = [warning, shutdown].into_iter().flatten().min().unwrap_or(Duration::MAX);
-        StallWatch { warning, shutdown, peers, next }
+        StallWatch { warning, shutdown, peers, next, has_stall: false }
     }
 
-    /// Reports what has waited too long, and ends the job if the user asked for that.
-    pub(super) fn look(&mut self, coordinator: &mut Coordinator, now: Duration) {
+    /// Reports what has waited too long, and ends the job if the user asked for that; gives whether
+    /// there was anything to report.
+    pub(super) fn look(&mut self, coordinator: &mut Coordinator, now: Duration) -> bool {
         if now < self.next {
-            return;
+            return false;
         }
         if let Some(limit) = self.shutdown {
             let late = coordinator.stalls(now.saturating_sub(limit));
             if !late.is_empty() && now > limit {
-                let error = format!("{} Will shutdown.", self.report(&late, now));
+                let error = format!("{} Will shutdown.", self.report(coordinator, &late, now));
                 tracing::error!("{error}");
                 coordinator.give_up(error);
                 self.next = Duration::MAX;
-                return;
+                return true;
             }
         }
+        let mut has_stall = false;
         if let Some(limit) = self.warning.filter(|limit| now > *limit) {
             let late = coordinator.stalls(now - limit);
-            if !late.is_empty() {
-                tracing::warn!("{}", self.report(&late, now));
+            has_stall = !late.is_empty();
+            if has_stall {
+                tracing::warn!("{}", self.report(coordinator, &late, now));
             }
+            if has_stall && !self.has_stall {
+                coordinator.ask_for_records();
+            }
+            self.has_stall = has_stall;
         }
         let pause = [self.warning, self.shutdown].into_iter().flatten().min();
         self.next = now + pause.unwrap_or(Duration::MAX / 2).min(Duration::from_secs(60));
+        has_stall
     }
 
-    fn report(&self, late: &[Stall], now: Duration) -> String {
+    fn report(&self, coordinator: &Coordinator, late: &[Stall], now: Duration) -> String {
         let oldest = late.iter().map(|stall| stall.since).min().unwrap_or(now);
         let mut text = format!(
             "One or more tensors were submitted to be reduced, gathered or broadcasted by a subset \
@@ -67,7 +93,9 @@ impl StallWatch {
             }
             let more = if names.len() > NAMED { " ..." } else { "" };
             let names = names[..names.len().min(NAMED)].join(", ");
-            text += &format!("\n{rank}: [{names}{more}] ({}, slot {})", peer.host, peer.local_rank);
+            let did = did_last(coordinator.last_seen(Rank(rank as u32)), now);
+            let Peer { host, local_rank, .. } = peer;
+            text += &format!("\n{rank}: [{names}{more}] ({host}, slot {local_rank}; {did})");
         }
         text
     }
@@ -76,7 +104,7 @@ impl StallWatch {
 #[cfg(test)]
 mod tests {
     use ronde_control::negotiate::{CoordinatorToMember, Kind, MemberToCoordinator, Request};
-    use ronde_control::{DType, Rank, SetId};
+    use ronde_control::{DType, SetId};
 
     use super::*;
 
@@ -91,28 +119,71 @@ mod tests {
         (0..3).map(peer).collect()
     }
 
-    #[test]
-    fn a_stall_names_the_late_ranks_and_ends_the_job_when_asked_to() {
-        let second = Duration::from_secs(1);
-        let mut coordinator = Coordinator::new(3, 0, 0);
-        let request = Request {
-            name: "allreduce.x".into(),
+    fn barrier(name: &str) -> MemberToCoordinator {
+        MemberToCoordinator::Announce(Request {
+            name: name.into(),
             set: SetId::WORLD,
             kind: Kind::Barrier,
             dtype: DType::U8,
             shapes: vec![],
-        };
-        coordinator.on(Rank(1), MemberToCoordinator::Announce(request), Duration::ZERO);
+        })
+    }
+
+    #[test]
+    fn a_stall_names_the_late_ranks_and_what_they_did_last() {
+        let second = Duration::from_secs(1);
+        let mut coordinator = Coordinator::new(3, 0, 0);
+        (1..3).for_each(|rank| coordinator.on(Rank(rank), barrier("first"), Duration::ZERO));
+        coordinator.on(Rank(1), barrier("allreduce.x"), second);
+        coordinator.on(Rank(2), barrier("allreduce.y"), 3 * second);
+        let mut watch = StallWatch::new(Some(second), None, peers());
+        let late = coordinator.stalls(6 * second);
+        let report = watch.report(&coordinator, &late, 6 * second);
+        let (head, ranks) = report.split_once("Missing ranks:\n").unwrap();
+        assert!(head.contains("a subset of ranks") && head.contains("more than 6 seconds"));
+        assert_eq!(
+            ranks,
+            "0: [first, allreduce.x, allreduce.y] (node-a, slot 0; it has submitted nothing yet)\n\
+             1: [allreduce.y] (node-a, slot 1; it waits for `allreduce.x` itself, its number 2, \
+             since 5 s)\n\
+             2: [allreduce.x] (node-a, slot 2; it waits for `allreduce.y` itself, its number 2, \
+             since 3 s)"
+        );
+        assert!(watch.look(&mut coordinator, 6 * second));
+        assert_eq!(coordinator.take_messages(), [CoordinatorToMember::WriteDown]);
+        assert!(watch.look(&mut coordinator, 8 * second), "it is reported again");
+        assert_eq!(coordinator.take_messages(), [], "but written down once");
+    }
+
+    #[test]
+    fn a_rank_that_went_away_is_told_by_what_it_got_last() {
+        let second = Duration::from_secs(1);
+        let mut coordinator = Coordinator::new(2, 0, 8);
+        for step in 0..3 {
+            (0..2).for_each(|rank| coordinator.on(Rank(rank), barrier("w"), step * second));
+            coordinator.release();
+        }
+        coordinator.on(Rank(0), barrier("x"), 3 * second);
+        let did = did_last(coordinator.last_seen(Rank(1)), 10 * second);
+        assert_eq!(did, "its last was `w`, its number 3, 8 s ago");
+    }
+
+    #[test]
+    fn a_stall_ends_the_job_when_asked_to() {
+        let second = Duration::from_secs(1);
+        let mut coordinator = Coordinator::new(3, 0, 0);
+        coordinator.on(Rank(1), barrier("allreduce.x"), Duration::ZERO);
         let mut watch = StallWatch::new(Some(second), Some(5 * second), peers());
-        watch.look(&mut coordinator, 2 * second);
-        assert_eq!(coordinator.take_messages(), []);
-        watch.look(&mut coordinator, 6 * second);
+        assert!(watch.look(&mut coordinator, 2 * second));
+        coordinator.take_messages();
+        assert!(watch.look(&mut coordinator, 6 * second));
         let messages = coordinator.take_messages();
         let [CoordinatorToMember::Stalled { error }] = messages.as_slice() else {
             panic!("{messages:?}")
         };
-        assert!(error.contains("0: [allreduce.x] (node-a, slot 0)"), "{error}");
-        assert!(error.contains("2: [allreduce.x] (node-a, slot 2)"), "{error}");
+        assert!(error.contains("0: [allreduce.x] (node-a, slot 0;"), "{error}");
+        assert!(error.contains("2: [allreduce.x] (node-a, slot 2;"), "{error}");
         assert!(!error.contains("1: ["), "{error}");
+        assert!(error.ends_with("Will shutdown."), "{error}");
     }
 }

@@ -12,5 +12,6 @@ pub(crate) mod patience;
 pub(crate) mod sentinel;
 pub(crate) mod shm;
 pub(crate) mod socket;
+pub(crate) mod traffic;
 pub(crate) mod vigil;
 pub(crate) mod wire;

@@ -47,12 +47,13 @@ use crate::transport::sentinel::Sentinel;
 use crate::transport::socket::{Socket, sleep};
 use crate::transport::vigil::{Bells, House, Vigil};
 use crate::transport::wire::Wire;
+use crate::watch::Watch;
 
 /// What a joined world consists of.
 type Joined = (Progress, Arc<Vigil>, Standby);
 
-/// What the engine's callers put in: submissions, and what is known of sets.
-type Mail = (Arc<Inbox>, Arc<Sets>);
+/// What the engine's callers put in: submissions, and what is known of sets; and who watches.
+type Mail = (Arc<Inbox>, Arc<Sets>, Arc<Watch>);
 
 pub(super) fn join(
     settings: &Settings,

@@ -21,6 +21,7 @@ use self::channel::Channel;
 use self::cursor::Cursor;
 pub(crate) use self::open::{Opening, dial};
 use super::socket::sleep;
+use super::traffic::TRAFFIC;
 use super::vigil::{Interest, Vigil};
 use crate::buffer::Region;
 use crate::error::Error;
@@ -262,7 +263,9 @@ fn push(channel: &Channel, cursor: &mut Cursor<'_>) -> io::Result<bool> {
     }
     let mut slices = [IoSlice::new(&[]); VECTOR];
     let count = cursor.fill(&mut slices, |region| IoSlice::new(region.as_bytes()));
-    Ok(cursor.advance(channel.write(&slices[..count])?))
+    let sent = channel.write(&slices[..count])?;
+    TRAFFIC.count_sent(sent);
+    Ok(cursor.advance(sent))
 }
 
 fn pull(channel: &Channel, cursor: &mut Cursor<'_>) -> io::Result<bool> {
@@ -271,5 +274,7 @@ fn pull(channel: &Channel, cursor: &mut Cursor<'_>) -> io::Result<bool> {
     }
     let mut slices: [IoSliceMut<'_>; VECTOR] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
     let count = cursor.fill(&mut slices, |region| IoSliceMut::new(region.as_bytes_mut()));
-    Ok(cursor.advance(channel.read(&mut slices[..count])?))
+    let received = channel.read(&mut slices[..count])?;
+    TRAFFIC.count_received(received);
+    Ok(cursor.advance(received))
 }

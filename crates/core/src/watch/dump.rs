@@ -1,0 +1,134 @@
+//! Writes the flight recorder down when something has gone wrong: one line of JSON about the rank and
+//! the reason, then one for each submission that is remembered, oldest first.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ronde_control::watching::DumpTo;
+
+use super::Who;
+use super::json::quoted;
+use super::record::{Record, Recorder};
+
+/// Files that one process writes into one directory, at the most.
+const MOST_FILES: u32 = 1000;
+
+/// Writes it, and gives the path if it is a file.
+pub(super) fn write(to: &DumpTo, who: &Who, text: &str) -> io::Result<Option<PathBuf>> {
+    match to {
+        DumpTo::Nowhere => Ok(None),
+        DumpTo::Stderr => io::stderr().write_all(text.as_bytes()).map(|()| None),
+        DumpTo::Temporary => file(&std::env::temp_dir(), who, text).map(Some),
+        DumpTo::Directory(directory) => {
+            std::fs::create_dir_all(directory)?;
+            file(directory, who, text).map(Some)
+        }
+    }
+}
+
+/// Never follows or replaces what is there: the directory may belong to everybody.
+fn file(directory: &Path, who: &Who, text: &str) -> io::Result<PathBuf> {
+    let Who { rank, pid, .. } = who;
+    for number in 0..MOST_FILES {
+        let path = directory.join(format!("ronde-flight-rank{}-{pid}-{number}.jsonl", rank.0));
+        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
+            Ok(mut file) => return file.write_all(text.as_bytes()).map(|()| path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other(format!("{MOST_FILES} of them are there already")))
+}
+
+/// The whole text; `now` is the time since this rank's world began.
+pub(super) fn text(recorder: &Recorder, who: &Who, reason: &str, now: Duration) -> String {
+    let remembered = recorder.records().count();
+    let mut out = format!(
+        "{{\"rank\": {}, \"size\": {}, \"host\": {}, \"pid\": {}, \"reason\": {}, \"now_us\": {}, \
+         \"submitted\": {}, \"remembered\": {remembered}}}\n",
+        who.rank.0,
+        who.size,
+        quoted(&who.host),
+        who.pid,
+        quoted(reason),
+        micros(now),
+        recorder.count(),
+    );
+    recorder.records().for_each(|record| line(record, &mut out));
+    out
+}
+
+fn line(record: &Record, out: &mut String) {
+    let _ = write!(
+        out,
+        "{{\"number\": {}, \"state\": \"{}\", \"kind\": \"{}\", \"name\": {}, \"set\": {}, \
+         \"dtype\": \"{}\", \"tensors\": {}, \"bytes\": {}",
+        record.number,
+        record.state(),
+        record.kind,
+        quoted(record.name()),
+        record.set,
+        record.dtype.name(),
+        record.tensors,
+        record.bytes,
+    );
+    if !record.way.is_empty() {
+        let (ranks, bucket, way) = (record.ranks, record.bucket, record.way);
+        let _ = write!(out, ", \"ranks\": {ranks}, \"bucket\": {bucket}, \"way\": \"{way}\"");
+    }
+    let times = [
+        ("queued_us", record.queued),
+        ("released_us", record.released),
+        ("started_us", record.started),
+        ("finished_us", record.finished),
+    ];
+    for (name, time) in times.into_iter().filter(|(_, time)| !time.is_zero()) {
+        let _ = write!(out, ", \"{name}\": {}", micros(time));
+    }
+    if let Some(error) = &record.error {
+        let _ = write!(out, ", \"error\": {}", quoted(error));
+    }
+    out.push_str("}\n");
+}
+
+fn micros(time: Duration) -> String {
+    format!("{}.{:03}", time.as_micros(), time.subsec_nanos() % 1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_control::negotiate::{Kind, Request};
+    use ronde_control::{DType, Rank, SetId};
+
+    use super::*;
+
+    #[test]
+    fn a_dump_tells_how_far_each_tensor_has_come() {
+        let mut recorder = Recorder::new(4);
+        let request = |name: &str| Request {
+            name: name.into(),
+            set: SetId::WORLD,
+            kind: Kind::Allgather,
+            dtype: DType::F32,
+            shapes: vec![vec![2, 5]],
+        };
+        let done = recorder.queue(&request("done"), Duration::from_nanos(1_500));
+        let record = recorder.find(done).unwrap();
+        (record.ranks, record.bucket, record.way) = (2, 7, "shared memory");
+        record.released = Duration::from_micros(2);
+        record.started = Duration::from_micros(3);
+        record.finished = Duration::from_micros(4);
+        record.error = Some("lost \"rank 1\"".into());
+        recorder.queue(&request("late"), Duration::from_micros(9));
+        let who = Who { rank: Rank(0), size: 2, host: "node-a".into(), pid: 17 };
+        let expected = r#"{"rank": 0, "size": 2, "host": "node-a", "pid": 17, "reason": "SIGUSR1", "now_us": 10.000, "submitted": 2, "remembered": 2}
+{"number": 0, "state": "failed", "kind": "ALLGATHER", "name": "done", "set": 0, "dtype": "float32", "tensors": 1, "bytes": 40, "ranks": 2, "bucket": 7, "way": "shared memory", "queued_us": 1.500, "released_us": 2.000, "started_us": 3.000, "finished_us": 4.000, "error": "lost \"rank 1\""}
+{"number": 1, "state": "waiting", "kind": "ALLGATHER", "name": "late", "set": 0, "dtype": "float32", "tensors": 1, "bytes": 40, "queued_us": 9.000}
+"#;
+        assert_eq!(text(&recorder, &who, "SIGUSR1", Duration::from_micros(10)), expected);
+    }
+}

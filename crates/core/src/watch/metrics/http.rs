@@ -1,0 +1,200 @@
+//! Answers `GET /metrics`, and nothing else, to whoever asks on this host.
+//!
+//! One question at a time, each within a second and a few kilobytes, then the connection is closed.
+//! What is asked is never acted upon: the answer is the same numbers for everybody.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ronde_control::settings::Place;
+use ronde_control::watching::MetricsAt;
+
+use crate::error::Error;
+
+/// How long one who asks may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes that a question may have.
+const LONGEST: usize = 8 << 10;
+
+/// A place where metrics can be read.
+pub(crate) enum Server {
+    Loopback(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl Server {
+    /// Opens this rank's own place: the port plus the local rank, or the path with the rank behind.
+    pub(crate) fn open(at: &MetricsAt, place: &Place) -> Result<Server, Error> {
+        let opened = match at {
+            MetricsAt::Loopback(address) => {
+                let port = u32::from(address.port()) + place.local_rank;
+                let port = u16::try_from(port)
+                    .map_err(|_| Error::Setup(format!("RONDE_METRICS: there is no port {port}")))?;
+                loopback(SocketAddr::new(address.ip(), port))
+            }
+            MetricsAt::Unix(path) => {
+                let mut path = path.clone().into_os_string();
+                path.push(format!(".{}", place.rank.0));
+                unix(path.into())
+            }
+        };
+        opened.map_err(|(name, error)| {
+            Error::Setup(format!(
+                "{} ({}) could not serve metrics at `{name}` (RONDE_METRICS): {error}",
+                place.rank, place.host
+            ))
+        })
+    }
+
+    /// Answers one who has come, if somebody has.
+    pub(crate) fn serve(&self, text: impl FnOnce() -> String) -> io::Result<()> {
+        match self {
+            Server::Loopback(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                let end = |stream: &TcpStream| stream.shutdown(std::net::Shutdown::Write);
+                answer(&stream, text)?;
+                end(&stream)
+            }
+            Server::Unix(listener, _) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))?;
+                answer(&stream, text)
+            }
+        }
+    }
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Server::Loopback(listener) => listener.as_fd(),
+            Server::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Server::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn loopback(address: SocketAddr) -> Result<Server, (String, io::Error)> {
+    let named = |error| (address.to_string(), error);
+    let listener = TcpListener::bind(address).map_err(named)?;
+    listener.set_nonblocking(true).map_err(named)?;
+    Ok(Server::Loopback(listener))
+}
+
+fn unix(path: PathBuf) -> Result<Server, (String, io::Error)> {
+    let opened = UnixListener::bind(&path).or_else(|error| match error.kind() {
+        io::ErrorKind::AddrInUse if is_left_behind(&path) => {
+            std::fs::remove_file(&path)?;
+            UnixListener::bind(&path)
+        }
+        _ => Err(error),
+    });
+    let listener = opened.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    match listener {
+        Ok(listener) => Ok(Server::Unix(listener, path)),
+        Err(error) => Err((path.display().to_string(), error)),
+    }
+}
+
+/// Whether a socket is that of a process that was killed.
+fn is_left_behind(path: &Path) -> bool {
+    let connected = UnixStream::connect(path);
+    connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn answer<S>(stream: &S, text: impl FnOnce() -> String) -> io::Result<()>
+where
+    for<'a> &'a S: Read + Write,
+{
+    let (status, body) = match question(stream)? {
+        Some(line) => match line.split(' ').collect::<Vec<_>>().as_slice() {
+            ["GET", "/metrics", _] => ("200 OK", text()),
+            ["GET", ..] => ("404 Not Found", "metrics are at /metrics\n".into()),
+            _ => ("405 Method Not Allowed", "only GET is answered\n".into()),
+        },
+        None => ("431 Request Header Fields Too Large", String::new()),
+    };
+    let mut stream = stream;
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+/// The first line of what is asked, once all of it has come; none if it is too long.
+fn question<S>(stream: &S) -> io::Result<Option<String>>
+where
+    for<'a> &'a S: Read,
+{
+    let mut stream = stream;
+    let deadline = Instant::now() + PATIENCE;
+    let mut bytes = Vec::new();
+    let mut buffer = [0; 1024];
+    while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match stream.read(&mut buffer)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => bytes.extend_from_slice(&buffer[..count]),
+        }
+        if bytes.len() > LONGEST {
+            return Ok(None);
+        }
+    }
+    let line = bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    Ok(Some(String::from_utf8_lossy(line).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(question: &[u8]) -> io::Result<String> {
+        let (client, server) = UnixStream::pair().unwrap();
+        (&client).write_all(question).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        answer(&server, || "numbers 1\n".into())?;
+        drop(server);
+        let mut text = String::new();
+        (&client).read_to_string(&mut text).unwrap();
+        Ok(text)
+    }
+
+    #[test]
+    fn only_a_question_for_metrics_gets_numbers() {
+        let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(LONGEST));
+        for (question, status) in [
+            ("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", "200 OK"),
+            ("GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
+            ("GET /metrics/../etc HTTP/1.1\r\n\r\n", "404 Not Found"),
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+            ("\u{0}\u{1}\r\n\r\n", "405 Method Not Allowed"),
+            (&long, "431 Request Header Fields Too Large"),
+        ] {
+            let text = asked(question.as_bytes()).unwrap();
+            assert!(text.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{text}");
+            assert_eq!(text.ends_with("\r\n\r\nnumbers 1\n"), status == "200 OK", "{text}");
+        }
+        assert!(asked(b"GET /metrics").is_err(), "half a question gets no answer");
+    }
+}

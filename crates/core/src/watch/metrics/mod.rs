@@ -1,0 +1,181 @@
+//! What this rank has done so far, in numbers, and their text form for Prometheus.
+
+mod histogram;
+pub(super) mod http;
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use ronde_control::negotiate::Kind;
+
+use self::histogram::Histogram;
+use super::Who;
+
+/// The collectives that are counted, by the names that metrics have for them.
+const KINDS: [&str; 6] =
+    ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier"];
+
+/// Bounds of histograms of time, in nanoseconds, with their text in seconds.
+const TIMES: [(u64, &str); 12] = [
+    (5_000, "0.000005"),
+    (10_000, "0.00001"),
+    (25_000, "0.000025"),
+    (100_000, "0.0001"),
+    (250_000, "0.00025"),
+    (1_000_000, "0.001"),
+    (2_500_000, "0.0025"),
+    (10_000_000, "0.01"),
+    (50_000_000, "0.05"),
+    (250_000_000, "0.25"),
+    (1_000_000_000, "1"),
+    (10_000_000_000, "10"),
+];
+/// Bounds of histograms of numbers of tensors.
+const TENSORS: [(u64, &str); 8] =
+    [(1, "1"), (2, "2"), (4, "4"), (8, "8"), (16, "16"), (64, "64"), (256, "256"), (1024, "1024")];
+
+/// A number that another room counts.
+pub(crate) struct Reading {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) value: u64,
+}
+
+/// What has been counted.
+#[derive(Clone)]
+pub(super) struct Counts {
+    kinds: [PerKind; KINDS.len()],
+    queue: Histogram<12>,
+    bucket: Histogram<8>,
+    pub(super) stalls: u64,
+    pub(super) failed: u64,
+}
+
+#[derive(Clone)]
+struct PerKind {
+    tensors: u64,
+    bytes: u64,
+    seconds: Histogram<12>,
+}
+
+impl Counts {
+    pub(super) fn new() -> Counts {
+        let kind = || PerKind { tensors: 0, bytes: 0, seconds: Histogram::new(&TIMES) };
+        Counts {
+            kinds: std::array::from_fn(|_| kind()),
+            queue: Histogram::new(&TIMES),
+            bucket: Histogram::new(&TENSORS),
+            stalls: 0,
+            failed: 0,
+        }
+    }
+
+    /// Counts a bucket that has arrived.
+    pub(super) fn ran(&mut self, kind: &Kind, tensors: usize, bytes: u64, took: Duration) {
+        self.bucket.add(tensors as u64);
+        let Some(kind) = number(kind).map(|number| &mut self.kinds[number]) else { return };
+        kind.tensors += tensors as u64;
+        kind.bytes += bytes;
+        kind.seconds.add(took.as_nanos() as u64);
+    }
+
+    /// Counts the time from a submission to its release.
+    pub(super) fn queued(&mut self, waited: Duration) {
+        self.queue.add(waited.as_nanos() as u64);
+    }
+
+    /// All of it in Prometheus' text format.
+    pub(super) fn text(&self, who: &Who, others: &[Reading]) -> String {
+        let mut out = String::new();
+        head(&mut out, "ronde_info", "gauge", "Which rank this is.");
+        let Who { rank, size, .. } = who;
+        let version = ronde_control::VERSION;
+        let _ = writeln!(
+            out,
+            "ronde_info{{rank=\"{}\",size=\"{size}\",version=\"{version}\"}} 1",
+            rank.0
+        );
+        head(&mut out, "ronde_collectives_total", "counter", "Tensors that have arrived.");
+        for (name, kind) in KINDS.iter().zip(&self.kinds) {
+            let _ = writeln!(out, "ronde_collectives_total{{kind=\"{name}\"}} {}", kind.tensors);
+        }
+        head(&mut out, "ronde_collective_bytes_total", "counter", "Bytes of these tensors.");
+        for (name, kind) in KINDS.iter().zip(&self.kinds) {
+            let _ = writeln!(out, "ronde_collective_bytes_total{{kind=\"{name}\"}} {}", kind.bytes);
+        }
+        for (name, kind) in KINDS.iter().zip(&self.kinds) {
+            let name = format!("ronde_{name}_seconds");
+            kind.seconds.seconds(&name, "Time on the way, of each bucket.", &mut out);
+        }
+        let help = "Time from a submission until all ranks were ready.";
+        self.queue.seconds("ronde_queue_seconds", help, &mut out);
+        self.bucket.numbers("ronde_bucket_tensors", "Tensors that travelled together.", &mut out);
+        let reading = |name, help, value| Reading { name, help, value }.text();
+        out += &reading("ronde_stalls_total", "Reports that a rank is late.", self.stalls);
+        out += &reading("ronde_failed_total", "Tensors that failed.", self.failed);
+        others.iter().for_each(|reading| out += &reading.text());
+        out
+    }
+}
+
+impl Reading {
+    pub(super) fn text(&self) -> String {
+        let Reading { name, help, value } = self;
+        format!("# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}\n")
+    }
+}
+
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn number(kind: &Kind) -> Option<usize> {
+    Some(match kind {
+        Kind::Allreduce { .. } => 0,
+        Kind::Allgather => 1,
+        Kind::Broadcast { .. } => 2,
+        Kind::Alltoall { .. } => 3,
+        Kind::Reducescatter { .. } => 4,
+        Kind::Barrier => 5,
+        Kind::AddSet { .. } | Kind::RemoveSet { .. } => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_control::Rank;
+
+    use super::*;
+
+    #[test]
+    fn the_text_has_each_name_once_and_adds_up() {
+        let mut counts = Counts::new();
+        counts.ran(&Kind::Barrier, 1, 0, Duration::from_micros(7));
+        counts.ran(&Kind::Allgather, 3, 1200, Duration::from_millis(3));
+        counts.queued(Duration::from_secs(20));
+        let who = Who { rank: Rank(1), size: 4, host: "node-a".into(), pid: 1 };
+        let reading = Reading { name: "ronde_link_sent_bytes_total", help: "Sent.", value: 12 };
+        let text = counts.text(&who, &[reading]);
+        for line in [
+            "ronde_collectives_total{kind=\"allgather\"} 3",
+            "ronde_collective_bytes_total{kind=\"allgather\"} 1200",
+            "ronde_barrier_seconds_bucket{le=\"0.000005\"} 0",
+            "ronde_barrier_seconds_bucket{le=\"0.00001\"} 1",
+            "ronde_barrier_seconds_sum 0.000007",
+            "ronde_allgather_seconds_bucket{le=\"0.0025\"} 0",
+            "ronde_allgather_seconds_bucket{le=\"+Inf\"} 1",
+            "ronde_queue_seconds_bucket{le=\"10\"} 0",
+            "ronde_queue_seconds_count 1",
+            "ronde_bucket_tensors_bucket{le=\"2\"} 1",
+            "ronde_bucket_tensors_sum 4",
+            "ronde_link_sent_bytes_total 12",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        let mut types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+        let all = types.len();
+        types.sort_unstable();
+        types.dedup();
+        assert_eq!(types.len(), all);
+    }
+}

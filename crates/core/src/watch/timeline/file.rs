@@ -1,0 +1,198 @@
+//! A file that holds a growing JSON array and is valid at every moment, whoever reads it when, and
+//! however this process ends.
+//!
+//! Writing over the closing bracket in place is not enough: a reader may see the old bracket and then
+//! the bytes behind it, and a signal may end a write in its middle. So there are two copies. The one
+//! that bears the name is never touched; the other one, under a hidden name beside it, is brought up
+//! to date, and then the two swap names in one step of the file system. The cost is that every byte
+//! is written twice. Where names cannot be swapped (some network file systems) the file is written
+//! in place, in one call for each batch.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+const HEAD: &str = "[\n";
+const TAIL: &str = "\n]\n";
+
+pub(super) struct ArrayFile {
+    path: PathBuf,
+    shown: Copy,
+    /// None where names cannot be swapped.
+    hidden: Option<Hidden>,
+}
+
+struct Copy {
+    file: File,
+    /// Where the tail begins.
+    end: u64,
+}
+
+struct Hidden {
+    path: PathBuf,
+    copy: Copy,
+    /// What it lacks.
+    lag: String,
+}
+
+impl ArrayFile {
+    /// Makes the file, with these first elements.
+    pub(super) fn create(path: &Path, first: &str) -> io::Result<ArrayFile> {
+        let path = match fs::canonicalize(path) {
+            Ok(real) if !real.is_file() => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            }
+            Ok(real) => real,
+            Err(_) => path.to_owned(),
+        };
+        let partner = partner(&path)?;
+        let shown = Copy::create(&partner, first)?;
+        fs::rename(&partner, &path)?;
+        let copy = Copy::create(&partner, first)?;
+        let hidden = Some(Hidden { path: partner, copy, lag: String::new() });
+        Ok(ArrayFile { path, shown, hidden })
+    }
+
+    /// Bytes that it has now.
+    pub(super) fn length(&self) -> u64 {
+        self.shown.end + TAIL.len() as u64
+    }
+
+    /// Adds elements, each with a comma in front; all of them are seen, or none.
+    pub(super) fn append(&mut self, elements: String) -> io::Result<()> {
+        let Some(hidden) = &mut self.hidden else {
+            return self.shown.append(&elements);
+        };
+        let lag = std::mem::take(&mut hidden.lag);
+        hidden.copy.append(&(lag + &elements))?;
+        match renameat_with(CWD, &hidden.path, CWD, &self.path, RenameFlags::EXCHANGE) {
+            Ok(()) => {
+                std::mem::swap(&mut self.shown, &mut hidden.copy);
+                hidden.lag = elements;
+                Ok(())
+            }
+            Err(error) if is_impossible(error) => {
+                fs::remove_file(&hidden.path)?;
+                self.hidden = None;
+                self.shown.append(&elements)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for ArrayFile {
+    fn drop(&mut self) {
+        if let Some(hidden) = &self.hidden {
+            let _ = fs::remove_file(&hidden.path);
+        }
+    }
+}
+
+impl Copy {
+    fn create(path: &Path, first: &str) -> io::Result<Copy> {
+        let _ = fs::remove_file(path);
+        let file = OpenOptions::new().write(true).create_new(true).open(path)?;
+        file.write_all_at(format!("{HEAD}{first}{TAIL}").as_bytes(), 0)?;
+        Ok(Copy { file, end: (HEAD.len() + first.len()) as u64 })
+    }
+
+    fn append(&mut self, elements: &str) -> io::Result<()> {
+        self.file.write_all_at(format!("{elements}{TAIL}").as_bytes(), self.end)?;
+        self.end += elements.len() as u64;
+        Ok(())
+    }
+}
+
+/// The hidden name; always the same, so that a killed process leaves at most one behind.
+fn partner(path: &Path) -> io::Result<PathBuf> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it names no file"))?;
+    let mut hidden = OsString::from(".");
+    hidden.push(name);
+    hidden.push(".partner");
+    Ok(path.with_file_name(hidden))
+}
+
+fn is_impossible(error: rustix::io::Errno) -> bool {
+    use rustix::io::Errno;
+    matches!(error, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ronde-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    /// The numbers of a file that must be an array of `{"n": 0}`, `{"n": 1}`, and so on.
+    fn count(text: &str) -> usize {
+        let body = text.strip_prefix("[\n").and_then(|rest| rest.strip_suffix("\n]\n"));
+        let body = body.unwrap_or_else(|| panic!("no array: {:?}", &text[text.len() - 40..]));
+        for (index, line) in body.split(",\n").enumerate() {
+            assert_eq!(line, format!("{{\"n\": {index}}}"));
+        }
+        body.split(",\n").count()
+    }
+
+    #[test]
+    fn a_reader_at_any_moment_sees_a_whole_array() {
+        let folder = folder("array");
+        let path = folder.join("timeline.json");
+        let mut file = ArrayFile::create(&path, "{\"n\": 0}").unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut most = 0;
+                while !over.load(Ordering::SeqCst) {
+                    let begin = Instant::now();
+                    let text = fs::read_to_string(&path).unwrap();
+                    // A copy is written to again two swaps later; the timeline swaps every 50 ms.
+                    if begin.elapsed() < Duration::from_millis(1) {
+                        let seen = count(&text);
+                        assert!(seen >= most, "{seen} after {most}");
+                        most = seen;
+                    }
+                }
+                most
+            });
+            let mut next = 1;
+            for batch in 0..150 {
+                let end = next + 1 + batch * 7 % 100;
+                let elements = (next..end).map(|n| format!(",\n{{\"n\": {n}}}")).collect();
+                file.append(elements).unwrap();
+                next = end;
+                let pause = Instant::now();
+                while pause.elapsed() < Duration::from_millis(2) {
+                    std::thread::yield_now();
+                }
+            }
+            over.store(true, Ordering::SeqCst);
+            assert!(reader.join().unwrap() > 1, "the reader has seen it grow");
+            assert_eq!(count(&fs::read_to_string(&path).unwrap()), next);
+        });
+        drop(file);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "only the file itself is left");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_file_is_left_alone() {
+        assert!(ArrayFile::create(Path::new("/dev/null"), "").is_err());
+        assert!(ArrayFile::create(&std::env::temp_dir(), "").is_err());
+        assert!(ArrayFile::create(Path::new("no-such-folder/x"), "").is_err());
+    }
+}

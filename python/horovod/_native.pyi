@@ -6,6 +6,7 @@ exchange table, or that look like torch tensors (`data_ptr`, `shape`, `dtype`, `
 `process_set` is the id of the ranks that take part, 0 for all.
 """
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -39,6 +40,8 @@ __all__ = [
     "repeat_allreduce",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "wait",
 ]
 
@@ -51,6 +54,15 @@ def shutdown(error: str | None = None, exiting: bool = False) -> None:
     `exiting` says that the interpreter ends: threads that wait in a collective then wait for ever,
     since Python would end them in the middle of native code.
     """
+
+def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+    """Starts a timeline in a file that rank 0 writes.
+
+    ValueError unless HOROVOD_TIMELINE was set at `init`.
+    """
+
+def stop_timeline() -> None:
+    """Ends the timeline; everything until now is in the file then."""
 
 def is_initialized() -> bool:
     """Whether this process is part of a world."""

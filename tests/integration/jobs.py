@@ -60,6 +60,7 @@ class Job:
                     **os.environ,
                     "OMP_NUM_THREADS": "1",
                     "SAY_FOLDER": str(folder),
+                    "RONDE_FLIGHT_RECORDER_DIR": str(self._folder / "flight"),
                     MARK: self.mark,
                     **(env or {}),
                 },

@@ -15,6 +15,8 @@ SCATTER = "process_set=GLOBAL, prescale_factor=1.0, postscale_factor=1.0"
 SIGNATURES = {
     "init": "comm=None, process_sets=None",
     "shutdown": "",
+    "start_timeline": "file_path, mark_cycles=False",
+    "stop_timeline": "",
     "allreduce": f"tensor, average=None, name=None, compression=NONE, op=None, {REDUCE}",
     "allreduce_": f"tensor, average=None, name=None, op=None, {REDUCE}",
     "allreduce_async": f"tensor, average=None, name=None, op=None, {REDUCE}",

@@ -40,6 +40,18 @@ struct Arguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     network_interfaces: Vec<String>,
 
+    /// Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`
+    #[arg(long, value_name = "FILE")]
+    timeline_filename: Option<OsString>,
+
+    /// Show in the timeline where each bucket begins
+    #[arg(long, overrides_with = "no_timeline_mark_cycles")]
+    timeline_mark_cycles: bool,
+
+    /// Do not
+    #[arg(long, hide = true, overrides_with = "timeline_mark_cycles")]
+    no_timeline_mark_cycles: bool,
+
     /// Tell each step on standard error
     #[arg(long)]
     verbose: bool,
@@ -145,9 +157,9 @@ fn job(program: &Path, arguments: Arguments) -> Result<Job, Mistake> {
     })?;
     Ok(Job {
         listen: listen(&arguments.network_interfaces)?,
+        env: environment(&arguments),
         command: arguments.command,
         slots,
-        env: std::env::vars_os().collect(),
         cwd,
         program: program.to_owned(),
         join_timeout: join_timeout()?,
@@ -167,6 +179,24 @@ fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
         };
         Mistake::new(error, hint)
     })
+}
+
+/// This process's environment, with what the flags say in front of what was there.
+fn environment(arguments: &Arguments) -> Vec<(OsString, OsString)> {
+    let Arguments { timeline_filename, timeline_mark_cycles, no_timeline_mark_cycles, .. } =
+        arguments;
+    let mut set: Vec<(OsString, OsString)> = Vec::new();
+    if let Some(file) = timeline_filename {
+        set.push(("HOROVOD_TIMELINE".into(), file.clone()));
+        if *timeline_mark_cycles || *no_timeline_mark_cycles {
+            let value = if *timeline_mark_cycles { "1" } else { "0" };
+            set.push(("HOROVOD_TIMELINE_MARK_CYCLES".into(), value.into()));
+        }
+    }
+    let is_set = |name: &OsString| set.iter().any(|(key, _)| key == name);
+    let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_set(name)).collect();
+    all.extend(set);
+    all
 }
 
 /// The launcher reads this one setting; the others are the ranks' business.

@@ -29,6 +29,21 @@ $MASTER_ADDR $PYTHONUNBUFFERED ${TF_CONFIG-none}""#;
 }
 
 #[test]
+fn the_flags_of_the_timeline_are_the_ranks_settings() {
+    let script = r#"echo "$HOROVOD_TIMELINE $HOROVOD_TIMELINE_MARK_CYCLES""#;
+    for (flags, expected) in [
+        (&["--timeline-filename", "t.json", "--timeline-mark-cycles"][..], "t.json 1"),
+        (&["--timeline-filename=t.json", "--no-timeline-mark-cycles"], "t.json 0"),
+        (&["--timeline-mark-cycles", "--no-timeline-mark-cycles", "--timeline-f", "t"], "t 0"),
+        (&["--timeline-filename", "t.json"], "t.json "),
+        (&["--timeline-mark-cycles"], " "),
+    ] {
+        let ended = launch(&[&["-np", "1"], flags].concat(), script).end();
+        assert_eq!(ended.stdout, format!("[0]<stdout>:{expected}\n"), "{flags:?}");
+    }
+}
+
+#[test]
 fn lines_of_four_ranks_never_mix_and_none_is_lost() {
     let script = "\
 import os, sys

@@ -41,6 +41,8 @@ fn help() {
           --num-proc <N>                How many processes to start; also written `-np <N>`
       -H, --hosts <HOSTS>               Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
           --network-interfaces <NAMES>  Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
+          --timeline-filename <FILE>    Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`
+          --timeline-mark-cycles        Show in the timeline where each bucket begins
           --verbose                     Tell each step on standard error
           --check-build                 Show what this installation can do; also written `-cb`
       -v, --version                     Show the version

@@ -1,5 +1,6 @@
 //! The engine of this process: there is one, whatever frameworks are loaded.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,6 +9,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ronde_control::settings::{self, Place};
+use ronde_control::watching::Cycles;
 use ronde_core::{Engine, Error};
 
 use super::{errors, handles};
@@ -91,6 +93,22 @@ pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) {
     py.detach(|| engine.shutdown(error));
     lock().take_if(|running| Arc::ptr_eq(&running.engine, &engine));
     handles::let_go_of(&engine);
+}
+
+/// Starts a timeline; all ranks may ask for it, and rank 0 writes it.
+#[pyfunction]
+#[pyo3(signature = (path, mark_cycles = false))]
+pub(crate) fn start_timeline(py: Python<'_>, path: PathBuf, mark_cycles: bool) -> PyResult<()> {
+    let engine = engine()?;
+    let cycles = if mark_cycles { Cycles::Marked } else { Cycles::Unmarked };
+    py.detach(|| engine.start_timeline(&path, cycles)).map_err(|error| errors::raise(py, &error))
+}
+
+/// Ends the timeline.
+#[pyfunction]
+pub(crate) fn stop_timeline(py: Python<'_>) -> PyResult<()> {
+    let engine = engine()?;
+    py.detach(|| engine.stop_timeline()).map_err(|error| errors::raise(py, &error))
 }
 
 /// Whether this process is part of a world.

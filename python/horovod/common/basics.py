@@ -59,6 +59,17 @@ class HorovodBasics:
         """Whether this process is part of a world."""
         return _native.is_initialized()
 
+    def start_timeline(self, file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
+        """Starts a timeline in `file_path`, which rank 0 writes; a running one ends.
+
+        Needs HOROVOD_TIMELINE=DYNAMIC, or a file name, in the environment of `init`.
+        """
+        _native.start_timeline(file_path, mark_cycles)
+
+    def stop_timeline(self) -> None:
+        """Ends the timeline; everything until now is in the file then."""
+        _native.stop_timeline()
+
     def rank(self) -> int:
         """This process among all."""
         return _native.rank()

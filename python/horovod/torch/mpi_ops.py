@@ -101,12 +101,16 @@ __all__ = [
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 
 init = _basics.init
 shutdown = _basics.shutdown
 is_initialized = _basics.is_initialized
+start_timeline = _basics.start_timeline
+stop_timeline = _basics.stop_timeline
 rank = _basics.rank
 size = _basics.size
 local_rank = _basics.local_rank

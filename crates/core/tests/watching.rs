@@ -1,4 +1,5 @@
 //! What others can see of a running world: the timeline, the flight recorder and the metrics.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::fs;
 use std::io::{Read, Write};
@@ -239,6 +240,28 @@ fn a_stall_has_everybody_write_down_what_they_did_last() {
     assert!(texts.iter().all(|text| text.contains(r#""reason": "somebody is late""#)));
     assert!(texts[0].contains(r#""state": "waiting", "kind": "ALLREDUCE", "name": "late""#));
     assert!(!texts[1].contains("late\", \"set\""), "{}", texts[1]);
+}
+
+#[test]
+fn a_stall_that_ends_the_job_is_written_down_by_the_late_rank_too() {
+    let folder = Folder::new("give-up");
+    let dump = DumpTo::Directory(folder.0.clone());
+    let world = World::new(2).with(|settings| {
+        settings.watching.dump = dump;
+        settings.stall_warning = None;
+        settings.stall_shutdown = Some(Duration::from_millis(200));
+    });
+    world.run(|member| {
+        let tensor = Tensor::floats(&[1.0; 100]);
+        member.run("both", sum(), &tensor, &tensor).unwrap();
+        match member.rank() {
+            0 => drop(member.run("late", sum(), &tensor, &tensor).unwrap_err()),
+            _ => until("the world ends", || member.engine.verdict().is_some()),
+        }
+    });
+    let texts = folder.texts();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    assert!(texts.iter().all(|text| text.contains("waiting for the remainder of ranks")));
 }
 
 fn ask(mut stream: impl Read + Write, path: &str) -> String {

@@ -25,9 +25,10 @@ pub(super) fn run_watched(
     let bucket = [Work { request, shares: Vec::new(), is_absent: false }];
     let record = watch.ledger().queue(&bucket[0].request, at);
     let leg = Leg { ranks: 1, way: "LOCAL", released: at, started: at };
-    let passage = watch.bucket_starts(&bucket, [Some(record)].into_iter(), &leg);
+    let records = || std::iter::once(Some(record));
+    let passage = watch.bucket_starts(&bucket, records(), &leg);
     let outcome = run(&bucket[0].request, sources, targets);
-    watch.bucket_ends(&bucket, &passage, outcome.as_ref().err(), watch.now());
+    watch.bucket_ends((&bucket, records()), &passage, outcome.as_ref().err(), watch.now());
     outcome
 }
 

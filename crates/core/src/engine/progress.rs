@@ -100,6 +100,8 @@ impl Progress {
             return Ok(false);
         }
         if let Role::Coordinator { coordinator, .. } = &mut self.role {
+            // Reading the clock is not free, so it is read once; members read it when they hear.
+            self.heard = self.watch.now();
             match self.watch.shows() {
                 true => coordinator.start_journal(),
                 false => coordinator.stop_journal(),
@@ -188,7 +190,10 @@ impl Progress {
         }
         let mut messages = Vec::new();
         let mut urgent = false;
-        let now = self.watch.now();
+        let now = match self.role {
+            Role::Coordinator { .. } => self.heard,
+            Role::Member { .. } => self.watch.now(),
+        };
         for submission in self.inbox.take() {
             match submission {
                 Submission::Tensor { request, sources, targets, ticket } => {
@@ -252,10 +257,10 @@ impl Progress {
     }
 
     fn coordinate(&mut self) -> Result<bool, Error> {
-        let now = self.watch.now();
         let Role::Coordinator { coordinator, plane, own, stalls } = &mut self.role else {
             return Ok(false);
         };
+        let now = self.heard;
         let mut busy = false;
         let mut result = Ok(());
         loop {
@@ -321,13 +326,11 @@ impl Progress {
             }
         };
         let busy = !messages.is_empty();
-        if busy {
-            self.heard = self.watch.now();
-            self.moment = self.heard;
-        }
         if busy && matches!(self.role, Role::Member { .. }) {
             self.vigil.ring_others();
+            self.heard = self.watch.now();
         }
+        self.moment = self.heard;
         for message in messages {
             if let Some(event) = self.member.on(message) {
                 self.event(event)?;
@@ -395,11 +398,11 @@ impl Progress {
         let flight = |work: &Work| self.flights.remove(&work.request.name);
         let flights: Vec<Option<Flight>> = bucket.iter().map(flight).collect();
         let leg = self.leg(bucket);
-        let records = flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
-        let passage = self.watch.bucket_starts(bucket, records, &leg);
+        let records = || flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
+        let passage = self.watch.bucket_starts(bucket, records(), &leg);
         let outcome = in_plain_environment(|| run::run(&mut self.groups, bucket, &flights));
         self.moment = self.watch.now();
-        self.watch.bucket_ends(bucket, &passage, outcome.as_ref().err(), self.moment);
+        self.watch.bucket_ends((bucket, records()), &passage, outcome.as_ref().err(), self.moment);
         self.inbox.release_names(bucket.iter().map(|work| work.request.name.as_str()));
         match outcome {
             Ok(outcome) => {

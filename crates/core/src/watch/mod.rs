@@ -6,6 +6,7 @@
 
 mod dump;
 mod json;
+mod ledger;
 mod metrics;
 mod post;
 mod record;
@@ -21,13 +22,13 @@ use ronde_control::negotiate::{Notice, Request, Work};
 use ronde_control::settings::Place;
 use ronde_control::watching::{Cycles, DumpTo, MetricsAt, TimelineWish, Watching};
 
-use self::metrics::Counts;
+use self::ledger::Ledger;
+pub(crate) use self::ledger::{Leg, Passage};
 pub(crate) use self::metrics::Reading;
 pub(crate) use self::metrics::http::Server;
 use self::post::Post;
 pub(crate) use self::post::Readings;
 pub(crate) use self::record::RecordId;
-use self::record::Recorder;
 use self::timeline::{Event, Shape, Timeline};
 use crate::error::Error;
 
@@ -51,44 +52,21 @@ struct Who {
     pid: u32,
 }
 
-/// What is written down about the way of tensors.
-pub(crate) struct Ledger {
-    recorder: Recorder,
-    counts: Counts,
-    buckets: u64,
-    /// Whether tensors have failed because the world has ended.
-    is_broken: bool,
-}
-
-/// How a bucket travels, and since when.
-pub(crate) struct Leg {
-    pub(crate) ranks: usize,
-    /// `SHM` or `TCP`.
-    pub(crate) way: &'static str,
-    pub(crate) released: Duration,
-    pub(crate) started: Duration,
-}
-
-/// A bucket that is on its way.
-pub(crate) struct Passage {
-    records: Vec<RecordId>,
-    bytes: u64,
-    started: Duration,
-}
-
 impl Watch {
     pub(crate) fn new(watching: &Watching, place: &Place) -> Watch {
         let Watching { timeline, records, dump, metrics } = watching.clone();
+        let dump = match dump {
+            // The program may change its directory before anything goes wrong.
+            DumpTo::Directory(path) => {
+                DumpTo::Directory(std::path::absolute(&path).unwrap_or(path))
+            }
+            other => other,
+        };
         let (rank, size, host) = (place.rank, place.size, place.host.clone());
         Watch {
             who: Who { rank, size, host, pid: std::process::id() },
             origin: Instant::now(),
-            ledger: Mutex::new(Ledger {
-                recorder: Recorder::new(records),
-                counts: Counts::new(),
-                buckets: 0,
-                is_broken: false,
-            }),
+            ledger: Mutex::new(Ledger::new(records)),
             timeline: Timeline::default(),
             wish: timeline,
             dump,
@@ -227,12 +205,12 @@ impl Watch {
     /// A bucket has arrived, or has failed.
     pub(crate) fn bucket_ends(
         &self,
-        bucket: &[Work],
+        (bucket, records): (&[Work], impl Iterator<Item = Option<RecordId>>),
         passage: &Passage,
         error: Option<&Error>,
         at: Duration,
     ) {
-        self.ledger().finish(bucket, passage, error, at);
+        self.ledger().finish((bucket, records), passage, error, at);
         if self.shows() {
             for Work { request, .. } in bucket {
                 self.show_end(&request.name, shape_of(request, error), at);
@@ -257,9 +235,15 @@ impl Watch {
         self.timeline.send(Event::Finished { name: name.into(), at, result });
     }
 
-    /// The world has ended with this error: the flight recorder is written down if it hurt anybody.
+    /// The world has ended with this error: the flight recorder is written down if it has hurt this
+    /// rank, or if this rank may be the one that the others waited for.
     pub(crate) fn world_ends(&self, error: &Error) {
-        if self.ledger().is_broken && *error != Error::Shutdown {
+        let is_told = match error {
+            Error::Shutdown => false,
+            Error::Stalled(_) => true,
+            _ => self.ledger().is_broken,
+        };
+        if is_told {
             self.order(first_line(error));
         }
     }
@@ -299,70 +283,6 @@ impl Watch {
         let mut text = counts.text(&self.who, others);
         text += &dropped.text();
         text
-    }
-}
-
-impl Ledger {
-    /// A tensor was submitted.
-    pub(crate) fn queue(&mut self, request: &Request, at: Duration) -> RecordId {
-        self.recorder.queue(request, at)
-    }
-
-    /// Somebody is late.
-    pub(crate) fn count_stall(&mut self) {
-        self.counts.stalls += 1;
-    }
-
-    /// A tensor has failed because the world has ended.
-    pub(crate) fn fail(&mut self, record: RecordId, error: &Error, at: Duration) {
-        self.is_broken = true;
-        self.settle(record, Some(error), at);
-    }
-
-    fn settle(&mut self, record: RecordId, error: Option<&Error>, at: Duration) {
-        self.counts.failed += u64::from(error.is_some());
-        if let Some(record) = self.recorder.find(record) {
-            record.finished = at;
-            record.error = error.map(|error| first_line(error).into());
-        }
-    }
-
-    fn start(
-        &mut self,
-        bucket: &[Work],
-        records: impl Iterator<Item = Option<RecordId>>,
-        leg: &Leg,
-    ) -> Passage {
-        self.buckets += 1;
-        let mut passage =
-            Passage { records: Vec::with_capacity(bucket.len()), bytes: 0, started: leg.started };
-        for (work, record) in bucket.iter().zip(records) {
-            let id = record.unwrap_or_else(|| self.recorder.queue(&work.request, leg.released));
-            passage.records.push(id);
-            passage.bytes += work.request.bytes();
-            let Some(record) = self.recorder.find(id) else { continue };
-            record.ranks = leg.ranks as u32;
-            record.bucket = self.buckets;
-            record.way = leg.way;
-            record.released = leg.released;
-            record.started = leg.started;
-            self.counts.queued(leg.released.saturating_sub(record.queued));
-        }
-        passage
-    }
-
-    fn finish(&mut self, bucket: &[Work], passage: &Passage, error: Option<&Error>, at: Duration) {
-        if let Some(error) = error {
-            passage.records.iter().for_each(|id| self.fail(*id, error, at));
-            return;
-        }
-        for id in &passage.records {
-            if let Some(record) = self.recorder.find(*id) {
-                record.finished = at;
-            }
-        }
-        let (kind, took) = (&bucket[0].request.kind, at.saturating_sub(passage.started));
-        self.counts.ran(kind, bucket.len(), passage.bytes, took);
     }
 }
 

@@ -13,6 +13,13 @@ const NAME: usize = 119;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordId(u64);
 
+impl RecordId {
+    /// The one that was made after this one.
+    pub(super) fn next(self) -> RecordId {
+        RecordId(self.0 + 1)
+    }
+}
+
 /// What happened to one submission on this rank. A time of zero has not come yet.
 #[derive(Clone)]
 pub(super) struct Record {

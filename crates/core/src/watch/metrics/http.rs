@@ -98,6 +98,8 @@ fn loopback(address: SocketAddr) -> Result<Server, (String, io::Error)> {
 }
 
 fn unix(path: PathBuf) -> Result<Server, (String, io::Error)> {
+    // The program may change its directory before the socket is removed.
+    let path = std::path::absolute(&path).unwrap_or(path);
     let opened = UnixListener::bind(&path).or_else(|error| match error.kind() {
         io::ErrorKind::AddrInUse if is_left_behind(&path) => {
             std::fs::remove_file(&path)?;

@@ -47,7 +47,8 @@ impl ArrayFile {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
             }
             Ok(real) => real,
-            Err(_) => path.to_owned(),
+            // The program may change its directory while the file grows.
+            Err(_) => std::path::absolute(path)?,
         };
         let partner = partner(&path)?;
         let shown = Copy::create(&partner, first)?;

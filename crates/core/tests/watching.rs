@@ -198,6 +198,7 @@ fn a_death_has_the_others_write_down_what_they_did_last() {
                 lines[1].contains(r#""state": "finished", "kind": "ALLREDUCE", "name": "good""#)
             );
             assert!(lines[1].contains(&format!("\"ranks\": 3, \"bucket\": 1, \"way\": \"{way}\"")));
+            assert!(lines[1].contains(if way == "SHM" { "oneshot" } else { "doubling" }), "{text}");
             assert!(lines[1].contains(r#""bytes": 400"#) && lines[1].contains("finished_us"));
             assert!(lines[2].contains(r#""state": "failed""#), "{text}");
             assert!(lines[2].contains(r#""name": "pending""#) && lines[2].contains("lost rank 2"));

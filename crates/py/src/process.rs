@@ -101,7 +101,8 @@ pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) {
 pub(crate) fn start_timeline(py: Python<'_>, path: PathBuf, mark_cycles: bool) -> PyResult<()> {
     let engine = engine()?;
     let cycles = if mark_cycles { Cycles::Marked } else { Cycles::Unmarked };
-    py.detach(|| engine.start_timeline(&path, cycles)).map_err(|error| errors::raise(py, &error))
+    py.detach(move || engine.start_timeline(&path, cycles))
+        .map_err(|error| errors::raise(py, &error))
 }
 
 /// Ends the timeline.

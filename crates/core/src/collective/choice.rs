@@ -46,6 +46,26 @@ pub(crate) enum Algorithm {
     Levels,
 }
 
+impl Algorithm {
+    /// Its name in what is said and written down.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Algorithm::OneShot => "oneshot",
+            Algorithm::Sliced => "sliced",
+            Algorithm::Pieces => "pieces",
+            Algorithm::Step => "step",
+            Algorithm::Doubling => "doubling",
+            Algorithm::Halving => "halving",
+            Algorithm::Ring => "ring",
+            Algorithm::Tree => "tree",
+            Algorithm::Chain => "chain",
+            Algorithm::Pairs => "pairs",
+            Algorithm::Dissemination => "dissemination",
+            Algorithm::Levels => "levels",
+        }
+    }
+}
+
 /// What the choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
@@ -144,7 +164,7 @@ impl fmt::Display for Choice {
             "{} of up to {} bytes among {ranks} ranks on {hosts} hosts {ways}: {}, because {}",
             format!("{collective:?}").to_lowercase(),
             bytes.next_power_of_two(),
-            format!("{:?}", self.algorithm).to_lowercase(),
+            self.algorithm.name(),
             self.why
         )
     }

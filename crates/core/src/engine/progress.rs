@@ -21,7 +21,7 @@ use super::ticket::{Outcome, Ticket};
 use super::{Sets, run};
 use crate::buffer::Region;
 use crate::error::Error;
-use crate::group::{Circle, Group, Groups};
+use crate::group::Groups;
 use crate::reduce::in_plain_environment;
 use crate::transport::vigil::Vigil;
 use crate::watch::{Leg, RecordId, Watch};
@@ -399,13 +399,14 @@ impl Progress {
         let flights: Vec<Option<Flight>> = bucket.iter().map(flight).collect();
         let leg = self.leg(bucket);
         let records = || flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
-        let passage = self.watch.bucket_starts(bucket, records(), &leg);
-        let outcome = in_plain_environment(|| run::run(&mut self.groups, bucket, &flights));
+        let mut passage = self.watch.bucket_starts(bucket, records(), &leg);
+        let ran = in_plain_environment(|| run::run(&mut self.groups, bucket, &flights));
         self.moment = self.watch.now();
-        self.watch.bucket_ends((bucket, records()), &passage, outcome.as_ref().err(), self.moment);
+        passage.algorithm = ran.as_ref().ok().and_then(|ran| ran.algorithm).unwrap_or_default();
+        self.watch.bucket_ends((bucket, records()), &passage, ran.as_ref().err(), self.moment);
         self.inbox.release_names(bucket.iter().map(|work| work.request.name.as_str()));
-        match outcome {
-            Ok(outcome) => {
+        match ran {
+            Ok(run::Ran { outcome, .. }) => {
                 // What makes something comes alone.
                 let mut made = Some(outcome);
                 for flight in flights.iter().flatten() {
@@ -426,13 +427,14 @@ impl Progress {
     }
 
     /// How a bucket travels, and since when.
-    fn leg(&mut self, bucket: &[Work]) -> Leg {
-        let set = bucket[0].request.set;
-        let ranks = self.groups.circle(set).map_or(0, Circle::size);
-        let way = match self.groups.group(set) {
-            Some(Group::Shared(_)) => "SHM",
-            Some(Group::Linked(_)) => "TCP",
-            None => "NONE",
+    fn leg(&self, bucket: &[Work]) -> Leg {
+        let circle = self.groups.circle(bucket[0].request.set);
+        let (ranks, hosts) = circle.map_or((0, 0), |circle| (circle.size(), circle.hosts()));
+        let way = match hosts {
+            0 => "NONE",
+            1 => "SHM",
+            several if several == ranks => "TCP",
+            _ => "SHM_TCP",
         };
         Leg { ranks, way, released: self.heard, started: self.moment }
     }

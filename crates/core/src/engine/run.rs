@@ -16,13 +16,19 @@ use crate::reduce::Reduction;
 /// More bytes than this no tensor has.
 const MOST: u64 = 1 << 48;
 
+/// What came of a bucket, and by which algorithm; none where nothing travelled.
+pub(super) struct Ran {
+    pub(super) outcome: Outcome,
+    pub(super) algorithm: Option<&'static str>,
+}
+
 /// Runs one bucket, all of whose tensors are of one kind and one set. A rank that has joined has no
 /// flight and takes part with zeros.
 pub(super) fn run(
     groups: &mut Groups,
     bucket: &[Work],
     flights: &[Option<Flight>],
-) -> Result<Outcome, Error> {
+) -> Result<Ran, Error> {
     let Request { kind, dtype, set, .. } = &bucket[0].request;
     tracing::trace!(kind = kind.name(), tensors = bucket.len(), "running a bucket");
     let Some(circle) = groups.circle(*set) else {
@@ -72,7 +78,7 @@ pub(super) fn run(
     {
         groups.tell(&choice.to_string());
     }
-    Ok(outcome)
+    Ok(Ran { outcome, algorithm: choice.map(|choice| choice.algorithm.name()) })
 }
 
 /// Runs a collective whose result lies in memory of our own, for one tensor of a group.

@@ -80,6 +80,9 @@ fn line(record: &Record, out: &mut String) {
         let (ranks, bucket, way) = (record.ranks, record.bucket, record.way);
         let _ = write!(out, ", \"ranks\": {ranks}, \"bucket\": {bucket}, \"way\": \"{way}\"");
     }
+    if !record.algorithm.is_empty() {
+        let _ = write!(out, ", \"algorithm\": \"{}\"", record.algorithm);
+    }
     let times = [
         ("queued_us", record.queued),
         ("released_us", record.released),
@@ -118,7 +121,7 @@ mod tests {
         };
         let done = recorder.queue(&request("done"), Duration::from_nanos(1_500));
         let record = recorder.find(done).unwrap();
-        (record.ranks, record.bucket, record.way) = (2, 7, "shared memory");
+        (record.ranks, record.bucket, record.way, record.algorithm) = (2, 7, "SHM", "sliced");
         record.released = Duration::from_micros(2);
         record.started = Duration::from_micros(3);
         record.finished = Duration::from_micros(4);
@@ -126,7 +129,7 @@ mod tests {
         recorder.queue(&request("late"), Duration::from_micros(9));
         let who = Who { rank: Rank(0), size: 2, host: "node-a".into(), pid: 17 };
         let expected = r#"{"rank": 0, "size": 2, "host": "node-a", "pid": 17, "reason": "SIGUSR1", "now_us": 10.000, "submitted": 2, "remembered": 2}
-{"number": 0, "state": "failed", "kind": "ALLGATHER", "name": "done", "set": 0, "dtype": "float32", "tensors": 1, "bytes": 40, "ranks": 2, "bucket": 7, "way": "shared memory", "queued_us": 1.500, "released_us": 2.000, "started_us": 3.000, "finished_us": 4.000, "error": "lost \"rank 1\""}
+{"number": 0, "state": "failed", "kind": "ALLGATHER", "name": "done", "set": 0, "dtype": "float32", "tensors": 1, "bytes": 40, "ranks": 2, "bucket": 7, "way": "SHM", "algorithm": "sliced", "queued_us": 1.500, "released_us": 2.000, "started_us": 3.000, "finished_us": 4.000, "error": "lost \"rank 1\""}
 {"number": 1, "state": "waiting", "kind": "ALLGATHER", "name": "late", "set": 0, "dtype": "float32", "tensors": 1, "bytes": 40, "queued_us": 9.000}
 "#;
         assert_eq!(text(&recorder, &who, "SIGUSR1", Duration::from_micros(10)), expected);

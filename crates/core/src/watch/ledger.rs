@@ -22,7 +22,7 @@ pub(crate) struct Ledger {
 /// How a bucket travels, and since when.
 pub(crate) struct Leg {
     pub(crate) ranks: usize,
-    /// `SHM` or `TCP`.
+    /// `SHM`, `TCP` or `SHM_TCP`, for shared memory, sockets, or both.
     pub(crate) way: &'static str,
     pub(crate) released: Duration,
     pub(crate) started: Duration,
@@ -34,6 +34,8 @@ pub(crate) struct Passage {
     absent: Option<RecordId>,
     bytes: u64,
     started: Duration,
+    /// The name of the algorithm, once it has been chosen.
+    pub(crate) algorithm: &'static str,
 }
 
 impl Ledger {
@@ -73,7 +75,7 @@ impl Ledger {
         leg: &Leg,
     ) -> Passage {
         self.buckets += 1;
-        let mut passage = Passage { absent: None, bytes: 0, started: leg.started };
+        let mut passage = Passage { absent: None, bytes: 0, started: leg.started, algorithm: "" };
         for (work, record) in bucket.iter().zip(records) {
             let id = record.unwrap_or_else(|| {
                 let id = self.recorder.queue(&work.request, leg.released);
@@ -108,6 +110,9 @@ impl Ledger {
             match error {
                 Some(error) => self.fail(id, error, at),
                 None => self.settle(id, None, at),
+            }
+            if let Some(record) = self.recorder.find(id) {
+                record.algorithm = passage.algorithm;
             }
         }
         if error.is_some() {

@@ -34,6 +34,7 @@ pub(super) struct Record {
     pub(super) ranks: u32,
     pub(super) bucket: u64,
     pub(super) way: &'static str,
+    pub(super) algorithm: &'static str,
     pub(super) queued: Duration,
     pub(super) released: Duration,
     pub(super) started: Duration,
@@ -60,6 +61,7 @@ impl Record {
         ranks: 0,
         bucket: 0,
         way: "",
+        algorithm: "",
         queued: Duration::ZERO,
         released: Duration::ZERO,
         started: Duration::ZERO,
@@ -117,6 +119,7 @@ impl Recorder {
             slot.ranks = 0;
             slot.bucket = 0;
             slot.way = "";
+            slot.algorithm = "";
             slot.queued = at;
             slot.released = Duration::ZERO;
             slot.started = Duration::ZERO;

@@ -115,7 +115,8 @@ fn a_stall_ends_the_job_when_asked_to_and_names_the_late() {
                 let error = member.run("lonely", sum(), &tensor, &tensor).unwrap_err();
                 assert!(start.elapsed() < Duration::from_secs(5));
                 let Error::Stalled(text) = error else { panic!("{error:?}") };
-                assert!(text.contains("0: [lonely] (testhost, slot 0)"), "{text}");
+                let late = "0: [lonely] (testhost, slot 0; it has submitted nothing yet)";
+                assert!(text.contains(late), "{text}");
             }
             done.wait();
         });

@@ -74,6 +74,11 @@ impl DType {
         }
     }
 
+    /// Whether its elements are floating-point numbers.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
+    }
+
     /// The type of that name, if there is one.
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.into_iter().find(|dtype| dtype.name() == name)
@@ -86,7 +91,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// How elements of several ranks become one. An average is a sum with a factor behind it.
+/// How tensors of several ranks become one. An average is a sum with a factor behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ReduceOp {
     /// Addition; logical or for booleans.
@@ -97,6 +102,8 @@ pub enum ReduceOp {
     Max,
     /// Multiplication; logical and for booleans.
     Product,
+    /// A sum in which what two tensors agree on counts once; not element by element.
+    Adasum,
 }
 
 impl fmt::Display for ReduceOp {
@@ -106,6 +113,7 @@ impl fmt::Display for ReduceOp {
             ReduceOp::Min => "MIN",
             ReduceOp::Max => "MAX",
             ReduceOp::Product => "PRODUCT",
+            ReduceOp::Adasum => "ADASUM",
         })
     }
 }

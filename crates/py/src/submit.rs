@@ -197,6 +197,7 @@ fn reduction(op: i32, prescale: f64, postscale: f64, set: SetId) -> PyResult<(Re
             (ReduceOp::Sum, postscale / size as f64)
         }
         1 => (ReduceOp::Sum, postscale),
+        2 => (ReduceOp::Adasum, postscale),
         3 => (ReduceOp::Min, postscale),
         4 => (ReduceOp::Max, postscale),
         5 => (ReduceOp::Product, postscale),

@@ -55,6 +55,7 @@ impl Kind {
     /// The collective's name in messages, as Horovod writes it.
     pub fn name(&self) -> &'static str {
         match self {
+            Kind::Allreduce { op: ReduceOp::Adasum, .. } => "ADASUM",
             Kind::Allreduce { .. } => "ALLREDUCE",
             Kind::Allgather => "ALLGATHER",
             Kind::Broadcast { .. } => "BROADCAST",
@@ -144,6 +145,23 @@ impl Request {
             Kind::Alltoall { .. } if scalar => Some("Alltoall does not support scalar inputs."),
             Kind::Reducescatter { .. } if scalar => {
                 Some("Reducescatter does not support scalar inputs.")
+            }
+            _ => None,
+        }
+    }
+
+    /// Why the reduction that it asks for cannot be done with its elements, or in this collective.
+    pub fn unsuitable(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Allreduce { op: ReduceOp::Adasum, .. } if !self.dtype.is_float() => {
+                Some(format!(
+                    "Adasum takes floating-point tensors only, but `{}` is of type {}; use Sum or \
+                 Average",
+                    self.name, self.dtype
+                ))
+            }
+            Kind::Reducescatter { op: ReduceOp::Adasum, .. } => {
+                Some("Reducescatter currently only supports AVERAGE and SUM.".into())
             }
             _ => None,
         }
@@ -306,6 +324,12 @@ mod tests {
             ),
             (
                 with(&|r| {
+                    r.kind = Kind::Allreduce { op: ReduceOp::Adasum, prescale: 1.0, postscale: 0.5 }
+                }),
+                "One rank did an ALLREDUCE, but another rank did an ADASUM",
+            ),
+            (
+                with(&|r| {
                     r.kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 2.0, postscale: 0.5 }
                 }),
                 "Mismatched prescale and/or postscale factors",
@@ -317,6 +341,19 @@ mod tests {
             assert!(text.contains("rank 0 against rank 3"), "{text}");
         }
         assert_eq!(base.mismatch(Rank(1), &base.clone(), Rank(0)), None);
+    }
+
+    #[test]
+    fn adasum_is_for_floats_and_for_whole_results() {
+        let (op, prescale, postscale) = (ReduceOp::Adasum, 1.0, 1.0);
+        for dtype in DType::ALL {
+            let kind = Kind::Allreduce { op, prescale, postscale };
+            let request = Request { kind, dtype, ..reduce(&[2]) };
+            assert_eq!(request.unsuitable().is_none(), dtype.is_float(), "{dtype}");
+        }
+        let scatter =
+            Request { kind: Kind::Reducescatter { op, prescale, postscale }, ..reduce(&[2]) };
+        assert!(scatter.unsuitable().unwrap().contains("only supports AVERAGE and SUM"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use ronde_control::Tuning;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Collective {
     Allreduce,
+    Adasum,
     Allgather,
     Broadcast,
     Reducescatter,
@@ -113,6 +114,9 @@ const TABLE: &[Row] = {
         row(C::Allreduce, W::Linked, |case, by| case.ranks > 2 && case.upto(by.halving), A::Halving, "few messages, and every byte twice at most"),
         row(C::Allreduce, W::Linked, always, A::Ring, "every byte twice at most, and both directions are full"),
         row(C::Allreduce, W::Both, always, A::Levels, "memory inside hosts is faster than what is between them"),
+        row(C::Adasum, W::Shared, always, A::Halving, "each pair shares the work, and every byte goes twice at most"),
+        row(C::Adasum, W::Linked, always, A::Halving, "each pair shares the work, and every byte goes twice at most"),
+        row(C::Adasum, W::Both, always, A::Halving, "the tree over the ranks is the same whatever connects them"),
         row(C::Allgather, W::Shared, always, A::Pieces, "there is one way in memory"),
         row(C::Allgather, W::Linked, always, A::Ring, "every byte once"),
         row(C::Allgather, W::Both, always, A::Levels, "memory inside hosts is faster than what is between them"),
@@ -174,8 +178,9 @@ impl fmt::Display for Choice {
 mod tests {
     use super::*;
 
-    const COLLECTIVES: [Collective; 6] = [
+    const COLLECTIVES: [Collective; 7] = [
         Collective::Allreduce,
+        Collective::Adasum,
         Collective::Allgather,
         Collective::Broadcast,
         Collective::Reducescatter,

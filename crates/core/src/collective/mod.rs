@@ -1,5 +1,6 @@
 //! The collectives: one folder each, one file per algorithm; which one is taken, `choice` decides.
 
+mod adasum;
 mod allgather;
 mod allreduce;
 mod alltoall;
@@ -9,6 +10,8 @@ mod choice;
 mod reducescatter;
 
 use std::ops::Range;
+
+use ronde_control::ReduceOp;
 
 pub(crate) use self::choice::Choice;
 use self::choice::{Algorithm, Case, Collective, Ways};
@@ -28,6 +31,10 @@ pub(crate) fn allreduce(
     operands: &Operands,
     reduction: &Reduction,
 ) -> Result<Choice, Error> {
+    if reduction.op == ReduceOp::Adasum {
+        let choice = choose(group, Collective::Adasum, operands.source.length());
+        return adasum::halving(group, operands, reduction).map(|()| choice);
+    }
     let choice = choose(group, Collective::Allreduce, operands.source.length());
     match group {
         Group::Shared(shared) if choice.algorithm == Algorithm::OneShot => {

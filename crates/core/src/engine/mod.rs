@@ -187,6 +187,9 @@ impl Engine {
             Some(World { shared, .. }) => shared.sets.check(name, *set, self.place.rank)?,
             None => Sets::of(1).check(name, *set, self.place.rank)?,
         };
+        if let Some(problem) = request.unsuitable() {
+            return Err(Error::Invalid(problem));
+        }
         match kind {
             Kind::Broadcast { root } if !members.contains(root) => Err(Error::Invalid(format!(
                 "broadcast received invalid root rank {} for provided process set: its members are \

@@ -163,9 +163,14 @@ fn operands(bucket: &[Work], flights: &[Option<Flight>]) -> (Operands, Vec<Buffe
             targets.extend_from_slice(&flight.targets);
             continue;
         }
+        let Request { dtype, shapes, .. } = &work.request;
         let buffer = Buffer::zeros(work.request.bytes() as usize);
-        sources.push(buffer.region());
-        targets.push(buffer.region());
+        // Where one tensor ends and the next begins matters to Adasum, so it must not get lost.
+        let bytes = |shape: &Vec<u64>| shape.iter().product::<u64>() as usize * dtype.size();
+        let regions = row(shapes.iter().map(bytes)).into_iter().map(|at| buffer.region().part(at));
+        let before = sources.len();
+        sources.extend(regions);
+        targets.extend_from_slice(&sources[before..]);
         zeros.push(buffer);
     }
     (Operands { source: Segments::new(sources), target: Segments::new(targets) }, zeros)

@@ -137,7 +137,7 @@ fn update<O: Op>(dst: &mut [Raws], src: &[Raws], factor: f32) {
 #[target_feature(enable = "avx,f16c")]
 fn joined<O: Op>(sofar: __m256, next: __m256) -> __m256 {
     match O::OP {
-        ReduceOp::Sum => _mm256_add_ps(sofar, next),
+        ReduceOp::Sum | ReduceOp::Adasum => _mm256_add_ps(sofar, next),
         ReduceOp::Product => _mm256_mul_ps(sofar, next),
         ReduceOp::Min => or_nan(_mm256_min_ps(next, sofar), next),
         ReduceOp::Max => or_nan(_mm256_max_ps(next, sofar), next),

@@ -15,6 +15,7 @@
 //!   differ in which payload survives.
 #![expect(unsafe_code, reason = "sources lie in memory shared with other processes")]
 
+mod blend;
 mod element;
 mod environment;
 #[cfg(target_arch = "x86_64")]
@@ -33,6 +34,7 @@ use ronde_control::{DType, ReduceOp};
 
 use self::kernel::Task;
 use self::variant::Variant;
+pub(crate) use blend::{Products, blend, products};
 pub(crate) use environment::in_plain_environment;
 pub(crate) use regions::fold_regions;
 
@@ -53,7 +55,8 @@ pub struct Reduction {
 /// of the sources, to `dst`, for `count` elements.
 ///
 /// One source is scaled by one factor and then by the other; with both factors one it is copied
-/// (booleans still become zero or one). Without any source nothing is written.
+/// (booleans still become zero or one). Without any source nothing is written. `Adasum` is not done
+/// element by element: with it, only one source makes sense.
 ///
 /// # Safety
 ///
@@ -61,6 +64,7 @@ pub struct Reduction {
 /// the sources or touch `dst` during the call. `dst` may be exactly a source, any number of times,
 /// and must not overlap a source otherwise. No alignment is asked for.
 pub unsafe fn fold(dst: *mut u8, srcs: &[*const u8], count: usize, reduction: &Reduction) {
+    debug_assert!(reduction.op != ReduceOp::Adasum || srcs.len() < 2, "no operation on elements");
     if count == 0 {
         return;
     }

@@ -1,4 +1,4 @@
-//! The arithmetic of one accumulated value, and the four operations as types.
+//! The arithmetic of one accumulated value, and the four operations on elements as types.
 //!
 //! Everything here is branch-free where it can be, so that loops over it become vector code, and
 //! exact about order: no operation is reassociated, contracted or commuted where bits could tell.
@@ -32,7 +32,8 @@ pub(super) trait Op {
     #[inline(always)]
     fn join<N: Number>(sofar: N, next: N) -> N {
         match Self::OP {
-            ReduceOp::Sum => sofar.add(next),
+            // Adasum is no operation on elements, and no type here stands for it.
+            ReduceOp::Sum | ReduceOp::Adasum => sofar.add(next),
             ReduceOp::Min => sofar.smaller(next),
             ReduceOp::Max => sofar.larger(next),
             ReduceOp::Product => sofar.multiply(next),

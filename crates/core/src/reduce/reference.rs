@@ -27,7 +27,7 @@ fn element(bits: impl Iterator<Item = u64>, reduction: &Reduction) -> u64 {
                 _ => (value as f64 * factor) as $int,
             };
             let joined = bits.map(|bits| scaled(bits as $int, pre)).reduce(|a, b| match op {
-                ReduceOp::Sum => a.wrapping_add(b),
+                ReduceOp::Sum | ReduceOp::Adasum => a.wrapping_add(b),
                 ReduceOp::Product => a.wrapping_mul(b),
                 ReduceOp::Min => a.min(b),
                 ReduceOp::Max => a.max(b),
@@ -39,7 +39,7 @@ fn element(bits: impl Iterator<Item = u64>, reduction: &Reduction) -> u64 {
         ($float:ty, $widen:expr, $narrow:expr) => {{
             let joined =
                 bits.map($widen).map(|value| value * pre as $float).reduce(|a, b| match op {
-                    ReduceOp::Sum => a + b,
+                    ReduceOp::Sum | ReduceOp::Adasum => a + b,
                     ReduceOp::Product => a * b,
                     _ if a.is_nan() || b.is_nan() => <$float>::NAN,
                     ReduceOp::Min if b < a => b,
@@ -71,7 +71,7 @@ fn element(bits: impl Iterator<Item = u64>, reduction: &Reduction) -> u64 {
         DType::F64 => float!(f64, f64::from_bits, f64::to_bits),
         DType::Bool => {
             let joined = bits.map(|bits| bits as u8 != 0 && pre != 0.0).reduce(|a, b| match op {
-                ReduceOp::Sum | ReduceOp::Max => a || b,
+                ReduceOp::Sum | ReduceOp::Max | ReduceOp::Adasum => a || b,
                 ReduceOp::Min | ReduceOp::Product => a && b,
             });
             u64::from(joined.unwrap() && post != 0.0)

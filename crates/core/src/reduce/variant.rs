@@ -122,7 +122,8 @@ fn by_type<T: Target>(dtype: DType, op: ReduceOp) -> Kernel {
 
 fn by_op<T: Target, E: Element>(op: ReduceOp) -> Kernel {
     match op {
-        ReduceOp::Sum => T::kernel::<E, Sum>(),
+        // The only fold that Adasum asks for has one source, and scales it.
+        ReduceOp::Sum | ReduceOp::Adasum => T::kernel::<E, Sum>(),
         ReduceOp::Min => T::kernel::<E, Min>(),
         ReduceOp::Max => T::kernel::<E, Max>(),
         ReduceOp::Product => T::kernel::<E, Product>(),

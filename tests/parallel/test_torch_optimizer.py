@@ -419,11 +419,6 @@ def test_a_failed_reduction_leaves_the_optimizer_usable():
     assert_same_bits_everywhere(model)
 
 
-def test_adasum_is_refused():
-    with pytest.raises(NotImplementedError, match="Adasum is not in this release yet"):
-        sgd(network(), op=hvd.Adasum)
-
-
 def test_parameters_of_a_group_may_be_frozen_and_unfrozen():
     model = network()
     optimizer = sgd(model, groups=1)

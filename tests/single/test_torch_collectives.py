@@ -91,11 +91,15 @@ def test_average_is_an_old_spelling_of_op():
     )
 
 
-def test_adasum_says_what_to_use_instead():
-    with pytest.raises(NotImplementedError, match=r"use op=hvd\.Average"):
-        hvd.allreduce(torch.ones(1), op=hvd.Adasum)
-    with pytest.raises(NotImplementedError, match=r"use op=hvd\.Average"):
-        hvd.grouped_allreduce([torch.ones(1)], op=hvd.Adasum)
+def test_adasum_of_one_rank_is_its_tensor_and_takes_floats_only():
+    tensor = torch.tensor([1.5, -2.0])
+    assert torch.equal(hvd.allreduce(tensor, op=hvd.Adasum), tensor)
+    halved = hvd.allreduce(tensor, op=hvd.Adasum, postscale_factor=0.5)
+    assert torch.equal(halved, tensor / 2)
+    with pytest.raises(ValueError, match="floating-point tensors only"):
+        hvd.allreduce(torch.ones(1, dtype=torch.int32), op=hvd.Adasum)
+    with pytest.raises(ValueError, match="floating-point tensors only"):
+        hvd.grouped_allreduce([torch.ones(1, dtype=torch.bool)], op=hvd.Adasum)
 
 
 @pytest.mark.parametrize("op", [-1, 6, 99])

@@ -1,7 +1,7 @@
 """The distributed optimizer: any torch optimizer, with gradients reduced over all ranks.
 
 `DistributedOptimizer` gives an object of a new class that derives from the optimizer's own and has
-its name; `reducer` does the work.
+its name; `reducer` does the work, or `delta` where weights are combined instead of gradients.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Union, cast
+from typing import Any, TypeVar, Union, cast
 
 import torch
 
@@ -19,6 +19,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set, register
 from horovod.common.util import split_list
 from horovod.torch import submit
 from horovod.torch.compression import Compression, Compressor
+from horovod.torch.delta import DeltaOptimizer
 from horovod.torch.functions import broadcast_object
 from horovod.torch.reducer import Reducer, Reduction
 
@@ -42,15 +43,14 @@ def DistributedOptimizer(
     Give `named_parameters=model.named_parameters()` unless the parameters are in the same order on
     all ranks. Gradients of `backward_passes_per_step` passes are summed before they are reduced.
     `groups` asks for that many groups of parameters, or for these, each reduced as one. On a rank
-    outside `process_set` the optimizer steps with its own gradients.
+    outside `process_set` the optimizer steps with its own gradients. With `op=Adasum` every rank
+    steps by itself, and what that does to the weights is combined; gradients stay as they are.
     """
     registered_id(process_set)
-    if isinstance(optimizer, _DistributedOptimizer):
+    if isinstance(optimizer, (_DistributedOptimizer, DeltaOptimizer)):
         raise ValueError("optimizer is a DistributedOptimizer already; wrap it only once.")
     if gradient_predivide_factor != 1.0 and op != submit.Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if op == submit.Adasum and _basics.size() > 1:
-        raise submit.no_adasum()
     _check_passes(backward_passes_per_step)
     if num_groups != 0:
         warnings.warn(
@@ -69,7 +69,14 @@ def DistributedOptimizer(
     )
     names = _names(optimizer, named_parameters)
     chosen = _check_groups(groups)
-    distributed = _derive(optimizer)
+    if op == submit.Adasum and _basics.size() > 1:
+        combining = _derive(optimizer, DeltaOptimizer)
+        combining._parameter_names = names
+        combining.backward_passes_per_step = backward_passes_per_step
+        combining._compression = compression
+        combining._process_set = process_set
+        return combining
+    distributed = _derive(optimizer, _DistributedOptimizer)
     distributed._parameter_names = names
     distributed.backward_passes_per_step = backward_passes_per_step
     several = _basics.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
@@ -187,18 +194,17 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                     reducer.adopt([(parameter, name)])
 
 
-def _derive(optimizer: torch.optim.Optimizer) -> _DistributedOptimizer:
+_Wrapper = TypeVar("_Wrapper", _DistributedOptimizer, DeltaOptimizer)
+
+
+def _derive(optimizer: torch.optim.Optimizer, wrapper: type[_Wrapper]) -> _Wrapper:
     kind = type(optimizer)
-    derived = type(kind.__name__, (_DistributedOptimizer, kind), {"__module__": __name__})
-    distributed: _DistributedOptimizer = object.__new__(derived)
+    derived = type(kind.__name__, (wrapper, kind), {"__module__": __name__})
+    distributed: _Wrapper = object.__new__(derived)
     # Taking over the attributes needs no knowledge of how the user's class is constructed. A
     # method that a scheduler has put on the object is bound to the old one and stays behind.
     distributed.__dict__.update(
-        {
-            name: value
-            for name, value in vars(optimizer).items()
-            if not hasattr(_DistributedOptimizer, name)
-        }
+        {name: value for name, value in vars(optimizer).items() if not hasattr(wrapper, name)}
     )
     return distributed
 

@@ -48,8 +48,6 @@ def allreduce(
     lazy: bool = False,
 ) -> int:
     """Submits a reduction of `source` into `target`, which may be the same tensor."""
-    if op == Adasum:
-        raise no_adasum()
     full, number = _full("allreduce", name, process_set)
     return _native.allreduce(source, target, full, op, prescale, postscale, lazy, number)
 
@@ -65,8 +63,6 @@ def grouped_allreduce(
     lazy: bool = False,
 ) -> int:
     """Submits reductions that run together; their element types may differ."""
-    if op == Adasum:
-        raise no_adasum()
     full, number = _full("grouped_allreduce", name, process_set)
 
     def part(chosen: Sequence[int], full: str) -> int:
@@ -182,14 +178,6 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         raise _not_contiguous(tensor)
     return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-
-
-def no_adasum() -> NotImplementedError:
-    """The error for a reduction that this release lacks."""
-    return NotImplementedError(
-        "Adasum is not in this release yet; use op=hvd.Average, or hvd.Sum with a learning rate "
-        "divided by hvd.size()"
-    )
 
 
 def _full(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:

@@ -1,0 +1,108 @@
+"""The Adasum optimizer: any torch optimizer, with what it does to the weights combined by Adasum.
+
+Every rank takes its own step. What that changed in each weight, the delta, is combined over all
+ranks and added to the weight as it was before. So the weights stay equal on all ranks, while
+momentum and the like stay each rank's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from horovod.common.process_sets import ProcessSet
+from horovod.torch import submit
+from horovod.torch.compression import Compressor
+from horovod.torch.handles import synchronize
+
+
+class DeltaOptimizer(torch.optim.Optimizer):
+    """What an Adasum optimizer does differently; stands before the user's class."""
+
+    backward_passes_per_step: int
+    _parameter_names: dict[torch.Tensor, str]
+    _compression: type[Compressor]
+    _process_set: ProcessSet
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Says how many backward passes there are before a step; nothing depends on it."""
+        self.backward_passes_per_step = passes
+
+    def synchronize(self) -> None:
+        """Does nothing: gradients are not reduced, and a step waits for its own deltas."""
+
+    def skip_synchronize(self) -> Any:
+        """Raises: a step that is not synchronized would leave the ranks with different weights."""
+        raise AssertionError(
+            "Skipping synchronization is not supported when using Adasum optimizer."
+        )
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Steps as the wrapped optimizer does, then combines the deltas of all ranks."""
+        if not self._process_set.included():
+            return super().step() if closure is None else super().step(closure)
+        named = self._named()
+        before = [parameter.detach().clone() for parameter, _ in named]
+        loss = super().step() if closure is None else super().step(closure)
+        with torch.no_grad():
+            deltas = [self._launch(named, start) for named, start in zip(named, before)]
+            # One failure must not leave the others in flight.
+            errors = [error for error in map(_finish, deltas) if error is not None]
+        if errors:
+            raise errors[0]
+        return loss
+
+    # Torch wraps a `step` that lacks this mark, and would run the step hooks twice: here and in
+    # the user's class.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def _named(self) -> list[tuple[torch.Tensor, str]]:
+        """All parameters that are trained, those added or unfrozen since the last step too."""
+        return [
+            (
+                parameter,
+                self._parameter_names.setdefault(parameter, f"allreduce.noname.{number}.{index}"),
+            )
+            for number, group in enumerate(self.param_groups)
+            for index, parameter in enumerate(group["params"])
+            if parameter.requires_grad
+        ]
+
+    def _launch(self, named: tuple[torch.Tensor, str], before: torch.Tensor) -> _Delta:
+        parameter, name = named
+        return _Delta(parameter, before, name, self._compression, self._process_set)
+
+
+class _Delta:
+    """The change of one parameter in flight; until it has landed, the parameter is as before."""
+
+    def __init__(
+        self,
+        parameter: torch.Tensor,
+        before: torch.Tensor,
+        name: str,
+        compression: type[Compressor],
+        process_set: ProcessSet,
+    ) -> None:
+        self._parameter = parameter
+        self._compression = compression
+        compressed, self._context = compression.compress(parameter - before)
+        parameter.copy_(before)
+        self._sent = submit.readable(compressed)
+        self._handle = submit.allreduce(
+            self._sent, self._sent, name, submit.Adasum, 1.0, 1.0, process_set
+        )
+
+    def finish(self) -> None:
+        synchronize(self._handle)
+        self._parameter.add_(self._compression.decompress(self._sent, self._context))
+
+
+def _finish(delta: _Delta) -> Exception | None:
+    try:
+        delta.finish()
+    except Exception as error:
+        return error
+    return None

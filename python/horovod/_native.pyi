@@ -1,18 +1,20 @@
 """The one native module: the engine of this process and what the framework adapters call.
 
 Every wait releases the interpreter lock. Tensors are any objects whose type offers DLPack's C
-exchange table, or that look like torch tensors (`data_ptr`, `shape`, `dtype`, `is_contiguous`).
+exchange table, NumPy arrays, and what looks like torch tensors (`data_ptr`, `shape`, `dtype`,
+`is_contiguous`). They must be contiguous, and writable where a result goes.
 `lazy` says that the caller waits for the handle at once: it does the work, and nobody is woken.
 `process_set` is the id of the ranks that take part, 0 for all.
 """
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, final
 
 __version__: str
 
 __all__ = [
+    "Memory",
     "__version__",
     "add_process_set",
     "allgather",
@@ -21,6 +23,7 @@ __all__ = [
     "arena",
     "barrier",
     "broadcast",
+    "claim",
     "cross_rank",
     "cross_size",
     "grouped_allgather",
@@ -44,6 +47,16 @@ __all__ = [
     "stop_timeline",
     "wait",
 ]
+
+@final
+class Memory:
+    """A result as one-dimensional bytes; `numpy.asarray` makes an array of it."""
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+def claim(capsule: Any) -> Memory:
+    """Takes the memory out of a capsule that `wait` gave, and that nobody has used."""
 
 def init() -> None:
     """Joins the world described by the environment; a world of one if there is no launcher."""

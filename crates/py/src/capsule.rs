@@ -1,20 +1,24 @@
 //! Memory of our own, handed to a framework without a copy: a DLPack capsule that owns a result or a
-//! block of the arena.
+//! block of the arena. Whoever does not speak DLPack can exchange it for the memory.
 #![expect(unsafe_code, reason = "DLPack is a C structure with a destructor")]
 
 use std::ffi::{c_char, c_void};
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use ronde_core::buffer::{Buffer, Region};
 use ronde_core::engine::Block;
 
+use super::array;
 use super::process::engine;
 use super::tensor::{DLDataType, DLDevice, DLTensor};
 
 const CPU: i32 = 1;
 const UNSIGNED: u8 = 1;
 const NAME: *const c_char = c"dltensor".as_ptr();
+/// What a capsule is called when somebody has taken what was in it.
+const USED: *const c_char = c"used_dltensor".as_ptr();
 
 /// DLPack's structure for a tensor with an owner, as every framework reads it.
 #[repr(C)]
@@ -27,7 +31,7 @@ struct Managed {
 struct Owner {
     managed: Managed,
     shape: [i64; 1],
-    _memory: Memory,
+    memory: Memory,
 }
 
 /// What a capsule can own.
@@ -37,7 +41,7 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    fn region(&self) -> Region {
+    pub(crate) fn region(&self) -> Region {
         match self {
             Memory::Result(buffer) => buffer.region(),
             Memory::Arena(block) => block.region(),
@@ -71,8 +75,7 @@ pub(crate) fn export(py: Python<'_>, memory: Memory) -> PyResult<Py<PyAny>> {
         byte_offset: 0,
     };
     let managed = Managed { tensor, context: std::ptr::null_mut(), deleter: Some(delete) };
-    let owner =
-        Box::leak(Box::new(Owner { managed, shape: [region.length() as i64], _memory: memory }));
+    let owner = Box::leak(Box::new(Owner { managed, shape: [region.length() as i64], memory }));
     owner.managed.tensor.shape = owner.shape.as_mut_ptr();
     owner.managed.context = (&raw mut *owner).cast();
     let managed = (&raw mut owner.managed).cast();
@@ -82,6 +85,33 @@ pub(crate) fn export(py: Python<'_>, memory: Memory) -> PyResult<Py<PyAny>> {
     // SAFETY: a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, capsule) }.map(Bound::unbind)
 }
+
+/// Takes the memory out of a capsule that `wait` gave.
+#[pyfunction]
+pub(crate) fn claim(capsule: &Bound<'_, PyAny>) -> PyResult<array::Memory> {
+    // SAFETY: a wrong object or name gives null and an exception.
+    let managed = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), NAME) };
+    if managed.is_null() {
+        return Err(PyErr::fetch(capsule.py()));
+    }
+    let managed = managed.cast::<Managed>();
+    // SAFETY: a capsule of this name holds such a structure.
+    let deleter = unsafe { (*managed).deleter };
+    if deleter.is_none_or(|deleter| !std::ptr::fn_addr_eq(deleter, DELETE)) {
+        return Err(PyTypeError::new_err("this capsule is not one of ours"));
+    }
+    // SAFETY: the capsule is valid; under its new name nobody frees what was in it.
+    if unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), USED) } != 0 {
+        return Err(PyErr::fetch(capsule.py()));
+    }
+    // SAFETY: the deleter shows that `export` made it.
+    let context = unsafe { (*managed).context };
+    // SAFETY: `export` leaked this box, and since the renaming it is ours again.
+    let owner = unsafe { Box::from_raw(context.cast::<Owner>()) };
+    Ok(array::Memory::new(owner.memory))
+}
+
+const DELETE: unsafe extern "C" fn(*mut Managed) = delete;
 
 unsafe extern "C" fn delete(managed: *mut Managed) {
     // SAFETY: DLPack calls this once, with the structure that `export` made.

@@ -3,6 +3,7 @@
 //! Thin on purpose: arguments become requests, outcomes become objects, errors become the exceptions
 //! that Horovod's users catch. The interpreter lock is released around every wait.
 
+mod array;
 mod capsule;
 mod errors;
 mod handles;
@@ -25,7 +26,10 @@ mod _native {
     };
 
     #[pymodule_export]
-    use super::capsule::{arena, in_arena};
+    use super::array::Memory;
+
+    #[pymodule_export]
+    use super::capsule::{arena, claim, in_arena};
 
     #[pymodule_export]
     use super::handles::{poll, wait};

@@ -51,8 +51,8 @@ pub(crate) fn grouped_allreduce(
     let set = SetId(process_set);
     let (op, prescale, postscale) = reduction(op, prescale, postscale, set)?;
     let kind = Kind::Allreduce { op, prescale, postscale };
-    let (sources, keep) = group(inputs)?;
-    let (targets, outputs) = group(outputs)?;
+    let (sources, keep) = group(inputs, View::of)?;
+    let (targets, outputs) = group(outputs, View::of_target)?;
     View::check_group(&sources, &targets)?;
     let request = request(name, set, kind, &sources);
     let (sources, targets) = (regions(&sources), regions(&targets));
@@ -217,7 +217,7 @@ fn one_to_one(
     set: SetId,
     next: Next,
 ) -> PyResult<u64> {
-    let (source, target) = (View::of(input)?, View::of(output)?);
+    let (source, target) = (View::of(input)?, View::of_target(output)?);
     source.check_same(&target)?;
     let (sources, targets) = (vec![source.region], vec![target.region]);
     let request = Request { name, set, kind, dtype: source.dtype, shapes: vec![source.shape] };
@@ -245,7 +245,7 @@ fn many_to_made(
     set: SetId,
     next: Next,
 ) -> PyResult<u64> {
-    let (sources, keep) = group(inputs)?;
+    let (sources, keep) = group(inputs, View::of)?;
     View::check_group(&sources, &sources)?;
     let request = request(name, set, kind, &sources);
     handles::submit(request, regions(&sources), vec![], Answer::MadeGroup, keep, next)
@@ -267,8 +267,11 @@ fn regions(views: &[View]) -> Vec<Region> {
 }
 
 /// The tensors of a group, and the objects that keep them alive.
-fn group(tensors: &Bound<'_, PyAny>) -> PyResult<(Vec<View>, Vec<Py<PyAny>>)> {
+fn group(
+    tensors: &Bound<'_, PyAny>,
+    view: impl Fn(&Bound<'_, PyAny>) -> PyResult<View>,
+) -> PyResult<(Vec<View>, Vec<Py<PyAny>>)> {
     let tensors: Vec<Bound<'_, PyAny>> = tensors.try_iter()?.collect::<PyResult<_>>()?;
-    let views = tensors.iter().map(View::of).collect::<PyResult<_>>()?;
+    let views = tensors.iter().map(view).collect::<PyResult<_>>()?;
     Ok((views, tensors.into_iter().map(Bound::unbind).collect()))
 }

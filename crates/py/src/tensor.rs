@@ -1,7 +1,7 @@
 //! A tensor of a framework as the engine needs it: address, shape, element type.
 //!
 //! Where the type of the object offers DLPack's C exchange table, one call of a C function fills in
-//! all of it; otherwise the object is asked the way torch tensors answer.
+//! all of it; NumPy arrays are asked for their interface, and all else the way torch tensors answer.
 #![expect(unsafe_code, reason = "addresses of tensors, and DLPack's C table")]
 
 use std::collections::HashMap;
@@ -14,6 +14,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use ronde_control::DType;
 use ronde_core::buffer::Region;
+
+use super::array;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -55,9 +57,16 @@ struct Exchange {
     tensor_from_python: Option<FromPython>,
 }
 
-/// What a framework's tensor type offers, by the type's address; the reference keeps the type, so that
-/// the address stays its own.
-type Known = HashMap<usize, (Option<FromPython>, Py<PyType>)>;
+/// What a framework's tensor type offers.
+#[derive(Clone, Copy)]
+enum Way {
+    Table(FromPython),
+    Array,
+    Attributes,
+}
+
+/// The ways by the type's address; the reference keeps the type, so that the address stays its own.
+type Known = HashMap<usize, (Way, Py<PyType>)>;
 static TYPES: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 const CPU: i32 = 1;
@@ -67,13 +76,27 @@ pub(crate) struct View {
     pub(crate) region: Region,
     pub(crate) shape: Vec<u64>,
     pub(crate) dtype: DType,
+    pub(crate) is_read_only: bool,
 }
 
 impl View {
     pub(crate) fn of(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-        match exchange(tensor)? {
-            Some(from_python) => View::by_table(tensor, from_python),
-            None => View::by_attributes(tensor),
+        match way(tensor)? {
+            Way::Table(from_python) => View::by_table(tensor, from_python),
+            Way::Array => array::view(tensor),
+            Way::Attributes => View::by_attributes(tensor),
+        }
+    }
+
+    /// The same of a tensor that a result is written to.
+    pub(crate) fn of_target(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
+        let view = View::of(tensor)?;
+        match view.is_read_only {
+            true => Err(PyValueError::new_err(
+                "the array for the result is read-only; give one that can be written, such as a \
+                 copy of it",
+            )),
+            false => Ok(view),
         }
     }
 
@@ -157,16 +180,16 @@ impl View {
         Ok(View::at(start, shape, dtype))
     }
 
-    fn at(start: usize, shape: Vec<u64>, dtype: DType) -> View {
+    pub(crate) fn at(start: usize, shape: Vec<u64>, dtype: DType) -> View {
         let length = shape.iter().product::<u64>() as usize * dtype.size();
         // SAFETY: the framework says that the tensor lies there; its object is kept until the
         // operation has completed, and that nobody touches it meanwhile is the user's contract.
         let region = unsafe { Region::new(start as *mut u8, length) };
-        View { region, shape, dtype }
+        View { region, shape, dtype, is_read_only: false }
     }
 }
 
-fn exchange(tensor: &Bound<'_, PyAny>) -> PyResult<Option<FromPython>> {
+fn way(tensor: &Bound<'_, PyAny>) -> PyResult<Way> {
     let class = tensor.get_type();
     let address = class.as_ptr() as usize;
     let lock = || TYPES.lock().expect("nothing panics while it holds this lock");
@@ -184,9 +207,11 @@ fn exchange(tensor: &Bound<'_, PyAny>) -> PyResult<Option<FromPython>> {
             }
             // SAFETY: a capsule of this name holds such a table, which lives as long as the type.
             let table = unsafe { &*table.cast::<Exchange>() };
-            table.tensor_from_python.filter(|_| table.major == 1)
+            let found = table.tensor_from_python.filter(|_| table.major == 1);
+            found.map_or(Way::Attributes, Way::Table)
         }
-        Err(_) => None,
+        Err(_) if class.hasattr("__array_interface__")? => Way::Array,
+        Err(_) => Way::Attributes,
     };
     lock().insert(address, (found, class.unbind()));
     Ok(found)
@@ -200,7 +225,7 @@ fn numbers(start: *const i64, count: usize) -> Vec<i64> {
     unsafe { std::slice::from_raw_parts(start, count) }.to_vec()
 }
 
-fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
+pub(crate) fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     if shape.contains(&0) {
         return true;
     }
@@ -212,7 +237,7 @@ fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {
     })
 }
 
-fn unsupported(tensor: &Bound<'_, PyAny>) -> PyErr {
+pub(crate) fn unsupported(tensor: &Bound<'_, PyAny>) -> PyErr {
     let name = tensor.getattr("dtype").and_then(|dtype| dtype.str().map(|name| name.to_string()));
     let name = name.unwrap_or_else(|_| "of this element type".into());
     PyValueError::new_err(format!("Tensor type {name} is not supported."))

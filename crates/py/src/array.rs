@@ -1,0 +1,77 @@
+//! NumPy arrays, in both directions: their memory as the engine needs it, and memory of our own as
+//! NumPy takes it. Both go by `__array_interface__`, a plain dictionary that every version of NumPy
+//! knows and that needs no C function of it.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use ronde_control::DType;
+
+use super::capsule;
+use super::tensor::{View, is_contiguous, unsupported};
+
+/// The memory of an array.
+pub(crate) fn view(array: &Bound<'_, PyAny>) -> PyResult<View> {
+    let py = array.py();
+    // A scalar of NumPy has the interface too, but of a copy that does not live on.
+    if !array.hasattr(intern!(py, "__array_finalize__"))? {
+        return Err(PyTypeError::new_err(format!(
+            "this is a scalar of type `{}`; make an array of it with `numpy.asarray`",
+            array.get_type().name()?
+        )));
+    }
+    let interface = array.getattr(intern!(py, "__array_interface__"))?.cast_into::<PyDict>()?;
+    let dtype = array.getattr(intern!(py, "dtype"))?;
+    if !dtype.getattr(intern!(py, "isnative"))?.extract::<bool>()? {
+        return Err(PyValueError::new_err(format!(
+            "the bytes of this array are in another machine's order ({dtype}); convert it with \
+             `.astype(array.dtype.newbyteorder('='))`"
+        )));
+    }
+    let name: String = dtype.getattr(intern!(py, "name"))?.extract()?;
+    let dtype = DType::from_name(&name).ok_or_else(|| unsupported(array))?;
+    let shape: Vec<u64> = entry(&interface, "shape")?.extract()?;
+    let strides: Option<Vec<i64>> = entry(&interface, "strides")?.extract()?;
+    let (start, is_read_only): (usize, bool) = entry(&interface, "data")?.extract()?;
+    if let Some(strides) = strides {
+        let sizes: Vec<i64> = shape.iter().map(|size| *size as i64).collect();
+        let elements: Vec<i64> = strides.iter().map(|bytes| bytes / dtype.size() as i64).collect();
+        if !is_contiguous(&sizes, &elements) {
+            return Err(PyValueError::new_err("Tensor is required to be contiguous."));
+        }
+    }
+    Ok(View { is_read_only, ..View::at(start, shape, dtype) })
+}
+
+fn entry<'py>(interface: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, PyAny>> {
+    let missing = || PyValueError::new_err(format!("`__array_interface__` has no `{key}`"));
+    interface.get_item(key)?.ok_or_else(missing)
+}
+
+/// A result in memory of our own, as one-dimensional bytes; `numpy.asarray` makes an array of it
+/// that keeps it alive.
+#[pyclass(frozen, module = "horovod._native")]
+pub(crate) struct Memory {
+    owned: capsule::Memory,
+}
+
+impl Memory {
+    pub(crate) fn new(owned: capsule::Memory) -> Memory {
+        Memory { owned }
+    }
+}
+
+#[pymethods]
+impl Memory {
+    #[getter(__array_interface__)]
+    fn array_interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let interface = PyDict::new(py);
+        let region = self.owned.region();
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", "|u1")?;
+        interface.set_item("shape", PyTuple::new(py, [region.length()])?)?;
+        interface.set_item("data", (region.start() as usize, false))?;
+        Ok(interface)
+    }
+}

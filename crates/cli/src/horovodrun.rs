@@ -14,6 +14,7 @@ use ronde_launch::{Job, LaunchError};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
+use crate::autotune::Autotune;
 use crate::build_report;
 use crate::words::{Mistake, USAGE};
 
@@ -51,6 +52,9 @@ struct Arguments {
     /// Do not
     #[arg(long, hide = true, overrides_with = "timeline_mark_cycles")]
     no_timeline_mark_cycles: bool,
+
+    #[command(flatten)]
+    autotune: Autotune,
 
     /// Tell each step on standard error
     #[arg(long)]
@@ -185,7 +189,7 @@ fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
 fn environment(arguments: &Arguments) -> Vec<(OsString, OsString)> {
     let Arguments { timeline_filename, timeline_mark_cycles, no_timeline_mark_cycles, .. } =
         arguments;
-    let mut set: Vec<(OsString, OsString)> = Vec::new();
+    let mut set: Vec<(OsString, OsString)> = arguments.autotune.variables();
     if let Some(file) = timeline_filename {
         set.push(("HOROVOD_TIMELINE".into(), file.clone()));
         if *timeline_mark_cycles || *no_timeline_mark_cycles {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod autotune;
 mod bench;
 mod build_report;
 mod horovodrun;

@@ -38,15 +38,34 @@ fn help() {
     Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
 
     Options:
-          --num-proc <N>                How many processes to start; also written `-np <N>`
-      -H, --hosts <HOSTS>               Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
-          --network-interfaces <NAMES>  Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
-          --timeline-filename <FILE>    Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`
-          --timeline-mark-cycles        Show in the timeline where each bucket begins
-          --verbose                     Tell each step on standard error
-          --check-build                 Show what this installation can do; also written `-cb`
-      -v, --version                     Show the version
-      -h, --help                        Print help
+          --num-proc <N>
+              How many processes to start; also written `-np <N>`
+      -H, --hosts <HOSTS>
+              Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
+          --network-interfaces <NAMES>
+              Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
+          --timeline-filename <FILE>
+              Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`
+          --timeline-mark-cycles
+              Show in the timeline where each bucket begins
+          --autotune
+              Look for the best fusion threshold while the job runs
+          --autotune-log-file <FILE>
+              Write what autotuning measures to this file
+          --autotune-warmup-samples <N>
+              Samples to throw away at the start [default: 3]
+          --autotune-steps-per-sample <N>
+              Training steps of a sample [default: 10]
+          --autotune-bayes-opt-max-samples <N>
+              The most points to measure, of five samples each [default: 20]
+          --verbose
+              Tell each step on standard error
+          --check-build
+              Show what this installation can do; also written `-cb`
+      -v, --version
+              Show the version
+      -h, --help
+              Print help
 
     Everything from the first word that is no option is the command and stays as it is.
 

@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::autotune;
 use crate::watching::{Watching, Words};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning};
@@ -55,6 +56,28 @@ pub const TABLE: &[Setting] = &[
         "HOROVOD_DYNAMIC_PROCESS_SETS",
         "0",
         "1 allows process sets to be added and removed after `hvd.init()`.",
+    ),
+    setting(
+        "HOROVOD_AUTOTUNE",
+        "0",
+        "1 looks for the best fusion threshold while the job runs, unless one is set.",
+    ),
+    setting("HOROVOD_AUTOTUNE_LOG", "", "A file for what autotuning measures, written by rank 0."),
+    setting(
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        "3",
+        "Samples that autotuning throws away at the start.",
+    ),
+    setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "10", "Training steps of a sample."),
+    setting(
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        "20",
+        "The most points, of five samples each, that autotuning measures.",
+    ),
+    setting(
+        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+        "0.8",
+        "Accepted; the search here asks for no guess of the noise.",
     ),
     setting(
         "HOROVOD_LOG_LEVEL",
@@ -173,6 +196,10 @@ pub struct Settings {
     pub stall_warning: Option<Duration>,
     /// After how long a stall ends the job, unless it is never.
     pub stall_shutdown: Option<Duration>,
+    /// How to look for a better fusion threshold, if at all.
+    pub autotune: Option<autotune::Options>,
+    /// Where what autotuning measures is written.
+    pub autotune_log: Option<String>,
     /// Which way tensors travel.
     pub transport: Transport,
     /// How many ranks may share one memory, if there is a limit.
@@ -251,6 +278,8 @@ impl Reader<'_> {
                 .filter(|_| !quiet),
             stall_shutdown: seconds(self.number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"))
                 .filter(|_| !quiet),
+            autotune: self.autotune(),
+            autotune_log: Some(self.text("HOROVOD_AUTOTUNE_LOG")).filter(|path| !path.is_empty()),
             transport: self.transport(),
             shared_ranks: Some(self.small("RONDE_SHARED_RANKS")).filter(|ranks| *ranks > 0),
             encryption: self.encryption(),
@@ -272,6 +301,18 @@ impl Reader<'_> {
         let (watching, mistakes) = Watching::parse(words);
         self.mistakes.extend(mistakes);
         watching
+    }
+
+    /// A threshold that the user has set stays, and then there is nothing to look for.
+    fn autotune(&mut self) -> Option<autotune::Options> {
+        let is_fixed =
+            (self.look_up)("HOROVOD_FUSION_THRESHOLD").is_some_and(|text| !text.is_empty());
+        let options = autotune::Options {
+            warmup_samples: self.small("HOROVOD_AUTOTUNE_WARMUP_SAMPLES"),
+            steps_per_sample: self.small("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"),
+            most_points: self.number("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES") as usize,
+        };
+        (self.number("HOROVOD_AUTOTUNE") > 0 && !is_fixed).then_some(options)
     }
 
     fn transport(&mut self) -> Transport {
@@ -453,6 +494,17 @@ mod tests {
         let BadSettings(mistakes) = read(look_up(&pairs)).unwrap_err();
         assert_eq!(mistakes.len(), 8, "{mistakes:?}");
         assert!(!mistakes.join(" ").contains("secret"));
+    }
+
+    #[test]
+    fn autotuning_is_off_unless_asked_for_and_leaves_a_threshold_that_is_set() {
+        let autotune = |pairs: &[(&str, &str)]| read(look_up(pairs)).unwrap().0.autotune;
+        let (on, steps) = (("HOROVOD_AUTOTUNE", "1"), ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "7"));
+        assert_eq!(autotune(&[steps]), None);
+        let options = autotune(&[on, steps]).unwrap();
+        assert_eq!((options.warmup_samples, options.steps_per_sample), (3, 7));
+        assert_eq!(options.most_points, 20);
+        assert_eq!(autotune(&[on, ("HOROVOD_FUSION_THRESHOLD", "1000")]), None);
     }
 
     #[test]

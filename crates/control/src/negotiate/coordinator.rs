@@ -67,6 +67,11 @@ impl Coordinator {
         }
     }
 
+    /// How many bytes a bucket may hold from now on.
+    pub fn set_threshold(&mut self, threshold: u64) {
+        self.threshold = threshold;
+    }
+
     /// Takes a message of a member.
     pub fn on(&mut self, from: Rank, message: MemberToCoordinator, now: Duration) {
         match message {

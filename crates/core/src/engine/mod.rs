@@ -14,6 +14,7 @@ mod run;
 mod sets;
 mod stall;
 mod ticket;
+mod tune;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

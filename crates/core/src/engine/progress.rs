@@ -18,6 +18,7 @@ use super::inbox::{Inbox, Submission};
 use super::plane::{Broken, FollowPlane, LeadPlane};
 use super::stall::StallWatch;
 use super::ticket::{Outcome, Ticket};
+use super::tune::Tuner;
 use super::{Sets, run};
 use crate::buffer::Region;
 use crate::error::Error;
@@ -55,6 +56,8 @@ pub(super) enum Role {
         /// The coordinator's messages to its own rank.
         own: VecDeque<CoordinatorToMember>,
         stalls: StallWatch,
+        /// The search for a better fusion threshold, while there is one.
+        tuner: Option<Tuner>,
     },
     Member {
         plane: FollowPlane,
@@ -257,7 +260,7 @@ impl Progress {
     }
 
     fn coordinate(&mut self) -> Result<bool, Error> {
-        let Role::Coordinator { coordinator, plane, own, stalls } = &mut self.role else {
+        let Role::Coordinator { coordinator, plane, own, stalls, .. } = &mut self.role else {
             return Ok(false);
         };
         let now = self.heard;
@@ -407,6 +410,7 @@ impl Progress {
         self.inbox.release_names(bucket.iter().map(|work| work.request.name.as_str()));
         match ran {
             Ok(run::Ran { outcome, .. }) => {
+                self.tune(bucket);
                 // What makes something comes alone.
                 let mut made = Some(outcome);
                 for flight in flights.iter().flatten() {
@@ -437,6 +441,15 @@ impl Progress {
             _ => "SHM_TCP",
         };
         Leg { ranks, way, released: self.heard, started: self.moment }
+    }
+
+    fn tune(&mut self, bucket: &[Work]) {
+        if let Role::Coordinator { coordinator, tuner, .. } = &mut self.role
+            && let Some(search) = tuner
+            && !search.goes_on(bucket, coordinator, self.moment)
+        {
+            *tuner = None;
+        }
     }
 
     fn complete(&mut self, name: &str, outcome: Result<Outcome, Error>) {

@@ -36,6 +36,7 @@ use super::plane::{FollowPlane, LeadPlane};
 use super::progress::{Progress, Role};
 use super::sets::Sets;
 use super::stall::StallWatch;
+use super::tune::Tuner;
 use crate::error::Error;
 use crate::group::{Arena, Fabric, Groups, Hands, Links, Opening, Stage};
 use crate::transport::bell::Bell;
@@ -298,8 +299,10 @@ fn coordinator(settings: &Settings, peers: &[Peer], plane: LeadPlane) -> Role {
     if settings.tuning != Tuning::default() {
         coordinator.tune(settings.tuning);
     }
+    let tuner = Tuner::start(settings, &mut coordinator);
     Role::Coordinator {
         coordinator,
+        tuner,
         plane,
         own: VecDeque::new(),
         stalls: StallWatch::new(*stall_warning, *stall_shutdown, peers.to_vec()),

@@ -1,0 +1,78 @@
+//! Autotuning on the coordinator: tells the search what has run, does what it says, keeps its log.
+
+use std::fs::File;
+use std::io::Write;
+use std::time::Duration;
+
+use ronde_control::autotune::{Autotune, LOG_HEADER, Next, Point, log_line};
+use ronde_control::negotiate::{Coordinator, Work};
+use ronde_control::settings::Settings;
+
+pub(super) struct Tuner {
+    search: Autotune,
+    log: Option<File>,
+}
+
+impl Tuner {
+    /// Starts the search that the settings ask for, if they do.
+    pub(super) fn start(settings: &Settings, coordinator: &mut Coordinator) -> Option<Tuner> {
+        let options = settings.autotune.as_ref()?;
+        let (search, threshold) = Autotune::new(options, settings.fusion_threshold);
+        coordinator.set_threshold(threshold);
+        let mut tuner = Tuner { search, log: settings.autotune_log.as_deref().and_then(open) };
+        tuner.write(LOG_HEADER);
+        Some(tuner)
+    }
+
+    /// Takes note of a bucket that has run; gives false when the search is over.
+    pub(super) fn goes_on(
+        &mut self,
+        bucket: &[Work],
+        coordinator: &mut Coordinator,
+        now: Duration,
+    ) -> bool {
+        let names = bucket.iter().map(|work| work.request.name.as_str());
+        let bytes = bucket.iter().map(|work| work.request.bytes()).sum();
+        let Some(Point { threshold, score, next }) = self.search.on(names, bytes, now) else {
+            return true;
+        };
+        self.write(&log_line(threshold, score));
+        tracing::debug!(size_bytes = threshold, score, "autotuning measured a fusion threshold");
+        match next {
+            Next::Try { threshold } => {
+                coordinator.set_threshold(threshold);
+                true
+            }
+            Next::Keep { threshold, score } => {
+                coordinator.set_threshold(threshold);
+                self.write(&log_line(threshold, score));
+                tracing::info!(
+                    size_bytes = threshold,
+                    score,
+                    "autotuning chose a fusion threshold"
+                );
+                false
+            }
+        }
+    }
+
+    /// A log that cannot be written is given up; the job matters more.
+    fn write(&mut self, line: &str) {
+        if let Some(file) = &mut self.log
+            && let Err(error) = writeln!(file, "{line}")
+        {
+            tracing::warn!("the log of autotuning ends here: {error}");
+            self.log = None;
+        }
+    }
+}
+
+fn open(path: &str) -> Option<File> {
+    match File::create(path) {
+        Ok(file) => Some(file),
+        Err(error) => {
+            tracing::warn!("autotuning goes on without a log, `{path}` cannot be written: {error}");
+            None
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 /// How the ranks look for the best settings while they run.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Autotune {
-    /// Look for the best fusion threshold while the job runs
+    /// Look for better settings, such as the fusion threshold, while the job runs
     #[arg(long, overrides_with = "no_autotune")]
     autotune: bool,
 
@@ -24,7 +24,7 @@ pub(crate) struct Autotune {
     #[arg(long, value_name = "N")]
     autotune_steps_per_sample: Option<u32>,
 
-    /// The most points to measure, of five samples each [default: 20]
+    /// The most points to measure for a setting, of five samples each [default: 20]
     #[arg(long, value_name = "N")]
     autotune_bayes_opt_max_samples: Option<u32>,
 

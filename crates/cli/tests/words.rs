@@ -49,7 +49,7 @@ fn help() {
           --timeline-mark-cycles
               Show in the timeline where each bucket begins
           --autotune
-              Look for the best fusion threshold while the job runs
+              Look for better settings, such as the fusion threshold, while the job runs
           --autotune-log-file <FILE>
               Write what autotuning measures to this file
           --autotune-warmup-samples <N>
@@ -57,7 +57,7 @@ fn help() {
           --autotune-steps-per-sample <N>
               Training steps of a sample [default: 10]
           --autotune-bayes-opt-max-samples <N>
-              The most points to measure, of five samples each [default: 20]
+              The most points to measure for a setting, of five samples each [default: 20]
           --verbose
               Tell each step on standard error
           --check-build

@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::autotune;
+use crate::autotune::{self, Parameter};
 use crate::watching::{Watching, Words};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning};
@@ -60,7 +60,8 @@ pub const TABLE: &[Setting] = &[
     setting(
         "HOROVOD_AUTOTUNE",
         "0",
-        "1 looks for the best fusion threshold while the job runs, unless one is set.",
+        "1 looks for better settings while the job runs: the fusion threshold, and between hosts the \
+         number of connections and the way round. What is set stays.",
     ),
     setting("HOROVOD_AUTOTUNE_LOG", "", "A file for what autotuning measures, written by rank 0."),
     setting(
@@ -72,7 +73,7 @@ pub const TABLE: &[Setting] = &[
     setting(
         "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
         "20",
-        "The most points, of five samples each, that autotuning measures.",
+        "The most points, of five samples each, that autotuning measures for one setting.",
     ),
     setting(
         "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
@@ -196,7 +197,7 @@ pub struct Settings {
     pub stall_warning: Option<Duration>,
     /// After how long a stall ends the job, unless it is never.
     pub stall_shutdown: Option<Duration>,
-    /// How to look for a better fusion threshold, if at all.
+    /// How to look for better settings, if at all.
     pub autotune: Option<autotune::Options>,
     /// Where what autotuning measures is written.
     pub autotune_log: Option<String>,
@@ -303,16 +304,19 @@ impl Reader<'_> {
         watching
     }
 
-    /// A threshold that the user has set stays, and then there is nothing to look for.
+    /// What the user has set stays as it is.
     fn autotune(&mut self) -> Option<autotune::Options> {
-        let is_fixed =
-            (self.look_up)("HOROVOD_FUSION_THRESHOLD").is_some_and(|text| !text.is_empty());
+        let is_free = |name: &str| (self.look_up)(name).is_none_or(|text| text.is_empty());
+        let threshold = is_free("HOROVOD_FUSION_THRESHOLD").then_some(Parameter::FusionThreshold);
+        let others = [Parameter::Connections, Parameter::Halving];
+        let others = others.into_iter().filter(|_| is_free("RONDE_TUNING"));
         let options = autotune::Options {
+            parameters: threshold.into_iter().chain(others).collect(),
             warmup_samples: self.small("HOROVOD_AUTOTUNE_WARMUP_SAMPLES"),
             steps_per_sample: self.small("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"),
             most_points: self.number("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES") as usize,
         };
-        (self.number("HOROVOD_AUTOTUNE") > 0 && !is_fixed).then_some(options)
+        (self.number("HOROVOD_AUTOTUNE") > 0).then_some(options)
     }
 
     fn transport(&mut self) -> Transport {
@@ -497,14 +501,18 @@ mod tests {
     }
 
     #[test]
-    fn autotuning_is_off_unless_asked_for_and_leaves_a_threshold_that_is_set() {
+    fn autotuning_is_off_unless_asked_for_and_leaves_alone_what_is_set() {
         let autotune = |pairs: &[(&str, &str)]| read(look_up(pairs)).unwrap().0.autotune;
         let (on, steps) = (("HOROVOD_AUTOTUNE", "1"), ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "7"));
         assert_eq!(autotune(&[steps]), None);
         let options = autotune(&[on, steps]).unwrap();
         assert_eq!((options.warmup_samples, options.steps_per_sample), (3, 7));
         assert_eq!(options.most_points, 20);
-        assert_eq!(autotune(&[on, ("HOROVOD_FUSION_THRESHOLD", "1000")]), None);
+        assert_eq!(options.parameters.len(), 3);
+        let fixed = autotune(&[on, ("HOROVOD_FUSION_THRESHOLD", "1000")]).unwrap();
+        assert_eq!(fixed.parameters, [Parameter::Connections, Parameter::Halving]);
+        let fixed = autotune(&[on, ("RONDE_TUNING", "connections=2")]).unwrap();
+        assert_eq!(fixed.parameters, [Parameter::FusionThreshold]);
     }
 
     #[test]

@@ -8,7 +8,19 @@ use ronde_core::Error;
 use ronde_core::engine::Next;
 use ronde_testkit::{Member, Tensor, World};
 
-const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
+/// What connects the ranks, and how many of them share memory.
+type Way = (Transport, Option<u32>);
+
+const WAYS: [Way; 4] = [
+    (Transport::Auto, None),
+    (Transport::Tcp, None),
+    (Transport::Auto, Some(2)),
+    (Transport::Auto, Some(3)),
+];
+
+fn world(size: usize, (transport, shared_ranks): Way) -> World {
+    World::new(size).over(transport).with(|settings| settings.shared_ranks = shared_ranks)
+}
 
 fn adasum() -> Kind {
     Kind::Allreduce { op: ReduceOp::Adasum, prescale: 1.0, postscale: 1.0 }
@@ -85,24 +97,26 @@ fn assert_close(got: &[f64], right: &[f64], tolerance: f64, what: &str) {
 #[test]
 fn any_number_of_ranks_combines_along_the_tree_and_all_get_the_same_bits() {
     for size in 1..=9 {
-        let run = |transport| {
-            World::new(size).over(transport).run(|member| {
+        let run = |way| {
+            world(size, way).run(|member| {
                 [0usize, 1, 2, 7, 1000, 100_003].map(|length| {
                     let ranks: Vec<Vec<f64>> =
                         (0..size).map(|rank| numbers(rank, length, length)).collect();
                     let source = tensor(DType::F64, &ranks[member.rank()]);
                     let target = tensor(DType::F64, &vec![0.0; length]);
                     member.run(&format!("x{length}"), adasum(), &source, &target).unwrap();
-                    let what = format!("{length} on {size} over {transport:?}");
+                    let what = format!("{length} on {size} over {way:?}");
                     assert_close(&values(&target), &tree(&ranks), 1e-11, &what);
                     assert_eq!(values(&source), ranks[member.rank()], "the input stays");
                     target.bytes()
                 })
             })
         };
-        let (shared, linked) = (run(Transport::Auto), run(Transport::Tcp));
+        let shared = run(WAYS[0]);
         assert!(shared.iter().all(|rank| *rank == shared[0]), "{size} ranks");
-        assert!(shared == linked, "{size} ranks: the same bits in memory and over sockets");
+        for way in &WAYS[1..] {
+            assert!(run(*way) == shared, "{size} ranks: the same bits over {way:?} as in memory");
+        }
     }
 }
 
@@ -111,9 +125,9 @@ fn every_float_type_is_combined_and_rounded() {
     for (dtype, tolerance) in
         [(DType::F16, 4e-3), (DType::BF16, 3e-2), (DType::F32, 1e-6), (DType::F64, 1e-12)]
     {
-        for transport in TRANSPORTS {
+        for way in WAYS {
             for size in [2, 3, 4] {
-                World::new(size).over(transport).run(|member| {
+                world(size, way).run(|member| {
                     let ranks: Vec<Vec<f64>> =
                         (0..size).map(|rank| numbers(rank, 0, 5001)).collect();
                     let own = tensor(dtype, &ranks[member.rank()]);
@@ -130,9 +144,9 @@ fn every_float_type_is_combined_and_rounded() {
 
 #[test]
 fn right_angles_add_and_equals_average() {
-    for transport in TRANSPORTS {
+    for way in WAYS {
         for size in [2, 4, 5, 8] {
-            World::new(size).over(transport).run(|member| {
+            world(size, way).run(|member| {
                 let mut unit = vec![0.0f32; size];
                 unit[member.rank()] = 3.0;
                 let tensor = Tensor::floats(&unit);
@@ -162,9 +176,9 @@ fn run_group(member: &Member, name: &str, tensors: &[Tensor]) {
 #[test]
 fn each_tensor_of_a_bucket_has_products_of_its_own() {
     let lengths = [3usize, 0, 4000, 1, 70_000, 2];
-    for transport in TRANSPORTS {
+    for way in WAYS {
         for size in [2, 3, 4, 7] {
-            World::new(size).over(transport).run(|member| {
+            world(size, way).run(|member| {
                 let of = |rank, index| numbers(rank, index, lengths[index]);
                 let tensors: Vec<Tensor> = (0..lengths.len())
                     .map(|index| tensor(DType::F64, &of(member.rank(), index)))
@@ -172,7 +186,7 @@ fn each_tensor_of_a_bucket_has_products_of_its_own() {
                 run_group(member, "group", &tensors);
                 for (index, tensor) in tensors.iter().enumerate() {
                     let ranks: Vec<Vec<f64>> = (0..size).map(|rank| of(rank, index)).collect();
-                    let what = format!("tensor {index} on {size} over {transport:?}");
+                    let what = format!("tensor {index} on {size} over {way:?}");
                     assert_close(&values(tensor), &tree(&ranks), 1e-11, &what);
                 }
             });
@@ -182,8 +196,8 @@ fn each_tensor_of_a_bucket_has_products_of_its_own() {
 
 #[test]
 fn a_rank_that_has_joined_changes_nothing() {
-    for transport in TRANSPORTS {
-        World::new(3).over(transport).run(|member| {
+    for way in WAYS {
+        world(3, way).run(|member| {
             if member.rank() == 1 {
                 member.join().unwrap();
                 return;
@@ -194,7 +208,7 @@ fn a_rank_that_has_joined_changes_nothing() {
             run_group(member, "group", &tensors);
             for (index, tensor) in tensors.iter().enumerate() {
                 let right = pair(&of(0, index), &of(2, index));
-                assert_close(&values(tensor), &right, 1e-12, &format!("{index} {transport:?}"));
+                assert_close(&values(tensor), &right, 1e-12, &format!("{index} {way:?}"));
             }
             member.join().unwrap();
         });
@@ -203,8 +217,8 @@ fn a_rank_that_has_joined_changes_nothing() {
 
 #[test]
 fn a_set_of_ranks_combines_its_own() {
-    for transport in TRANSPORTS {
-        World::new(4).over(transport).run(|member| {
+    for way in WAYS {
+        world(4, way).run(|member| {
             let set = member.add_set(&[1, 2, 3]).unwrap();
             if member.rank() > 0 {
                 let ranks: Vec<Vec<f64>> = (1..4).map(|rank| numbers(rank, 0, 500)).collect();

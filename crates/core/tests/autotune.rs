@@ -1,18 +1,21 @@
 //! Autotuning in a running world: it measures, chooses, writes its log and ends.
 
 use ronde_control::ReduceOp;
-use ronde_control::autotune::Options;
+use ronde_control::autotune::{Options, Parameter};
+use ronde_control::settings::Transport;
 use ronde_testkit::{Tensor, World};
 
-const STEPS: usize = 250;
+const STEPS: usize = 300;
 
-#[test]
-fn a_job_tunes_itself_and_writes_what_it_measured() {
-    let folder = std::env::temp_dir().join(format!("ronde-autotune-{}", std::process::id()));
+/// Trains in a world that tunes itself; gives the log.
+fn tuned(transport: Transport) -> String {
+    let name = format!("ronde-autotune-{}-{transport:?}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let log = folder.join("autotune.csv");
-    let options = Options { warmup_samples: 1, steps_per_sample: 2, most_points: 20 };
-    let world = World::new(2).with(|settings| {
+    let parameters = vec![Parameter::FusionThreshold, Parameter::Connections];
+    let options = Options { parameters, warmup_samples: 1, steps_per_sample: 2, most_points: 20 };
+    let world = World::new(2).over(transport).with(|settings| {
         settings.autotune = Some(options);
         settings.autotune_log = Some(log.to_str().unwrap().into());
     });
@@ -35,14 +38,29 @@ fn a_job_tunes_itself_and_writes_what_it_measured() {
     });
     let text = std::fs::read_to_string(&log).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
+    text
+}
+
+/// The rows of a log, under Horovod's columns.
+fn rows(text: &str) -> Vec<Vec<f64>> {
     let mut lines = text.lines();
     let columns = lines.next().unwrap();
     assert!(columns.ends_with("cycle_time_ms,tensor_fusion_threshold,score"), "{columns}");
-    let rows: Vec<Vec<f64>> =
-        lines.map(|line| line.split(',').map(|value| value.parse().unwrap()).collect()).collect();
-    assert!(rows.iter().all(|row| row.len() == 7 && row[6] > 0.0), "{text}");
-    // All nine thresholds, then the better half of those that are left, and the best one once more.
-    assert_eq!(rows.len(), 9 + 5 + 3 + 2 + 1, "{text}");
-    let best = rows.last().unwrap();
-    assert!(rows[..rows.len() - 1].iter().any(|row| row[5] == best[5]), "{text}");
+    let numbers = |line: &str| line.split(',').map(|value| value.parse().unwrap()).collect();
+    lines.map(numbers).collect()
+}
+
+#[test]
+fn a_job_tunes_itself_and_writes_what_it_measured() {
+    // All nine thresholds, then the better half of those that are left, and so on.
+    let thresholds = 9 + 5 + 3 + 2;
+    // Connections matter where tensors take them.
+    for (transport, connections) in [(Transport::Auto, 0), (Transport::Tcp, 4 + 2)] {
+        let text = tuned(transport);
+        let rows = rows(&text);
+        assert!(rows.iter().all(|row| row.len() == 7 && row[6] > 0.0), "{text}");
+        assert_eq!(rows.len(), thresholds + connections + 1, "{text}");
+        let (best, measured) = rows.split_last().unwrap();
+        assert!(measured.iter().any(|row| row[5] == best[5]), "{text}");
+    }
 }

@@ -1,32 +1,105 @@
-//! Finding the fusion threshold while a job runs: which value moves the most bytes per second.
+//! Finding better settings while a job runs: which of them move the most bytes per second.
 //!
-//! Pure: it is told which tensors have been reduced and when, and answers with the threshold to
-//! use from now on. [`Meter`](meter::Meter) makes scores out of what it is told, [`Race`](race::Race)
-//! decides which value runs next. It costs a few dozen points of some steps each; then the best value
-//! stays. `docs/design/0006-autotune.md` says why it is done this way.
+//! Pure: it is told which tensors have been reduced and when, and answers with the values to use
+//! from now on. [`Meter`](meter::Meter) makes scores out of what it is told; one parameter after
+//! the other, [`Race`](race::Race) decides which value runs next. It costs a few dozen points of
+//! some steps each; then the best values stay. `docs/design/0006-autotune.md` says why it is done this
+//! way.
 
 mod meter;
 mod race;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use self::meter::Meter;
 use self::race::Race;
+use crate::Tuning;
 
 const MIB: u64 = 1 << 20;
-/// The thresholds that are tried, each twice the one before: between two of them no difference has
-/// been seen that was larger than the noise.
-const LADDER: [u64; 9] =
-    [MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 64 * MIB, 128 * MIB, 256 * MIB];
 
-/// How autotuning goes about it; the names are those of Horovod's settings.
+/// Something that is tuned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parameter {
+    /// How many bytes a bucket may hold.
+    FusionThreshold,
+    /// How many connections a large tensor takes, where tensors travel through sockets.
+    Connections,
+    /// Up to how many bytes sockets halve and double instead of going round a ring.
+    Halving,
+}
+
+impl Parameter {
+    /// What matters where all ranks share memory.
+    pub const IN_MEMORY: &[Parameter] = &[Parameter::FusionThreshold];
+
+    /// What matters where tensors travel through sockets.
+    pub const OVER_SOCKETS: &[Parameter] =
+        &[Parameter::FusionThreshold, Parameter::Connections, Parameter::Halving];
+
+    /// What is tried, apart from the value in force: values so far apart that a difference could
+    /// be seen.
+    fn ladder(self) -> &'static [u64] {
+        match self {
+            Parameter::FusionThreshold => {
+                const {
+                    &[
+                        MIB,
+                        2 * MIB,
+                        4 * MIB,
+                        8 * MIB,
+                        16 * MIB,
+                        32 * MIB,
+                        64 * MIB,
+                        128 * MIB,
+                        256 * MIB,
+                    ]
+                }
+            }
+            Parameter::Connections => &[1, 2, 4, 8],
+            Parameter::Halving => const { &[MIB / 16, MIB / 4, MIB, 4 * MIB] },
+        }
+    }
+
+    fn value(self, values: &Values) -> u64 {
+        match self {
+            Parameter::FusionThreshold => values.threshold,
+            Parameter::Connections => values.tuning.connections,
+            Parameter::Halving => values.tuning.halving,
+        }
+    }
+
+    fn with(self, value: u64, values: Values) -> Values {
+        let Values { threshold, tuning } = values;
+        match self {
+            Parameter::FusionThreshold => Values { threshold: value, tuning },
+            Parameter::Connections => {
+                Values { threshold, tuning: Tuning { connections: value, ..tuning } }
+            }
+            Parameter::Halving => Values { threshold, tuning: Tuning { halving: value, ..tuning } },
+        }
+    }
+}
+
+/// All that can be tuned, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Values {
+    /// How many bytes a bucket may hold.
+    pub threshold: u64,
+    /// The numbers that decide between algorithms.
+    pub tuning: Tuning,
+}
+
+/// How autotuning goes about it; the numbers are those of Horovod's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// What is tuned: all that the user has not set.
+    pub parameters: Vec<Parameter>,
     /// Samples that are thrown away before the first point.
     pub warmup_samples: u32,
     /// Steps of a sample.
     pub steps_per_sample: u32,
-    /// The most points that are measured before it ends.
+    /// The most points that are measured for a parameter.
     pub most_points: usize,
 }
 
@@ -34,14 +107,19 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Autotune {
     meter: Meter,
+    most_points: usize,
+    /// What is in force, but for the parameter that is being tuned.
+    values: Values,
+    parameter: Parameter,
     race: Race,
+    rest: VecDeque<Parameter>,
 }
 
 /// One measured point, and what follows from it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// The threshold that was measured.
-    pub threshold: u64,
+    /// What was measured.
+    pub values: Values,
     /// Bytes per microsecond.
     pub score: f64,
     /// What comes now.
@@ -51,27 +129,27 @@ pub struct Point {
 /// What comes behind a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
-    /// The next point is measured at this threshold.
-    Try {
-        /// The threshold.
-        threshold: u64,
-    },
-    /// The search is over, and this is the best.
+    /// The next point is measured with these values.
+    Try(Values),
+    /// The search is over, and these are the best.
     Keep {
-        /// The threshold.
-        threshold: u64,
-        /// Its bytes per microsecond, over all points at it.
+        /// The best values.
+        values: Values,
+        /// Their bytes per microsecond, over all points at them.
         score: f64,
     },
 }
 
 impl Autotune {
-    /// A search that starts from the threshold in force, and the first threshold to measure.
-    pub fn new(options: &Options, threshold: u64) -> (Autotune, u64) {
-        let race = Race::new(threshold, &LADDER, options.most_points);
-        let first = race.runner();
+    /// A search that starts from the values in force, which run first; none if there is nothing to
+    /// look for.
+    pub fn new(options: &Options, values: Values) -> Option<Autotune> {
+        let mut rest: VecDeque<Parameter> = options.parameters.iter().copied().collect();
+        let parameter = rest.pop_front()?;
+        let most_points = options.most_points;
+        let race = Race::new(parameter.value(&values), parameter.ladder(), most_points);
         let meter = Meter::new(options.warmup_samples, options.steps_per_sample);
-        (Autotune { meter, race }, first)
+        Some(Autotune { meter, most_points, values, parameter, race, rest })
     }
 
     /// Takes note of a bucket that is done: the tensors' names, their bytes, and the time.
@@ -82,13 +160,25 @@ impl Autotune {
         now: Duration,
     ) -> Option<Point> {
         let score = self.meter.on(tensors, bytes, now)?;
-        let threshold = self.race.runner();
+        let values = self.running();
         self.race.score(score);
-        let next = match self.race.winner() {
-            Some((threshold, score)) => Next::Keep { threshold, score },
-            None => Next::Try { threshold: self.race.runner() },
+        Some(Point { values, score, next: self.next() })
+    }
+
+    fn running(&self) -> Values {
+        self.parameter.with(self.race.runner(), self.values)
+    }
+
+    fn next(&mut self) -> Next {
+        let Some((winner, score)) = self.race.winner() else { return Next::Try(self.running()) };
+        self.values = self.parameter.with(winner, self.values);
+        let Some(parameter) = self.rest.pop_front() else {
+            return Next::Keep { values: self.values, score };
         };
-        Some(Point { threshold, score, next })
+        let current = parameter.value(&self.values);
+        self.race = Race::new(current, parameter.ladder(), self.most_points);
+        self.parameter = parameter;
+        Next::Try(self.running())
     }
 }
 
@@ -97,8 +187,8 @@ pub const LOG_HEADER: &str = "hierarchical_allreduce,hierarchical_allgather,toru
                               cache_enabled,cycle_time_ms,tensor_fusion_threshold,score";
 
 /// A line of the log: what is not tuned here stands at what it amounts to, the threshold in MB.
-pub fn log_line(threshold: u64, score: f64) -> String {
-    format!("0,0,0,1,0,{},{score:.3}", threshold as f64 / MIB as f64)
+pub fn log_line(values: &Values, score: f64) -> String {
+    format!("0,0,0,1,0,{},{score:.3}", values.threshold as f64 / MIB as f64)
 }
 
 #[cfg(test)]
@@ -107,7 +197,14 @@ mod tests {
 
     use super::*;
 
-    const OPTIONS: Options = Options { warmup_samples: 3, steps_per_sample: 10, most_points: 20 };
+    fn options(parameters: &[Parameter]) -> Options {
+        let parameters = parameters.to_vec();
+        Options { parameters, warmup_samples: 3, steps_per_sample: 10, most_points: 20 }
+    }
+
+    fn values(threshold: u64) -> Values {
+        Values { threshold, tuning: Tuning::default() }
+    }
 
     /// Numbers between zero and one without a pattern.
     fn noise(state: &mut u64) -> f64 {
@@ -115,26 +212,33 @@ mod tests {
         (*state >> 33) as f64 / (1u64 << 31) as f64
     }
 
-    /// Trains until the search is over; `seconds` says how long a step takes at a threshold. Gives
-    /// the threshold that stays, and all points.
-    fn train(start: u64, mut seconds: impl FnMut(u64, u32) -> f64) -> (u64, Vec<Point>) {
-        let (mut autotune, mut threshold) = Autotune::new(&OPTIONS, start);
-        let (mut now, mut points) = (Duration::ZERO, Vec::new());
+    /// Trains until the search is over; `seconds` says how long a step takes. Gives the values that
+    /// stay, and all points.
+    fn train(
+        parameters: &[Parameter],
+        start: Values,
+        mut seconds: impl FnMut(Values, u32) -> f64,
+    ) -> (Values, Vec<Point>) {
+        let mut autotune = Autotune::new(&options(parameters), start).unwrap();
+        let (mut now, mut points, mut current) = (Duration::ZERO, Vec::new(), start);
         for step in 0..10_000 {
-            now += Duration::from_secs_f64(seconds(threshold, step));
+            now += Duration::from_secs_f64(seconds(current, step));
             for tensor in ["a", "b", "c"] {
                 let Some(point) = autotune.on([tensor].into_iter(), 10 * MIB, now) else {
                     continue;
                 };
+                assert_eq!(point.values, current, "what was measured is what was in force");
                 points.push(point);
                 match point.next {
-                    Next::Try { threshold: next } => threshold = next,
-                    Next::Keep { threshold, .. } => return (threshold, points),
+                    Next::Try(values) => current = values,
+                    Next::Keep { values, .. } => return (values, points),
                 }
             }
         }
         panic!("the search does not end");
     }
+
+    const FUSION: &[Parameter] = Parameter::IN_MEMORY;
 
     proptest! {
         #[test]
@@ -142,41 +246,62 @@ mod tests {
             best in 0usize..9,
             slope in 0.02..0.3f64,
             seed in any::<u64>(),
-            start in prop::sample::select(&LADDER[..]),
+            start in 0usize..9,
         ) {
             // Each rung away from the best one costs the same share of time.
+            let ladder = Parameter::FusionThreshold.ladder();
             let rung = |threshold: u64| (threshold / MIB).ilog2() as f64;
             let honest = |threshold| 0.1 * (1.0 + slope * (rung(threshold) - best as f64).abs());
             let mut state = seed;
-            let (found, points) = train(start, |threshold, _| {
+            let (found, points) = train(FUSION, values(ladder[start]), |values, _| {
                 let hiccup = if noise(&mut state) < 0.002 { 10.0 } else { 1.0 };
-                honest(threshold) * (0.95 + 0.1 * noise(&mut state)) * hiccup
+                honest(values.threshold) * (0.95 + 0.1 * noise(&mut state)) * hiccup
             });
-            prop_assert!(points.len() <= OPTIONS.most_points);
-            let loss = honest(found) / honest(LADDER[best]);
-            prop_assert!(loss <= 1.12, "{found} instead of {} loses {loss}", LADDER[best]);
+            prop_assert!(points.len() <= 20);
+            let loss = honest(found.threshold) / honest(ladder[best]);
+            prop_assert!(loss <= 1.12, "{found:?} instead of {} loses {loss}", ladder[best]);
         }
     }
 
     #[test]
-    fn where_nothing_matters_the_threshold_in_force_stays() {
-        for start in LADDER {
-            let mut state = start;
-            let (found, _) = train(start, |_, _| 0.1 * (0.995 + 0.01 * noise(&mut state)));
-            assert_eq!(found, start);
+    fn where_nothing_matters_the_values_in_force_stay() {
+        let all = Parameter::OVER_SOCKETS;
+        for start in Parameter::FusionThreshold.ladder() {
+            let mut state = *start;
+            let steady = |_, _| 0.1 * (0.995 + 0.01 * noise(&mut state));
+            let (found, _) = train(all, values(*start), steady);
+            assert_eq!(found, values(*start));
         }
+    }
+
+    #[test]
+    fn one_parameter_is_tuned_after_the_other() {
+        let all = Parameter::OVER_SOCKETS;
+        let (found, points) = train(all, values(128 * MIB), |Values { threshold, tuning }, _| {
+            let right = [threshold == 16 * MIB, tuning.connections == 4, tuning.halving == MIB];
+            right.iter().fold(0.1, |seconds, right| if *right { seconds * 0.8 } else { seconds })
+        });
+        let tuning = Tuning { connections: 4, halving: MIB, ..Tuning::default() };
+        assert_eq!(found, Values { threshold: 16 * MIB, tuning });
+        assert_eq!(points.len(), (9 + 5 + 3 + 2) + (4 + 2) + (4 + 2));
     }
 
     #[test]
     fn what_happens_while_it_warms_up_does_not_count() {
-        let (_, points) = train(128 * MIB, |_, step| if step < 30 { 50.0 } else { 0.1 });
+        let slow_start = |_, step| if step < 30 { 50.0 } else { 0.1 };
+        let (_, points) = train(FUSION, values(128 * MIB), slow_start);
         assert!(points.iter().all(|point| (point.score - 314.6).abs() < 1.0), "{points:?}");
+    }
+
+    #[test]
+    fn without_parameters_there_is_no_search() {
+        assert!(Autotune::new(&options(&[]), values(MIB)).is_none());
     }
 
     #[test]
     fn the_log_has_horovods_columns() {
         assert_eq!(LOG_HEADER.split(',').count(), 7);
-        assert_eq!(log_line(64 * MIB, 439.25), "0,0,0,1,0,64,439.250");
-        assert_eq!(log_line(MIB / 2, 1.0), "0,0,0,1,0,0.5,1.000");
+        assert_eq!(log_line(&values(64 * MIB), 439.25), "0,0,0,1,0,64,439.250");
+        assert_eq!(log_line(&values(MIB / 2), 1.0), "0,0,0,1,0,0.5,1.000");
     }
 }

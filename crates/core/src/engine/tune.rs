@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::time::Duration;
 
-use ronde_control::autotune::{Autotune, LOG_HEADER, Next, Point, log_line};
+use ronde_control::autotune::{Autotune, LOG_HEADER, Next, Parameter, Point, Values, log_line};
 use ronde_control::negotiate::{Coordinator, Work};
 use ronde_control::settings::Settings;
 
@@ -14,11 +14,12 @@ pub(super) struct Tuner {
 }
 
 impl Tuner {
-    /// Starts the search that the settings ask for, if they do.
-    pub(super) fn start(settings: &Settings, coordinator: &mut Coordinator) -> Option<Tuner> {
-        let options = settings.autotune.as_ref()?;
-        let (search, threshold) = Autotune::new(options, settings.fusion_threshold);
-        coordinator.set_threshold(threshold);
+    /// Starts the search that the settings ask for, if they do and there is something to look for.
+    pub(super) fn start(settings: &Settings, tunable: &[Parameter]) -> Option<Tuner> {
+        let mut options = settings.autotune.clone()?;
+        options.parameters.retain(|parameter| tunable.contains(parameter));
+        let Settings { fusion_threshold: threshold, tuning, .. } = *settings;
+        let search = Autotune::new(&options, Values { threshold, tuning })?;
         let mut tuner = Tuner { search, log: settings.autotune_log.as_deref().and_then(open) };
         tuner.write(LOG_HEADER);
         Some(tuner)
@@ -33,27 +34,24 @@ impl Tuner {
     ) -> bool {
         let names = bucket.iter().map(|work| work.request.name.as_str());
         let bytes = bucket.iter().map(|work| work.request.bytes()).sum();
-        let Some(Point { threshold, score, next }) = self.search.on(names, bytes, now) else {
+        let Some(Point { values, score, next }) = self.search.on(names, bytes, now) else {
             return true;
         };
-        self.write(&log_line(threshold, score));
-        tracing::debug!(size_bytes = threshold, score, "autotuning measured a fusion threshold");
-        match next {
-            Next::Try { threshold } => {
-                coordinator.set_threshold(threshold);
-                true
+        self.write(&log_line(&values, score));
+        tracing::debug!(?values, score, "autotuning measured a point");
+        let (chosen, goes_on) = match next {
+            Next::Try(chosen) => (chosen, true),
+            Next::Keep { values: chosen, score } => {
+                self.write(&log_line(&chosen, score));
+                tracing::info!(values = ?chosen, score, "autotuning has chosen");
+                (chosen, false)
             }
-            Next::Keep { threshold, score } => {
-                coordinator.set_threshold(threshold);
-                self.write(&log_line(threshold, score));
-                tracing::info!(
-                    size_bytes = threshold,
-                    score,
-                    "autotuning chose a fusion threshold"
-                );
-                false
-            }
+        };
+        coordinator.set_threshold(chosen.threshold);
+        if chosen.tuning != values.tuning {
+            coordinator.tune(chosen.tuning);
         }
+        goes_on
     }
 
     /// A log that cannot be written is given up; the job matters more.

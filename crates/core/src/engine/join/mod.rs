@@ -21,6 +21,7 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::sync::Arc;
 use std::time::Instant;
 
+use ronde_control::autotune::Parameter;
 use ronde_control::negotiate::Coordinator;
 use ronde_control::settings::{Meeting, Place, Settings, Transport};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver};
@@ -246,7 +247,7 @@ impl Newcomer {
             }
             (None, segment) => {
                 let here = segment.as_ref().map(|segment| (segment, &island[..]));
-                coordinator(settings, &peers, LeadPlane::new(here, callers))
+                coordinator(settings, &peers, layout, LeadPlane::new(here, callers))
             }
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -293,13 +294,14 @@ fn new_bells() -> io::Result<Bells> {
     Ok(Bells { driver: Bell::new()?, background: Bell::new()? })
 }
 
-fn coordinator(settings: &Settings, peers: &[Peer], plane: LeadPlane) -> Role {
+fn coordinator(settings: &Settings, peers: &[Peer], layout: &Layout, plane: LeadPlane) -> Role {
     let Settings { fusion_threshold, cache_capacity, stall_warning, stall_shutdown, .. } = settings;
     let mut coordinator = Coordinator::new(peers.len(), *fusion_threshold, *cache_capacity);
     if settings.tuning != Tuning::default() {
         coordinator.tune(settings.tuning);
     }
-    let tuner = Tuner::start(settings, &mut coordinator);
+    let tunable = if layout.is_linked() { Parameter::OVER_SOCKETS } else { Parameter::IN_MEMORY };
+    let tuner = Tuner::start(settings, tunable);
     Role::Coordinator {
         coordinator,
         tuner,

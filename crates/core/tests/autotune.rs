@@ -1,4 +1,5 @@
 //! Autotuning in a running world: it measures, chooses, writes its log and ends.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use ronde_control::ReduceOp;
 use ronde_control::autotune::{Options, Parameter};

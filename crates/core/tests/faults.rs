@@ -45,6 +45,30 @@ fn a_death_that_the_launcher_reports_ends_every_call_of_every_other_rank() {
 }
 
 #[test]
+fn a_death_in_the_middle_of_adasum_ends_it_and_is_named() {
+    for transport in TRANSPORTS {
+        for fatal in 0..4 {
+            World::new(3).over(transport).run(|member| {
+                let tensor = Tensor::floats(&vec![1.0; 500_000]);
+                let error = (0..).find_map(|turn| {
+                    let pending = member.reduce("x", ReduceOp::Adasum, &tensor, &tensor);
+                    if member.rank() == 2 && turn == fatal {
+                        member.launcher.lose(Rank(2), "was killed by signal 9 (SIGKILL)");
+                        member.engine.shutdown(None);
+                        return Some(Error::Shutdown);
+                    }
+                    pending.and_then(|pending| member.wait(&pending)).err()
+                });
+                let error = error.expect("it never ends in order");
+                if member.rank() != 2 {
+                    assert_eq!(error.blames(), Some(Rank(2)), "{transport:?}: {error}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_leaves_while_others_wait_is_named_with_its_reason() {
     for transport in TRANSPORTS {
         for leaver in 0..3 {

@@ -12,9 +12,9 @@ import statistics
 import time
 
 import torch
-from allreduce import resnet50
 
 import horovod.torch as hvd
+from horovod._bench.models import resnet50
 
 MEGABYTES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -22,7 +22,7 @@ MEGABYTES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 def main():
     options = parse()
     torch.set_num_threads(1)
-    gradients = [torch.zeros(shape) for shape in reversed(resnet50())]
+    gradients = [torch.zeros(elements) for elements in resnet50()]
     work = torch.ones(96, 96)
     ways = {"at once": None, "overlapped": work}
     seconds = {(way, size): [] for way in ways for size in MEGABYTES}

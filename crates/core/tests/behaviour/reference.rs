@@ -31,7 +31,7 @@ pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> V
             };
             let joined = values.iter().map(|value| scaled(*value as $int, prescale));
             let joined = joined.reduce(|a, b| match op {
-                ReduceOp::Sum => a.wrapping_add(b),
+                ReduceOp::Sum | ReduceOp::Adasum => a.wrapping_add(b),
                 ReduceOp::Product => a.wrapping_mul(b),
                 ReduceOp::Min => a.min(b),
                 ReduceOp::Max => a.max(b),
@@ -42,7 +42,7 @@ pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> V
     let real = || {
         let values = values.iter().map(|value| *value as f64 * prescale);
         let joined = values.reduce(|a, b| match op {
-            ReduceOp::Sum => a + b,
+            ReduceOp::Sum | ReduceOp::Adasum => a + b,
             ReduceOp::Product => a * b,
             ReduceOp::Min => a.min(b),
             ReduceOp::Max => a.max(b),
@@ -64,7 +64,7 @@ pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> V
         DType::Bool => {
             let mut values = values.iter().map(|value| *value != 0 && prescale != 0.0);
             let joined = match op {
-                ReduceOp::Sum | ReduceOp::Max => values.any(|value| value),
+                ReduceOp::Sum | ReduceOp::Max | ReduceOp::Adasum => values.any(|value| value),
                 ReduceOp::Min | ReduceOp::Product => values.all(|value| value),
             };
             vec![u8::from(joined && postscale != 0.0)]

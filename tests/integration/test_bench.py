@@ -49,12 +49,18 @@ def test_the_figures_are_complete_and_in_order():
     assert [row["bytes"] for row in run["rows"]] == [4, 1024]
     for row in run["rows"]:
         assert (row["collective"], row["dtype"]) == ("allreduce", "float32")
-        assert set(row["systems"]) == {"ronde", "engine", "memcpy"}
+        assert set(row["systems"]) == {"ronde", "engine", "memcpy"}, "sockets have no arena"
         for system in row["systems"].values():
             assert len(system["rounds"]) == 3
             assert 0 < system["p10"] <= system["median"] <= system["p90"]
         seconds = row["systems"]["ronde"]["median"]
         assert row["algorithm_bytes_per_second"] == pytest.approx(row["bytes"] / seconds)
+
+
+def test_reductions_in_shared_memory_are_also_measured_in_the_arena():
+    run = figures("-np 2 --sizes 1M --rounds 2 --collective allreduce,broadcast,resnet50")
+    measured = {row["collective"]: "arena" in row["systems"] for row in run["rows"]}
+    assert measured == {"allreduce": True, "broadcast": False, "resnet50": True}
 
 
 def test_gloo_is_measured_beside_every_collective(tmp_path):

@@ -19,7 +19,7 @@ from horovod._bench import models
 from horovod._bench.channel import Channel, Closed, Message, listen
 from horovod._bench.conductor import Conductor, Group, Refused
 from horovod._bench.mpirun import Mpirun
-from horovod._bench.ours import Copy, Engine, Ronde
+from horovod._bench.ours import Arena, Copy, Engine, Ronde
 from horovod._bench.worker import System, Worker
 from horovod.common.basics import HorovodBasics
 
@@ -32,7 +32,13 @@ def main() -> None:
     door = listen(turns) if os.environ.get("HOROVOD_RANK", "0") == "0" else None
     basics = HorovodBasics()
     basics.init()
-    worker = Worker(_native.rank(), {"ronde": Ronde(), "engine": Engine(), "memcpy": Copy()})
+    ours: dict[str, System] = {
+        "ronde": Ronde(),
+        "engine": Engine(),
+        "arena": Arena(),
+        "memcpy": Copy(),
+    }
+    worker = Worker(_native.rank(), ours)
     worker.openings["gloo"] = gloo
     if door is None:
         channel = Channel.to(turns)

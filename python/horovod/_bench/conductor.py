@@ -23,7 +23,7 @@ LEAST_ROUNDS = 3
 
 
 # A peer may fail; these may not.
-OURS = ("ronde", "engine", "memcpy")
+OURS = ("ronde", "engine", "arena", "memcpy")
 
 
 class Refused(Exception):

@@ -118,11 +118,11 @@ class Memory:
         self.target = Mapping(ends[-1] * parts)
         self.zero()
 
-    def tensors(self) -> list[Tensor]:
-        """The tensors in `source`."""
-        start, dtype = self.source.address, self.task.dtype
+    def tensors(self, start: int | None = None) -> list[Tensor]:
+        """The tensors in `source`, or such ones in other memory that starts there."""
+        start = self.source.address if start is None else start
         return [
-            Tensor(start + place, (count,), dtype)
+            Tensor(start + place, (count,), self.task.dtype)
             for (place, _), count in zip(self.places, self.task.counts)
         ]
 

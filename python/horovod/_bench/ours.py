@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 from horovod import _native
+from horovod._bench import models
 from horovod._bench.memory import Memory, Task
 from horovod._bench.worker import Prepared
 
@@ -29,7 +30,8 @@ class Ronde:
             return Prepared(self.barrier)
         tensors = memory.tensors()
         if len(tensors) > 1:
-            return Prepared(lambda: _step(tensors), lambda _: memory.source.address)
+            names = [f"bench.gradient.{number}" for number in range(len(tensors))]
+            return Prepared(lambda: _step(tensors, names), lambda _: memory.source.address)
         tensor = tensors[0]
         wait, name = _native.wait, f"bench.{task.collective}.{task.bytes}"
         in_place = {
@@ -63,6 +65,39 @@ class Engine(Ronde):
         return Prepared(lambda: run(1), lambda _: memory.source.address, run)
 
 
+class Arena(Ronde):
+    """Allreduce of tensors that lie in the arena, where nothing has to be copied."""
+
+    def prepare(self, task: Task, memory: Memory) -> Prepared:
+        """The same tensors once more, in memory that all ranks of the host see."""
+        if task.collective != "allreduce" and task.collective not in models.STEPS:
+            raise NotImplementedError("only reductions are done in place")
+        capsule = _native.arena(memory.source.length)
+        if capsule is None:
+            raise NotImplementedError("there is no arena here")
+        start = ctypes.c_void_p.from_address(_pointer_in(capsule, b"dltensor")).value or 0
+        tensors = memory.tensors(start)
+        names = [f"bench.arena.{task.collective}.{task.bytes}.{at}" for at in range(len(tensors))]
+
+        def run(_keeps_the_memory: Any = capsule) -> None:
+            _step(tensors, names)
+
+        memory.mark(_native.rank())
+        ctypes.memmove(start, memory.source.address, memory.source.length)
+        run()
+        memory.check(start)
+        memory.zero()
+        ctypes.memset(start, 0, memory.source.length)
+        if len(tensors) > 1:
+            return Prepared(run)
+        (tensor,), (name,) = tensors, names
+
+        def call(_keeps_the_memory: Any = capsule) -> None:
+            _native.wait(_native.allreduce(tensor, tensor, name, SUM, 1.0, 1.0, True))
+
+        return Prepared(call)
+
+
 class Copy(Ronde):
     """A plain copy of the same size, on all ranks at once: what the machine's memory gives."""
 
@@ -76,12 +111,9 @@ class Copy(Ronde):
         return Prepared(lambda: ctypes.memmove(into, start, length))
 
 
-def _step(tensors: list[Any]) -> None:
+def _step(tensors: list[Any], names: list[str]) -> None:
     """All gradients of a step, each on its own, as backward would hand them over."""
-    handles = [
-        _native.allreduce(tensor, tensor, f"bench.gradient.{number}", SUM)
-        for number, tensor in enumerate(tensors)
-    ]
+    handles = [_native.allreduce(tensor, tensor, name, SUM) for tensor, name in zip(tensors, names)]
     for handle in handles:
         _native.wait(handle)
 

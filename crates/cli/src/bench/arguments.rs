@@ -7,7 +7,7 @@ use ronde_control::DType;
 use ronde_control::bench::Collective;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 
-use super::results::{COPY, ENGINE, OURS};
+use super::results::{ARENA, COPY, ENGINE, OURS};
 use super::units;
 use crate::horovodrun::{about_hosts, number_of_processes};
 use crate::words::Mistake;
@@ -111,7 +111,7 @@ impl Arguments {
             collectives: once(&self.collective.concat()),
             sizes: once(&self.sizes),
             dtype: self.dtype.clone(),
-            systems: [OURS, ENGINE, COPY].map(str::to_owned).to_vec(),
+            systems: [OURS, ENGINE, ARENA, COPY].map(str::to_owned).to_vec(),
             compare: once(&self.compare),
             transports: once(&self.transport),
             rounds: self.rounds,

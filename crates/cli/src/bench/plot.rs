@@ -13,7 +13,7 @@ const PANEL: (f64, f64) = (520.0, 340.0);
 const MARGIN: (f64, f64, f64, f64) = (72.0, 20.0, 44.0, 52.0);
 const TOP: f64 = 64.0;
 /// Colours that are told apart by most eyes, and in the order of the systems.
-const COLOURS: [&str; 5] = ["#d55e00", "#cc79a7", "#0072b2", "#009e73", "#888888"];
+const COLOURS: [&str; 6] = ["#d55e00", "#cc79a7", "#e69f00", "#0072b2", "#009e73", "#888888"];
 
 /// One line of a panel: a system by its place in the table of systems, and its points.
 struct Line {

@@ -11,12 +11,15 @@ use serde_json::{Value, json};
 pub(super) const OURS: &str = "ronde";
 /// The same without Python between the calls.
 pub(super) const ENGINE: &str = "engine";
+/// The same on tensors that all ranks of the host see.
+pub(super) const ARENA: &str = "arena";
 /// The plain copy.
 pub(super) const COPY: &str = "memcpy";
 /// Everything that can be measured, in the order in which it is shown.
-pub(super) const SYSTEMS: [(&str, &str); 5] = [
+pub(super) const SYSTEMS: [(&str, &str); 6] = [
     (OURS, "Ronde"),
     (ENGINE, "engine to engine"),
+    (ARENA, "from the arena"),
     ("gloo", "torch gloo"),
     ("mpi", "MPI"),
     (COPY, "memcpy"),
@@ -186,10 +189,10 @@ pub(super) fn sample() -> Run {
         r#"{"note": "gloo for alltoall is left out: not supported"}"#,
         r#"{"begin": {"collective": "allreduce", "bytes": 4, "dtype": "float32", "ranks": 2}}"#,
         r#"{"row": {"collective": "allreduce", "bytes": 4, "dtype": "float32", "ranks": 2, "seconds":
-            {"ronde": [4e-6, 5e-6, 6e-6], "engine": [2e-6, 2e-6, 2e-6],
+            {"ronde": [4e-6, 5e-6, 6e-6], "engine": [2e-6, 2e-6, 2e-6], "arena": [5e-6, 5e-6, 5e-6],
              "gloo": [2e-4, 3e-4, 2e-4], "mpi": [1e-6, 1e-6, 1e-6], "memcpy": [5e-7, 5e-7, 5e-7]}}}"#,
         r#"{"row": {"collective": "allreduce", "bytes": 67108864, "dtype": "float32", "ranks": 2,
-            "seconds": {"ronde": [0.02, 0.021, 0.03], "engine": [0.02, 0.02, 0.02],
+            "seconds": {"ronde": [0.02, 0.021, 0.03], "engine": [0.02, 0.02, 0.02], "arena": [0.01, 0.01, 0.01],
              "gloo": [0.08, 0.09, 0.1], "mpi": [0.04, 0.05, 0.03], "memcpy": [0.01, 0.01, 0.01]}}}"#,
         r#"{"row": {"collective": "barrier", "bytes": 0, "dtype": "float32", "ranks": 2,
             "seconds": {"ronde": [3e-6], "mpi": [1e-6]}}}"#,

@@ -2,7 +2,7 @@
 
 use ronde_control::bench::Collective;
 
-use super::results::{COPY, ENGINE, OURS, Row, Run, SYSTEMS};
+use super::results::{ARENA, COPY, ENGINE, OURS, Row, Run, SYSTEMS};
 use super::units;
 
 /// Below this a copy takes as long as the call that makes it, and says nothing about memory.
@@ -70,7 +70,7 @@ fn table(run: &Run, collective: Collective) -> String {
         let cell = |row: &&Row| row.figures(system).map(|figures| units::spread(&figures));
         columns.push((name.to_owned(), cells(&rows, cell)));
     }
-    for (system, name) in shown().filter(|(system, _)| !matches!(*system, OURS | ENGINE)) {
+    for (system, name) in shown().filter(|(system, _)| !matches!(*system, OURS | ENGINE | ARENA)) {
         let cell = |row: &&Row| row.times_ours(system).map(units::ratio);
         columns.push((format!("{name} / Ronde"), cells(&rows, cell)));
     }
@@ -146,10 +146,10 @@ mod tests {
 
         Example CPU, 2 cores, load 0.5 at the start, Linux 6.1; Ronde (1.0), torch gloo (torch 2.9), Open MPI v4.1.4
 
-        | allreduce, float32 | Ronde               | engine to engine    | torch gloo          | MPI                 | torch gloo / Ronde | MPI / Ronde | GB/s | bus GB/s | copies |
-        | ------------------ | ------------------- | ------------------- | ------------------- | ------------------- | ------------------ | ----------- | ---- | -------- | ------ |
-        | 4 B                | 5.00 µs (4.20–5.80) | 2.00 µs (2.00–2.00) | 200 µs (200–280)    | 1.00 µs (1.00–1.00) | 50.0               | 0.20        | 0.00 | 0.00     | –      |
-        | 64 MiB             | 21.0 ms (20.2–28.2) | 20.0 ms (20.0–20.0) | 90.0 ms (82.0–98.0) | 40.0 ms (32.0–48.0) | 4.00               | 2.00        | 3.20 | 3.20     | 2.10   |
+        | allreduce, float32 | Ronde               | engine to engine    | from the arena      | torch gloo          | MPI                 | torch gloo / Ronde | MPI / Ronde | GB/s | bus GB/s | copies |
+        | ------------------ | ------------------- | ------------------- | ------------------- | ------------------- | ------------------- | ------------------ | ----------- | ---- | -------- | ------ |
+        | 4 B                | 5.00 µs (4.20–5.80) | 2.00 µs (2.00–2.00) | 5.00 µs (5.00–5.00) | 200 µs (200–280)    | 1.00 µs (1.00–1.00) | 50.0               | 0.20        | 0.00 | 0.00     | –      |
+        | 64 MiB             | 21.0 ms (20.2–28.2) | 20.0 ms (20.0–20.0) | 10.0 ms (10.0–10.0) | 90.0 ms (82.0–98.0) | 40.0 ms (32.0–48.0) | 4.00               | 2.00        | 3.20 | 3.20     | 2.10   |
 
         | barrier   | Ronde               | MPI                 | MPI / Ronde |
         | --------- | ------------------- | ------------------- | ----------- |

@@ -33,8 +33,8 @@ use crate::error::Error;
 /// A belt for the suspenders: nobody sleeps longer than this without looking around.
 const NAP: Duration = Duration::from_secs(1);
 
-/// With more ranks than cores a spinning thread only keeps the others from working; it steps aside
-/// this often before it sleeps.
+/// Before a thread sleeps it steps aside this often: whoever it waits for may want the same core, and
+/// then that is cheaper than a bell.
 const YIELDS: u32 = 8;
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 32;
@@ -99,13 +99,13 @@ impl Vigil {
             return Ok(Some(seen));
         }
         loop {
-            let spun = match self.patience.limit() {
-                Some(limit) => self.spin(Instant::now() + limit, &mut look)?,
-                None => self.step_aside(&mut look)?,
-            };
-            if spun.is_some() {
-                self.patience.learn(Duration::ZERO);
-                return Ok(spun);
+            if let Some(limit) = self.patience.limit()
+                && let Some(seen) = self.spin(limit, &mut look)?
+            {
+                return Ok(Some(seen));
+            }
+            if let Some(seen) = self.step_aside(&mut look)? {
+                return Ok(Some(seen));
             }
             let limit = deadline.map_or(NAP, |at| at.saturating_duration_since(Instant::now()));
             if limit.is_zero() {
@@ -117,10 +117,8 @@ impl Vigil {
                 // Somebody has rung, or a wait inside the look has got up: then it counts as awake.
                 Ok(None) if self.depth().seen() != DRIVER => {}
                 Ok(None) => {
-                    let lay_down = Instant::now();
                     let overslept = self.sleep_on(&self.bells.driver, interests, limit.min(NAP));
                     self.get_up();
-                    self.patience.learn(lay_down.elapsed());
                     if overslept && let Some(seen) = look()? {
                         self.note_missed();
                         return Ok(Some(seen));
@@ -138,18 +136,21 @@ impl Vigil {
 
     fn spin<T>(
         &self,
-        end: Instant,
+        limit: Duration,
         look: &mut impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
+        let start = Instant::now();
         loop {
             for _ in 0..LOOKS {
                 if let Some(seen) = look()? {
+                    self.patience.paid_off(start.elapsed());
                     return Ok(Some(seen));
                 }
                 std::hint::spin_loop();
             }
             self.check()?;
-            if Instant::now() >= end {
+            if start.elapsed() >= limit {
+                self.patience.was_in_vain();
                 return Ok(None);
             }
         }

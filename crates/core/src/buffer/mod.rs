@@ -5,9 +5,12 @@
 //! algorithm sees a fused bucket as one row of bytes without copying it into one.
 #![expect(unsafe_code, reason = "this room holds the raw memory of tensors")]
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+mod pool;
+
 use std::ops::Range;
 use std::ptr::NonNull;
+
+use self::pool::Block;
 
 /// A stretch of memory that somebody else owns.
 #[derive(Clone, Copy, Debug)]
@@ -180,6 +183,8 @@ impl Segments {
 /// Memory of our own, aligned for every element type and for whole cache lines.
 #[derive(Debug)]
 pub struct Buffer {
+    /// There until the buffer is dropped.
+    block: Option<Block>,
     start: NonNull<u8>,
     length: usize,
 }
@@ -194,11 +199,8 @@ const ALIGNMENT: usize = 64;
 impl Buffer {
     /// Memory for `length` bytes, whose content is whatever was there.
     pub fn new(length: usize) -> Buffer {
-        let layout = Buffer::layout(length);
-        // SAFETY: the layout is never of size zero.
-        let start = unsafe { alloc(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Buffer { start, length }
+        let block = Block::new(length);
+        Buffer { start: block.start, block: Some(block), length }
     }
 
     /// Memory for `length` bytes, all zero.
@@ -230,16 +232,13 @@ impl Buffer {
         self.region().read(&mut bytes);
         bytes
     }
-
-    fn layout(length: usize) -> Layout {
-        Layout::from_size_align(length.max(1), ALIGNMENT).expect("no tensor is that large")
-    }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: the memory came from `alloc` with this layout and nobody has freed it.
-        unsafe { dealloc(self.start.as_ptr(), Buffer::layout(self.length)) };
+        if let Some(block) = self.block.take() {
+            block.give_back();
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use super::ALIGNMENT;
 
 /// Memory shorter than this is the allocator's business.
-const LARGE: usize = 1 << 20;
+const LARGE: usize = 64 << 10;
 /// What may lie here unused, in a process.
 const MOST: usize = 256 << 20;
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 /// Twice what it costs to wake a thread.
 const MOST: Duration = Duration::from_micros(100);
 const LEAST: Duration = Duration::from_micros(5);
+const COURTESY: Duration = Duration::from_micros(60);
 /// Of so many waits one spins as long as may be.
 const PROBES: u32 = 8;
 
@@ -36,6 +37,12 @@ impl Patience {
         let Learned { limit, waits } = self.0.as_ref()?;
         let is_probe = waits.fetch_add(1, Ordering::Relaxed) % PROBES == 0;
         Some(if is_probe { MOST } else { Duration::from_nanos(limit.load(Ordering::Relaxed)) })
+    }
+
+    /// How long a wait goes on looking while it offers its core to others, before it sleeps: about
+    /// what it takes to wake somebody, so that two who wake each other stay awake.
+    pub(crate) fn courtesy(&self) -> Duration {
+        if self.0.is_some() { COURTESY } else { Duration::ZERO }
     }
 
     /// Takes note of spinning that ended a wait after that long.

@@ -38,6 +38,8 @@ const NAP: Duration = Duration::from_secs(1);
 const YIELDS: u32 = 8;
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 32;
+/// A core that is offered comes back sooner than this unless somebody has taken it.
+const TAKEN: Duration = Duration::from_micros(4);
 const HASTE: Duration = Duration::from_millis(1);
 
 /// Something a sleeper wants to be woken by besides its bell.
@@ -160,12 +162,23 @@ impl Vigil {
         &self,
         look: &mut impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
-        for _ in 0..YIELDS {
+        let mut end = Instant::now() + self.patience.courtesy();
+        for turn in 0.. {
+            let before = Instant::now();
             std::thread::yield_now();
             if let Some(seen) = look()? {
                 return Ok(Some(seen));
             }
+            let now = Instant::now();
+            if now - before >= TAKEN {
+                // Somebody wants this core, and will have it.
+                end = now;
+            }
+            if turn >= YIELDS && now >= end {
+                break;
+            }
         }
+        self.check()?;
         Ok(None)
     }
 

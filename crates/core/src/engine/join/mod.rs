@@ -43,7 +43,7 @@ use crate::group::{Arena, Fabric, Groups, Hands, Links, Opening, Stage};
 use crate::transport::bell::Bell;
 use crate::transport::door::{Arrival, Door};
 use crate::transport::fate::Fate;
-use crate::transport::link::dial;
+use crate::transport::link::{PATIENCE, dial};
 use crate::transport::patience::Patience;
 use crate::transport::sentinel::Sentinel;
 use crate::transport::socket::{Socket, sleep};
@@ -257,7 +257,7 @@ impl Newcomer {
         let early = reception.early;
         let links = layout.is_linked().then(|| {
             Links::new(
-                Opening { me, epoch, key, peers, encryption, door, early },
+                Opening { me, epoch, key, peers, encryption, door, patience: PATIENCE, early },
                 vigil.clone(),
                 hands,
             )

@@ -19,7 +19,7 @@ use rustix::event::PollFlags;
 
 use self::channel::Channel;
 use self::cursor::Cursor;
-pub(crate) use self::open::{Opening, dial};
+pub(crate) use self::open::{Opening, PATIENCE, dial};
 use super::socket::sleep;
 use super::traffic::TRAFFIC;
 use super::vigil::{Interest, Vigil};
@@ -182,11 +182,8 @@ impl Links {
             self.open[peer][connection] = Some(channel);
             return Ok(());
         }
-        let deadline = Instant::now() + open::PATIENCE;
         while self.open[peer].get(connection).is_none_or(Option::is_none) {
-            let Some(newcomer) = self.opening.let_in(peer, &self.vigil, deadline)? else {
-                continue;
-            };
+            let Some(newcomer) = self.opening.let_in(&self.vigil)? else { continue };
             let channels = &mut self.open[newcomer.rank];
             if channels.len() <= newcomer.connection {
                 channels.resize_with(newcomer.connection + 1, || None);

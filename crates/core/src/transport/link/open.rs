@@ -21,10 +21,13 @@ use super::super::wire::Wire;
 use super::channel::Channel;
 use crate::error::Error;
 
-/// How long a peer that takes part may need to open its side.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a peer may be out of reach. Once it is reached it may take any time to let this rank in:
+/// it may be busy with others, and if it dies somebody will say so.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long one attempt to dial may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
+/// How long to wait before the next attempt.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What it takes to open connections.
 pub(crate) struct Opening {
@@ -34,6 +37,7 @@ pub(crate) struct Opening {
     pub(crate) peers: Vec<Peer>,
     pub(crate) encryption: Encryption,
     pub(crate) door: Door,
+    pub(crate) patience: Duration,
     /// Who came while this rank was still joining.
     pub(crate) early: VecDeque<Arrival>,
 }
@@ -61,8 +65,8 @@ impl Opening {
         connection: usize,
         vigil: &Vigil,
     ) -> Result<Channel, Error> {
-        let deadline = Instant::now() + PATIENCE;
-        let Peer { host, addresses, .. } = &self.peers[peer];
+        let deadline = Instant::now() + self.patience;
+        let Peer { host, local_rank, addresses, .. } = &self.peers[peer];
         let (epoch, rank, connection) = (self.epoch, self.me, connection as u32);
         loop {
             vigil.check()?;
@@ -73,7 +77,7 @@ impl Opening {
             let attempt = deadline.min(Instant::now() + ATTEMPT);
             let opened = dial(addresses, &self.key, &greeting, attempt);
             let error = match opened {
-                Ok(wire) => match await_welcome(&wire, vigil, deadline)? {
+                Ok(wire) => match await_welcome(&wire, vigil)? {
                     true => {
                         return Channel::new(wire, pair).map_err(|error| unusable(peer, &error));
                     }
@@ -84,33 +88,23 @@ impl Opening {
                 Err(error) => error.to_string(),
             };
             if Instant::now() >= deadline {
-                let text =
-                    format!("rank {peer} ({host}) could not be reached at {addresses:?}: {error}");
-                return Err(Error::Setup(text));
+                let cause = format!("it could not be reached at {addresses:?}: {error}");
+                let (rank, host) = (Rank(peer as u32), host.clone());
+                return Err(Error::Lost { rank, host, slot: *local_rank, cause });
             }
+            // Sleeping is how a rank hears of the deaths of others.
+            vigil.until::<()>(&[], Some(Instant::now() + PAUSE), || Ok(None))?;
         }
     }
 
-    /// Takes in whoever comes next; `awaited` is named if nobody does.
-    pub(super) fn let_in(
-        &mut self,
-        awaited: usize,
-        vigil: &Vigil,
-        deadline: Instant,
-    ) -> Result<Option<Newcomer>, Error> {
+    /// Takes in whoever comes next. Whoever cannot come says so to the launcher.
+    pub(super) fn let_in(&mut self, vigil: &Vigil) -> Result<Option<Newcomer>, Error> {
         let interests = [(self.door.bell().as_fd(), PollFlags::IN)];
         let arrival = match self.early.pop_front() {
             Some(arrival) => Some(arrival),
-            None => vigil.until(&interests, Some(deadline), || Ok(self.door.arrival()))?,
+            None => vigil.until(&interests, None, || Ok(self.door.arrival()))?,
         };
-        let Some((wire, greeting)) = arrival else {
-            return Err(Error::Setup(format!(
-                "rank {awaited} ({}) did not open its link within {} s",
-                self.peers[awaited].host,
-                PATIENCE.as_secs()
-            )));
-        };
-        let Greeting::Link { epoch, rank, connection, keys } = greeting else {
+        let Some((wire, Greeting::Link { epoch, rank, connection, keys })) = arrival else {
             return Ok(None);
         };
         let expected = epoch == self.epoch
@@ -165,10 +159,10 @@ fn unusable(peer: usize, error: &io::Error) -> Error {
     Error::Nonsense { rank: Rank(peer as u32), what: error.to_string() }
 }
 
-fn await_welcome(wire: &Wire, vigil: &Vigil, deadline: Instant) -> Result<bool, Error> {
+fn await_welcome(wire: &Wire, vigil: &Vigil) -> Result<bool, Error> {
     let socket = wire.socket();
     let interests = [(socket.as_fd(), PollFlags::IN)];
-    let welcomed = vigil.until(&interests, Some(deadline), || match socket.read(&mut [0]) {
+    let welcomed = vigil.until(&interests, None, || match socket.read(&mut [0]) {
         Ok(Some(_)) => Ok(Some(true)),
         Ok(None) => Ok(None),
         Err(_) => Ok(Some(false)),
@@ -199,7 +193,105 @@ pub(crate) fn dial(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use ronde_control::wire::DriverToRank;
+
+    use super::super::super::bell::Bell;
+    use super::super::super::fate::Fate;
+    use super::super::super::patience::Patience;
+    use super::super::super::sentinel::Sentinel;
+    use super::super::super::vigil::Bells;
     use super::*;
+
+    fn key() -> JobKey {
+        JobKey::from_entropy([1; 32])
+    }
+
+    fn peers(addresses: [SocketAddr; 2]) -> Vec<Peer> {
+        let peer = |address| Peer {
+            host: "node-a".into(),
+            local_rank: 0,
+            pid: 0,
+            addresses: vec![address],
+            unix: None,
+        };
+        addresses.into_iter().map(peer).collect()
+    }
+
+    /// A rank's waiting, and the launcher's end of its connection.
+    fn vigil(peers: &[Peer]) -> (Vigil, Wire) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = (Socket::unix(ours).unwrap(), Socket::unix(theirs).unwrap());
+        let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(1) };
+        let soon = Instant::now() + Duration::from_secs(10);
+        let (ours, theirs) = std::thread::scope(|scope| {
+            let ours = scope.spawn(|| Wire::dial(ours, &key(), &greeting, soon).unwrap());
+            let (theirs, _) = Wire::accept(theirs, &key(), soon).unwrap();
+            (ours.join().unwrap(), theirs)
+        });
+        let sentinel = Sentinel::new(ours, Vec::new()).unwrap();
+        let bells = Bells { driver: Bell::new().unwrap(), background: Bell::new().unwrap() };
+        let fate = Fate::new(peers.to_vec());
+        (Vigil::new(fate, sentinel, bells, None, Patience::of(2, 1)), theirs)
+    }
+
+    fn opening(me: u32, peers: &[Peer], door: Door) -> Opening {
+        let (encryption, early) = (Encryption::Off, VecDeque::new());
+        let (key, peers) = (key(), peers.to_vec());
+        let patience = Duration::from_millis(200);
+        Opening { me: Rank(me), epoch: Epoch(1), key, peers, encryption, door, patience, early }
+    }
+
+    fn door() -> Door {
+        Door::open("127.0.0.1:0".parse().unwrap(), None, key()).unwrap()
+    }
+
+    #[test]
+    fn whoever_dials_the_dead_hears_what_the_launcher_knows() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let door = door();
+        let peers = peers([closed, door.address()]);
+        let (vigil, mut launcher) = vigil(&peers);
+        let (rank, host, cause) = (Rank(0), "node-a".into(), "was killed".into());
+        launcher.send(&DriverToRank::Lost { rank, host, cause }).unwrap();
+        let start = Instant::now();
+        let error = opening(1, &peers, door).dial(0, 0, &vigil).err().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        let text = error.to_string();
+        assert_eq!(text.lines().next(), Some("lost rank 0 (node-a, slot 0): was killed"));
+    }
+
+    #[test]
+    fn whoever_cannot_be_reached_is_lost_and_named() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let door = door();
+        let peers = peers([closed, door.address()]);
+        let (vigil, _launcher) = vigil(&peers);
+        let error = opening(1, &peers, door).dial(0, 0, &vigil).err().unwrap();
+        assert_eq!(error.blames(), Some(Rank(0)));
+        assert!(error.to_string().contains("could not be reached at [127.0.0.1:"), "{error}");
+    }
+
+    #[test]
+    fn a_busy_peer_may_take_longer_than_an_unreachable_one() {
+        let (low, high) = (door(), door());
+        let peers = peers([low.address(), high.address()]);
+        let ((vigil, _launcher), (other, _other)) = (vigil(&peers), vigil(&peers));
+        let (mut low, high) = (opening(0, &peers, low), opening(1, &peers, high));
+        std::thread::scope(|scope| {
+            let dialled = scope.spawn(|| high.dial(0, 3, &vigil));
+            // It is busy until long after the other's patience would have ended.
+            std::thread::sleep(3 * low.patience);
+            let newcomer = loop {
+                if let Some(newcomer) = low.let_in(&other).unwrap() {
+                    break newcomer;
+                }
+            };
+            assert_eq!((newcomer.rank, newcomer.connection), (1, 3));
+            assert!(dialled.join().unwrap().is_ok());
+        });
+    }
 
     #[test]
     fn private_networks_are_known_in_both_families() {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::settings::Place;
 use ronde_control::watching::MetricsAt;
+use rustix::net::{Shutdown, shutdown};
 
 use crate::error::Error;
 
@@ -84,8 +85,10 @@ impl AsFd for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Server::Unix(_, path) = self {
-            let _ = std::fs::remove_file(path);
+        match self {
+            // A forked child may hold the socket too; without this it would go on to hold the port.
+            Server::Loopback(listener) => drop(shutdown(listener, Shutdown::Both)),
+            Server::Unix(_, path) => drop(std::fs::remove_file(path)),
         }
     }
 }
@@ -170,6 +173,28 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_forked_child_that_holds_the_socket_does_not_hold_the_port() {
+        let place = Place {
+            rank: ronde_control::Rank(0),
+            size: 1,
+            local_rank: 0,
+            local_size: 1,
+            cross_rank: 0,
+            cross_size: 1,
+            host: "node-a".into(),
+            meeting: None,
+        };
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let first = Server::open(&MetricsAt::Loopback(free), &place).unwrap();
+        // What a fork leaves in the child: another descriptor of the same socket.
+        let inherited = first.as_fd().try_clone_to_owned().unwrap();
+        drop(first);
+        let second = Server::open(&MetricsAt::Loopback(free), &place);
+        assert!(second.is_ok(), "{}", second.err().unwrap());
+        drop(inherited);
+    }
 
     fn asked(question: &[u8]) -> io::Result<String> {
         let (client, server) = UnixStream::pair().unwrap();

@@ -1,9 +1,10 @@
 //! Sets of ranks: several at work at the same time, overlapping, made and forgotten.
 
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::{Kind, Request};
 use ronde_control::settings::Transport;
 use ronde_control::{Rank, ReduceOp, SetId};
-use ronde_testkit::{Tensor, World};
+use ronde_core::engine::Next;
+use ronde_testkit::{Member, Tensor, World};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
 
@@ -81,6 +82,27 @@ fn a_rank_outside_a_busy_set_does_not_hold_it_up() {
                 }
             }
             member.barrier("end").unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_only_some_had_submitted_fails_when_its_set_is_removed() {
+    for transport in TRANSPORTS {
+        World::new(3).over(transport).run(|member| {
+            let set = member.add_set(&[0, 1]).unwrap();
+            let tensor = Tensor::floats(&[1.0; 10]);
+            let pending = (member.rank() == 1).then(|| {
+                let request = Request { set, ..Member::request("late", sum(), &tensor) };
+                let (sources, targets) = (vec![tensor.region()], vec![tensor.region()]);
+                member.engine.submit(request, sources, targets, Next::GoesOn).unwrap()
+            });
+            member.remove_set(set).unwrap();
+            if let Some(pending) = pending {
+                let text = member.wait(&pending).unwrap_err().to_string();
+                assert!(text.contains("`late@1`") && text.contains("removed"), "{text}");
+            }
+            member.run("x", sum(), &tensor, &tensor).unwrap();
         });
     }
 }

@@ -248,11 +248,17 @@ impl Coordinator {
                 self.out.push(CoordinatorToMember::SetAdded { name, id, generation });
             }
             Kind::RemoveSet { set } => {
-                // What its members have agreed on comes before its end, what they have not never.
+                // What its members have agreed on comes before its end, what they have not fails.
                 while self.ready.iter().any(|ready| ready.request.set == set) {
                     self.release();
                 }
-                self.gathering.retain(|_, gathering| gathering.request.set != set);
+                let late = self.gathering.extract_if(|_, late| late.request.set == set);
+                self.out.extend(late.map(|(name, _)| {
+                    let set = set.0;
+                    let error =
+                        format!("process set {set} was removed while `{name}` waited in it");
+                    CoordinatorToMember::Fail { name, error }
+                }));
                 let forgotten = self.numbers.forget_set(set);
                 self.out.extend(forgotten.into_iter().map(CoordinatorToMember::Forget));
                 self.sets.remove(set);

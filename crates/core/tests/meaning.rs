@@ -36,6 +36,26 @@ fn whoever_has_joined_counts_as_zeros_until_all_have() {
 }
 
 #[test]
+fn whoever_has_joined_cannot_join_again_before_all_have() {
+    for transport in TRANSPORTS {
+        let tried = std::sync::Barrier::new(2);
+        World::new(2).over(transport).run(|member| {
+            if member.rank() == 0 {
+                let first = member.engine.join_in(Next::GoesOn).unwrap();
+                let again = member.join();
+                assert!(matches!(again, Err(Error::Invalid(_))), "{again:?}");
+                tried.wait();
+                member.wait(&first).unwrap();
+            } else {
+                tried.wait();
+                member.join().unwrap();
+            }
+            member.join().unwrap();
+        });
+    }
+}
+
+#[test]
 fn nobody_passes_a_barrier_before_everybody_has_come() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     for transport in TRANSPORTS {

@@ -217,6 +217,10 @@ impl Progress {
                         }
                     }
                 }
+                Submission::Join { ticket } if self.joining.is_some() => {
+                    let error = "this rank has joined already; wait for that until all have";
+                    ticket.complete(Err(Error::Invalid(error.into())));
+                }
                 Submission::Join { ticket } => {
                     messages.push(self.member.join());
                     self.joining = Some(ticket);

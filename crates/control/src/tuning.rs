@@ -125,11 +125,19 @@ impl Tuning {
             .ok_or_else(|| format!("`{name}` is none of {}", names()))?;
         let number: u64 =
             value.parse().map_err(|_| format!("{name} is `{value}`, it must be a whole number"))?;
-        if knob.name == "connections" && !(1..=MOST_CONNECTIONS).contains(&number) {
-            return Err(format!("connections is {number}, it must be 1 to {MOST_CONNECTIONS}"));
-        }
-        *(knob.field)(self) = number;
+        let tuned = self.with(knob, number);
+        tuned.check()?;
+        *self = tuned;
         Ok(())
+    }
+
+    /// Refuses numbers that no algorithm can work with.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let number = self.connections;
+        match (1..=MOST_CONNECTIONS).contains(&number) {
+            true => Ok(()),
+            false => Err(format!("connections is {number}, it must be 1 to {MOST_CONNECTIONS}")),
+        }
     }
 }
 

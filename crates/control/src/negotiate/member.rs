@@ -172,7 +172,10 @@ impl Member {
                 Some(MemberEvent::SetRemoved { name, id })
             }
             CoordinatorToMember::Left { rank, reason } => Some(MemberEvent::Left { rank, reason }),
-            CoordinatorToMember::Tune(tuning) => Some(MemberEvent::Tune(tuning)),
+            CoordinatorToMember::Tune(tuning) => Some(match tuning.check() {
+                Ok(()) => MemberEvent::Tune(tuning),
+                Err(mistake) => MemberEvent::Nonsense(mistake),
+            }),
             CoordinatorToMember::Stalled { error } => Some(MemberEvent::Stalled { error }),
             CoordinatorToMember::WriteDown => Some(MemberEvent::WriteDown),
         }

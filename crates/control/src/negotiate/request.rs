@@ -110,7 +110,7 @@ impl Request {
 
     /// That in which ranks may differ, and which all must know: the rows that this rank
     /// contributes to a gathering, or that it has for each of the others.
-    pub(super) fn share(&self) -> Vec<u64> {
+    pub fn share(&self) -> Vec<u64> {
         match &self.kind {
             Kind::Allgather => {
                 self.shapes.iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()

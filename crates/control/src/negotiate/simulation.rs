@@ -320,3 +320,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn tuning_that_no_algorithm_can_work_with_is_nonsense() {
+    let mut member = Member::new(Rank(1));
+    for (connections, is_sane) in [(0, false), (1, true), (16, true), (17, false)] {
+        let tuning = Tuning { connections, ..Tuning::default() };
+        let event = member.on(CoordinatorToMember::Tune(tuning));
+        assert_eq!(event == Some(MemberEvent::Tune(tuning)), is_sane, "{connections}");
+        assert_eq!(matches!(event, Some(MemberEvent::Nonsense(_))), !is_sane, "{connections}");
+    }
+}

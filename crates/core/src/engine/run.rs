@@ -92,7 +92,7 @@ fn make(
     let Request { kind, dtype, shapes, .. } = &work.request;
     let shape = &shapes[index];
     let unit = (shape[1..].iter().product::<u64>() as usize) * dtype.size();
-    check_shares(work, unit, size)?;
+    check_shares(work, unit, (me, size))?;
     let bytes = |rows: &u64| *rows as usize * unit;
     let operands = |length: usize| {
         let buffer = Buffer::new(length);
@@ -127,8 +127,9 @@ fn make(
     }
 }
 
-/// The shares come from other ranks: each must say as much as is needed, and no more than fits.
-fn check_shares(work: &Work, unit: usize, size: usize) -> Result<(), Error> {
+/// The shares come from other ranks: each must say as much as is needed, and no more than fits, and
+/// this rank's what it has said itself.
+fn check_shares(work: &Work, unit: usize, (me, size): (usize, usize)) -> Result<(), Error> {
     let needed = match &work.request.kind {
         Kind::Allgather => work.request.shapes.len(),
         Kind::Alltoall { .. } => size,
@@ -136,7 +137,8 @@ fn check_shares(work: &Work, unit: usize, size: usize) -> Result<(), Error> {
     };
     let fits = |rows: &u64| rows.checked_mul(unit.max(1) as u64).is_some_and(|bytes| bytes < MOST);
     let right = |share: &Vec<u64>| share.len() == needed && share.iter().all(fits);
-    match work.shares.len() == size && work.shares.iter().all(right) {
+    let is_own = work.shares.get(me) == Some(&work.request.share());
+    match is_own && work.shares.len() == size && work.shares.iter().all(right) {
         true => Ok(()),
         false => {
             let what = format!("the shares of `{}` make no sense", work.request.name);
@@ -174,4 +176,38 @@ fn operands(bucket: &[Work], flights: &[Option<Flight>]) -> (Operands, Vec<Buffe
         zeros.push(buffer);
     }
     (Operands { source: Segments::new(sources), target: Segments::new(targets) }, zeros)
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_control::{DType, SetId};
+
+    use super::*;
+
+    #[test]
+    fn shares_that_do_not_fit_what_this_rank_has_are_refused() {
+        let work = |shares: &[&[u64]]| Work {
+            request: Request {
+                name: "x".into(),
+                set: SetId::WORLD,
+                kind: Kind::Alltoall { splits: vec![1, 2] },
+                dtype: DType::F32,
+                shapes: vec![vec![3, 5]],
+            },
+            shares: shares.iter().map(|share| share.to_vec()).collect(),
+            is_absent: false,
+        };
+        let check = |shares: &[&[u64]]| check_shares(&work(shares), 20, (1, 2));
+        assert_eq!(check(&[&[7, 0], &[1, 2]]), Ok(()));
+        let wrong: [&[&[u64]]; 5] = [
+            &[&[7, 0], &[1, 9]],
+            &[&[7, 0], &[1]],
+            &[&[7, 0]],
+            &[&[7], &[1, 2]],
+            &[&[1 << 50, 0], &[1, 2]],
+        ];
+        for shares in wrong {
+            assert!(matches!(check(shares), Err(Error::Nonsense { .. })), "{shares:?}");
+        }
+    }
 }

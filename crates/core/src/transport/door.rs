@@ -128,10 +128,14 @@ impl Hall {
                 {
                     crowd.fetch_add(1, Ordering::Relaxed);
                     let (crowd, stopping) = (&crowd, &stopping);
-                    scope.spawn(move || {
+                    let hear = move || {
                         self.hear(socket, stopping);
                         crowd.fetch_sub(1, Ordering::Relaxed);
-                    });
+                    };
+                    // Without a thread for it the newcomer is sent away, and will try again.
+                    if std::thread::Builder::new().spawn_scoped(scope, hear).is_err() {
+                        crowd.fetch_sub(1, Ordering::Relaxed);
+                    }
                 }
             }
         });

@@ -80,19 +80,20 @@ impl Links {
                 self.open(flow.peer, connection)?;
             }
         }
-        let (to, from) = (self.ends(outgoing), self.ends(incoming));
-        match self.hands {
-            Hands::Two if is_large(outgoing) && is_large(incoming) => {
-                self.with_both_hands(to, from, &mut arrived)
-            }
-            _ => self.move_all(to, from, &mut arrived),
+        let ends = || (self.ends(outgoing), self.ends(incoming));
+        if self.hands == Hands::Two
+            && is_large(outgoing)
+            && is_large(incoming)
+            && let Some(moved) = self.with_both_hands(ends(), &mut arrived)
+        {
+            return moved;
         }
+        self.move_all(ends(), &mut arrived)
     }
 
     fn move_all(
         &self,
-        to: Vec<End<'_>>,
-        from: Vec<End<'_>>,
+        (to, from): (Vec<End<'_>>, Vec<End<'_>>),
         arrived: &mut impl FnMut(usize, usize),
     ) -> Result<(), Error> {
         let mut exchange = Exchange { to, from };
@@ -113,22 +114,22 @@ impl Links {
     }
 
     /// Has a second thread send while this one receives: with cores to spare, copying into and out of
-    /// the kernel goes on at the same time.
+    /// the kernel goes on at the same time. None if there is no thread to be had.
     fn with_both_hands(
         &self,
-        to: Vec<End<'_>>,
-        from: Vec<End<'_>>,
+        (to, from): (Vec<End<'_>>, Vec<End<'_>>),
         arrived: &mut impl FnMut(usize, usize),
-    ) -> Result<(), Error> {
+    ) -> Option<Result<(), Error>> {
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let sender = scope.spawn(|| self.send_all(to, &stop));
-            let received = self.move_all(Vec::new(), from, arrived);
+            let thread = std::thread::Builder::new().name("ronde-sender".into());
+            let sender = thread.spawn_scoped(scope, || self.send_all(to, &stop)).ok()?;
+            let received = self.move_all((Vec::new(), from), arrived);
             if received.is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
             let sent = sender.join().expect("the sending thread does not panic");
-            received.and_then(|()| sent.map_err(|broken| self.lost(&broken)))
+            Some(received.and_then(|()| sent.map_err(|broken| self.lost(&broken))))
         })
     }
 

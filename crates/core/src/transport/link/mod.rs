@@ -230,12 +230,12 @@ impl<'a> Exchange<'a> {
     }
 
     fn is_over(&self) -> Result<bool, BrokenLink> {
+        // Every connection gets its turn: one that is stuck must not hold up what waits in another.
+        let mut flushed = true;
         for End { channel, cursor } in &self.to {
-            if !cursor.is_over() || !channel.flush().map_err(of(cursor.peer()))? {
-                return Ok(false);
-            }
+            flushed &= channel.flush().map_err(of(cursor.peer()))? && cursor.is_over();
         }
-        Ok(self.from.iter().all(|end| end.cursor.is_over()))
+        Ok(flushed && self.from.iter().all(|end| end.cursor.is_over()))
     }
 
     fn interests(&self) -> Vec<Interest<'a>> {
@@ -275,4 +275,59 @@ fn pull(channel: &Channel, cursor: &mut Cursor<'_>) -> io::Result<bool> {
     let received = channel.read(&mut slices[..count])?;
     TRAFFIC.count_received(received);
     Ok(cursor.advance(received))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use ronde_control::Epoch;
+    use ronde_control::wire::{Greeting, JobKey};
+
+    use super::super::socket::Socket;
+    use super::super::wire::Wire;
+    use super::*;
+    use crate::buffer::Buffer;
+
+    /// A sealed connection, and the other end as a bare socket.
+    fn connection() -> (Channel, Socket) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = (Socket::unix(ours).unwrap(), Socket::unix(theirs).unwrap());
+        let key = JobKey::from_entropy([1; 32]);
+        let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
+        let soon = Instant::now() + Duration::from_secs(10);
+        std::thread::scope(|scope| {
+            let ours = scope.spawn(|| Wire::dial(ours, &key, &greeting, soon).unwrap());
+            let (theirs, _) = Wire::accept(theirs, &key, soon).unwrap();
+            let keys = Some(([5; 32], [6; 32]));
+            let ours = Channel::new(ours.join().unwrap(), keys).unwrap();
+            (ours, theirs.into_socket().unwrap())
+        })
+    }
+
+    #[test]
+    fn a_connection_that_is_stuck_does_not_hold_up_what_waits_in_another() {
+        let ((stuck, _silent), (other, reader)) = (connection(), connection());
+        let (long, short) = (Buffer::zeros(64 << 20), Buffer::zeros(BURST));
+        let (long, short) = ([long.region()], [short.region()]);
+        // So much of it that its last bytes find no room.
+        let mut sent = 0;
+        while other.is_flushed() {
+            sent += other.write(&[IoSlice::new(short[0].as_bytes())]).unwrap().unwrap();
+        }
+        let end =
+            |channel, regions| End { channel, cursor: Cursor::new(Flow { peer: 1, regions }) };
+        let to = vec![end(&stuck, &long), end(&other, &[])];
+        let mut exchange = Exchange { to, from: Vec::new() };
+        let mut received = 0;
+        while received < sent {
+            exchange.step(&mut |_, _| ()).ok().unwrap();
+            assert!(!exchange.is_over().ok().unwrap());
+            match reader.read(&mut [0; 1 << 16]).unwrap() {
+                Some(count) => received += count,
+                None => panic!("the other end waits for what nobody sends"),
+            }
+        }
+        assert!(other.is_flushed());
+    }
 }

@@ -84,9 +84,10 @@ pub enum RankToDriver {
         /// The rank whose loss caused that exception, if one did.
         blames: Option<Rank>,
     },
-    /// A connection to another rank broke and nobody has said why: the world is over for this rank.
+    /// The world is over for this rank: a connection broke and nobody has said why, or it was told
+    /// nonsense, or it cannot go on itself.
     GivenUp {
-        /// The rank at the other end.
+        /// The rank at the other end, or this one.
         rank: Rank,
         /// What was seen of it.
         cause: String,

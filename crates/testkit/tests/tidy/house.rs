@@ -114,6 +114,7 @@ pub(crate) const EMPTY_NAMES: &[&str] = &["utils", "common", "helpers", "manager
 /// Names that Horovod's users import, and which therefore stay.
 pub(crate) const HOROVOD_NAMES: &[&str] = &[
     "python/horovod/common/",
+    "python/horovod/data/data_loader_base.py",
     "python/horovod/runner/common/",
     "python/horovod/runner/util/",
     "python/horovod/spark/common/",

@@ -55,6 +55,9 @@ SIGNATURES = {
         "gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False, "
         "process_set=GLOBAL"
     ),
+    "SyncBatchNorm": (
+        "num_features, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True"
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 MISSING: dict[str, frozenset[str]] = {
     "horovod": frozenset({"run"}),
-    "horovod.torch": frozenset({"SyncBatchNorm", "elastic"}),
+    "horovod.torch": frozenset({"elastic"}),
 }
 
 

@@ -1,7 +1,7 @@
 """Horovod's API for PyTorch: `import horovod.torch as hvd`.
 
 This module only collects names; `mpi_ops` has the collectives, `functions` what is built from them,
-`optimizer` the distributed optimizer.
+`optimizer` the distributed optimizer, `sync_batch_norm` the layer.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ from horovod.torch.mpi_ops import (
     synchronize,
 )
 from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "Adasum",
@@ -99,6 +100,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",

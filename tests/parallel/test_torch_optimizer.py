@@ -6,46 +6,9 @@ import weakref
 
 import pytest
 import torch
+from training import assert_same_bits_everywhere, batches, flat, loss_of, network, train
 
 import horovod.torch as hvd
-
-
-def network(seed=0):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(
-        torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 16), torch.nn.Linear(16, 2)
-    )
-
-
-def batches(steps, per_rank=4):
-    generator = torch.Generator().manual_seed(7)
-    for _ in range(steps):
-        whole = torch.randn(hvd.size() * per_rank, 6, generator=generator)
-        yield whole, whole[hvd.rank() * per_rank : (hvd.rank() + 1) * per_rank]
-
-
-def loss_of(model, batch):
-    return (model(batch) - batch[:, :2].sin()).square().mean()
-
-
-def train(model, optimizer, steps, whole=False):
-    losses = []
-    for big, own in batches(steps):
-        optimizer.zero_grad()
-        loss = loss_of(model, big if whole else own)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss_of(model, big).item())
-    return losses
-
-
-def flat(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def assert_same_bits_everywhere(model):
-    mine = flat(model)
-    assert torch.equal(hvd.broadcast(mine, 0).view(torch.int32), mine.view(torch.int32))
 
 
 def sgd(model, **options):

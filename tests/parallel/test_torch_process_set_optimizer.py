@@ -1,5 +1,6 @@
 """The distributed optimizer among some of the ranks."""
 
+import copy
 import os
 
 import pytest
@@ -110,3 +111,16 @@ def test_optimizers_of_overlapping_sets_share_names(sets):
     expected = reference(range(SIZE), 5)
     for parameter, right in zip(large.parameters(), expected.parameters()):
         assert torch.allclose(parameter, right, rtol=1e-4, atol=1e-6)
+
+
+def test_a_copy_of_an_optimizer_belongs_to_the_same_set(sets):
+    own = next((chosen for chosen in sets if chosen.included()), sets[0])
+    model = network()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), process_set=own)
+    copies = copy.deepcopy((model, optimizer))
+    assert copies[1]._plan.reduction.process_set is own
+    for net, steps in ((model, optimizer), copies):
+        loss_of(net, batch(hvd.rank(), 0)).backward()
+        steps.step()
+    for parameter, twin in zip(model.parameters(), copies[0].parameters()):
+        assert torch.equal(parameter, twin)

@@ -1,6 +1,8 @@
 """Process sets in a world of one, where the global set is the only one there can be."""
 
+import copy
 import os
+import pickle
 
 import pytest
 import torch
@@ -132,3 +134,11 @@ def test_what_is_not_registered_cannot_be_removed():
     assert hvd.remove_process_set(hvd.global_process_set) is False
     assert hvd.remove_process_set(hvd.ProcessSet([0])) is False
     assert hvd.global_process_set.process_set_id == 0
+
+
+def test_copies_mean_the_same_ranks():
+    pair = hvd.ProcessSet([2, 1])
+    for again in (copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))):
+        assert again(hvd.global_process_set) is hvd.global_process_set
+        assert again(pair).ranks == [1, 2]
+        assert again(pair).process_set_id is None

@@ -1,5 +1,11 @@
 """The distributed optimizer in a world of one: its class, its checks and its texts."""
 
+import copy
+import pickle
+import subprocess
+import sys
+import warnings
+
 import pytest
 import torch
 
@@ -173,3 +179,95 @@ def test_parameters_are_given_as_a_dictionary_or_a_list(model):
 def test_objects_come_back():
     assert hvd.broadcast_object({"a": 1}) == {"a": 1}
     assert hvd.allgather_object([1, "b"]) == [[1, "b"]]
+
+
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda optimizer: pickle.loads(pickle.dumps(optimizer)),
+}
+
+
+@pytest.mark.parametrize("kind", COPIES)
+def test_a_wrapped_optimizer_can_be_copied_and_pickled(model, kind):
+    optimizer = sgd(model, named_parameters=model.named_parameters(), backward_passes_per_step=2)
+    optimizer.register_step_post_hook(lambda *_: None)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    other = COPIES[kind](optimizer)
+    assert type(other).__mro__[1:] == type(optimizer).__mro__[1:]
+    assert str(type(other)) == str(type(optimizer))
+    assert other.backward_passes_per_step == 2
+    assert other.param_groups[0]["lr"] == 0.05
+    assert list(other._parameter_names.values()) == list(optimizer._parameter_names.values())
+    parameters = other.param_groups[0]["params"]
+    assert set(other._parameter_names) == set(parameters)
+    assert (parameters[0] is model[0].weight) == (kind == "copy")
+    assert str(other.state_dict()) == str(optimizer.state_dict())
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    before = parameters[0].detach().clone()
+    other.step()
+    assert not torch.equal(parameters[0], before)
+
+
+def test_step_hooks_run_in_a_process_that_has_made_no_such_optimizer():
+    code = (
+        "import pickle, sys, torch, horovod.torch as hvd\n"
+        "hvd.init()\n"
+        "optimizer = pickle.load(sys.stdin.buffer)\n"
+        "optimizer.register_step_post_hook(lambda *_: print('after'))\n"
+        "optimizer.param_groups[0]['params'][0].grad = torch.ones(2)\n"
+        "optimizer.step()\n"
+        "print(optimizer.param_groups[0]['params'][0].tolist())\n"
+    )
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.5))
+    result = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(optimizer), capture_output=True, timeout=50
+    )
+    assert result.stdout.decode() == "after\n[0.5, 0.5]\n", result.stderr.decode()
+
+
+def test_a_copy_needs_a_world(model):
+    data = pickle.dumps(sgd(model))
+    hvd.shutdown()
+    with pytest.raises(ValueError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."):
+        pickle.loads(data)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaler_works_as_with_the_optimizer_alone(model, fused):
+    scaler_of = getattr(torch.amp, "GradScaler", None)
+    if scaler_of is None:
+        pytest.skip("this torch scales on GPUs only")
+    try:
+        wrapped = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+    except (RuntimeError, TypeError):
+        pytest.skip("this torch has no fused optimizer on CPUs")
+    before = model[0].weight.detach().clone()
+    optimizer = hvd.DistributedOptimizer(wrapped)
+    scaler = scaler_of("cpu", init_scale=8.0)
+    scaler.scale(model(torch.ones(1, 3)).sum()).backward()
+    gradient = model[0].weight.grad.clone() / 8.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaler.step(optimizer)
+    assert torch.allclose(model[0].weight, before - 0.1 * gradient)
+
+
+def test_lbfgs_steps_as_it_does_alone(model):
+    alone = copy.deepcopy(model)
+    for each, wrap in ((alone, lambda optimizer: optimizer), (model, hvd.DistributedOptimizer)):
+        optimizer = wrap(torch.optim.LBFGS(each.parameters(), lr=0.1))
+
+        def closure(each=each, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (each(torch.ones(1, 3)) - 2).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert torch.equal(model[0].weight, alone[0].weight)

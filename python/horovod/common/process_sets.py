@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from horovod import _native
 
@@ -51,6 +52,14 @@ class ProcessSet:
         """Whether this process is a member; None if the set is not registered."""
         members = self._members()
         return None if members is None else _native.rank() in members
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # A copy, or what another process reads, means the same ranks.
+        if self is global_process_set:
+            return "global_process_set"
+        if self.mpi_comm is not None:
+            raise TypeError("a process set made from a communicator cannot be copied or pickled")
+        return _with_members, (self.ranks,)
 
     def _members(self) -> list[int] | None:
         if self.process_set_id is None:
@@ -94,6 +103,11 @@ class _World:
 
 
 _world = _World()
+
+
+def _with_members(ranks: list[int]) -> ProcessSet:
+    """The registered set of these ranks, or a new one that is not registered."""
+    return _world.find(ranks) or ProcessSet(ranks)
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:

@@ -16,19 +16,11 @@ from horovod.common.process_sets import ProcessSet
 from horovod.torch import submit
 from horovod.torch.compression import Compressor
 from horovod.torch.handles import synchronize
+from horovod.torch.wrapping import Wrapped
 
 
-class DeltaOptimizer(torch.optim.Optimizer):
+class DeltaOptimizer(Wrapped):
     """What an Adasum optimizer does differently; stands before the user's class."""
-
-    backward_passes_per_step: int
-    _parameter_names: dict[torch.Tensor, str]
-    _compression: type[Compressor]
-    _process_set: ProcessSet
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Says how many backward passes there are before a step; nothing depends on it."""
-        self.backward_passes_per_step = passes
 
     def synchronize(self) -> None:
         """Does nothing: gradients are not reduced, and a step waits for its own deltas."""
@@ -41,7 +33,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Steps as the wrapped optimizer does, then combines the deltas of all ranks."""
-        if not self._process_set.included():
+        if not self._plan.reduction.process_set.included():
             return super().step() if closure is None else super().step(closure)
         named = self._named()
         before = [parameter.detach().clone() for parameter, _ in named]
@@ -72,7 +64,8 @@ class DeltaOptimizer(torch.optim.Optimizer):
 
     def _launch(self, named: tuple[torch.Tensor, str], before: torch.Tensor) -> _Delta:
         parameter, name = named
-        return _Delta(parameter, before, name, self._compression, self._process_set)
+        reduction = self._plan.reduction
+        return _Delta(parameter, before, name, reduction.compression, reduction.process_set)
 
 
 class _Delta:

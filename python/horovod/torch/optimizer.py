@@ -1,7 +1,8 @@
 """The distributed optimizer: any torch optimizer, with gradients reduced over all ranks.
 
 `DistributedOptimizer` gives an object of a new class that derives from the optimizer's own and has
-its name; `reducer` does the work, or `delta` where weights are combined instead of gradients.
+its name (`wrapping`); `reducer` does the work, or `delta` where weights are combined instead of
+gradients.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, Union, cast
+from typing import Any, Union, cast
 
 import torch
 
 from horovod.common.basics import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set, registered_id
 from horovod.common.util import split_list
-from horovod.torch import submit
+from horovod.torch import autograd, submit
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.delta import DeltaOptimizer
 from horovod.torch.functions import broadcast_object
 from horovod.torch.reducer import Reducer, Reduction
+from horovod.torch.wrapping import Plan, Wrapped, check_passes, derive
 
 Groups = Union[int, Sequence[Sequence[torch.Tensor]]]
 
@@ -47,11 +49,11 @@ def DistributedOptimizer(
     steps by itself, and what that does to the weights is combined; gradients stay as they are.
     """
     registered_id(process_set)
-    if isinstance(optimizer, (_DistributedOptimizer, DeltaOptimizer)):
+    if isinstance(optimizer, Wrapped):
         raise ValueError("optimizer is a DistributedOptimizer already; wrap it only once.")
     if gradient_predivide_factor != 1.0 and op != submit.Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
-    _check_passes(backward_passes_per_step)
+    check_passes(backward_passes_per_step)
     if num_groups != 0:
         warnings.warn(
             "Parameter `num_groups` has been replaced by `groups`.",
@@ -59,6 +61,8 @@ def DistributedOptimizer(
             stacklevel=2,
         )
         groups = num_groups if groups is None else groups
+    names = _names(optimizer, named_parameters)
+    chosen = _check_groups(groups)
     reduction = Reduction(
         compression=compression,
         op=op,
@@ -67,42 +71,46 @@ def DistributedOptimizer(
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
     )
-    names = _names(optimizer, named_parameters)
-    chosen = _check_groups(groups)
-    if op == submit.Adasum and _basics.size() > 1:
-        combining = _derive(optimizer, DeltaOptimizer)
-        combining._parameter_names = names
-        combining.backward_passes_per_step = backward_passes_per_step
-        combining._compression = compression
-        combining._process_set = process_set
-        return combining
-    distributed = _derive(optimizer, _DistributedOptimizer)
-    distributed._parameter_names = names
-    distributed.backward_passes_per_step = backward_passes_per_step
-    several = _basics.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
-    if several and process_set.included():
-        reducer = Reducer(reduction, backward_passes_per_step)
-        for members in _buckets(names, chosen, process_set):
-            reducer.adopt(members, grouped=True)
-        distributed._reducer = reducer
-        distributed._adopt_new()
+    buckets = _buckets(optimizer, names, chosen, process_set) if _reduces(reduction) else []
+    return wrap(optimizer, Plan(reduction, names, buckets), backward_passes_per_step)
+
+
+def wrap(optimizer: torch.optim.Optimizer, plan: Plan, passes: int) -> Wrapped:
+    """Wraps an optimizer, for the first time or after it has been copied or read from a file."""
+    registered_id(plan.reduction.process_set)
+    deltas = _combines_deltas(plan.reduction)
+    distributed = derive(optimizer, DeltaOptimizer if deltas else _DistributedOptimizer)
+    distributed._plan = plan
+    distributed._fuses_scaling = getattr(optimizer, "_step_supports_amp_scaling", False)
+    distributed.backward_passes_per_step = passes
+    distributed._start()
     return distributed
 
 
-class _DistributedOptimizer(torch.optim.Optimizer):
+def _reduces(reduction: Reduction) -> bool:
+    """Whether there are gradients to reduce for this rank."""
+    several = _basics.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
+    reduces = several and not _combines_deltas(reduction)
+    return reduces and bool(reduction.process_set.included())
+
+
+def _combines_deltas(reduction: Reduction) -> bool:
+    return reduction.op == submit.Adasum and _basics.size() > 1
+
+
+class _DistributedOptimizer(Wrapped):
     """What a distributed optimizer does differently; stands before the user's class."""
 
-    backward_passes_per_step: int
-    _parameter_names: dict[torch.Tensor, str]
     # None in a world of one and outside the process set, where there is nothing to reduce.
     _reducer: Reducer | None = None
     _synchronized = False
     _should_synchronize = True
+    # Whether it was a gradient scaler that had the gradients reduced, and not the user.
+    _scaler_waited = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes how many backward passes are summed before a step."""
-        _check_passes(passes)
-        self.backward_passes_per_step = passes
+        super().set_backward_passes_per_step(passes)
         if self._reducer is not None:
             self._reducer.reset(passes)
 
@@ -127,7 +135,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             return self._step_with(closure)
         if self._should_synchronize:
-            if self._synchronized:
+            if self._synchronized and not self._scaler_waited:
                 warnings.warn(
                     "optimizer.step() called without optimizer.skip_synchronize() context after "
                     "optimizer.synchronize(). Put the step inside `with "
@@ -136,7 +144,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 )
             if not self._synchronized or self._is_dirty():
                 self.synchronize()
-        self._synchronized = False
+        self._forget_synchronized()
         return super().step()
 
     # Torch wraps a `step` that lacks this mark, and would run the step hooks twice: here and in
@@ -153,11 +161,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             )
         if self._reducer is not None and not set_to_none:
             self._reducer.settle()
+        # A scaler that finds infinities leaves the step out; the next gradients are new ones.
+        self._forget_synchronized()
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state and forgets reductions in flight, as after a failure."""
-        self._synchronized = False
+        self._forget_synchronized()
         self._should_synchronize = True
         if self._reducer is not None:
             self._reducer.reset(self.backward_passes_per_step)
@@ -165,7 +175,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _step_with(self, closure: Callable[[], Any]) -> Any:
         if not self._should_synchronize:
-            self._synchronized = False
+            self._forget_synchronized()
             return super().step(closure)
         # The closure clears and computes gradients itself: what is left from before must be done.
         if self._is_dirty():
@@ -174,11 +184,46 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         def reduced() -> Any:
             loss = closure()
             self.synchronize()
-            return loss
+            # This one looks at the loss to decide how often it calls; all ranks must decide alike.
+            return self._common_loss(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
         loss = super().step(reduced)
-        self._synchronized = False
+        self._forget_synchronized()
         return loss
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # torch.amp.GradScaler asks this before it looks at the gradients for a step. It must see
+        # the reduced ones: they are infinite on all ranks or on none, so all ranks decide alike.
+        if self._should_synchronize and (not self._synchronized or self._is_dirty()):
+            self.synchronize()
+            self._scaler_waited = True
+        return self._fuses_scaling
+
+    @_step_supports_amp_scaling.setter
+    def _step_supports_amp_scaling(self, fuses: bool) -> None:
+        self._fuses_scaling = fuses
+
+    def _common_loss(self, loss: Any) -> Any:
+        if self._reducer is None:
+            return loss
+        reduction = self._plan.reduction
+        own = torch.as_tensor(loss, dtype=torch.float64).detach().reshape(1)
+        how = (reduction.op, 1.0, 1.0, reduction.process_set)
+        return autograd.allreduce(own, "optimizer_loss", *how)[0]
+
+    def _start(self) -> None:
+        """Begins to watch the parameters, where gradients are to be reduced."""
+        if not _reduces(self._plan.reduction):
+            return
+        self._reducer = Reducer(self._plan.reduction, self.backward_passes_per_step)
+        names = self._parameter_names
+        for bucket in self._plan.buckets:
+            self._reducer.adopt([(each, names[each]) for each in bucket], grouped=True)
+        self._adopt_new()
+
+    def _forget_synchronized(self) -> None:
+        self._synchronized = self._scaler_waited = False
 
     def _is_dirty(self) -> bool:
         return self._reducer is not None and self._reducer.dirty
@@ -192,26 +237,6 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                     default = f"allreduce.noname.{number}.{index}"
                     name = self._parameter_names.setdefault(parameter, default)
                     reducer.adopt([(parameter, name)])
-
-
-_Wrapper = TypeVar("_Wrapper", _DistributedOptimizer, DeltaOptimizer)
-
-
-def _derive(optimizer: torch.optim.Optimizer, wrapper: type[_Wrapper]) -> _Wrapper:
-    kind = type(optimizer)
-    derived = type(kind.__name__, (wrapper, kind), {"__module__": __name__})
-    distributed: _Wrapper = object.__new__(derived)
-    # Taking over the attributes needs no knowledge of how the user's class is constructed. A
-    # method that a scheduler has put on the object is bound to the old one and stays behind.
-    distributed.__dict__.update(
-        {name: value for name, value in vars(optimizer).items() if not hasattr(wrapper, name)}
-    )
-    return distributed
-
-
-def _check_passes(passes: int) -> None:
-    if passes <= 0:
-        raise ValueError("backward_passes_per_step must be > 0")
 
 
 def _names(
@@ -275,27 +300,23 @@ def _bad_groups() -> ValueError:
 
 
 def _buckets(
+    optimizer: torch.optim.Optimizer,
     names: dict[torch.Tensor, str],
     groups: int | list[list[torch.Tensor]],
     process_set: ProcessSet,
-) -> Iterator[list[tuple[torch.Tensor, str]]]:
+) -> list[list[torch.Tensor]]:
     """The groups of parameters that the user asked for."""
-    named = [(parameter, name) for parameter, name in names.items() if parameter.requires_grad]
+    # Names may be those of a whole model, of which other optimizers have other parts.
+    own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    named = {name: each for each, name in names.items() if each.requires_grad and id(each) in own}
     if isinstance(groups, int):
         if groups == 0 or not named:
-            return
+            return []
         # All ranks cut the list where the first one cuts it, whatever order theirs has.
         first = (process_set.ranks or [0])[0]
-        own = [name for _, name in named]
-        order = broadcast_object(own, first, "optimizer_groups", process_set)
-        by_name = {name: (parameter, name) for parameter, name in named}
-        parts: Iterable[Sequence[tuple[torch.Tensor, str]]] = split_list(
-            [by_name[name] for name in order], groups
-        )
+        order = broadcast_object(list(named), first, "optimizer_groups", process_set)
+        parts = split_list([named[name] for name in order], groups)
     else:
-        wanted = dict(named)
-        parts = [
-            [(parameter, wanted[parameter]) for parameter in group if parameter in wanted]
-            for group in groups
-        ]
-    yield from (list(part) for part in parts if part)
+        wanted = {id(each) for each in named.values()}
+        parts = [[each for each in group if id(each) in wanted] for group in groups]
+    return [list(part) for part in parts if part]

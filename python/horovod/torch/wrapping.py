@@ -1,0 +1,87 @@
+"""Turning an optimizer into one that works with other ranks, and doing so again with its copies.
+
+A wrapped optimizer's class is made at run time, so it can be neither pickled nor copied by name.
+What travels instead is the optimizer as it would be unwrapped, and the plan to wrap it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from horovod.torch.reducer import Reduction
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a wrapped optimizer does with its parameters."""
+
+    reduction: Reduction
+    names: dict[torch.Tensor, str]
+    buckets: list[list[torch.Tensor]]
+    """Parameters that are reduced together; all others are reduced one by one."""
+
+
+class Wrapped(torch.optim.Optimizer):
+    """What all wrapped optimizers have in common; stands before the user's class."""
+
+    backward_passes_per_step = 1
+    # Whether the user's class knows what to do with gradients that a scaler has not unscaled.
+    _fuses_scaling = False
+    _plan: Plan
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes there are before a step."""
+        check_passes(passes)
+        self.backward_passes_per_step = passes
+
+    @property
+    def _parameter_names(self) -> dict[torch.Tensor, str]:
+        return self._plan.names
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        # That module uses this one.
+        from horovod.torch.optimizer import wrap
+
+        wrapper, kind = type(self).__bases__
+        plain: torch.optim.Optimizer = object.__new__(kind)
+        plain.__dict__.update(_inherited(self, wrapper))
+        plain.__dict__.pop("_plan")
+        return wrap, (plain, self._plan, self.backward_passes_per_step)
+
+    def __copy__(self) -> Wrapped:
+        # It has the same parameters, and these have one hook each: the two share all work.
+        twin: Wrapped = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        # What a scheduler has put there steps this object, not the twin.
+        twin.__dict__.pop("step", None)
+        return twin
+
+    def _start(self) -> None:
+        """Makes ready what the plan says."""
+
+
+def check_passes(passes: int) -> None:
+    """Refuses a number of backward passes before which no step could come."""
+    if passes <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+
+
+_Kind = TypeVar("_Kind", bound=Wrapped)
+
+
+def derive(optimizer: torch.optim.Optimizer, wrapper: type[_Kind]) -> _Kind:
+    """An object that has all the optimizer has, of a class that comes before its own."""
+    kind = type(optimizer)
+    derived = type(kind.__name__, (wrapper, kind), {"__module__": "horovod.torch.optimizer"})
+    distributed: _Kind = object.__new__(derived)
+    # Taking over the attributes needs no knowledge of how the user's class is constructed.
+    distributed.__dict__.update(_inherited(optimizer, wrapper))
+    return distributed
+
+
+def _inherited(optimizer: torch.optim.Optimizer, wrapper: type[Wrapped]) -> dict[str, Any]:
+    # A method that a scheduler has put on the object is bound to the old one and stays behind.
+    return {name: value for name, value in vars(optimizer).items() if not hasattr(wrapper, name)}

@@ -299,17 +299,14 @@ impl Rendezvous {
             member.filter(|member| matches!(member.phase, Phase::Inside { .. }))
         };
         let (Some(_), Some(theirs)) = (inside(by), inside(lost)) else { return };
-        if self.given_up == Some(self.epoch) {
+        if by == lost || self.given_up == Some(self.epoch) {
             return;
         }
         let (itself, host) = (theirs.connection, theirs.seat.host.clone());
         let others = self.insiders().into_iter().filter(|other| Some(*other) != itself).collect();
-        let what = match by == lost {
-            true => format!("it cannot go on: {cause}"),
-            false => format!("{cause} (seen by {})", self.members[by.index()].seat.name(by)),
-        };
+        let what = format!("{cause} (seen by {})", self.members[by.index()].seat.name(by));
         actions.push(Action::Tell(others, DriverToRank::Lost { rank: lost, host, cause: what }));
-        if let Some(itself) = itself.filter(|_| by != lost) {
+        if let Some(itself) = itself {
             let host = self.members[by.index()].seat.host.clone();
             let cause = format!("it has given up on this rank: {cause}");
             actions.push(Action::Tell(vec![itself], DriverToRank::Lost { rank: by, host, cause }));

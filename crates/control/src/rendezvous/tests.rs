@@ -367,23 +367,12 @@ fn a_broken_connection_between_two_who_live_is_told_to_all_with_the_same_names()
 }
 
 #[test]
-fn whoever_cannot_go_on_is_named_to_all_others() {
-    let mut stage = Stage::new(3);
-    stage.world(3);
-    stage.say(1, RankToDriver::GivenUp { rank: Rank(1), cause: "no random numbers".into() });
-    for rank in [0, 2] {
-        assert_eq!(stage.lost_to(rank), Some((1, "it cannot go on: no random numbers")));
-    }
-    assert_eq!(stage.lost_to(1), None, "it knows");
-}
-
-#[test]
 fn giving_up_on_somebody_who_is_dead_or_no_one_changes_nothing() {
     let given_up = |rank: u32| RankToDriver::GivenUp { rank: Rank(rank), cause: "reset".into() };
     let mut stage = Stage::new(3);
     stage.world(3);
     stage.on(Event::Exited(Rank(2), Exit::Signal(9)));
-    for rank in [2, 77] {
+    for rank in [2, 0, 77] {
         stage.say(0, given_up(rank));
     }
     assert_eq!(stage.lost_to(1), Some((2, "was killed by signal 9 (SIGKILL)")));

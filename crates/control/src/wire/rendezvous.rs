@@ -84,10 +84,9 @@ pub enum RankToDriver {
         /// The rank whose loss caused that exception, if one did.
         blames: Option<Rank>,
     },
-    /// The world is over for this rank: a connection broke and nobody has said why, or it was told
-    /// nonsense, or it cannot go on itself.
+    /// A connection to another rank broke and nobody has said why: the world is over for this rank.
     GivenUp {
-        /// The rank at the other end, or this one.
+        /// The rank at the other end.
         rank: Rank,
         /// What was seen of it.
         cause: String,

@@ -142,24 +142,21 @@ impl Progress {
         self.is_over
     }
 
-    /// Tells the others of this host and, through the launcher, of all hosts that it is over.
-    fn give_up_on(&self, rank: Rank, cause: &str) {
-        self.vigil.spread_death(rank);
-        let given_up = RankToDriver::GivenUp { rank, cause: cause.into() };
-        self.vigil.sentinel.tell_launcher(&given_up, Instant::now() + LAST_WORD);
-    }
-
     /// Ends everything with this error, for ever.
     pub(super) fn end(&mut self, error: &Error) {
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
         match error {
-            Error::Lost { rank, cause, .. } => self.give_up_on(*rank, cause),
-            Error::Nonsense { rank, what } => self.give_up_on(*rank, what),
+            Error::Lost { rank, cause, .. } => {
+                self.vigil.spread_death(*rank);
+                let given_up = RankToDriver::GivenUp { rank: *rank, cause: cause.clone() };
+                let soon = Instant::now() + LAST_WORD;
+                self.vigil.sentinel.tell_launcher(&given_up, soon);
+            }
             // The others learn of these by themselves, in order.
             Error::Left { .. } | Error::Shutdown | Error::Stalled(_) | Error::LauncherGone(_) => {}
-            error => self.give_up_on(self.me, &error.to_string()),
+            _ => self.vigil.spread_death(self.me),
         }
         self.member.abandon();
         let now = self.watch.now();

@@ -205,6 +205,23 @@ def leave_world() -> None:
     _world = _World()
 
 
+def registered_set(ranks: list[int]) -> ProcessSet | None:
+    """The set of these ranks, if there is one; that of all ranks is always there."""
+    return _world.find(ranks)
+
+
+def register_together(ranks: list[int]) -> ProcessSet:
+    """The set of these ranks, registered if need be; all ranks must call it, in the same order.
+
+    For sets that another interface than Horovod's makes: nobody has to allow them.
+    """
+    known = _world.find(ranks)
+    if known is None:
+        known = ProcessSet(ranks)
+        _world.register(known)
+    return known
+
+
 def registered_id(process_set: ProcessSet) -> int:
     """The id of a set for the native module, which checks the membership."""
     number = process_set.process_set_id

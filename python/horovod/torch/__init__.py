@@ -20,6 +20,7 @@ except ModuleNotFoundError as error:
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.missing import not_in_this_release
 from horovod.torch.compression import Compression
+from horovod.torch.distributed import register as _register_backend
 from horovod.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -157,6 +158,8 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+_register_backend()
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,62 @@
+"""The backend `ronde` of `torch.distributed`: `init_process_group("ronde")` in a job of horovodrun.
+
+`horovod.torch` registers it when it is imported; new PyTorches find it by themselves, through the
+entry point of the package. What a group does is in `process_group`, which is imported when the
+first group is made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+from horovod import _native
+from horovod.common.basics import _basics
+from horovod.common.process_sets import ProcessSet, registered_set
+
+NAME = "ronde"
+
+
+def register() -> None:
+    """Tells `torch.distributed` of the backend; once is enough."""
+    if dist.is_available() and not hasattr(dist.Backend, NAME.upper()):
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
+
+
+def _create(options: Any, _backend_options: object) -> Any:
+    from horovod.torch.process_group import RondeProcessGroup
+
+    _basics.init()
+    ranks = list(options.global_ranks_in_group)
+    if not ranks:
+        _check_world(options.group_rank, options.group_size)
+        ranks = list(range(options.group_size))
+    # Only members come here, so there is nobody to register a set with.
+    return RondeProcessGroup(known_set(ranks), options.group_id)
+
+
+def known_set(ranks: list[int]) -> ProcessSet:
+    """The registered set of these ranks, which may be all."""
+    if ranks != sorted(ranks):
+        raise NotImplementedError(
+            f"a group of the ronde backend has its ranks in rising order, but these are {ranks}"
+        )
+    known = registered_set(ranks)
+    if known is None:
+        raise ValueError(
+            f"the ranks {ranks} are no process set yet, and only its members can be reached here; "
+            f"call `hvd.add_process_set({ranks})` on all ranks before, or use a newer PyTorch and "
+            "new_group without use_local_synchronization"
+        )
+    return known
+
+
+def _check_world(rank: int, size: int) -> None:
+    ours = (_native.rank(), _native.size())
+    if ours != (rank, size):
+        raise RuntimeError(
+            f"torch.distributed was told that this is rank {rank} of {size}, but the job has it as "
+            f"rank {ours[0]} of {ours[1]}; start the job with `horovodrun -np {size}`, and let "
+            "init_process_group take rank and world_size from the environment"
+        )

@@ -1,0 +1,387 @@
+"""A group of `torch.distributed` whose collectives run on the engine.
+
+Each group belongs to a process set. Its submissions are counted, so that they have the same names
+on all members as long as these call the same collectives in the same order, which
+`torch.distributed` asks for anyway. The names of the methods are PyTorch's, old and new ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from horovod import _native
+from horovod.common.process_sets import ProcessSet, register_together, registered_id
+from horovod.torch import submit
+from horovod.torch.distributed import NAME, known_set
+from horovod.torch.flat import deal, even, fill, flat, joined, movable, units
+from horovod.torch.flight import Flight, Tensors, Tower, together
+from horovod.torch.handles import poll, synchronize
+from horovod.torch.reductions import Reduction, reduction
+
+# PyTorch's stubs describe overloads of which Python groups get one each, and differ by release.
+_Group: Any = dist.ProcessGroup
+
+
+class RondeProcessGroup(_Group):  # type: ignore[misc]
+    """The members of a process set, as `torch.distributed` sees them."""
+
+    supports_coalescing = False
+    supports_splitting = False
+
+    def __init__(self, process_set: ProcessSet, name: str, description: str = "undefined") -> None:
+        self._ranks = process_set.ranks or []
+        super().__init__(self._ranks.index(_native.rank()), len(self._ranks))
+        self._process_set = process_set
+        self._name = name
+        self._calls = itertools.count()
+        self._letters: dict[tuple[int, int, int], Iterator[int]] = defaultdict(itertools.count)
+        self._tower = Tower(f"ronde-{name}")
+        self._coalesced: list[Flight] | None = None
+        self._makes_groups = True
+        self._description = description
+
+    def getBackendName(self) -> str:
+        """The name that `init_process_group` was given."""
+        return NAME
+
+    def getGroupName(self) -> str:
+        """The group's own name, which PyTorch has chosen."""
+        return self._name
+
+    def getGroupDesc(self) -> str:
+        """What the user says the group is for."""
+        return self._description
+
+    def setGroupName(self, name: str) -> None:
+        """Does nothing: the group has had its name from the beginning."""
+
+    def setGroupDesc(self, description: str) -> None:
+        """Changes what `group_desc` says."""
+        self._description = description
+
+    # Python code asks for these; not every PyTorch leads it to the methods above.
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+
+    def _get_backend(self, _device: torch.device) -> RondeProcessGroup:
+        # PyTorch asks backends what they support; this group is its own backend.
+        return self
+
+    def shutdown(self) -> None:
+        """Ends the group's thread. The world stays: others may still use it."""
+        self._tower.close()
+
+    @property
+    def new_group(self) -> Callable[..., Any]:
+        """What `torch.distributed.new_group` calls on all ranks, members or not."""
+        if not self._makes_groups:
+            raise AttributeError("new_group")
+        return self._new_group
+
+    def _new_group(
+        self, ranks: list[int], *, backend: str, group_name: str, **rest: Any
+    ) -> dist.ProcessGroup | None:
+        if backend.removeprefix("cpu:") != NAME:
+            return self._foreign_group(ranks, backend, **rest)
+        # The name is a count where all ranks call, and a hash where only the members do.
+        alone = not group_name.isdigit() or ranks != sorted(ranks)
+        process_set = known_set(ranks) if alone else register_together(ranks)
+        if not process_set.included():
+            return None
+        return RondeProcessGroup(process_set, group_name, rest.get("group_desc") or "undefined")
+
+    def _foreign_group(
+        self, ranks: list[int], backend: str, group_desc: str | None = None, **rest: Any
+    ) -> dist.ProcessGroup | None:
+        # Without this attribute PyTorch makes the group as it always does.
+        self._makes_groups = False
+        try:
+            group = dist.new_group(ranks, backend=backend, group_desc=group_desc, **rest)
+        finally:
+            self._makes_groups = True
+        return group if isinstance(group, dist.ProcessGroup) else None
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Flight:
+        """Reduces tensors in place."""
+        how = reduction(opts)
+        if how.bitwise is not None:
+            return together(self._tower, [self._bitwise(tensor, how, opts) for tensor in tensors])
+        places = [submit.readable(tensor).detach() for tensor in tensors]
+        call = (self._next(), how.op, how.prescale, 1.0, self._process_set, _lazy(opts))
+        if len(places) == 1:
+            handle = submit.allreduce(places[0], places[0], *call)
+        else:
+            handle = submit.grouped_allreduce(places, places, *call)
+        return self._awaiting(handle, lambda: _put_back(tensors, places))
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Tensors, opts: Any) -> Flight:
+        """Reduces a tensor; only the root's changes."""
+        (tensor,) = tensors
+        result = tensor if opts.rootRank == self.rank() else tensor.detach().clone()
+        return self.allreduce([result], opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> Flight:
+        """Overwrites a tensor with the root's."""
+        return self._send(tensors, opts.rootRank, self._next(), _lazy(opts))
+
+    def allgather(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> Flight:
+        """Gathers a tensor of each rank into a list on all; sizes may differ."""
+        gathering = self._gathering(inputs, opts)
+
+        def land() -> Tensors:
+            for outputs, (received, rows) in zip(output_lists, gathering.wait_with_rows()):
+                deal(outputs, received, rows)
+            return [output for outputs in output_lists for output in outputs]
+
+        return self._flight(gathering.poll, land)
+
+    allgather_coalesced = allgather
+
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Flight:
+        """Gathers tensors of each rank, one behind the other."""
+        for output, source in zip(outputs, inputs):
+            if output.numel() != source.numel() * self.size():
+                raise ValueError(
+                    f"the output of an allgather has {output.numel()} elements; {self.size()} "
+                    f"times {source.numel()} are needed"
+                )
+        gathering = self._gathering(inputs, opts)
+
+        def land() -> Tensors:
+            return [
+                fill(output, received)
+                for output, (received, _) in zip(outputs, gathering.wait_with_rows())
+            ]
+
+        return self._flight(gathering.poll, land)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def all_gather_single(
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
+    ) -> Flight:
+        """Gathers a tensor of each rank, one behind the other."""
+        return self.all_gather_single_coalesced([output], [source], opts)
+
+    _allgather_base = all_gather_single
+
+    def reduce_scatter(
+        self, outputs: Tensors, input_lists: list[Tensors], opts: Any = None
+    ) -> Flight:
+        """Reduces a list of tensors of which each rank gets its own."""
+        sizes = [[each.numel() for each in inputs] for inputs in input_lists]
+        if any(set(each) != {output.numel()} for each, output in zip(sizes, outputs)):
+            raise ValueError(f"a reduce_scatter needs tensors of one size, but got {sizes}")
+        sources = [joined(inputs) for inputs in input_lists]
+        return self.reduce_scatter_single_coalesced(outputs, sources, opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Flight:
+        """Reduces tensors of which each rank gets its share."""
+        how = reduction(opts)
+        for output, source in zip(outputs, inputs):
+            if output.numel() != even(source.numel(), self.size(), "the input of a reduce_scatter"):
+                raise ValueError(
+                    f"the output of a reduce_scatter has {output.numel()} elements, but each of "
+                    f"{self.size()} ranks gets {source.numel() // self.size()}"
+                )
+        if how.bitwise is not None or how.op not in (submit.Sum, submit.Average):
+            return self._shares_of_allreduce(outputs, inputs, opts)
+        flight = submit.grouped_reducescatter(
+            [flat(source) for source in inputs],
+            *(self._next(), how.op, how.prescale, 1.0, self._process_set, _lazy(opts)),
+        )
+        return self._flight(flight.poll, lambda: list(map(fill, outputs, flight.wait())))
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
+    ) -> Flight:
+        """Reduces a tensor of which each rank gets its share."""
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def gather(self, output_lists: list[Tensors], inputs: Tensors, opts: Any) -> Flight:
+        """Gathers a tensor of each rank into a list on the root."""
+        source = movable(inputs[0])
+        rows = [len(source) if rank == opts.rootRank else 0 for rank in range(self.size())]
+        return self._exchange(output_lists[0] if output_lists else [], source, rows, opts)
+
+    def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any) -> Flight:
+        """Gives each rank a tensor of the root's list."""
+        rows = [0] * self.size()
+        source = movable(outputs[0].new_empty(0))
+        if opts.rootRank == self.rank():
+            rows = [each.numel() * units(each) for each in input_lists[0]]
+            source = movable(joined(input_lists[0]))
+        places = [outputs[0].new_empty(0) for _ in rows]
+        places[opts.rootRank] = outputs[0]
+        return self._exchange(places, source, rows, opts)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Flight:
+        """Gives each rank a tensor, and gets one from each."""
+        rows = [each.numel() * units(each) for each in inputs]
+        return self._exchange(outputs, movable(joined(inputs)), rows, opts)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_splits: Sequence[int] | None,
+        input_splits: Sequence[int] | None,
+        opts: Any = None,
+    ) -> Flight:
+        """Gives each rank rows of a tensor, and gets rows from each."""
+        rows = [length * units(source) for length in self._lengths(source, input_splits)]
+        place = submit.readable(output).detach()
+        parts = torch.split(place.view(-1), self._lengths(output, output_splits))
+        flight = self._exchange(parts, movable(source), rows, opts)
+        return (
+            flight if place.data_ptr() == output.data_ptr() else self._back(flight, output, place)
+        )
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> Flight:
+        """Waits for all members."""
+        number = registered_id(self._process_set)
+        handle = _native.barrier(f"barrier.{self._next()}", _lazy(opts), number)
+        return self._awaiting(handle, list)
+
+    def send(self, tensors: Tensors, destination: int, tag: int) -> Flight:
+        """Sends a tensor to the other member of a group of two."""
+        return self._letter(tensors, self.rank(), destination, tag)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> Flight:
+        """Receives a tensor from the other member of a group of two."""
+        return self._letter(tensors, source, self.rank(), tag)
+
+    def recv_anysource(self, _tensors: Tensors, _tag: int) -> Flight:
+        """Always an error."""
+        raise NotImplementedError("the ronde backend needs to know the rank that it receives from")
+
+    recvAnysource = recv_anysource
+
+    def start_coalescing(self, _device: torch.device) -> None:
+        """From now on flights are collected."""
+        self._coalesced = []
+
+    def end_coalescing(self, _device: torch.device) -> Flight:
+        """One flight for all that were collected."""
+        flights, self._coalesced = self._coalesced or [], None
+        return together(self._tower, flights)
+
+    _start_coalescing = start_coalescing
+    _end_coalescing = end_coalescing
+
+    def _next(self) -> str:
+        # The engine knows from `noname` that this name does not come again.
+        return f"noname.torch.{self._name}.{next(self._calls)}"
+
+    def _flight(self, landed: Callable[[], bool], land: Callable[[], Tensors]) -> Flight:
+        flight = Flight(self._tower, landed, land)
+        if self._coalesced is not None:
+            self._coalesced.append(flight)
+        return flight
+
+    def _awaiting(self, handle: int, results: Callable[[], Tensors]) -> Flight:
+        def land() -> Tensors:
+            synchronize(handle)
+            return results()
+
+        return self._flight(lambda: poll(handle), land)
+
+    def _back(self, flight: Flight, tensor: torch.Tensor, place: torch.Tensor) -> Flight:
+        def land() -> Tensors:
+            flight.wait()
+            return _put_back([tensor], [place])
+
+        return self._flight(flight.is_completed, land)
+
+    def _gathering(self, inputs: Tensors, opts: Any) -> Any:
+        sources = [movable(each) for each in inputs]
+        return submit.grouped_allgather(sources, self._next(), self._process_set, _lazy(opts))
+
+    def _exchange(
+        self, places: Sequence[torch.Tensor], source: torch.Tensor, rows: list[int], opts: Any
+    ) -> Flight:
+        flight = submit.alltoall(source, rows, self._next(), self._process_set, _lazy(opts))
+
+        def land() -> Tensors:
+            deal(places, *flight.wait_with_rows())
+            return list(places)
+
+        return self._flight(flight.poll, land)
+
+    def _lengths(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
+        """How many elements go to each rank, or come from it."""
+        if not splits:
+            return [even(tensor.numel(), self.size(), "a tensor of an alltoall")] * self.size()
+        row = tensor[:1].numel()
+        return [rows * row for rows in splits]
+
+    def _bitwise(self, tensor: torch.Tensor, how: Reduction, opts: Any) -> Flight:
+        gathering = self._gathering([tensor], opts)
+
+        def land() -> Tensors:
+            ((received, rows),) = gathering.wait_with_rows()
+            return [fill(tensor, how.of(torch.split(received, rows)))]
+
+        return self._flight(gathering.poll, land)
+
+    def _shares_of_allreduce(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Flight:
+        wholes = [flat(source).clone() for source in inputs]
+        flight = self.allreduce(wholes, opts)
+
+        def land() -> Tensors:
+            flight.wait()
+            shares = (whole.chunk(self.size())[self.rank()] for whole in wholes)
+            return list(map(fill, outputs, shares))
+
+        return self._flight(flight.is_completed, land)
+
+    def _letter(self, tensors: Tensors, source: int, destination: int, tag: int) -> Flight:
+        if self.size() != 2 or source == destination:
+            raise NotImplementedError(
+                f"the ronde backend sends from one rank to one other only in groups of two, but "
+                f"this group has {self.size()} ranks; make one with "
+                f"torch.distributed.new_group([...]) on all ranks"
+            )
+        number = next(self._letters[source, destination, tag])
+        name = f"noname.torch.{self._name}.{source}.{destination}.{tag}.{number}"
+        return self._send(tensors, source, name, lazy=False)
+
+    def _send(self, tensors: Tensors, root: int, name: str, lazy: bool) -> Flight:
+        (tensor,) = tensors
+        place = submit.readable(tensor).detach()
+        row = movable(place)
+        handle = submit.broadcast(row, row, self._ranks[root], name, self._process_set, lazy)
+        return self._awaiting(handle, lambda: _put_back([tensor], [place]))
+
+
+def _lazy(options: Any) -> bool:
+    """Whether the caller waits at once."""
+    return not getattr(options, "asyncOp", True)
+
+
+def _put_back(tensors: Tensors, places: Tensors) -> Tensors:
+    """Copies results into tensors that are not contiguous; the others have theirs."""
+    for tensor, place in zip(tensors, places):
+        if tensor.data_ptr() != place.data_ptr():
+            tensor.detach().copy_(place)
+    return tensors

@@ -49,3 +49,13 @@ def test_the_metadata_says_what_users_look_for():
     assert found["Requires-Python"] == ">=3.9"
     assert found["License-Expression"] == "Apache-2.0"
     assert "torch" in found.get_all("Provides-Extra")
+
+
+def test_torch_finds_the_backend_by_its_entry_point():
+    (found,) = [
+        point
+        for point in distribution("ronde").entry_points
+        if point.group == "torch.distributed.backends"
+    ]
+    assert found.name == "ronde"
+    assert callable(found.load())

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import Work
+from torch.distributed.distributed_c10d import Work
 
 Tensors = list[torch.Tensor]
 

@@ -121,9 +121,10 @@ pub(crate) const HOROVOD_NAMES: &[&str] = &[
 ];
 
 /// Each framework and the folders under `python/horovod` that may import it; `_bench` measures
-/// torch's own collectives beside ours.
+/// torch's own collectives beside ours, and Lightning is a framework on top of torch.
 pub(crate) const FRAMEWORKS: &[(&str, &[&str])] = &[
-    ("torch", &["torch", "_bench"]),
+    ("torch", &["torch", "lightning", "_bench"]),
+    ("lightning", &["lightning"]),
     ("tensorflow", &["tensorflow", "keras"]),
     ("keras", &["tensorflow", "keras"]),
     ("jax", &["jax"]),

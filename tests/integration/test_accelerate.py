@@ -1,9 +1,14 @@
 """Hugging Face Accelerate on ranks that horovodrun starts: it reads the variables they have."""
 
+from importlib.util import find_spec
+
 import pytest
 from jobs import Job
 
-pytest.importorskip("accelerate", reason="accelerate is not installed")
+# Importing it here would take as long as the test.
+pytestmark = pytest.mark.skipif(
+    find_spec("accelerate") is None, reason="accelerate is not installed"
+)
 
 
 def test_an_accelerator_trains_on_all_ranks(tmp_path):

@@ -177,3 +177,26 @@ def test_errors_of_the_next_calls_are_the_same(tmp_path):
         (failed,) = job.hear("failed", [0])
         assert failed["errors"] == 5
         assert "rank 1" in failed["text"]
+
+
+def test_a_backward_pass_over_torch_distributed_ends_when_a_rank_dies(tmp_path):
+    script = """
+    torch.distributed.init_process_group("ronde")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    try:
+        for step in range(1_000_000):
+            loss = model(torch.ones(2, 3)).sum()
+            if step == 5 and RANK == 1:
+                # The other rank waits for the future of a gradient now, or will.
+                say("dying")
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss.backward()
+    except RuntimeError as error:
+        say("failed", text=str(error))
+        raise
+    """
+    with Job(tmp_path, 2, script) as job:
+        (dying,) = job.hear("dying", [1])
+        assert_survivors_name(job, 1, dying["time"], [0])
+        assert job.wait() == 137
+        job.assert_nothing_left()

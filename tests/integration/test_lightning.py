@@ -1,9 +1,12 @@
 """Lightning's Trainer on ranks that horovodrun starts."""
 
+from importlib.util import find_spec
+
 import pytest
 from jobs import Job
 
-pytest.importorskip("lightning", reason="lightning is not installed")
+# Importing it here would take as long as the test.
+pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
 
 MODULE = """
     import lightning.pytorch as pl

@@ -34,6 +34,7 @@ class Flight(Work):
         self._land: Callable[[], Tensors] | None = land
         self._results: Tensors = []
         self._error: Exception | None = None
+        self._arrival: Any = None
         self._future: Any = None
         self._lock = threading.Lock()
 
@@ -78,7 +79,10 @@ class Flight(Work):
         """A future of the tensors that are written."""
         with self._lock:
             if self._future is None:
-                self._future = torch.futures.Future()
+                self._arrival = torch.futures.Future()
+                # Native code, such as a backward pass, learns of errors only from a future that
+                # ends with what its callback raises; from `set_exception` it would take a result.
+                self._future = self._arrival.then(self._outcome)
                 self._tower.watch(self)
             return self._future
 
@@ -97,10 +101,12 @@ class Flight(Work):
     def fulfil(self) -> None:
         """Waits, and gives the future its value."""
         self.arrive()
+        self._arrival.set_result(None)
+
+    def _outcome(self, _arrival: Any) -> Tensors:
         if self._error is not None:
-            self._future.set_exception(self._error)
-        else:
-            self._future.set_result(self._results)
+            raise self._error
+        return self._results
 
 
 class Tower:

@@ -291,6 +291,8 @@ def test_a_gloo_group_beside_ours():
     dist.all_reduce(tensor, group=group)
     assert torch.equal(tensor, torch.stack(everyones()).sum(0))
     assert dist.get_backend(group) == "gloo"
+    group = dist.new_group([1], backend="gloo")
+    assert (group == dist.GroupMember.NON_GROUP_MEMBER) == (hvd.rank() != 1)
 
 
 def test_send_and_receive_between_two():

@@ -89,22 +89,24 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     def _new_group(
         self, ranks: list[int], *, backend: str, group_name: str, **rest: Any
     ) -> dist.ProcessGroup | None:
-        if backend.removeprefix("cpu:") != NAME:
-            return self._foreign_group(ranks, backend, **rest)
         # The name is a count where all ranks call, and a hash where only the members do.
-        alone = not group_name.isdigit() or ranks != sorted(ranks)
-        process_set = known_set(ranks) if alone else register_together(ranks)
+        members_only = not group_name.isdigit()
+        if backend.removeprefix("cpu:") != NAME:
+            rest["use_local_synchronization"] = members_only
+            return self._foreign_group(ranks, backend, **rest)
+        known = members_only or ranks != sorted(ranks)
+        process_set = known_set(ranks) if known else register_together(ranks)
         if not process_set.included():
             return None
         return RondeProcessGroup(process_set, group_name, rest.get("group_desc") or "undefined")
 
     def _foreign_group(
-        self, ranks: list[int], backend: str, group_desc: str | None = None, **rest: Any
+        self, ranks: list[int], backend: str, **rest: Any
     ) -> dist.ProcessGroup | None:
         # Without this attribute PyTorch makes the group as it always does.
         self._makes_groups = False
         try:
-            group = dist.new_group(ranks, backend=backend, group_desc=group_desc, **rest)
+            group = dist.new_group(ranks, backend=backend, **rest)
         finally:
             self._makes_groups = True
         return group if isinstance(group, dist.ProcessGroup) else None

@@ -37,6 +37,7 @@ class Flight(Work):
         self._arrival: Any = None
         self._future: Any = None
         self._lock = threading.Lock()
+        tower.aloft.add(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the results are where they belong; raises what went wrong."""
@@ -97,6 +98,7 @@ class Flight(Work):
             except Exception as error:
                 self._error = error
             self._land = None
+        self._tower.aloft.discard(self)
 
     def fulfil(self) -> None:
         """Waits, and gives the future its value."""
@@ -110,9 +112,11 @@ class Flight(Work):
 
 
 class Tower:
-    """The thread that waits for those flights of one group of which somebody has a future."""
+    """The flights of one group, and the thread that waits for those that have a future."""
 
     def __init__(self, name: str) -> None:
+        # Older PyTorches forget the Python half of a work that only native code waits for.
+        self.aloft: set[Flight] = set()
         self._name = name
         self._lock = threading.Lock()
         self._flights: queue.SimpleQueue[Flight | None] | None = None

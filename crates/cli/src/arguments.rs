@@ -1,104 +1,31 @@
-//! Horovod's command line, made into one that clap understands.
+//! Horovod's command line: which options were given, with which values, and where the command begins.
 //!
 //! Horovod has long options with one dash (`-np`, `-cb`), takes unambiguous abbreviations, and ends
 //! its options at the first word that is none: everything from there on is the command, untouched.
-//! One table knows all of Horovod's options, also those that are not supported yet.
+//! What only tells the ranks something becomes variables here; the rest is put into clap's form.
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 
+use crate::flags::{FLAGS, Flag, Form, Support, Variable, nearest};
 use crate::words::Mistake;
 
-struct Flag {
-    /// Its name for clap, then all other spellings.
-    names: &'static [&'static str],
-    /// How many values follow it.
-    values: usize,
-    support: Support,
+/// A command line, taken apart.
+pub(crate) struct Line {
+    options: Vec<Said>,
+    command: Vec<OsString>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Support {
-    /// clap knows it.
-    Yes,
-    /// It asks for what is so anyway.
-    Already,
-    /// Not in this release.
-    NotYet,
-}
-use Support::{Already, NotYet, Yes};
-
-const fn flag(names: &'static [&'static str], values: usize, support: Support) -> Flag {
-    Flag { names, values, support }
+/// One option and its values.
+pub(crate) struct Said {
+    pub(crate) flag: &'static Flag,
+    pub(crate) values: Vec<OsString>,
 }
 
-const FLAGS: &[Flag] = &[
-    flag(&["--help", "-h"], 0, Yes),
-    flag(&["--version", "-v"], 0, Yes),
-    flag(&["--verbose"], 0, Yes),
-    flag(&["--num-proc", "-np", "-n"], 1, Yes),
-    flag(&["--hosts", "-H"], 1, Yes),
-    flag(&["--check-build", "-cb"], 0, Yes),
-    flag(&["--gloo"], 0, Already),
-    flag(&["--disable-cache"], 0, Already),
-    flag(&["--mpi"], 0, NotYet),
-    flag(&["--jsrun"], 0, NotYet),
-    flag(&["--hostfile", "-hostfile"], 1, NotYet),
-    flag(&["--host-discovery-script"], 1, NotYet),
-    flag(&["--ssh-port", "-p"], 1, NotYet),
-    flag(&["--ssh-identity-file", "-i"], 1, NotYet),
-    flag(&["--start-timeout"], 1, NotYet),
-    flag(&["--network-interfaces", "--network-interface"], 1, Yes),
-    flag(&["--output-filename"], 1, NotYet),
-    flag(&["--prefix-output-with-timestamp", "-prefix-timestamp"], 0, NotYet),
-    flag(&["--config-file"], 1, NotYet),
-    flag(&["--fusion-threshold-mb"], 1, NotYet),
-    flag(&["--cycle-time-ms"], 1, NotYet),
-    flag(&["--cache-capacity"], 1, NotYet),
-    flag(&["--hierarchical-allreduce"], 0, NotYet),
-    flag(&["--no-hierarchical-allreduce"], 0, NotYet),
-    flag(&["--hierarchical-allgather"], 0, NotYet),
-    flag(&["--no-hierarchical-allgather"], 0, NotYet),
-    flag(&["--torus-allreduce"], 0, NotYet),
-    flag(&["--no-torus-allreduce"], 0, NotYet),
-    flag(&["--autotune"], 0, Yes),
-    flag(&["--no-autotune"], 0, Yes),
-    flag(&["--autotune-log-file"], 1, Yes),
-    flag(&["--autotune-warmup-samples"], 1, Yes),
-    flag(&["--autotune-steps-per-sample"], 1, Yes),
-    flag(&["--autotune-bayes-opt-max-samples"], 1, Yes),
-    flag(&["--autotune-gaussian-process-noise"], 1, Yes),
-    flag(&["--min-np", "--min-num-proc"], 1, NotYet),
-    flag(&["--max-np", "--max-num-proc"], 1, NotYet),
-    flag(&["--slots-per-host"], 1, NotYet),
-    flag(&["--elastic-timeout"], 1, NotYet),
-    flag(&["--reset-limit"], 1, NotYet),
-    flag(&["--blacklist-cooldown-range"], 2, NotYet),
-    flag(&["--timeline-filename"], 1, Yes),
-    flag(&["--timeline-mark-cycles"], 0, Yes),
-    flag(&["--no-timeline-mark-cycles"], 0, Yes),
-    flag(&["--no-stall-check"], 0, NotYet),
-    flag(&["--stall-check"], 0, NotYet),
-    flag(&["--stall-check-warning-time-seconds"], 1, NotYet),
-    flag(&["--stall-check-shutdown-time-seconds"], 1, NotYet),
-    flag(&["--mpi-threads-disable"], 0, NotYet),
-    flag(&["--no-mpi-threads-disable"], 0, NotYet),
-    flag(&["--mpi-args"], 1, NotYet),
-    flag(&["--tcp"], 0, NotYet),
-    flag(&["--binding-args"], 1, NotYet),
-    flag(&["--num-nccl-streams"], 1, NotYet),
-    flag(&["--thread-affinity"], 1, NotYet),
-    flag(&["--gloo-timeout-seconds"], 1, NotYet),
-    flag(&["--log-level"], 1, NotYet),
-    flag(&["--log-with-timestamp"], 0, NotYet),
-    flag(&["--log-without-timestamp"], 0, NotYet),
-    flag(&["--log-hide-timestamp"], 0, NotYet),
-    flag(&["--no-log-hide-timestamp"], 0, NotYet),
-];
-
-/// Puts every option into clap's form, and `--` in front of the command.
-pub(crate) fn for_clap(arguments: Vec<OsString>) -> Result<Vec<OsString>, Mistake> {
-    let mut out = Vec::with_capacity(arguments.len() + 1);
-    let mut errors = Vec::new();
+/// Takes a command line apart.
+pub(crate) fn read(arguments: Vec<OsString>) -> Result<Line, Mistake> {
+    let mut line = Line { options: Vec::new(), command: Vec::new() };
+    let mut mistakes = Mistakes::default();
     let mut rest = arguments.into_iter().peekable();
     while let Some(argument) = rest.next_if(is_option) {
         if argument == "--" {
@@ -116,16 +43,11 @@ pub(crate) fn for_clap(arguments: Vec<OsString>) -> Result<Vec<OsString>, Mistak
                 (flag, Some(attached.to_owned() + &tail))
             }
             Found::Several(names) => {
-                errors.push(format!("`{name}` may mean {}", names.join(" or ")));
+                mistakes.add(format!("`{name}` may mean {}", names.join(" or ")));
                 continue;
             }
-            Found::Nothing if !name.starts_with("--") => {
-                errors.push(format!("there is no option `{name}`"));
-                continue;
-            }
-            // clap says so, and knows what is similar.
             Found::Nothing => {
-                out.push(argument);
+                mistakes.unknown(name);
                 continue;
             }
         };
@@ -135,29 +57,145 @@ pub(crate) fn for_clap(arguments: Vec<OsString>) -> Result<Vec<OsString>, Mistak
         {
             values.push(next);
         }
-        match flag.support {
-            Support::NotYet => errors.push(format!("`{}` is not supported yet", flag.names[0])),
-            Support::Already => {}
-            Support::Yes => out.push(joined(flag.names[0], values)),
+        mistakes.refuse(flag);
+        line.options.push(Said { flag, values });
+    }
+    line.command = rest.collect();
+    mistakes.or(line)
+}
+
+impl Line {
+    /// The last value of an option.
+    pub(crate) fn value(&self, name: &str) -> Option<&OsStr> {
+        let said = self.options.iter().rev().find(|said| said.flag.names[0] == name)?;
+        said.values.first().map(OsString::as_os_str)
+    }
+
+    /// Puts options in front, where those on the command line have the last word.
+    pub(crate) fn begin_with(&mut self, options: Vec<Said>) -> Result<(), Mistake> {
+        let mut mistakes = Mistakes::default();
+        options.iter().for_each(|said| mistakes.refuse(said.flag));
+        self.options.splice(..0, options);
+        mistakes.or(())
+    }
+
+    /// The options that do something here in clap's form, and `--` in front of the command.
+    pub(crate) fn for_clap(&self) -> Vec<OsString> {
+        let here = |said: &&Said| said.flag.support == Support::Yes && said.flag.sets.is_none();
+        let mut out: Vec<OsString> = self.options.iter().filter(here).map(joined).collect();
+        if !self.command.is_empty() {
+            out.push("--".into());
+            out.extend(self.command.iter().cloned());
+        }
+        out
+    }
+
+    /// What the options tell the ranks. Of options that contradict each other the last one counts.
+    pub(crate) fn variables(&self) -> Result<Vec<(OsString, OsString)>, Mistake> {
+        let mut all: BTreeMap<&str, OsString> = BTreeMap::new();
+        let mut mistakes = Mistakes::default();
+        for Said { flag, values } in &self.options {
+            let Some(Variable { name, form }) = flag.sets else { continue };
+            match form.value(values.first()) {
+                Ok(value) => drop(all.insert(name, value)),
+                Err(why) => mistakes.add(format!("`{}` {why}", flag.names[0])),
+            }
+        }
+        // Without autotuning the rest about it means nothing, nor do marks without a timeline.
+        let tunes = all.get("HOROVOD_AUTOTUNE").is_some_and(|value| value == "1");
+        let draws = all.contains_key("HOROVOD_TIMELINE");
+        all.retain(|name, _| tunes || !name.starts_with("HOROVOD_AUTOTUNE_"));
+        all.retain(|name, _| draws || *name != "HOROVOD_TIMELINE_MARK_CYCLES");
+        mistakes.or(all.into_iter().map(|(name, value)| (name.into(), value)).collect())
+    }
+}
+
+impl Form {
+    /// The value of the variable, or what is wrong with that of the option.
+    pub(crate) fn value(self, given: Option<&OsString>) -> Result<OsString, String> {
+        if let Form::Says(value) = self {
+            return Ok(value.into());
+        }
+        let Some(given) = given else { return Err("needs a value".into()) };
+        let text = given.to_string_lossy();
+        let wrong = |must: &str| Err(format!("is `{text}`, it must be {must}"));
+        let decimal = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
+        match self {
+            Form::Says(_) | Form::File => Ok(given.clone()),
+            Form::Whole => match text.parse::<u32>() {
+                Ok(number) => Ok(number.to_string().into()),
+                Err(_) => wrong("a whole number from 0"),
+            },
+            Form::Mebibytes => match text.parse::<u32>() {
+                Ok(number) => Ok((u64::from(number) << 20).to_string().into()),
+                Err(_) => wrong("a whole number from 0"),
+            },
+            Form::Decimal => match decimal(&text) {
+                // Horovod writes `20.0` for 20, and so do we.
+                Some(number @ 0.0..) => Ok(format!("{number:?}").into()),
+                _ => wrong("a number from 0"),
+            },
+            Form::Fraction => match decimal(&text) {
+                Some(0.0..=1.0) => Ok(given.clone()),
+                _ => wrong("a number from 0 to 1"),
+            },
+            Form::Level => match text.to_ascii_uppercase().as_str() {
+                level @ ("TRACE" | "DEBUG" | "INFO" | "WARNING" | "ERROR" | "FATAL") => {
+                    Ok(level.into())
+                }
+                _ => wrong("TRACE, DEBUG, INFO, WARNING, ERROR or FATAL"),
+            },
+            Form::Cores => match text.split(',').all(|core| core.parse::<u32>().is_ok()) {
+                true => Ok(given.clone()),
+                false => wrong("the number of a core, or several separated by commas"),
+            },
         }
     }
-    if !errors.is_empty() {
-        return Err(Mistake { errors, hint: "`horovodrun --help` lists all options".into() });
+}
+
+/// What is wrong with a command line, all at once.
+#[derive(Default)]
+struct Mistakes {
+    errors: Vec<String>,
+    meant: Vec<String>,
+}
+
+impl Mistakes {
+    fn add(&mut self, error: String) {
+        self.errors.push(error);
     }
-    if rest.peek().is_some() {
-        out.push("--".into());
-        out.extend(rest);
+
+    fn unknown(&mut self, name: &str) {
+        self.errors.push(format!("there is no option `{name}`"));
+        let known = FLAGS.iter().flat_map(|flag| flag.names).copied();
+        self.meant.extend(nearest(name, known).map(|meant| format!("`{meant}`")));
     }
-    Ok(out)
+
+    fn refuse(&mut self, flag: &Flag) {
+        if let Support::NotYet(why) = flag.support {
+            self.errors.push(format!("`{}` is not supported yet: {why}", flag.names[0]));
+        }
+    }
+
+    fn or<T>(self, done: T) -> Result<T, Mistake> {
+        if self.errors.is_empty() {
+            return Ok(done);
+        }
+        let hint = match self.meant.as_slice() {
+            [] => "`horovodrun --help` lists all options".into(),
+            meant => format!("did you mean {}?", meant.join(" and ")),
+        };
+        Err(Mistake { errors: self.errors, hint })
+    }
 }
 
 fn is_option(argument: &OsString) -> bool {
     argument.len() > 1 && argument.as_encoded_bytes().starts_with(b"-")
 }
 
-fn joined(name: &str, values: Vec<OsString>) -> OsString {
-    let mut out = OsString::from(name);
-    for value in values {
+fn joined(said: &Said) -> OsString {
+    let mut out = OsString::from(said.flag.names[0]);
+    for value in &said.values {
         out.push("=");
         out.push(value);
     }
@@ -200,15 +238,23 @@ fn find(name: &str) -> Found<'_> {
 mod tests {
     use super::*;
 
-    fn told(line: &str) -> Result<String, String> {
+    fn line(line: &str) -> Result<Line, String> {
         let words = line.split_whitespace().map(OsString::from).collect();
-        match for_clap(words) {
-            Ok(words) => {
-                let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-                Ok(words.join(" "))
-            }
-            Err(mistake) => Err(mistake.errors.join("; ")),
-        }
+        read(words).map_err(|mistake| mistake.errors.join("; "))
+    }
+
+    fn told(text: &str) -> Result<String, String> {
+        let words = line(text)?.for_clap();
+        Ok(words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" "))
+    }
+
+    fn variables(text: &str) -> Result<String, String> {
+        let pairs = line(text)?.variables().map_err(|mistake| mistake.errors.join("; "))?;
+        let spelled = |(name, value): &(OsString, OsString)| {
+            let name = name.to_string_lossy().replace("HOROVOD_", "");
+            format!("{name}={}", value.to_string_lossy())
+        };
+        Ok(pairs.iter().map(spelled).collect::<Vec<_>>().join(" "))
     }
 
     #[test]
@@ -224,15 +270,16 @@ mod tests {
             ("-H a:2,b:2 -np 4 x", "--hosts=a:2,b:2 --num-proc=4 -- x"),
             ("-Ha:2 x", "--hosts=a:2 -- x"),
             ("--hosts=a:2 x", "--hosts=a:2 -- x"),
+            ("-hostfile f x", "--hostfile=f -- x"),
+            ("-prefix-timestamp x", "--prefix-output-with-timestamp -- x"),
             ("-cb", "--check-build"),
             ("--check", "--check-build"),
             ("-v", "--version"),
-            ("--gloo -np 1 x", "--num-proc=1 -- x"),
+            ("--gloo --disable-cache -np 1 x", "--num-proc=1 -- x"),
             ("-np 1 x -np 2 --mpi -- y", "--num-proc=1 -- x -np 2 --mpi -- y"),
             ("-np 1 -- -x --verbose", "--num-proc=1 -- -x --verbose"),
             ("-np 1 - x", "--num-proc=1 -- - x"),
-            ("--timeline-f t.json -np 1 x", "--timeline-filename=t.json --num-proc=1 -- x"),
-            ("--nonsense x", "--nonsense -- x"),
+            ("--timeline-f t.json -np 1 x", "--num-proc=1 -- x"),
             ("", ""),
         ] {
             assert_eq!(told(line), Ok(expected.into()), "{line}");
@@ -240,20 +287,68 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_yet_is_named_all_at_once() {
+    fn what_cannot_be_is_named_all_at_once() {
         for (line, expected) in [
-            ("--mpi -np 2 x", "`--mpi` is not supported yet"),
-            ("-p 12345 -np 2 x", "`--ssh-port` is not supported yet"),
-            ("--slots 2 x", "`--slots-per-host` is not supported yet"),
-            ("--min-num 2 x", "`--min-np` is not supported yet"),
             (
-                "--tcp --blacklist 1 2 -np 2 x",
-                "`--tcp` is not supported yet; `--blacklist-cooldown-range` is not supported yet",
+                "--slots 2 x",
+                "`--slots-per-host` is not supported yet: elastic training is not in this release",
             ),
             ("-np4 -x x", "there is no option `-np4`; there is no option `-x`"),
             ("--ver x", "`--ver` may mean `--version` or `--verbose`"),
         ] {
             assert_eq!(told(line), Err(expected.into()), "{line}");
         }
+        let both = told("--reset-limit 1 --blacklist 1 2 -np 2 x").unwrap_err();
+        assert_eq!(both.matches("is not supported yet").count(), 2, "{both}");
+    }
+
+    #[test]
+    fn tunables_become_variables_and_the_last_word_counts() {
+        for (line, expected) in [
+            ("", ""),
+            (
+                "--fusion-threshold-mb 32 --cycle-time-ms 20",
+                "CYCLE_TIME=20.0 FUSION_THRESHOLD=33554432",
+            ),
+            ("--cache-capacity=0", "CACHE_CAPACITY=0"),
+            ("--hierarchical-allreduce --no-hierarchical-allreduce", "HIERARCHICAL_ALLREDUCE=0"),
+            ("--no-stall-check", "STALL_CHECK_DISABLE=1"),
+            ("--no-stall-check --stall-check", "STALL_CHECK_DISABLE=0"),
+            ("--log-level debug --log-without-timestamp", "LOG_HIDE_TIME=1 LOG_LEVEL=DEBUG"),
+            ("--log-hide-timestamp --log-with-timestamp", "LOG_HIDE_TIME=0"),
+            ("--tcp", "NCCL_IB_DISABLE=1"),
+            ("--timeline-filename t --timeline-mark-cycles", "TIMELINE=t TIMELINE_MARK_CYCLES=1"),
+            ("--timeline-mark-cycles", ""),
+            ("--autotune", "AUTOTUNE=1"),
+            ("--autotune --no-autotune --autotune-log-file x.csv", "AUTOTUNE=0"),
+            ("--autotune-log-file x.csv", ""),
+            (
+                "--autotune --autotune-log x.csv --autotune-gaussian-process-noise 0.5",
+                "AUTOTUNE=1 AUTOTUNE_GAUSSIAN_PROCESS_NOISE=0.5 AUTOTUNE_LOG=x.csv",
+            ),
+        ] {
+            assert_eq!(variables(line), Ok(expected.into()), "{line}");
+        }
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_named_all_at_once() {
+        let error = variables(
+            "--fusion-threshold-mb -1 --cycle-time-ms nan --log-level loud --thread-affinity a \
+             --autotune-gaussian-process-noise 2 --cache-capacity",
+        )
+        .unwrap_err();
+        assert_eq!(
+            error.split("; ").collect::<Vec<_>>(),
+            [
+                "`--fusion-threshold-mb` is `-1`, it must be a whole number from 0",
+                "`--cycle-time-ms` is `nan`, it must be a number from 0",
+                "`--log-level` is `loud`, it must be TRACE, DEBUG, INFO, WARNING, ERROR or FATAL",
+                "`--thread-affinity` is `a`, it must be the number of a core, or several separated \
+                 by commas",
+                "`--autotune-gaussian-process-noise` is `2`, it must be a number from 0 to 1",
+                "`--cache-capacity` needs a value",
+            ]
+        );
     }
 }

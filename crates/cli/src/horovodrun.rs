@@ -1,21 +1,25 @@
 //! `horovodrun`: starts a job, as Horovod's launcher of that name does.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Parser;
-use clap::error::{ContextKind, ErrorKind};
+use clap::error::ErrorKind;
 use ronde_control::{VERSION, settings};
 use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::interfaces::{self, InterfaceError};
-use ronde_launch::{Job, LaunchError};
+use ronde_launch::logs::Times;
+use ronde_launch::{Job, LaunchError, Output, hostfile};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
-use crate::autotune::Autotune;
 use crate::build_report;
+use crate::config;
+use crate::tunables::Tunables;
 use crate::words::{Mistake, USAGE};
 
 /// Runs a script on several processes that train one model together.
@@ -37,24 +41,32 @@ struct Arguments {
     #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Option<String>,
 
+    /// A file of them: `node-a slots=4`, one host on a line
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    hostfile: Option<PathBuf>,
+
     /// Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     network_interfaces: Vec<String>,
 
-    /// Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`
+    /// Seconds until all hosts must have answered [default: 30]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    start_timeout: Option<u64>,
+
+    /// Also keep what each rank writes, in `rank.N/stdout` and `rank.N/stderr` in this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    output_filename: Option<PathBuf>,
+
+    /// Put the time in front of every line that a rank writes; also written `-prefix-timestamp`
+    #[arg(long)]
+    prefix_output_with_timestamp: bool,
+
+    /// A YAML file with options; those on the command line come first
     #[arg(long, value_name = "FILE")]
-    timeline_filename: Option<OsString>,
-
-    /// Show in the timeline where each bucket begins
-    #[arg(long, overrides_with = "no_timeline_mark_cycles")]
-    timeline_mark_cycles: bool,
-
-    /// Do not
-    #[arg(long, hide = true, overrides_with = "timeline_mark_cycles")]
-    no_timeline_mark_cycles: bool,
+    config_file: Option<PathBuf>,
 
     #[command(flatten)]
-    autotune: Autotune,
+    tunables: Tunables,
 
     /// Tell each step on standard error
     #[arg(long)]
@@ -79,16 +91,13 @@ pub fn horovodrun_main(program: &Path, arguments: Vec<OsString>) -> u8 {
     if let Some(code) = hidden_part(program, &arguments) {
         return code;
     }
-    let parsed = arguments::for_clap(arguments).map_err(|mistake| complain(&mistake, USAGE));
-    let parsed = match parsed {
-        Ok(arguments) => parse(arguments),
+    let parsed = read(arguments).map_err(|mistake| complain(&mistake, USAGE));
+    let parsed = parsed.and_then(|(line, set)| Ok((parse(line)?, set)));
+    let (arguments, set) = match parsed {
+        Ok(parsed) => parsed,
         Err(code) => return code,
     };
-    let arguments = match parsed {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
-    log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
+    log_to_stderr(log_filter(&arguments, &set));
     if arguments.version {
         return tell(&format!("{VERSION}\n"));
     }
@@ -97,7 +106,7 @@ pub fn horovodrun_main(program: &Path, arguments: Vec<OsString>) -> u8 {
         let report = build_report::report(program, python_path.as_deref());
         return tell(&(if arguments.verbose { format!("\n{report}") } else { report }));
     }
-    match job(program, arguments) {
+    match job(program, arguments, set) {
         Ok(job) => run(&job),
         Err(mistake) => complain(&mistake, USAGE),
     }
@@ -111,11 +120,41 @@ pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> 
     ronde_launch::dispatch(program, arguments)
 }
 
+/// Variables and their values.
+type Variables = Vec<(OsString, OsString)>;
+
+/// The command line for clap, and what it and the configuration file tell the ranks.
+fn read(arguments: Vec<OsString>) -> Result<(Vec<OsString>, Variables), Mistake> {
+    let mut line = arguments::read(arguments)?;
+    if let Some(path) = line.value("--config-file") {
+        let path = path.to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).map_err(|error| {
+            Mistake::new(
+                format!("the configuration file `{path}` cannot be read: {error}"),
+                "name a file that exists and may be read",
+            )
+        })?;
+        line.begin_with(config::read(&path, &text)?)?;
+    }
+    Ok((line.for_clap(), line.variables()?))
+}
+
+fn log_filter(arguments: &Arguments, set: &Variables) -> &'static str {
+    let level = set.iter().find(|(name, _)| name == "HOROVOD_LOG_LEVEL");
+    match level.and_then(|(_, value)| value.to_str()) {
+        Some("TRACE") => "ronde_launch=trace",
+        Some("DEBUG") => "ronde_launch=debug",
+        _ if arguments.verbose => "ronde_launch=debug",
+        Some("INFO") => "ronde_launch=info",
+        Some("ERROR" | "FATAL") => "error",
+        _ => "warn",
+    }
+}
+
 fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     let name = std::iter::once(OsString::from("horovodrun"));
     Arguments::try_parse_from(name.chain(arguments)).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp => tell(&error.render().to_string()),
-        ErrorKind::UnknownArgument => complain(&unknown(&error), USAGE),
         _ => {
             let text = error.render().to_string();
             let hint = "hint: `horovodrun --help` lists all options";
@@ -126,16 +165,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     })
 }
 
-fn unknown(error: &clap::Error) -> Mistake {
-    let name = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-    let hint = match error.get(ContextKind::SuggestedArg) {
-        Some(similar) => format!("did you mean `{similar}`?"),
-        None => "`horovodrun --help` lists all options".into(),
-    };
-    Mistake::new(format!("there is no option `{}`", name.unwrap_or_default()), hint)
-}
-
-fn job(program: &Path, arguments: Arguments) -> Result<Job, Mistake> {
+fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mistake> {
     let example = "say for example `horovodrun -np 2 python train.py`";
     let mut missing = Mistake { errors: Vec::new(), hint: example.into() };
     if arguments.num_proc.is_none() {
@@ -147,9 +177,10 @@ fn job(program: &Path, arguments: Arguments) -> Result<Job, Mistake> {
     let (Some(count), [_, ..]) = (arguments.num_proc, arguments.command.as_slice()) else {
         return Err(missing);
     };
-    let hosts = match &arguments.hosts {
-        Some(text) => hosts::parse(text).map_err(|error| about_hosts(&error))?,
-        None => vec![Host { name: "localhost".into(), slots: count }],
+    let hosts = match (&arguments.hosts, &arguments.hostfile) {
+        (Some(text), _) => hosts::parse(text).map_err(|error| about_hosts(&error))?,
+        (None, Some(path)) => from_hostfile(path)?,
+        (None, None) => vec![Host { name: "localhost".into(), slots: count }],
     };
     hosts::require_local(&hosts, &hosts::hostname()).map_err(|error| about_hosts(&error))?;
     let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
@@ -161,13 +192,52 @@ fn job(program: &Path, arguments: Arguments) -> Result<Job, Mistake> {
     })?;
     Ok(Job {
         listen: listen(&arguments.network_interfaces)?,
-        env: environment(&arguments),
+        env: environment(set),
+        output: Output {
+            files: arguments.output_filename.map(|path| cwd.join(path)),
+            times: match arguments.prefix_output_with_timestamp {
+                true => Times::Shown,
+                false => Times::Left,
+            },
+        },
         command: arguments.command,
         slots,
         cwd,
         program: program.to_owned(),
+        start_timeout: start_timeout(arguments.start_timeout)?,
         join_timeout: join_timeout()?,
     })
+}
+
+fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
+    let name = path.display();
+    let text = fs::read_to_string(path).map_err(|error| {
+        Mistake::new(
+            format!("the hostfile `{name}` cannot be read: {error}"),
+            "name a file that exists and may be read",
+        )
+    })?;
+    hostfile::parse(&text).map_err(|errors| Mistake {
+        errors: errors.iter().map(|error| format!("`{name}`: {error}")).collect(),
+        hint: "write each host on a line of its own, as in `node-a slots=4`".into(),
+    })
+}
+
+/// How long hosts have to answer.
+fn start_timeout(flag: Option<u64>) -> Result<Duration, Mistake> {
+    const VARIABLE: &str = "HOROVOD_START_TIMEOUT";
+    let given = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
+    let seconds = match (flag, given) {
+        (Some(seconds), _) => seconds,
+        (None, None) => 30,
+        (None, Some(text)) => text.trim().parse().map_err(|_| {
+            Mistake::new(
+                format!("{VARIABLE} is `{text}`, it must be a whole number from 0"),
+                "unset it, or set it to a number of seconds",
+            )
+        })?,
+    };
+    Ok(Duration::from_secs(seconds))
 }
 
 fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
@@ -185,18 +255,8 @@ fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
     })
 }
 
-/// This process's environment, with what the flags say in front of what was there.
-fn environment(arguments: &Arguments) -> Vec<(OsString, OsString)> {
-    let Arguments { timeline_filename, timeline_mark_cycles, no_timeline_mark_cycles, .. } =
-        arguments;
-    let mut set: Vec<(OsString, OsString)> = arguments.autotune.variables();
-    if let Some(file) = timeline_filename {
-        set.push(("HOROVOD_TIMELINE".into(), file.clone()));
-        if *timeline_mark_cycles || *no_timeline_mark_cycles {
-            let value = if *timeline_mark_cycles { "1" } else { "0" };
-            set.push(("HOROVOD_TIMELINE_MARK_CYCLES".into(), value.into()));
-        }
-    }
+/// This process's environment, with what the options say in front of what was there.
+fn environment(set: Variables) -> Variables {
     let is_set = |name: &OsString| set.iter().any(|(key, _)| key == name);
     let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_set(name)).collect();
     all.extend(set);
@@ -204,7 +264,7 @@ fn environment(arguments: &Arguments) -> Vec<(OsString, OsString)> {
 }
 
 /// The launcher reads this one setting; the others are the ranks' business.
-pub(crate) fn join_timeout() -> Result<std::time::Duration, Mistake> {
+pub(crate) fn join_timeout() -> Result<Duration, Mistake> {
     let look_up = |name: &str| match name {
         "RONDE_JOIN_TIMEOUT_SECONDS" => std::env::var(name).ok(),
         _ => None,
@@ -223,6 +283,7 @@ fn run(job: &Job) -> u8 {
             }
             outcome.code
         }
+        Err(error @ LaunchError::Files { .. }) => complain(&about_launch(&error), USAGE),
         Err(error) => complain(&about_launch(&error), 1),
     }
 }
@@ -240,10 +301,11 @@ pub(crate) fn about_hosts(error: &HostsError) -> Mistake {
 
 pub(crate) fn about_launch(error: &LaunchError) -> Mistake {
     let source = std::error::Error::source(error).map(|source| format!(": {source}"));
-    Mistake::new(
-        format!("{error}{}", source.unwrap_or_default()),
-        "check the limits of this machine (`ulimit -a`) and run it again with `--verbose`",
-    )
+    let hint = match error {
+        LaunchError::Files { .. } => "name a directory that can be made and written",
+        _ => "check the limits of this machine (`ulimit -a`) and run it again with `--verbose`",
+    };
+    Mistake::new(format!("{error}{}", source.unwrap_or_default()), hint)
 }
 
 pub(crate) fn number_of_processes(text: &str) -> Result<u32, String> {
@@ -251,6 +313,10 @@ pub(crate) fn number_of_processes(text: &str) -> Result<u32, String> {
         Ok(number @ 1..) => Ok(number),
         _ => Err("it must be a whole number from 1".into()),
     }
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "it must be a whole number from 0".into())
 }
 
 pub(crate) fn log_to_stderr(filter: &str) {

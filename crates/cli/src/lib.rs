@@ -2,11 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
-mod autotune;
 mod bench;
 mod build_report;
+mod config;
+mod flags;
 mod horovodrun;
 mod ronde;
+mod tunables;
 mod words;
 
 pub use horovodrun::horovodrun_main;

@@ -7,7 +7,7 @@ use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use support::{eventually, launch, launch_with, signal};
+use support::{eventually, launch, launch_in, launch_with, signal};
 
 #[test]
 fn ranks_know_their_place() {
@@ -29,22 +29,84 @@ $MASTER_ADDR $PYTHONUNBUFFERED ${TF_CONFIG-none}""#;
 }
 
 #[test]
-fn the_flags_of_the_timeline_are_the_ranks_settings() {
-    let script = r#"echo "$HOROVOD_TIMELINE $HOROVOD_TIMELINE_MARK_CYCLES""#;
-    for (flags, expected) in [
-        (&["--timeline-filename", "t.json", "--timeline-mark-cycles"][..], "t.json 1"),
-        (&["--timeline-filename=t.json", "--no-timeline-mark-cycles"], "t.json 0"),
-        (&["--timeline-mark-cycles", "--no-timeline-mark-cycles", "--timeline-f", "t"], "t 0"),
-        (&["--timeline-filename", "t.json"], "t.json "),
-        (&["--timeline-mark-cycles"], " "),
-    ] {
-        let ended = launch(&[&["-np", "1"], flags].concat(), script).end();
-        assert_eq!(
-            ended.stdout.trim_end_matches('\n'),
-            format!("[0]<stdout>:{expected}"),
-            "{flags:?}"
-        );
+fn options_come_before_the_configuration_file_and_that_before_the_environment() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.yaml");
+    let file = "params: {fusion_threshold_mb: 32, cycle_time_ms: 10}\n\
+                stall_check: {enabled: false}\n\
+                logging: {hide_timestamp: true}\n\
+                timeline: {filename: t.json}\n";
+    fs::write(&path, file).unwrap();
+    let script = r#"echo "$HOROVOD_FUSION_THRESHOLD $HOROVOD_CYCLE_TIME $HOROVOD_TIMELINE \
+$HOROVOD_TIMELINE_MARK_CYCLES $HOROVOD_STALL_CHECK_DISABLE $HOROVOD_LOG_HIDE_TIME \
+$HOROVOD_CACHE_CAPACITY""#;
+    let options = [
+        "--fusion-threshold-mb=64",
+        "--stall-check",
+        "--config-file",
+        path.to_str().unwrap(),
+        "--timeline-mark-cycles",
+        "-np",
+        "1",
+    ];
+    let ended = launch_in(
+        &options,
+        script,
+        &[("HOROVOD_CYCLE_TIME", "7"), ("HOROVOD_CACHE_CAPACITY", "9")],
+    );
+    assert_eq!(ended.stdout, "[0]<stdout>:67108864 10.0 t.json 1 0 1 9", "{}", ended.stderr);
+}
+
+#[test]
+fn a_hostfile_says_where_ranks_sit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hosts");
+    fs::write(&path, "# all here\n\nlocalhost slots=1\n127.0.0.1 slots=4\n").unwrap();
+    let options = ["-np", "2", "-hostfile", path.to_str().unwrap()];
+    let ended = launch(&options, r#"echo "$HOROVOD_RANK $HOROVOD_HOSTNAME""#).end();
+    let mut lines: Vec<&str> = ended.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0]<stdout>:0 localhost", "[1]<stdout>:1 127.0.0.1"], "{}", ended.stderr);
+}
+
+#[test]
+fn a_host_that_does_not_answer_in_time_is_named() {
+    let ended = launch(&["-np", "1", "--start-timeout", "0"], "sleep 60").end();
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let told = "error: after 0 s there is no answer from `localhost`; `--start-timeout` sets";
+    assert!(ended.stderr.starts_with(told), "{}", ended.stderr);
+}
+
+#[test]
+fn what_ranks_write_is_kept_in_files_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("deep/logs");
+    let script = r#"echo "out of $RANK"; printf 'err of %s' "$RANK" >&2"#;
+    let options = ["--output-filename", kept.to_str().unwrap()];
+    for (count, name) in [("1", "rank.0"), ("11", "rank.07")] {
+        let ended = launch(&[&["-np", count], &options[..]].concat(), script).end();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let number = name.trim_start_matches("rank.").parse::<u32>().unwrap();
+        let read = |file: &str| fs::read_to_string(kept.join(name).join(file)).unwrap();
+        assert_eq!(read("stdout"), format!("[{number}]<stdout>:out of {number}\n"));
+        assert_eq!(read("stderr"), format!("[{number}]<stderr>:err of {number}\n"));
+        assert!(ended.stdout.contains(&format!("[{number}]<stdout>:out of {number}")));
     }
+}
+
+#[test]
+fn a_full_disk_is_told_once_and_the_job_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().to_str().unwrap().to_owned();
+    // The ranks themselves put a device that is always full in the place of their files.
+    let script = r#"ln -sf /dev/full "$0/rank.$RANK/stdout"; for n in 1 2 3; do echo $n; done"#;
+    let command = ["sh", "-c", script, &kept];
+    let ended =
+        launch_with(&["-np", "2", "--output-filename", &kept], &command, Stdio::null()).end();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert_eq!(ended.stdout.lines().count(), 6, "{}", ended.stdout);
+    assert_eq!(ended.stderr.matches("No space left on device").count(), 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains(&format!("{kept}/rank.")), "{}", ended.stderr);
 }
 
 #[test]

@@ -38,18 +38,26 @@ fn help() {
     Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
 
     Options:
-          --num-proc <N>
-              How many processes to start; also written `-np <N>`
-      -H, --hosts <HOSTS>
-              Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
-          --network-interfaces <NAMES>
-              Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
-          --timeline-filename <FILE>
-              Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`
-          --timeline-mark-cycles
-              Show in the timeline where each bucket begins
+          --num-proc <N>                  How many processes to start; also written `-np <N>`
+      -H, --hosts <HOSTS>                 Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
+          --hostfile <FILE>               A file of them: `node-a slots=4`, one host on a line
+          --network-interfaces <NAMES>    Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
+          --start-timeout <SECONDS>       Seconds until all hosts must have answered [default: 30]
+          --output-filename <DIRECTORY>   Also keep what each rank writes, in `rank.N/stdout` and `rank.N/stderr` in this directory
+          --prefix-output-with-timestamp  Put the time in front of every line that a rank writes; also written `-prefix-timestamp`
+          --config-file <FILE>            A YAML file with options; those on the command line come first
+          --verbose                       Tell each step on standard error
+          --check-build                   Show what this installation can do; also written `-cb`
+      -v, --version                       Show the version
+      -h, --help                          Print help
+
+    Tuning:
+          --fusion-threshold-mb <N>
+              MiB that one fused bucket may hold [default: 128]
+          --cache-capacity <N>
+              Tensors that are known by number [default: 1024]
           --autotune
-              Look for better settings, such as the fusion threshold, while the job runs
+              Look for better settings while the job runs
           --autotune-log-file <FILE>
               Write what autotuning measures to this file
           --autotune-warmup-samples <N>
@@ -58,14 +66,25 @@ fn help() {
               Training steps of a sample [default: 10]
           --autotune-bayes-opt-max-samples <N>
               The most points to measure for a setting, of five samples each [default: 20]
-          --verbose
-              Tell each step on standard error
-          --check-build
-              Show what this installation can do; also written `-cb`
-      -v, --version
-              Show the version
-      -h, --help
-              Print help
+
+    Watching:
+          --timeline-filename <FILE>
+              Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`
+          --timeline-mark-cycles
+              Show in the timeline where each bucket begins
+          --no-stall-check
+              Do not report ranks that are late
+          --stall-check-warning-time-seconds <N>
+              After how many seconds a late rank is reported [default: 60]
+          --stall-check-shutdown-time-seconds <N>
+              After how many seconds a late rank ends the job [default: 0, never]
+          --log-level <LEVEL>
+              How much launcher and ranks tell: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default: WARNING]
+          --log-without-timestamp
+              Leave the time out of the ranks' log
+
+    Libraries:
+          --tcp  Keep NCCL off InfiniBand
 
     Everything from the first word that is no option is the command and stays as it is.
 
@@ -115,7 +134,13 @@ fn mistakes() {
         "-np 2 -H localhost x",
         "-np 2 -H localhost:0 x",
         "-np 2 -H 192.0.2.1:2 x",
-        "--mpi --min-np 2 -np 2 x",
+        "--slots 2 --min-np 2 -np 2 x",
+        "--start-timeout soon --log-level loud -np 2 x",
+        "--hostfile no-such-file -np 2 x",
+        "--hostfile f -H a:1 -np 2 x",
+        "--config-file no-such-file -np 2 x",
+        "--output-filename /proc/nowhere -np 1 true",
+        "--output-file-names=d --verbosity --cache-capacities=2 x",
         "--num-pros 2 x",
         "--nonsense",
     ];
@@ -170,7 +195,7 @@ fn mistakes() {
     $ horovodrun -np4 x
     error: there is no option `-np4`
 
-    hint: `horovodrun --help` lists all options
+    hint: did you mean `-np`?
     (2)
 
     $ horovodrun -np 5 -H localhost:4 x
@@ -197,11 +222,51 @@ fn mistakes() {
     hint: use `localhost`, or leave `-H` out
     (2)
 
-    $ horovodrun --mpi --min-np 2 -np 2 x
-    error: `--mpi` is not supported yet
-    error: `--min-np` is not supported yet
+    $ horovodrun --slots 2 --min-np 2 -np 2 x
+    error: `--slots-per-host` is not supported yet: elastic training is not in this release
+    error: `--min-np` is not supported yet: elastic training is not in this release
 
     hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun --start-timeout soon --log-level loud -np 2 x
+    error: `--log-level` is `loud`, it must be TRACE, DEBUG, INFO, WARNING, ERROR or FATAL
+
+    hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun --hostfile no-such-file -np 2 x
+    error: the hostfile `no-such-file` cannot be read: No such file or directory (os error 2)
+
+    hint: name a file that exists and may be read
+    (2)
+
+    $ horovodrun --hostfile f -H a:1 -np 2 x
+    error: the argument `--hostfile <FILE>` cannot be used with `--hosts <HOSTS>`
+
+    Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
+
+    hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun --config-file no-such-file -np 2 x
+    error: the configuration file `no-such-file` cannot be read: No such file or directory (os error 2)
+
+    hint: name a file that exists and may be read
+    (2)
+
+    $ horovodrun --output-filename /proc/nowhere -np 1 true
+    error: cannot keep output in `/proc/nowhere`: No such file or directory (os error 2)
+
+    hint: name a directory that can be made and written
+    (2)
+
+    $ horovodrun --output-file-names=d --verbosity --cache-capacities=2 x
+    error: there is no option `--output-file-names`
+    error: there is no option `--verbosity`
+    error: there is no option `--cache-capacities`
+
+    hint: did you mean `--output-filename` and `--verbose` and `--cache-capacity`?
     (2)
 
     $ horovodrun --num-pros 2 x

@@ -86,6 +86,7 @@ pub const TABLE: &[Setting] = &[
         "trace, debug, info, warning, error or fatal; `RONDE_LOG` says the same and comes first. \
          debug says which algorithms were chosen and why.",
     ),
+    setting("HOROVOD_LOG_HIDE_TIME", "0", "1 leaves the time out of that log."),
     setting(
         "RONDE_TRANSPORT",
         "auto",
@@ -118,6 +119,11 @@ pub const TABLE: &[Setting] = &[
         "RONDE_JOIN_TIMEOUT_SECONDS",
         "600",
         "How long `hvd.init()` waits for the other ranks.",
+    ),
+    setting(
+        "HOROVOD_START_TIMEOUT",
+        "30",
+        "Seconds until all hosts must have answered `horovodrun`; `--start-timeout` comes first.",
     ),
     setting(
         "HOROVOD_TIMELINE",

@@ -70,7 +70,7 @@ pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
     Ok(hosts)
 }
 
-fn parse_one(part: &str) -> Result<Host, HostsError> {
+pub(crate) fn parse_one(part: &str) -> Result<Host, HostsError> {
     let invalid = || HostsError::Invalid(part.to_owned());
     let (name, slots) = part.rsplit_once(':').ok_or_else(invalid)?;
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);

@@ -16,6 +16,7 @@
 pub mod agent;
 pub mod driver;
 pub mod hidden;
+pub mod hostfile;
 pub mod hosts;
 pub mod interfaces;
 pub mod logs;
@@ -25,7 +26,7 @@ pub mod supervise;
 
 use std::io;
 
-pub use driver::Job;
+pub use driver::{Job, Output};
 pub use hidden::dispatch;
 pub use ronde_control::verdict::Outcome;
 
@@ -45,6 +46,14 @@ pub enum LaunchError {
     Agent {
         /// Where.
         host: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The files for what the ranks write could not be made.
+    #[error("cannot keep output in `{path}`")]
+    Files {
+        /// Where.
+        path: String,
         /// Why.
         source: io::Error,
     },

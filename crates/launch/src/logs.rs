@@ -2,12 +2,52 @@
 //!
 //! Every line gets Horovod's prefix, `[2]<stderr>:`, and leaves whole, so that lines of different
 //! ranks never mix and a character is never cut. A carriage return ends a line too, for the sake of
-//! progress bars. The bytes themselves are passed on unchanged, whatever their encoding.
+//! progress bars. The bytes themselves are passed on unchanged, whatever their encoding. In front of
+//! the prefix may stand the time, as C's `asctime` writes it and as Horovod does.
 
 use std::collections::HashMap;
 
 use ronde_control::Rank;
 use ronde_control::wire::agent::Stream;
+
+/// Whether lines begin with the time at which they came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Times {
+    /// They do.
+    Shown,
+    /// They do not.
+    #[default]
+    Left,
+}
+
+/// What stands in front of every prefix: the time, or nothing.
+#[derive(Debug, Default)]
+pub struct Stamp {
+    times: Times,
+    second: i64,
+    text: String,
+}
+
+impl Stamp {
+    /// A stamp that tells the time if that is wanted.
+    pub fn new(times: Times) -> Stamp {
+        Stamp { times, second: i64::MIN, text: String::new() }
+    }
+
+    /// Its text at this moment.
+    pub fn text(&mut self) -> &str {
+        if self.times == Times::Shown {
+            let now = jiff::Timestamp::now();
+            // Looking up the zone for every line would cost more than the line.
+            if now.as_second() != self.second {
+                self.second = now.as_second();
+                let local = now.to_zoned(jiff::tz::TimeZone::system());
+                self.text = local.strftime("%a %b %e %H:%M:%S %Y").to_string();
+            }
+        }
+        &self.text
+    }
+}
 
 /// A line that grows beyond this is passed on in pieces.
 const LONGEST: usize = 1 << 20;
@@ -22,8 +62,8 @@ pub struct Lines {
 
 impl Lines {
     /// Takes what a rank wrote; gives the finished lines with their prefixes.
-    pub fn push(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> Vec<u8> {
-        let prefix = prefix(rank, stream);
+    pub fn push(&mut self, rank: Rank, stream: Stream, bytes: &[u8], stamp: &str) -> Vec<u8> {
+        let prefix = format!("{stamp}{}", prefix(rank, stream));
         let mut out = Vec::with_capacity(bytes.len() + 64);
         let mut partial = std::mem::take(self.partial(rank, stream));
         let mut rest = bytes;
@@ -46,7 +86,7 @@ impl Lines {
         let long = partial.len() > LONGEST;
         *self.partial(rank, stream) = partial;
         if long {
-            out.extend(self.end(rank, stream));
+            out.extend(self.end(rank, stream, stamp));
         }
         if let Some(last) = out.last() {
             self.returned = (*last == b'\r').then_some((rank, stream));
@@ -55,12 +95,12 @@ impl Lines {
     }
 
     /// The stream has ended: gives its last line if that had no end.
-    pub fn end(&mut self, rank: Rank, stream: Stream) -> Vec<u8> {
+    pub fn end(&mut self, rank: Rank, stream: Stream, stamp: &str) -> Vec<u8> {
         let last = self.partial.remove(&(rank, stream)).unwrap_or_default();
         if last.is_empty() {
             return last;
         }
-        let mut out = prefix(rank, stream).into_bytes();
+        let mut out = format!("{stamp}{}", prefix(rank, stream)).into_bytes();
         out.extend(last);
         out.push(b'\n');
         self.returned = None;
@@ -68,10 +108,11 @@ impl Lines {
     }
 
     /// All streams have ended: gives what is left of each.
-    pub fn end_all(&mut self) -> Vec<(Stream, Vec<u8>)> {
+    pub fn end_all(&mut self, stamp: &str) -> Vec<(Rank, Stream, Vec<u8>)> {
         let mut left: Vec<_> = self.partial.keys().copied().collect();
         left.sort_by_key(|(rank, _)| *rank);
-        left.into_iter().map(|(rank, stream)| (stream, self.end(rank, stream))).collect()
+        let end = |(rank, stream)| (rank, stream, self.end(rank, stream, stamp));
+        left.into_iter().map(end).collect()
     }
 
     fn partial(&mut self, rank: Rank, stream: Stream) -> &mut Vec<u8> {
@@ -96,9 +137,9 @@ mod tests {
         let mut lines = Lines::default();
         let mut out = Vec::new();
         for (rank, stream, text) in pieces {
-            out.extend(lines.push(Rank(*rank), *stream, text.as_bytes()));
+            out.extend(lines.push(Rank(*rank), *stream, text.as_bytes(), ""));
         }
-        out.extend(lines.end_all().into_iter().flat_map(|(_, text)| text));
+        out.extend(lines.end_all("").into_iter().flat_map(|(_, _, text)| text));
         String::from_utf8(out).unwrap()
     }
 
@@ -131,13 +172,13 @@ mod tests {
             let mut lines = Lines::default();
             let mut out = Vec::new();
             for piece in text.as_bytes().chunks(size) {
-                let finished = lines.push(Rank(0), Stdout, piece);
+                let finished = lines.push(Rank(0), Stdout, piece, "");
                 assert!(String::from_utf8(finished.clone()).is_ok());
                 out.extend(finished);
             }
             assert_eq!(String::from_utf8(out).unwrap().replace("[0]<stdout>:", ""), text);
         }
-        let raw = Lines::default().push(Rank(0), Stdout, b"\xff\xfe\n");
+        let raw = Lines::default().push(Rank(0), Stdout, b"\xff\xfe\n", "");
         assert_eq!(raw, b"[0]<stdout>:\xff\xfe\n");
     }
 
@@ -146,9 +187,21 @@ mod tests {
         let mut lines = Lines::default();
         let mut out = 0;
         for _ in 0..100 {
-            out += lines.push(Rank(0), Stdout, &[b'x'; 64 << 10]).len();
+            out += lines.push(Rank(0), Stdout, &[b'x'; 64 << 10], "").len();
             assert!(lines.partial(Rank(0), Stdout).len() <= LONGEST);
         }
         assert!(out > 4 * LONGEST);
+    }
+
+    #[test]
+    fn the_time_stands_in_front_of_every_line_as_asctime_writes_it() {
+        let mut lines = Lines::default();
+        let out = lines.push(Rank(0), Stdout, b"a\nb\nc", "now");
+        assert_eq!(out, b"now[0]<stdout>:a\nnow[0]<stdout>:b\n");
+        assert_eq!(lines.end(Rank(0), Stdout, "then"), b"then[0]<stdout>:c\n");
+        assert_eq!(Stamp::new(Times::Left).text(), "");
+        let text = Stamp::new(Times::Shown).text().to_owned();
+        let parts: Vec<&str> = text.split_whitespace().collect();
+        assert!(text.len() == 24 && parts.len() == 5 && parts[3].len() == 8, "{text}");
     }
 }

@@ -200,12 +200,16 @@ fn start_log() {
         "fatal" => "error",
         _ => "warn",
     };
-    // A second `init`, or a program with a subscriber of its own, keeps what is there.
-    let _ = tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::new(format!("ronde_core={level}")))
         .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .try_init();
+        .with_ansi(false);
+    let hidden = std::env::var("HOROVOD_LOG_HIDE_TIME").unwrap_or_default();
+    // A second `init`, or a program with a subscriber of its own, keeps what is there.
+    let _ = match hidden.trim().parse::<i64>().is_ok_and(|number| number > 0) {
+        true => log.without_time().try_init(),
+        false => log.try_init(),
+    };
 }
 
 fn lock() -> MutexGuard<'static, Option<Running>> {

@@ -9,9 +9,10 @@ use std::net::Ipv4Addr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
-use ronde_launch::Job;
 use ronde_launch::hosts::Slot;
+use ronde_launch::{Job, Output};
 use serde_json::json;
 
 use super::arguments::Plan;
@@ -124,6 +125,8 @@ fn job(order: &Order<'_>, folder: &Path) -> Result<Job, Failure> {
         env: environment(order),
         cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,
         program: order.program.to_owned(),
+        start_timeout: Duration::from_secs(30),
+        output: Output::default(),
         join_timeout: join_timeout().map_err(refuse)?,
         listen: Ipv4Addr::LOCALHOST.into(),
     })

@@ -35,7 +35,16 @@ pub(crate) fn launch(arguments: &[&str], script: &str) -> Launched {
     launch_with(arguments, &["sh", "-c", script], Stdio::null())
 }
 
+/// The same to its end, with further variables.
+pub(crate) fn launch_in(arguments: &[&str], script: &str, env: &[(&str, &str)]) -> Ended {
+    start(arguments, &["sh", "-c", script], Stdio::null(), env).end()
+}
+
 pub(crate) fn launch_with(arguments: &[&str], command: &[&str], stdin: Stdio) -> Launched {
+    start(arguments, command, stdin, &[])
+}
+
+fn start(arguments: &[&str], command: &[&str], stdin: Stdio, env: &[(&str, &str)]) -> Launched {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let token = format!("RONDE_TEST_TOKEN={}-{number}", std::process::id());
@@ -44,6 +53,7 @@ pub(crate) fn launch_with(arguments: &[&str], command: &[&str], stdin: Stdio) ->
         .args(arguments)
         .args(command)
         .env(name, value)
+        .envs(env.iter().copied())
         .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

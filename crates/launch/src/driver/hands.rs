@@ -18,6 +18,8 @@ const COMMANDS: usize = 16 << 10;
 pub(super) struct Hands {
     pub(super) host: String,
     pub(super) mark: String,
+    /// Whether it has said that it is there.
+    pub(super) greeted: bool,
     pub(super) gone: bool,
     commands: Option<mpsc::Sender<DriverToAgent>>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -35,7 +37,14 @@ impl Hands {
         let (commands, outgoing) = mpsc::channel(COMMANDS);
         let (stop, stopped) = tokio::sync::oneshot::channel();
         tokio::spawn(serve(index, child, outgoing, stopped, news));
-        Hands { host, mark, gone: false, commands: Some(commands), stop: Some(stop) }
+        Hands {
+            host,
+            mark,
+            greeted: false,
+            gone: false,
+            commands: Some(commands),
+            stop: Some(stop),
+        }
     }
 
     /// Sends a command. An agent that does not read for so long that the queue is full is as good as

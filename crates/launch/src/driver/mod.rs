@@ -9,6 +9,7 @@
 
 pub mod ending;
 mod environment;
+mod files;
 mod hands;
 mod screen;
 pub mod service;
@@ -18,7 +19,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ronde_control::rendezvous::{Action, Connection, Event, Rendezvous, Seat, Time};
@@ -33,11 +34,12 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::hosts::Slot;
-use crate::logs::Lines;
+use crate::logs::{Lines, Stamp, Times};
 use crate::signals::Signals;
 use crate::supervise::{self, Scope};
 use crate::{LaunchError, machine, reach};
 use ending::{Ending, Step};
+use files::Files;
 use hands::Hands;
 use screen::{Done, Screen, Text};
 use service::Outbox;
@@ -61,8 +63,21 @@ pub struct Job {
     pub program: PathBuf,
     /// Where the ranks meet: the loopback address, or one that other hosts reach.
     pub listen: IpAddr,
+    /// How long hosts have to answer.
+    pub start_timeout: Duration,
     /// How long a gathering of the ranks may take.
     pub join_timeout: Duration,
+    /// What becomes of the ranks' output beside the screen.
+    pub output: Output,
+}
+
+/// What becomes of the ranks' output beside the screen.
+#[derive(Clone, Debug, Default)]
+pub struct Output {
+    /// The directory where it is kept too.
+    pub files: Option<PathBuf>,
+    /// Whether lines begin with the time.
+    pub times: Times,
 }
 
 /// Everything the driver can learn.
@@ -121,8 +136,12 @@ struct Driver {
     agents: Vec<Hands>,
     slots: Vec<Slot>,
     lines: Lines,
+    stamp: Stamp,
     screen: Screen,
     stdin: Stdin,
+    /// Until when all hosts must have answered, while some have not.
+    start_by: Option<Time>,
+    start_timeout: Duration,
     service: tokio::task::JoinHandle<()>,
     dismissed: bool,
     given_up: bool,
@@ -130,6 +149,8 @@ struct Driver {
 
 impl Driver {
     async fn start(job: &Job, news: &mpsc::Sender<News>) -> Result<Driver, LaunchError> {
+        let files = job.output.files.as_deref().map(|path| files_in(path, job.slots.len()));
+        let files = files.transpose()?;
         let key = JobKey::from_entropy(entropy()?);
         let listener =
             TcpListener::bind((job.listen, 0)).await.map_err(machine("listen for the ranks"))?;
@@ -150,7 +171,7 @@ impl Driver {
             .collect();
         let printed = news.clone();
         let input = news.clone();
-        let screen = Screen::start(move |done| {
+        let screen = Screen::start(files, move |done| {
             let _ = printed.blocking_send(News::Printed(done));
         });
         let stdin = Stdin::start(move |piece| {
@@ -165,6 +186,9 @@ impl Driver {
             agents,
             slots: job.slots.clone(),
             lines: Lines::default(),
+            stamp: Stamp::new(job.output.times),
+            start_by: Some(job.start_timeout),
+            start_timeout: job.start_timeout,
             screen: screen.map_err(machine("start a thread"))?,
             stdin: stdin.map_err(machine("start a thread"))?,
             service,
@@ -206,6 +230,7 @@ impl Driver {
     fn hear(&mut self, index: usize, message: AgentToDriver, now: Time) {
         match message {
             AgentToDriver::Hello { version, pid } => {
+                self.agents[index].greeted = true;
                 let host = &self.agents[index].host;
                 tracing::info!(host, pid, version, "an agent is there");
             }
@@ -217,11 +242,11 @@ impl Driver {
             }
             AgentToDriver::Output { rank, stream, bytes } => {
                 let done = Done { agent: index, cost: output_cost(bytes.len()) };
-                let text = self.lines.push(rank, stream, &bytes);
+                let text = self.lines.push(rank, stream, &bytes, self.stamp.text());
                 self.show(rank, stream, text, Some(done));
             }
             AgentToDriver::OutputEnd { rank, stream } => {
-                let text = self.lines.end(rank, stream);
+                let text = self.lines.end(rank, stream, self.stamp.text());
                 self.show(rank, stream, text, None);
             }
             AgentToDriver::StdinTaken => self.stdin.next(),
@@ -234,12 +259,12 @@ impl Driver {
 
     fn show(&mut self, rank: Rank, stream: Stream, bytes: Vec<u8>, done: Option<Done>) {
         if stream == Stream::Stderr {
-            let prefix = crate::logs::prefix(rank, stream);
+            let prefix = format!("{}{}", self.stamp.text(), crate::logs::prefix(rank, stream));
             for line in String::from_utf8_lossy(&bytes).split(['\n', '\r']) {
                 self.verdict.wrote(rank, line.strip_prefix(&prefix).unwrap_or(line));
             }
         }
-        self.screen.show(Text { stream, bytes, done });
+        self.screen.show(Text { rank, stream, bytes, done });
     }
 
     fn exited(&mut self, rank: Rank, exit: Exit, now: Time) {
@@ -279,6 +304,7 @@ impl Driver {
 
     fn tick(&mut self, now: Time) {
         self.meet(Event::Tick, now);
+        self.miss_hosts(now);
         if let Some(step) = self.ending.tick(now) {
             self.take(step);
         }
@@ -288,6 +314,26 @@ impl Driver {
                 agent.tell(DriverToAgent::End);
             }
         }
+    }
+
+    /// Ends the job if its time has come and some hosts have not answered yet.
+    fn miss_hosts(&mut self, now: Time) {
+        if self.agents.iter().all(|agent| agent.greeted || agent.gone) {
+            self.start_by = None;
+        }
+        if self.start_by.take_if(|time| *time <= now).is_none() {
+            return;
+        }
+        let late = self.agents.iter_mut().filter(|agent| !agent.greeted && !agent.gone);
+        let hosts = late.map(|agent| {
+            agent.kill();
+            format!("`{}`", agent.host)
+        });
+        let hosts = hosts.collect::<Vec<_>>().join(", ");
+        let seconds = self.start_timeout.as_secs();
+        self.verdict.host_failed(format!(
+            "after {seconds} s there is no answer from {hosts}; `--start-timeout` sets how long to wait"
+        ));
     }
 
     fn take(&mut self, step: Step) {
@@ -333,7 +379,8 @@ impl Driver {
     }
 
     fn next_wakeup(&self) -> Option<Time> {
-        self.rendezvous.next_wakeup().into_iter().chain(self.ending.next_wakeup()).min()
+        let ours = self.ending.next_wakeup().into_iter().chain(self.start_by);
+        self.rendezvous.next_wakeup().into_iter().chain(ours).min()
     }
 
     fn is_over(&self) -> bool {
@@ -343,11 +390,16 @@ impl Driver {
     /// The verdict, and the screen if it is worth waiting for what it has still to show.
     fn finish(mut self) -> (Outcome, Option<Screen>) {
         self.service.abort();
-        for (stream, bytes) in self.lines.end_all() {
-            self.screen.show(Text { stream, bytes, done: None });
+        for (rank, stream, bytes) in self.lines.end_all(self.stamp.text()) {
+            self.screen.show(Text { rank, stream, bytes, done: None });
         }
         (self.verdict.outcome(), (!self.given_up).then_some(self.screen))
     }
+}
+
+fn files_in(path: &Path, ranks: usize) -> Result<Files, LaunchError> {
+    Files::create(path, ranks)
+        .map_err(|source| LaunchError::Files { path: path.display().to_string(), source })
 }
 
 fn start_agents(

@@ -8,10 +8,14 @@ use std::io::{self, Write};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
+use ronde_control::Rank;
 use ronde_control::wire::agent::Stream;
+
+use super::files::Files;
 
 /// Something to write, and what is told back when that is done.
 pub(super) struct Text {
+    pub(super) rank: Rank,
     pub(super) stream: Stream,
     pub(super) bytes: Vec<u8>,
     pub(super) done: Option<Done>,
@@ -31,12 +35,15 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Starts the thread. `done` is called on it.
-    pub(super) fn start(done: impl Fn(Done) + Send + 'static) -> io::Result<Screen> {
+    /// Starts the thread, which writes to `files` too. `done` is called on it.
+    pub(super) fn start(
+        files: Option<Files>,
+        done: impl Fn(Done) + Send + 'static,
+    ) -> io::Result<Screen> {
         let (texts, incoming) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("ronde-screen".into())
-            .spawn(move || print(&incoming, &done))?;
+            .spawn(move || print(&incoming, files, &done))?;
         Ok(Screen { texts, thread })
     }
 
@@ -53,7 +60,7 @@ impl Screen {
     }
 }
 
-fn print(texts: &mpsc::Receiver<Text>, done: &impl Fn(Done)) {
+fn print(texts: &mpsc::Receiver<Text>, mut files: Option<Files>, done: &impl Fn(Done)) {
     while let Ok(text) = texts.recv() {
         if !text.bytes.is_empty() {
             let result = match text.stream {
@@ -62,6 +69,9 @@ fn print(texts: &mpsc::Receiver<Text>, done: &impl Fn(Done)) {
             };
             if let Err(error) = result {
                 tracing::debug!(%error, "output could not be written");
+            }
+            if let Some(files) = &mut files {
+                files.write(text.rank, text.stream, &text.bytes);
             }
         }
         if let Some(credit) = text.done {

@@ -1,0 +1,178 @@
+//! The file of `--config-file`: options in YAML, under the keys that the table of options has.
+//!
+//! A key that nobody knows is an error, because it would be a setting that silently does nothing.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use yaml_rust2::{Yaml, YamlLoader};
+
+use crate::arguments::Said;
+use crate::flags::{FLAGS, Flag, Key, nearest};
+use crate::words::Mistake;
+
+/// The options that a file asks for; `path` is its name.
+pub(crate) fn read(path: &str, text: &str) -> Result<Vec<Said>, Mistake> {
+    let mut errors = Vec::new();
+    let values = flatten(text).map_err(|why| {
+        Mistake::new(format!("`{path}` cannot be read: {why}"), "it must be YAML, with two levels")
+    })?;
+    let mut options = Vec::new();
+    for (key, value) in &values {
+        match option(key, value) {
+            Ok(said) => options.push(said),
+            Err(why) => errors.push(format!("`{path}`: {why}")),
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(options),
+        false => {
+            let hint = "docs/reference/horovodrun.md lists all keys";
+            Err(Mistake { errors, hint: hint.into() })
+        }
+    }
+}
+
+fn option(key: &str, value: &str) -> Result<Said, String> {
+    let named: Vec<(&'static Flag, Key)> = FLAGS
+        .iter()
+        .filter_map(|flag| Some((flag, flag.key?)))
+        .filter(|(_, k)| k.name == key)
+        .collect();
+    if named.is_empty() {
+        let known = FLAGS.iter().filter_map(|flag| flag.key).map(|key| key.name);
+        let meant = nearest(key, known).map(|meant| format!(", did you mean `{meant}`?"));
+        return Err(format!("there is no key `{key}`{}", meant.unwrap_or_default()));
+    }
+    let chosen = named.iter().find(|(_, key)| key.value.is_none_or(|meant| meant == value));
+    let Some((flag, key)) = chosen else {
+        let all: Vec<&str> = named.iter().filter_map(|(_, key)| key.value).collect();
+        return Err(format!("`{}` is `{value}`, it must be {}", named[0].1.name, all.join(" or ")));
+    };
+    let values: Vec<OsString> = match key.value {
+        Some(_) => Vec::new(),
+        None => vec![value.into()],
+    };
+    if let Some(variable) = flag.sets {
+        variable.form.value(values.first()).map_err(|why| format!("`{}` {why}", key.name))?;
+    }
+    Ok(Said { flag, values })
+}
+
+/// Every value by its dotted key. What has no value is not there.
+fn flatten(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let documents = YamlLoader::load_from_str(text).map_err(|error| error.to_string())?;
+    let mut values = BTreeMap::new();
+    match documents.as_slice() {
+        [] | [Yaml::Null] => Ok(values),
+        [Yaml::Hash(sections)] => {
+            for (name, section) in sections {
+                let name = scalar(name).ok_or("a key is not a word")?;
+                let Yaml::Hash(entries) = section else {
+                    put(&mut values, name, section)?;
+                    continue;
+                };
+                for (key, value) in entries {
+                    let key = scalar(key).ok_or("a key is not a word")?;
+                    put(&mut values, format!("{name}.{key}"), value)?;
+                }
+            }
+            Ok(values)
+        }
+        [_] => Err("it holds no keys".into()),
+        _ => Err("it holds several documents".into()),
+    }
+}
+
+fn put(values: &mut BTreeMap<String, String>, key: String, value: &Yaml) -> Result<(), String> {
+    if let Some(text) = scalar(value) {
+        values.insert(key, text);
+    } else if *value != Yaml::Null {
+        return Err(format!("`{key}` has no plain value"));
+    }
+    Ok(())
+}
+
+fn scalar(value: &Yaml) -> Option<String> {
+    match value {
+        Yaml::String(text) | Yaml::Real(text) => Some(text.clone()),
+        Yaml::Integer(number) => Some(number.to_string()),
+        Yaml::Boolean(yes) => Some(yes.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(text: &str) -> Result<String, String> {
+        let said = read("x.yaml", text).map_err(|mistake| mistake.errors.join("; "))?;
+        let spelled = |said: &Said| {
+            let value = said.values.first().map(|value| format!("={}", value.to_string_lossy()));
+            format!("{}{}", said.flag.names[0], value.unwrap_or_default())
+        };
+        Ok(said.iter().map(spelled).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn every_key_of_the_table_is_understood() {
+        let file = "
+controller: gloo
+params:
+  fusion_threshold_mb: 32
+  cycle_time_ms: 10
+  cache_capacity: 2048
+  hierarchical_allreduce: true
+  hierarchical_allgather: false
+  torus_allreduce:            # not set
+autotune: {enabled: true, log_file: a.csv, warmup_samples: 5, gaussian_process_noise: 0.5}
+timeline:
+  filename: t.json
+  mark_cycles: true
+stall_check:
+  enabled: false
+  warning_time_seconds: 120
+library_options:
+  num_nccl_streams: 2
+  thread_affinity: 1
+logging:
+  level: INFO
+  hide_timestamp: true
+";
+        let expected = "--autotune --autotune-gaussian-process-noise=0.5 --autotune-log-file=a.csv \
+                        --autotune-warmup-samples=5 --gloo --num-nccl-streams=2 --thread-affinity=1 \
+                        --log-hide-timestamp --log-level=INFO --cache-capacity=2048 \
+                        --cycle-time-ms=10 --fusion-threshold-mb=32 --no-hierarchical-allgather \
+                        --hierarchical-allreduce --no-stall-check \
+                        --stall-check-warning-time-seconds=120 --timeline-filename=t.json \
+                        --timeline-mark-cycles";
+        assert_eq!(options(file), Ok(expected.into()));
+        assert_eq!(options(""), Ok(String::new()));
+        assert_eq!(options("# nothing\n"), Ok(String::new()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_key_all_at_once() {
+        let file = "
+params: {fusion_thresholds: 1, cycle_time_ms: -1}
+autotune: {enabled: 7}
+nonsense: 1
+";
+        assert_eq!(
+            options(file).unwrap_err().split("; ").collect::<Vec<_>>(),
+            [
+                "`x.yaml`: `autotune.enabled` is `7`, it must be true or false",
+                "`x.yaml`: there is no key `nonsense`",
+                "`x.yaml`: `params.cycle_time_ms` is `-1`, it must be a number from 0",
+                "`x.yaml`: there is no key `params.fusion_thresholds`, did you mean \
+                 `params.fusion_threshold_mb`?",
+            ]
+        );
+        for text in
+            ["- a\n", "a: [1]\n", "a: {b: {c: 1}}\n", "a: 'x", "---\na: 1\n---\nb: 1\n", "x"]
+        {
+            assert!(options(text).is_err(), "{text:?}");
+        }
+    }
+}

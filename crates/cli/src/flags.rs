@@ -1,0 +1,393 @@
+//! The one table of `horovodrun`'s options: every option that Horovod has, how it is spelled, the key
+//! of the configuration file and the variable for the ranks that say the same, and whether it works.
+//!
+//! The command line, the configuration file, the help and `docs/reference/horovodrun.md` are made
+//! from it. A test keeps the page equal to the table.
+
+/// One option.
+#[derive(Clone, Copy)]
+pub(crate) struct Flag {
+    /// Its full name, then all other spellings.
+    pub(crate) names: &'static [&'static str],
+    /// How many values follow it.
+    pub(crate) values: usize,
+    pub(crate) support: Support,
+    pub(crate) key: Option<Key>,
+    /// What it tells the ranks, if that is all it does.
+    pub(crate) sets: Option<Variable>,
+    pub(crate) about: &'static str,
+    pub(crate) group: &'static str,
+}
+
+/// A key of the configuration file, as in `params.cycle_time_ms`.
+#[derive(Clone, Copy)]
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    /// The value that means this option, where the key chooses between several.
+    pub(crate) value: Option<&'static str>,
+}
+
+/// A variable in the environment of the ranks.
+#[derive(Clone, Copy)]
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) form: Form,
+}
+
+/// How a variable's value is made of an option's.
+#[derive(Clone, Copy)]
+pub(crate) enum Form {
+    /// The option has no value and means this one.
+    Says(&'static str),
+    /// A whole number from 0.
+    Whole,
+    /// The same, in units of 1024 × 1024 bytes.
+    Mebibytes,
+    /// A number from 0.
+    Decimal,
+    /// A number from 0 to 1.
+    Fraction,
+    /// The name of a file.
+    File,
+    /// How much is logged.
+    Level,
+    /// Numbers of cores, separated by commas.
+    Cores,
+}
+
+/// Whether an option works.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Support {
+    Yes,
+    /// It asks for what is so anyway, for this reason.
+    Already(&'static str),
+    /// Not in this release, for this reason.
+    NotYet(&'static str),
+}
+use Form::{Cores, Decimal, File, Fraction, Level, Mebibytes, Says, Whole};
+use Support::{Already, NotYet, Yes};
+
+const fn flag(names: &'static [&'static str], about: &'static str) -> Flag {
+    Flag { names, values: 0, support: Yes, key: None, sets: None, about, group: "" }
+}
+
+impl Flag {
+    const fn takes(mut self, values: usize) -> Flag {
+        self.values = values;
+        self
+    }
+
+    const fn is(mut self, support: Support) -> Flag {
+        self.support = support;
+        self
+    }
+
+    const fn key(mut self, name: &'static str) -> Flag {
+        self.key = Some(Key { name, value: None });
+        self
+    }
+
+    const fn key_is(mut self, name: &'static str, value: &'static str) -> Flag {
+        self.key = Some(Key { name, value: Some(value) });
+        self
+    }
+
+    const fn sets(mut self, name: &'static str, form: Form) -> Flag {
+        self.sets = Some(Variable { name, form });
+        if !matches!(form, Says(_)) {
+            self.values = 1;
+        }
+        self
+    }
+
+    const fn within(mut self, group: &'static str) -> Flag {
+        self.group = group;
+        self
+    }
+
+    /// Whether this is another spelling's opposite or an old name, which the help leaves out.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.about.is_empty() || matches!(self.about, NOTHING_HERE | DEPRECATED)
+    }
+}
+
+const ELASTIC: Support = NotYet("elastic training is not in this release");
+const SSH: Support = NotYet("ranks are started on this machine only");
+const MPI: Support = NotYet("ranks are started without MPI");
+
+const NOTHING_HERE: &str = "Accepted and passed on; nothing here depends on it";
+const DEPRECATED: &str = "An old spelling, accepted";
+
+/// All options.
+pub(crate) const FLAGS: &[Flag] = &[
+    flag(&["--help", "-h"], "Print help"),
+    flag(&["--version", "-v"], "Show the version"),
+    flag(&["--num-proc", "-np", "-n"], "How many processes to start").takes(1),
+    flag(&["--check-build", "-cb"], "Show what this installation can do"),
+    flag(&["--disable-cache"], "Look at all hosts anew")
+        .is(Already("nothing about hosts is remembered between jobs")),
+    flag(&["--start-timeout"], "Seconds until all hosts must have answered").takes(1),
+    flag(
+        &["--network-interfaces", "--network-interface"],
+        "Interfaces on which the ranks meet, best first; may be repeated",
+    )
+    .takes(1),
+    flag(
+        &["--output-filename"],
+        "A directory for what each rank writes: `rank.N/stdout` and `rank.N/stderr`",
+    )
+    .takes(1),
+    flag(&["--verbose"], "Tell each step on standard error"),
+    flag(&["--config-file"], "A YAML file with options; those on the command line come first")
+        .takes(1),
+    flag(&["--ssh-port", "-p"], "The port of ssh on all hosts").takes(1).is(SSH),
+    flag(&["--ssh-identity-file", "-i"], "The private key for ssh").takes(1).is(SSH),
+    flag(&["--hosts", "-H"], "Hosts and how many processes each takes").takes(1),
+    flag(&["--hostfile", "-hostfile"], "A file of them: `node-a slots=4`, one host on a line")
+        .takes(1),
+    flag(
+        &["--prefix-output-with-timestamp", "-prefix-timestamp"],
+        "Put the time in front of every line that a rank writes",
+    ),
+    flag(&["--gloo"], "Start ranks without MPI")
+        .key_is("controller", "gloo")
+        .is(Already("ranks are started without MPI")),
+    flag(&["--mpi"], "Start ranks with MPI").key_is("controller", "mpi").is(MPI),
+    flag(&["--jsrun"], "Start ranks with jsrun").is(MPI),
+    flag(&["--mpi-args"], "Further arguments for `mpirun`").takes(1).is(MPI),
+    flag(&["--binding-args"], "How MPI binds processes to cores").takes(1).is(MPI),
+    flag(&["--fusion-threshold-mb"], "MiB that one fused bucket may hold [default: 128]")
+        .key("params.fusion_threshold_mb")
+        .sets("HOROVOD_FUSION_THRESHOLD", Mebibytes)
+        .within(TUNING),
+    flag(&["--cycle-time-ms"], NOTHING_HERE)
+        .key("params.cycle_time_ms")
+        .sets("HOROVOD_CYCLE_TIME", Decimal),
+    flag(&["--cache-capacity"], "Tensors that are known by number [default: 1024]")
+        .key("params.cache_capacity")
+        .sets("HOROVOD_CACHE_CAPACITY", Whole)
+        .within(TUNING),
+    flag(&["--hierarchical-allreduce"], NOTHING_HERE)
+        .key_is("params.hierarchical_allreduce", "true")
+        .sets("HOROVOD_HIERARCHICAL_ALLREDUCE", Says("1")),
+    flag(&["--no-hierarchical-allreduce"], NOTHING_HERE)
+        .key_is("params.hierarchical_allreduce", "false")
+        .sets("HOROVOD_HIERARCHICAL_ALLREDUCE", Says("0")),
+    flag(&["--hierarchical-allgather"], NOTHING_HERE)
+        .key_is("params.hierarchical_allgather", "true")
+        .sets("HOROVOD_HIERARCHICAL_ALLGATHER", Says("1")),
+    flag(&["--no-hierarchical-allgather"], NOTHING_HERE)
+        .key_is("params.hierarchical_allgather", "false")
+        .sets("HOROVOD_HIERARCHICAL_ALLGATHER", Says("0")),
+    flag(&["--torus-allreduce"], NOTHING_HERE)
+        .key_is("params.torus_allreduce", "true")
+        .sets("HOROVOD_TORUS_ALLREDUCE", Says("1")),
+    flag(&["--no-torus-allreduce"], NOTHING_HERE)
+        .key_is("params.torus_allreduce", "false")
+        .sets("HOROVOD_TORUS_ALLREDUCE", Says("0")),
+    flag(&["--autotune"], "Look for better settings while the job runs")
+        .key_is("autotune.enabled", "true")
+        .sets("HOROVOD_AUTOTUNE", Says("1"))
+        .within(TUNING),
+    flag(&["--no-autotune"], "")
+        .key_is("autotune.enabled", "false")
+        .sets("HOROVOD_AUTOTUNE", Says("0")),
+    flag(&["--autotune-log-file"], "Write what autotuning measures to this file")
+        .key("autotune.log_file")
+        .sets("HOROVOD_AUTOTUNE_LOG", File)
+        .within(TUNING),
+    flag(&["--autotune-warmup-samples"], "Samples to throw away at the start [default: 3]")
+        .key("autotune.warmup_samples")
+        .sets("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", Whole)
+        .within(TUNING),
+    flag(&["--autotune-steps-per-sample"], "Training steps of a sample [default: 10]")
+        .key("autotune.steps_per_sample")
+        .sets("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", Whole)
+        .within(TUNING),
+    flag(
+        &["--autotune-bayes-opt-max-samples"],
+        "The most points to measure for a setting, of five samples each [default: 20]",
+    )
+    .key("autotune.bayes_opt_max_samples")
+    .sets("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", Whole)
+    .within(TUNING),
+    flag(&["--autotune-gaussian-process-noise"], NOTHING_HERE)
+        .key("autotune.gaussian_process_noise")
+        .sets("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", Fraction),
+    flag(&["--min-np", "--min-num-proc"], "The fewest processes to go on with").takes(1).is(ELASTIC),
+    flag(&["--max-np", "--max-num-proc"], "The most processes to use").takes(1).is(ELASTIC),
+    flag(&["--slots-per-host"], "Processes on a host that names no number").takes(1).is(ELASTIC),
+    flag(&["--elastic-timeout"], "Seconds to wait for hosts after a change").takes(1).is(ELASTIC),
+    flag(&["--reset-limit"], "The most changes before the job ends").takes(1).is(ELASTIC),
+    flag(&["--blacklist-cooldown-range"], "Seconds before a failed host is tried again")
+        .takes(2)
+        .is(ELASTIC),
+    flag(&["--host-discovery-script"], "A program that lists the hosts there are")
+        .takes(1)
+        .is(ELASTIC),
+    flag(
+        &["--timeline-filename"],
+        "Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`",
+    )
+    .key("timeline.filename")
+    .sets("HOROVOD_TIMELINE", File)
+    .within(WATCHING),
+    flag(&["--timeline-mark-cycles"], "Show in the timeline where each bucket begins")
+        .key_is("timeline.mark_cycles", "true")
+        .sets("HOROVOD_TIMELINE_MARK_CYCLES", Says("1"))
+        .within(WATCHING),
+    flag(&["--no-timeline-mark-cycles"], "")
+        .key_is("timeline.mark_cycles", "false")
+        .sets("HOROVOD_TIMELINE_MARK_CYCLES", Says("0")),
+    flag(&["--no-stall-check"], "Do not report ranks that are late")
+        .key_is("stall_check.enabled", "false")
+        .sets("HOROVOD_STALL_CHECK_DISABLE", Says("1"))
+        .within(WATCHING),
+    flag(&["--stall-check"], "")
+        .key_is("stall_check.enabled", "true")
+        .sets("HOROVOD_STALL_CHECK_DISABLE", Says("0")),
+    flag(
+        &["--stall-check-warning-time-seconds"],
+        "After how many seconds a late rank is reported [default: 60]",
+    )
+    .key("stall_check.warning_time_seconds")
+    .sets("HOROVOD_STALL_CHECK_TIME_SECONDS", Whole)
+    .within(WATCHING),
+    flag(
+        &["--stall-check-shutdown-time-seconds"],
+        "After how many seconds a late rank ends the job [default: 0, never]",
+    )
+    .key("stall_check.shutdown_time_seconds")
+    .sets("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", Whole)
+    .within(WATCHING),
+    flag(
+        &["--log-level"],
+        "How much launcher and ranks tell: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default: WARNING]",
+    )
+    .key("logging.level")
+    .sets("HOROVOD_LOG_LEVEL", Level)
+    .within(WATCHING),
+    flag(&["--log-without-timestamp"], "Leave the time out of the ranks' log")
+        .key_is("logging.with_timestamp", "false")
+        .sets("HOROVOD_LOG_HIDE_TIME", Says("1"))
+        .within(WATCHING),
+    flag(&["--log-with-timestamp"], "")
+        .key_is("logging.with_timestamp", "true")
+        .sets("HOROVOD_LOG_HIDE_TIME", Says("0")),
+    flag(&["--log-hide-timestamp"], DEPRECATED)
+        .key_is("logging.hide_timestamp", "true")
+        .sets("HOROVOD_LOG_HIDE_TIME", Says("1")),
+    flag(&["--no-log-hide-timestamp"], DEPRECATED)
+        .key_is("logging.hide_timestamp", "false")
+        .sets("HOROVOD_LOG_HIDE_TIME", Says("0")),
+    flag(&["--tcp"], "Keep NCCL off InfiniBand").sets("NCCL_IB_DISABLE", Says("1")).within(LIBRARIES),
+    flag(&["--mpi-threads-disable"], NOTHING_HERE)
+        .key_is("library_options.mpi_threads_disable", "true")
+        .sets("HOROVOD_MPI_THREADS_DISABLE", Says("1")),
+    flag(&["--no-mpi-threads-disable"], NOTHING_HERE)
+        .key_is("library_options.mpi_threads_disable", "false")
+        .sets("HOROVOD_MPI_THREADS_DISABLE", Says("0")),
+    flag(&["--num-nccl-streams"], NOTHING_HERE)
+        .key("library_options.num_nccl_streams")
+        .sets("HOROVOD_NUM_NCCL_STREAMS", Whole),
+    flag(&["--thread-affinity"], NOTHING_HERE)
+        .key("library_options.thread_affinity")
+        .sets("HOROVOD_THREAD_AFFINITY", Cores),
+    flag(&["--gloo-timeout-seconds"], NOTHING_HERE)
+        .key("library_options.gloo_timeout_seconds")
+        .sets("HOROVOD_GLOO_TIMEOUT_SECONDS", Whole),
+];
+
+const TUNING: &str = "Tuning";
+const WATCHING: &str = "Watching";
+const LIBRARIES: &str = "Libraries";
+
+/// The name among `known` that somebody may have meant.
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let like = known.map(|other| (strsim::jaro_winkler(name, other), other));
+    let best = like.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    best.filter(|(likeness, _)| *likeness > 0.8).map(|(_, other)| other)
+}
+
+/// The reference page of all options, in Markdown.
+#[cfg(test)]
+fn reference_page() -> String {
+    let mut page = String::from(
+        "# The command `horovodrun`\n\n`horovodrun [OPTIONS] <COMMAND> [ARGUMENTS]...` starts \
+         `COMMAND` on as many processes as `-np` says; everything from the first word that is no \
+         option belongs to the command. Options may be shortened as long as they stay unambiguous. \
+         `python -m horovod.runner.launch` is the same. [How output, files and options \
+         behave](../guide/horovodrun.md).\n\nMade from the table in `crates/cli/src/flags.rs`, which \
+         has every option of Horovod. The key is that of the file given with `--config-file`, the \
+         variable is what the ranks find in their environment.\n\n\
+         | option | what it does | key | variable | works |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for flag in FLAGS {
+        let names: Vec<String> = flag.names.iter().map(|name| format!("`{name}`")).collect();
+        let about = match flag.about {
+            "" => "The opposite of the option before",
+            about => about,
+        };
+        let key = match flag.key {
+            Some(Key { name, value: Some(value) }) => format!("`{name}: {value}`"),
+            Some(Key { name, value: None }) => format!("`{name}`"),
+            None => String::new(),
+        };
+        let variable = match flag.sets {
+            Some(Variable { name, form: Says(value) }) => format!("`{name}={value}`"),
+            Some(Variable { name, .. }) => format!("`{name}`"),
+            None => String::new(),
+        };
+        let works = match flag.support {
+            Yes => "yes".into(),
+            Already(why) => format!("yes: {why}"),
+            NotYet(why) => format!("not yet: {why}"),
+        };
+        page += &format!("| {} | {about} | {key} | {variable} | {works} |\n", names.join(", "));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_page_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/horovodrun.md");
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(path, reference_page()).unwrap();
+        }
+        let page = std::fs::read_to_string(path).unwrap();
+        assert_eq!(page, reference_page(), "run the test with BLESS=1 to write the page anew");
+    }
+
+    #[test]
+    fn no_spelling_stands_twice_and_every_option_takes_what_its_variable_needs() {
+        let mut names: Vec<&str> = FLAGS.iter().flat_map(|flag| flag.names).copied().collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for flag in FLAGS {
+            let says = matches!(flag.sets, Some(Variable { form: Says(_), .. }));
+            assert!(!says || flag.values == 0, "{}", flag.names[0]);
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_is_near() {
+        let all = || FLAGS.iter().flat_map(|flag| flag.names).copied();
+        for (word, expected) in [
+            ("--num-pros", Some("--num-proc")),
+            ("--output-file-name", Some("--output-filename")),
+            ("--min-nump", Some("--min-np")),
+            ("--autotunes", Some("--autotune")),
+            ("--timeline-file", Some("--timeline-filename")),
+            ("--nonsense", None),
+            ("-x", None),
+        ] {
+            assert_eq!(nearest(word, all()), expected, "{word}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What each rank writes, kept in files: `rank.N/stdout` and `rank.N/stderr` in a directory, the
+//! number padded so that names sort. The lines are those of the screen, with their prefixes.
+//!
+//! A file that cannot be written any more, as on a full disk, is left as it is and the job goes on:
+//! its output is still on the screen, and hours of training are worth more than a copy of it. The
+//! first such file is named; the rest would say the same.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use ronde_control::Rank;
+use ronde_control::wire::agent::Stream;
+
+/// The files of one job.
+pub(super) struct Files {
+    folder: PathBuf,
+    digits: usize,
+    /// Opened when a rank first writes; none once that has failed.
+    open: HashMap<(Rank, Stream), Option<File>>,
+    complained: bool,
+}
+
+impl Files {
+    /// Makes the directories and empties the files of so many ranks.
+    pub(super) fn create(folder: &Path, ranks: usize) -> io::Result<Files> {
+        let digits = ranks.saturating_sub(1).to_string().len();
+        let files =
+            Files { folder: folder.to_owned(), digits, open: HashMap::new(), complained: false };
+        for rank in (0..ranks).map(|rank| Rank(rank as u32)) {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let path = files.path(rank, stream);
+                fs::create_dir_all(path.parent().unwrap_or(folder))?;
+                File::create(path)?;
+            }
+        }
+        Ok(files)
+    }
+
+    /// Adds to a rank's file.
+    pub(super) fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
+        let path = self.path(rank, stream);
+        let open = || OpenOptions::new().append(true).open(&path);
+        let result = match self.open.get_mut(&(rank, stream)) {
+            Some(None) => return,
+            Some(Some(file)) => file.write_all(bytes),
+            None => open().and_then(|mut file| {
+                let result = file.write_all(bytes);
+                self.open.insert((rank, stream), Some(file));
+                result
+            }),
+        };
+        if let Err(error) = result {
+            self.open.insert((rank, stream), None);
+            if !self.complained {
+                self.complained = true;
+                let path = path.display();
+                tracing::warn!(
+                    "`{path}` cannot be written any more: {error}; the job goes on, and output that \
+                     is missing in it is only on the screen"
+                );
+            }
+        }
+    }
+
+    fn path(&self, rank: Rank, stream: Stream) -> PathBuf {
+        let digits = self.digits;
+        let name = match stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        self.folder.join(format!("rank.{:0digits$}", rank.0)).join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_padded_as_horovod_pads_them() {
+        for (ranks, last, name) in [(1, 0, "rank.0"), (10, 9, "rank.9"), (11, 3, "rank.03")] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut files = Files::create(&folder.path().join("a/b"), ranks).unwrap();
+            files.write(Rank(last), Stream::Stderr, b"one\n");
+            files.write(Rank(last), Stream::Stderr, b"two\n");
+            let path = folder.path().join("a/b").join(name);
+            assert_eq!(fs::read(path.join("stderr")).unwrap(), b"one\ntwo\n");
+            assert_eq!(fs::read(path.join("stdout")).unwrap(), b"");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_left_alone_and_the_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::create(folder.path(), 2).unwrap();
+        fs::remove_file(folder.path().join("rank.0/stdout")).unwrap();
+        std::os::unix::fs::symlink("/dev/full", folder.path().join("rank.0/stdout")).unwrap();
+        for _ in 0..3 {
+            files.write(Rank(0), Stream::Stdout, b"lost\n");
+            files.write(Rank(1), Stream::Stdout, b"kept\n");
+        }
+        assert!(files.complained && files.open[&(Rank(0), Stream::Stdout)].is_none());
+        assert_eq!(fs::read(folder.path().join("rank.1/stdout")).unwrap(), b"kept\n".repeat(3));
+    }
+}

@@ -1,0 +1,23 @@
+"""Where the native command `horovodrun` lies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+
+
+def horovodrun() -> str:
+    """The command that was installed with this package; the first on the PATH otherwise."""
+    folders = [os.path.dirname(sys.executable), sysconfig.get_path("scripts")]
+    # Where `pip install --user` puts commands.
+    folders.append(sysconfig.get_path("scripts", f"{os.name}_user"))
+    folders.append(os.environ.get("PATH", os.defpath))
+    found = shutil.which("horovodrun", path=os.pathsep.join(filter(None, folders)))
+    if found is None:
+        raise RuntimeError(
+            "the command `horovodrun` is neither beside this Python nor on the PATH; install the "
+            "package `ronde` again with `pip install --force-reinstall ronde`"
+        )
+    return found

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ronde_control::Rank;
 use ronde_control::wire::agent::{
@@ -10,6 +11,7 @@ use ronde_control::wire::agent::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::sleep;
 
 /// Reads one plain frame; none at the end of the pipe.
 pub(crate) async fn read_frame<M: serde::de::DeserializeOwned>(
@@ -62,6 +64,11 @@ pub(super) async fn write(
     }
 }
 
+/// A read of less than this is followed by a pause, in which more gathers: a rank that writes each line
+/// by itself would otherwise cost a message for each. The first line after a silence waits for nothing.
+const FEW: usize = 4 << 10;
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// Passes on what a rank writes, as fast as the driver prints it.
 pub(super) async fn forward(
     rank: Rank,
@@ -83,6 +90,9 @@ pub(super) async fn forward(
         let bytes = buffer[..count].to_vec();
         if news.send(AgentToDriver::Output { rank, stream, bytes }).await.is_err() {
             return;
+        }
+        if count < FEW {
+            sleep(PAUSE).await;
         }
     }
     let _ = news.send(AgentToDriver::OutputEnd { rank, stream }).await;

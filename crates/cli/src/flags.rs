@@ -112,7 +112,6 @@ impl Flag {
 }
 
 const ELASTIC: Support = NotYet("elastic training is not in this release");
-const SSH: Support = NotYet("ranks are started on this machine only");
 const MPI: Support = NotYet("ranks are started without MPI");
 
 const NOTHING_HERE: &str = "Accepted and passed on; nothing here depends on it";
@@ -129,7 +128,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--start-timeout"], "Seconds until all hosts must have answered").takes(1),
     flag(
         &["--network-interfaces", "--network-interface"],
-        "Interfaces on which the ranks meet, best first; may be repeated",
+        "Interfaces by which hosts may reach each other; may be repeated",
     )
     .takes(1),
     flag(
@@ -140,8 +139,9 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--verbose"], "Tell each step on standard error"),
     flag(&["--config-file"], "A YAML file with options; those on the command line come first")
         .takes(1),
-    flag(&["--ssh-port", "-p"], "The port of ssh on all hosts").takes(1).is(SSH),
-    flag(&["--ssh-identity-file", "-i"], "The private key for ssh").takes(1).is(SSH),
+    flag(&["--ssh-port", "-p"], "The port of ssh on the other hosts").takes(1),
+    flag(&["--ssh-identity-file", "-i"], "The private key to log in with").takes(1),
+    flag(&["--ssh-strict"], "Refuse hosts whose key ssh does not know yet"),
     flag(&["--hosts", "-H"], "Hosts and how many processes each takes").takes(1),
     flag(&["--hostfile", "-hostfile"], "A file of them: `node-a slots=4`, one host on a line")
         .takes(1),

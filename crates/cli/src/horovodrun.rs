@@ -19,6 +19,7 @@ use tracing_subscriber::EnvFilter;
 use crate::arguments;
 use crate::build_report;
 use crate::config;
+use crate::ssh::Ssh;
 use crate::tunables::Tunables;
 use crate::words::{Mistake, USAGE};
 
@@ -45,9 +46,13 @@ struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     hostfile: Option<PathBuf>,
 
-    /// Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
+    /// Interfaces by which hosts may reach each other, as in `eth0,ib0`; each host uses those of these
+    /// names that it has [default: whatever works]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     network_interfaces: Vec<String>,
+
+    #[command(flatten)]
+    ssh: Ssh,
 
     /// Seconds until all hosts must have answered [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -180,9 +185,8 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
     let hosts = match (&arguments.hosts, &arguments.hostfile) {
         (Some(text), _) => hosts::parse(text).map_err(|error| about_hosts(&error))?,
         (None, Some(path)) => from_hostfile(path)?,
-        (None, None) => vec![Host { name: "localhost".into(), slots: count }],
+        (None, None) => vec![Host::local(count)],
     };
-    hosts::require_local(&hosts, &hosts::hostname()).map_err(|error| about_hosts(&error))?;
     let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
     let cwd = std::env::current_dir().map_err(|error| {
         Mistake::new(
@@ -190,7 +194,12 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
             "change to a directory that exists",
         )
     })?;
+    let start_timeout = start_timeout(arguments.start_timeout)?;
+    let ssh = arguments.ssh.options(start_timeout);
     Ok(Job {
+        hosts: hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh),
+        start_timeout,
+        interfaces: arguments.network_interfaces.clone(),
         listen: listen(&arguments.network_interfaces)?,
         env: environment(set),
         output: Output {
@@ -204,7 +213,6 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
         slots,
         cwd,
         program: program.to_owned(),
-        start_timeout: start_timeout(arguments.start_timeout)?,
         join_timeout: join_timeout()?,
     })
 }
@@ -294,7 +302,6 @@ pub(crate) fn about_hosts(error: &HostsError) -> Mistake {
             "write each host with its number of slots, as in `-H localhost:4`"
         }
         HostsError::TooFew { .. } => "give the hosts more slots, or start fewer processes",
-        HostsError::Elsewhere(_) => "use `localhost`, or leave `-H` out",
     };
     Mistake::new(error, hint)
 }

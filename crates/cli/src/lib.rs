@@ -8,6 +8,7 @@ mod config;
 mod flags;
 mod horovodrun;
 mod ronde;
+mod ssh;
 mod tunables;
 mod words;
 

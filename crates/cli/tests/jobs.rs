@@ -73,7 +73,7 @@ fn a_hostfile_says_where_ranks_sit() {
 fn a_host_that_does_not_answer_in_time_is_named() {
     let ended = launch(&["-np", "1", "--start-timeout", "0"], "sleep 60").end();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
-    let told = "error: after 0 s there is no answer from `localhost`; `--start-timeout` sets";
+    let told = "error: `localhost`: it has not answered within 0 s\n\nhint: `--start-timeout` sets";
     assert!(ended.stderr.starts_with(told), "{}", ended.stderr);
 }
 

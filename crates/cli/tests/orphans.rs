@@ -49,7 +49,7 @@ fn a_killed_agent_leaves_nothing_and_is_named() {
     assert_all_gone(&launched, &pids);
     let ended = launched.end();
     assert_eq!(ended.code, Some(1));
-    let text = "error: the agent on `localhost` was killed by signal 9 (SIGKILL)\n";
+    let text = "error: lost host `localhost`: its agent was killed by signal 9 (SIGKILL)\n";
     assert!(ended.stderr.contains(text), "{}", ended.stderr);
 }
 

@@ -41,7 +41,10 @@ fn help() {
           --num-proc <N>                  How many processes to start; also written `-np <N>`
       -H, --hosts <HOSTS>                 Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
           --hostfile <FILE>               A file of them: `node-a slots=4`, one host on a line
-          --network-interfaces <NAMES>    Interfaces on which the ranks meet, best first, as in `eth0,eth1` [default: loopback]
+          --network-interfaces <NAMES>    Interfaces by which hosts may reach each other, as in `eth0,ib0`; each host uses those of these names that it has [default: whatever works]
+      -p, --ssh-port <PORT>               The port of ssh on the other hosts [default: as ssh itself is configured]
+      -i, --ssh-identity-file <FILE>      The key to log in with [default: as ssh itself is configured]
+          --ssh-strict                    Refuse hosts whose key ssh does not know yet [default: accept it the first time]
           --start-timeout <SECONDS>       Seconds until all hosts must have answered [default: 30]
           --output-filename <DIRECTORY>   Also keep what each rank writes, in `rank.N/stdout` and `rank.N/stderr` in this directory
           --prefix-output-with-timestamp  Put the time in front of every line that a rank writes; also written `-prefix-timestamp`
@@ -133,7 +136,8 @@ fn mistakes() {
         "-np 5 -H localhost:4 x",
         "-np 2 -H localhost x",
         "-np 2 -H localhost:0 x",
-        "-np 2 -H 192.0.2.1:2 x",
+        "-np 2 -H -oProxyCommand=x:2 x",
+        "-np 2 -p 0 x",
         "--slots 2 --min-np 2 -np 2 x",
         "--start-timeout soon --log-level loud -np 2 x",
         "--hostfile no-such-file -np 2 x",
@@ -216,10 +220,16 @@ fn mistakes() {
     hint: write each host with its number of slots, as in `-H localhost:4`
     (2)
 
-    $ horovodrun -np 2 -H 192.0.2.1:2 x
-    error: several hosts are not supported yet: `192.0.2.1` is not this machine
+    $ horovodrun -np 2 -H -oProxyCommand=x:2 x
+    error: Invalid host input, please make sure it has format as : worker-0:2,worker-1:2. (in `-oProxyCommand=x:2`)
 
-    hint: use `localhost`, or leave `-H` out
+    hint: write each host with its number of slots, as in `-H localhost:4`
+    (2)
+
+    $ horovodrun -np 2 -p 0 x
+    error: invalid value `0` for `--ssh-port <PORT>`: 0 is not in 1..=65535
+
+    hint: `horovodrun --help` lists all options
     (2)
 
     $ horovodrun --slots 2 --min-np 2 -np 2 x

@@ -8,6 +8,7 @@ pub mod autotune;
 pub mod bench;
 mod dtype;
 mod ids;
+pub mod muster;
 pub mod negotiate;
 pub mod rendezvous;
 pub mod settings;

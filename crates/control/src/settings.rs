@@ -4,7 +4,7 @@
 //! `docs/reference/settings.md` is made from [`TABLE`], and a test keeps the two equal. Parsing takes
 //! a look-up function, so that nothing here reads the environment, and reports all mistakes at once.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::autotune::{self, Parameter};
@@ -164,6 +164,11 @@ pub const CONTRACT: &[Setting] = &[
     setting("HOROVOD_CROSS_SIZE", "1", "The number of hosts that have this local rank."),
     setting("HOROVOD_HOSTNAME", "localhost", "The name of this host as the launcher knows it."),
     setting(
+        "RONDE_ADDRESSES",
+        "",
+        "Addresses of this host on which other hosts reach its ranks, separated by commas.",
+    ),
+    setting(
         "RONDE_RENDEZVOUS",
         "",
         "Where the launcher's rendezvous listens, `address:port`, several separated by commas.",
@@ -251,6 +256,8 @@ pub struct Meeting {
     pub addresses: Vec<SocketAddr>,
     /// The job's key.
     pub key: JobKey,
+    /// The addresses of this host on which other hosts reach its ranks; none if they need not.
+    pub listen: Vec<IpAddr>,
 }
 
 /// All mistakes of one environment.
@@ -400,13 +407,27 @@ impl Reader<'_> {
                 }
             }
         }
+        let listen = self.listen();
         match JobKey::from_hex(&(self.look_up)("RONDE_JOB_KEY").unwrap_or_default()) {
-            Ok(key) => Some(Meeting { addresses, key }),
+            Ok(key) => Some(Meeting { addresses, key, listen }),
             Err(error) => {
                 self.mistakes.push(format!("RONDE_JOB_KEY: {error}"));
                 None
             }
         }
+    }
+
+    fn listen(&mut self) -> Vec<IpAddr> {
+        let text = (self.look_up)("RONDE_ADDRESSES").unwrap_or_default();
+        let parts = text.split(',').filter(|part| !part.is_empty());
+        let mut addresses = Vec::new();
+        for part in parts {
+            match part.parse() {
+                Ok(address) => addresses.push(address),
+                Err(_) => self.mistakes.push(format!("RONDE_ADDRESSES has no address in `{part}`")),
+            }
+        }
+        addresses
     }
 
     fn text(&self, name: &str) -> String {
@@ -480,11 +501,13 @@ mod tests {
             ("HOROVOD_RANK", "1"),
             ("HOROVOD_SIZE", "2"),
             ("RONDE_RENDEZVOUS", "127.0.0.1:9,[::1]:9"),
+            ("RONDE_ADDRESSES", "10.0.0.1,fe80::1"),
             ("RONDE_JOB_KEY", key.as_str()),
             ("RONDE_TRANSPORT", "TCP"),
         ];
         let (settings, place) = read(look_up(&pairs)).unwrap();
-        assert_eq!(place.meeting.unwrap().addresses.len(), 2);
+        let meeting = place.meeting.unwrap();
+        assert_eq!((meeting.addresses.len(), meeting.listen.len()), (2, 2));
         assert_eq!(settings.transport, Transport::Tcp);
     }
 
@@ -495,6 +518,7 @@ mod tests {
             ("HOROVOD_SIZE", "2"),
             ("HOROVOD_FUSION_THRESHOLD", "-1"),
             ("RONDE_RENDEZVOUS", "nowhere"),
+            ("RONDE_ADDRESSES", "somewhere"),
             ("RONDE_JOB_KEY", "secret"),
             ("RONDE_TRANSPORT", "pigeon"),
             ("RONDE_ENCRYPTION", "rot13"),
@@ -502,7 +526,7 @@ mod tests {
             ("RONDE_METRICS", "0.0.0.0:9400"),
         ];
         let BadSettings(mistakes) = read(look_up(&pairs)).unwrap_err();
-        assert_eq!(mistakes.len(), 8, "{mistakes:?}");
+        assert_eq!(mistakes.len(), 9, "{mistakes:?}");
         assert!(!mistakes.join(" ").contains("secret"));
     }
 

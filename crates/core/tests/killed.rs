@@ -116,7 +116,11 @@ fn a_rank() {
         cross_rank: 0,
         cross_size: 1,
         host: "testhost".into(),
-        meeting: Some(Meeting { addresses: vec![address.parse().unwrap()], key }),
+        meeting: Some(Meeting {
+            addresses: vec![address.parse().unwrap()],
+            key,
+            listen: Vec::new(),
+        }),
     };
     let (mut settings, _) = ronde_control::settings::read(|_| None).unwrap();
     match ways {

@@ -15,9 +15,9 @@ pub fn parse(text: &str) -> Result<Vec<Host>, Vec<String>> {
             continue;
         }
         match host(line) {
-            Ok(Host { name, slots }) => match hosts.iter_mut().find(|host| host.name == name) {
-                Some(known) => known.slots = known.slots.saturating_add(slots),
-                None => hosts.push(Host { name, slots }),
+            Ok(host) => match hosts.iter_mut().find(|known| known.name == host.name) {
+                Some(known) => known.slots = known.slots.saturating_add(host.slots),
+                None => hosts.push(host),
             },
             Err(error) => mistakes.push(format!("line {}: {error}", index + 1)),
         }

@@ -1,19 +1,30 @@
 //! Hosts as the user writes them, and which rank sits where.
 //!
-//! `-H node-a:4,node-b:4` names hosts and their slots; ranks fill the slots of one host before they
+//! `-H node-a:4,me@node-b:4` names hosts and their slots; ranks fill the slots of one host before they
 //! go on to the next. Reachability is not decided here, only whether a name means this machine.
 
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 
 use ronde_control::Rank;
 
+use crate::reach::{Way, ssh};
+
 /// One host and how many ranks it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     /// Its name or address, as the user wrote it.
     pub name: String,
+    /// Who to log in as, if the user says so.
+    pub user: Option<String>,
     /// How many ranks it takes.
     pub slots: u32,
+}
+
+impl Host {
+    /// This machine.
+    pub fn local(slots: u32) -> Host {
+        Host { name: "localhost".into(), user: None, slots }
+    }
 }
 
 /// Where a rank sits, in Horovod's terms.
@@ -52,19 +63,16 @@ pub enum HostsError {
         /// How many the hosts take.
         available: u32,
     },
-    /// A host that is not this machine.
-    #[error("several hosts are not supported yet: `{0}` is not this machine")]
-    Elsewhere(String),
 }
 
 /// Reads `host:slots,host:slots`. A host that is named twice has the slots of both.
 pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
     let mut hosts: Vec<Host> = Vec::new();
     for part in text.split(',') {
-        let Host { name, slots } = parse_one(part.trim())?;
-        match hosts.iter_mut().find(|host| host.name == name) {
-            Some(known) => known.slots = known.slots.saturating_add(slots),
-            None => hosts.push(Host { name, slots }),
+        let host = parse_one(part.trim())?;
+        match hosts.iter_mut().find(|known| known.name == host.name) {
+            Some(known) => known.slots = known.slots.saturating_add(host.slots),
+            None => hosts.push(host),
         }
     }
     Ok(hosts)
@@ -73,15 +81,23 @@ pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
 pub(crate) fn parse_one(part: &str) -> Result<Host, HostsError> {
     let invalid = || HostsError::Invalid(part.to_owned());
     let (name, slots) = part.rsplit_once(':').ok_or_else(invalid)?;
+    let (user, name) = match name.split_once('@') {
+        Some((user, name)) => (Some(user), name),
+        None => (None, name),
+    };
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
-    let valid = bare.parse::<IpAddr>().is_ok() || (!bare.is_empty() && bare.chars().all(is_name));
-    if !valid || !slots.bytes().all(|digit| digit.is_ascii_digit()) {
+    let is_word = |text: &str| {
+        let allowed = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
+        // What starts with a dash would be an option to ssh.
+        !text.is_empty() && !text.starts_with('-') && text.chars().all(allowed)
+    };
+    let valid = bare.parse::<IpAddr>().is_ok() || is_word(bare);
+    if !valid || !user.is_none_or(is_word) || !slots.bytes().all(|digit| digit.is_ascii_digit()) {
         return Err(invalid());
     }
     match slots.parse().map_err(|_| invalid())? {
         0 => Err(HostsError::NoSlot(bare.to_owned())),
-        slots => Ok(Host { name: bare.to_owned(), slots }),
+        slots => Ok(Host { name: bare.to_owned(), user: user.map(str::to_owned), slots }),
     }
 }
 
@@ -117,12 +133,28 @@ pub fn assign(hosts: &[Host], count: u32) -> Result<Vec<Slot>, HostsError> {
     Ok(slots)
 }
 
-/// Refuses hosts that are not this machine, which is called `hostname`.
-pub fn require_local(hosts: &[Host], hostname: &str) -> Result<(), HostsError> {
-    match hosts.iter().find(|host| !is_local(&host.name, hostname)) {
-        Some(host) => Err(HostsError::Elsewhere(host.name.clone())),
-        None => Ok(()),
-    }
+/// How each host that has ranks is reached from this machine, which is called `hostname`.
+pub fn ways(
+    hosts: &[Host],
+    slots: &[Slot],
+    hostname: &str,
+    options: &ssh::Options,
+) -> Vec<(String, Way)> {
+    let used = hosts.iter().filter(|host| slots.iter().any(|slot| slot.host == host.name));
+    used.map(|host| {
+        let way = match host.user.is_none() && is_local(&host.name, hostname) {
+            true => Way::Local,
+            false => Way::Ssh(ssh::Destination {
+                login: match &host.user {
+                    Some(user) => format!("{user}@{}", host.name),
+                    None => host.name.clone(),
+                },
+                options: options.clone(),
+            }),
+        };
+        (host.name.clone(), way)
+    })
+    .collect()
 }
 
 /// The name of this machine.
@@ -152,7 +184,7 @@ mod tests {
     use super::*;
 
     fn host(name: &str, slots: u32) -> Host {
-        Host { name: name.into(), slots }
+        Host { name: name.into(), user: None, slots }
     }
 
     #[test]
@@ -163,12 +195,23 @@ mod tests {
             ("a:1, b:2", vec![host("a", 1), host("b", 2)]),
             ("a:1,a:2", vec![host("a", 3)]),
             ("[::1]:2", vec![host("::1", 2)]),
+            ("me@b:2", vec![Host { user: Some("me".into()), ..host("b", 2) }]),
         ] {
             assert_eq!(parse(text), Ok(expected), "{text}");
         }
-        for text in
-            ["", "a", "a:", ":2", "a:x", "a:-1", "a:+1", "a b:1", "a:1,,b:1", "a:99999999999"]
-        {
+        for text in [
+            "",
+            "a",
+            "a:",
+            ":2",
+            "a:x",
+            "a:-1",
+            "a:+1",
+            "a b:1",
+            "a:1,,b:1",
+            "a:99999999999",
+            "-oX:1",
+        ] {
             assert!(matches!(parse(text), Err(HostsError::Invalid(_))), "{text}");
         }
         assert_eq!(parse("a:0"), Err(HostsError::NoSlot("a".into())));
@@ -207,7 +250,12 @@ mod tests {
         for name in ["192.0.2.1", "0.0.0.0", "no-such-host.invalid"] {
             assert!(!is_local(name, "me"), "{name}");
         }
-        let error = require_local(&[host("192.0.2.1", 1)], "me").unwrap_err();
-        assert!(error.to_string().starts_with("several hosts are not supported yet"));
+        let hosts = parse("me:1,192.0.2.1:1,root@me:1,unused:4").unwrap();
+        // Twice the same name is the same host.
+        assert_eq!(hosts.len(), 3);
+        let slots = assign(&hosts, 3).unwrap();
+        let ways = ways(&hosts, &slots, "me", &ssh::Options::default());
+        assert_eq!(ways.len(), 2);
+        assert!(ways[0].1.is_local() && !ways[1].1.is_local());
     }
 }

@@ -1,14 +1,24 @@
 //! The network interfaces of this machine and their addresses.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
-use nix::ifaddrs::getifaddrs;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
+
+/// One address of one interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// The interface.
+    pub name: String,
+    /// One of its addresses.
+    pub address: IpAddr,
+}
 
 /// Interfaces that cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterfaceError {
     /// None of the names belongs to an interface with an address.
-    #[error("no interface named {} has an IPv4 address", .asked.join(" or "))]
+    #[error("no interface named {} has an address", .asked.join(" or "))]
     NoAddress {
         /// The names that were given.
         asked: Vec<String>,
@@ -20,26 +30,62 @@ pub enum InterfaceError {
     Unknown(String),
 }
 
-/// The first IPv4 address of the first of these interfaces that has one.
+/// The first address of the first of these interfaces that has one.
 pub fn address_of(names: &[String]) -> Result<IpAddr, InterfaceError> {
-    let all = all().map_err(|error| InterfaceError::Unknown(error.to_string()))?;
-    pick(names, &all)
+    pick(names, &all()?)
 }
 
-fn all() -> nix::Result<Vec<(String, Ipv4Addr)>> {
-    let address = |interface: nix::ifaddrs::InterfaceAddress| {
-        let address = interface.address?.as_sockaddr_in()?.ip();
-        Some((interface.interface_name, address))
+/// All addresses of all interfaces that are up, IPv4 first.
+pub fn all() -> Result<Vec<Interface>, InterfaceError> {
+    let found = getifaddrs().map_err(|error| InterfaceError::Unknown(error.to_string()))?;
+    let mut all: Vec<Interface> = found.filter_map(read).collect();
+    all.sort_by_key(|interface| interface.address.is_ipv6());
+    Ok(all)
+}
+
+/// Those by which another host might reach this one: not the machine's own, and none that means
+/// something only together with an interface. Aliases of the loopback interface are among them: some
+/// networks route to those.
+pub fn for_others(all: &[Interface]) -> Vec<Interface> {
+    let local = |address: IpAddr| match address {
+        IpAddr::V4(v4) => v4.is_loopback() || v4.is_unspecified(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.is_unspecified() || v6.is_unicast_link_local(),
     };
-    Ok(getifaddrs()?.filter_map(address).collect())
+    all.iter().filter(|each| !local(each.address)).cloned().collect()
 }
 
-fn pick(names: &[String], all: &[(String, Ipv4Addr)]) -> Result<IpAddr, InterfaceError> {
-    let of = |name: &String| all.iter().find(|(known, _)| known == name);
-    let found = names.iter().find_map(of).map(|(_, address)| IpAddr::V4(*address));
-    found.ok_or_else(|| InterfaceError::NoAddress {
-        asked: names.iter().map(|name| format!("`{name}`")).collect(),
-        known: all.iter().map(|(name, _)| format!("`{name}`")).collect(),
+/// Those with these names, in the order of the names; all if there are no names.
+pub fn named(all: &[Interface], names: &[String]) -> Vec<Interface> {
+    match names {
+        [] => all.to_vec(),
+        names => names
+            .iter()
+            .flat_map(|name| all.iter().filter(move |each| each.name == *name))
+            .cloned()
+            .collect(),
+    }
+}
+
+fn read(interface: InterfaceAddress) -> Option<Interface> {
+    if !interface.flags.contains(InterfaceFlags::IFF_UP) {
+        return None;
+    }
+    let address = interface.address?;
+    let address = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+        (Some(v4), _) => IpAddr::V4(v4.ip()),
+        (None, Some(v6)) => IpAddr::V6(Ipv6Addr::from(v6.ip().octets())),
+        (None, None) => return None,
+    };
+    Some(Interface { name: interface.interface_name, address })
+}
+
+fn pick(names: &[String], all: &[Interface]) -> Result<IpAddr, InterfaceError> {
+    let found = named(all, names).first().map(|interface| interface.address);
+    found.ok_or_else(|| {
+        let mut known: Vec<String> = all.iter().map(|each| format!("`{}`", each.name)).collect();
+        known.dedup();
+        let asked = names.iter().map(|name| format!("`{name}`")).collect();
+        InterfaceError::NoAddress { asked, known }
     })
 }
 
@@ -47,21 +93,43 @@ fn pick(names: &[String], all: &[(String, Ipv4Addr)]) -> Result<IpAddr, Interfac
 mod tests {
     use super::*;
 
+    fn interface(name: &str, address: &str) -> Interface {
+        Interface { name: name.into(), address: address.parse().unwrap() }
+    }
+
+    fn some() -> Vec<Interface> {
+        vec![
+            interface("lo", "127.0.0.1"),
+            interface("lo", "10.9.9.9"),
+            interface("eth1", "10.0.0.1"),
+            interface("docker0", "172.17.0.1"),
+            interface("eth1", "fe80::1"),
+            interface("eth1", "fd00::1"),
+        ]
+    }
+
+    fn names(text: &str) -> Vec<String> {
+        text.split(',').map(str::to_owned).collect()
+    }
+
     #[test]
     fn the_first_name_with_an_address_counts_and_others_are_listed() {
-        let all = [
-            ("lo".to_owned(), Ipv4Addr::LOCALHOST),
-            ("eth1".to_owned(), Ipv4Addr::new(10, 0, 0, 1)),
-        ];
-        let names = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(pick(&names("ib0,eth1,lo"), &all), Ok(Ipv4Addr::new(10, 0, 0, 1).into()));
-        let error = pick(&names("ib0,ib1"), &all).unwrap_err();
-        assert_eq!(error.to_string(), "no interface named `ib0` or `ib1` has an IPv4 address");
-        assert!(matches!(error, InterfaceError::NoAddress { known, .. } if known.len() == 2));
+        assert_eq!(pick(&names("ib0,eth1,lo"), &some()), Ok("10.0.0.1".parse().unwrap()));
+        let error = pick(&names("ib0,ib1"), &some()).unwrap_err();
+        assert_eq!(error.to_string(), "no interface named `ib0` or `ib1` has an address");
+        assert!(matches!(error, InterfaceError::NoAddress { known, .. } if known.len() == 4));
+    }
+
+    #[test]
+    fn loopback_and_link_local_addresses_are_not_for_others() {
+        let addresses: Vec<String> =
+            for_others(&some()).iter().map(|each| each.address.to_string()).collect();
+        assert_eq!(addresses, ["10.9.9.9", "10.0.0.1", "172.17.0.1", "fd00::1"]);
+        assert_eq!(named(&for_others(&some()), &names("docker0")).len(), 1);
     }
 
     #[test]
     fn every_machine_has_a_loopback() {
-        assert!(all().unwrap().iter().any(|(_, address)| address.is_loopback()));
+        assert!(all().unwrap().iter().any(|interface| interface.address.is_loopback()));
     }
 }

@@ -19,10 +19,12 @@ pub mod hidden;
 pub mod hostfile;
 pub mod hosts;
 pub mod interfaces;
+mod lifeline;
 pub mod logs;
 pub mod reach;
 pub mod signals;
 pub mod supervise;
+mod wire;
 
 use std::io;
 

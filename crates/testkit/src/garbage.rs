@@ -12,7 +12,7 @@ use ronde_control::negotiate::{
 use ronde_control::rendezvous::{Connection, Event, Rendezvous, Seat};
 use ronde_control::wire::agent::{self, AgentToDriver, DriverToAgent, Exit};
 use ronde_control::wire::frame::frame_length;
-use ronde_control::wire::handshake::{Initiator, envelope_length, respond};
+use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
 use ronde_control::{DType, Epoch, Rank, ReduceOp, SetId, Tuning};
 use serde::Serialize;
@@ -49,21 +49,26 @@ pub fn handshake(bytes: &[u8]) {
         && let Ok(length) = envelope_length(*header)
     {
         let body = &body[..length.min(body.len())];
-        let (initiator, hello) = Initiator::start(&key());
+        let (initiator, hello) = Initiator::start(&key(), Callee::Launcher);
         assert!(initiator.finish(body).is_err(), "nobody answers without having been asked");
         if body != &hello[2..] {
             // Another holder of the key may have said it, and then there is an answer.
-            let _ = respond(&key(), body);
+            let _ = respond(&key(), Callee::Launcher, body);
         }
-        assert!(respond(&JobKey::from_entropy([8; 32]), body).is_err(), "that key is not theirs");
+        assert!(
+            respond(&JobKey::from_entropy([8; 32]), Callee::Launcher, body).is_err(),
+            "that key is not theirs"
+        );
     }
 }
 
 /// The bytes as damage to a sealed frame: pairs of a place and what is turned there. A frame that was
 /// changed is never opened, and one that was not always is.
 pub fn frames(bytes: &[u8]) {
-    let (initiator, hello) = Initiator::start(&key());
-    let Ok((answer, (_, mut opener))) = respond(&key(), &hello[2..]) else { return };
+    let (initiator, hello) = Initiator::start(&key(), Callee::Launcher);
+    let Ok((answer, (_, mut opener))) = respond(&key(), Callee::Launcher, &hello[2..]) else {
+        return;
+    };
     let Ok((mut sealer, _)) = initiator.finish(&answer[2..]) else { return };
     let plain = encode(&Greeting::Control { epoch: Epoch(1), rank: Rank(2) });
     let original = sealer.seal(&plain);
@@ -183,8 +188,10 @@ fn letter(from: u8, message: &impl Serialize) -> Vec<u8> {
 }
 
 fn handshakes() -> Vec<Vec<u8>> {
-    let (_, hello) = Initiator::start(&key());
-    let answer = respond(&key(), &hello[2..]).map(|(answer, _)| answer).unwrap_or_default();
+    let (_, hello) = Initiator::start(&key(), Callee::Launcher);
+    let answer = respond(&key(), Callee::Launcher, &hello[2..])
+        .map(|(answer, _)| answer)
+        .unwrap_or_default();
     vec![hello, answer]
 }
 

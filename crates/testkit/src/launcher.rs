@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use ronde_control::wire::frame::{Opener, Sealer, frame_length};
-use ronde_control::wire::handshake::{envelope_length, respond};
+use ronde_control::wire::handshake::{Callee, envelope_length, respond};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
 use ronde_control::{Epoch, Rank};
 
@@ -186,7 +186,8 @@ impl Connection {
         stream.read_exact(&mut header)?;
         let mut hello = vec![0; envelope_length(header).map_err(io::Error::other)?];
         stream.read_exact(&mut hello)?;
-        let (answer, (sealer, opener)) = respond(key, &hello).map_err(io::Error::other)?;
+        let (answer, (sealer, opener)) =
+            respond(key, Callee::Launcher, &hello).map_err(io::Error::other)?;
         stream.write_all(&answer)?;
         let mut connection = Connection { stream, sealer, opener: Some(opener), rank: Rank(0) };
         match connection.receive()? {

@@ -91,7 +91,8 @@ impl World {
     }
 
     fn place(&self, rank: usize, launcher: &Launcher) -> Place {
-        let meeting = Meeting { addresses: vec![launcher.address()], key: launcher.key().clone() };
+        let (addresses, key) = (vec![launcher.address()], launcher.key().clone());
+        let meeting = Meeting { addresses, key, listen: Vec::new() };
         Place {
             rank: Rank(rank as u32),
             size: self.size as u32,

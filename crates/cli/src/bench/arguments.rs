@@ -1,16 +1,22 @@
 //! The options of `ronde bench`, and the plan that they make.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use ronde_control::DType;
 use ronde_control::bench::Collective;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
+use ronde_launch::reach::Way;
 
 use super::results::{ARENA, COPY, ENGINE, OURS};
 use super::units;
 use crate::horovodrun::{about_hosts, number_of_processes};
+use crate::ssh::Ssh;
 use crate::words::Mistake;
+
+/// How long the hosts may take to find each other.
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Everything that can be measured, for `--collective all`.
 const ALL: &str = "all";
@@ -31,6 +37,9 @@ pub(crate) struct Arguments {
     /// Hosts and how many ranks each takes [default: localhost:<N>]
     #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Option<String>,
+
+    #[command(flatten)]
+    ssh: Ssh,
 
     /// allreduce, allgather, broadcast, alltoall, reducescatter, barrier; one training step's
     /// gradients of resnet50 or bert; or all
@@ -86,11 +95,18 @@ pub(crate) struct Arguments {
 /// One thing to measure.
 type Wanted = Collective;
 
+/// Where the ranks of one measurement sit.
+#[derive(Clone)]
+pub(super) struct Seating {
+    pub(super) slots: Vec<Slot>,
+    pub(super) hosts: Vec<(String, Way)>,
+}
+
 /// What is to be measured, every part of it possible.
 #[derive(Clone)]
 pub(super) struct Plan {
-    /// One list for each number of ranks: where each of them sits.
-    pub(super) seats: Vec<Vec<Slot>>,
+    /// For each number of ranks: where each of them sits.
+    pub(super) seats: Vec<Seating>,
     pub(super) collectives: Vec<Collective>,
     pub(super) sizes: Vec<u64>,
     pub(super) dtype: String,
@@ -119,13 +135,14 @@ impl Arguments {
         })
     }
 
-    fn seats(&self, ranks: u32) -> Result<Vec<Slot>, HostsError> {
+    fn seats(&self, ranks: u32) -> Result<Seating, HostsError> {
         let hosts = match &self.hosts {
             Some(text) => hosts::parse(text)?,
-            None => vec![Host { name: "localhost".into(), slots: ranks }],
+            None => vec![Host::local(ranks)],
         };
-        hosts::require_local(&hosts, &hosts::hostname())?;
-        hosts::assign(&hosts, ranks)
+        let slots = hosts::assign(&hosts, ranks)?;
+        let ssh = self.ssh.options(START_TIMEOUT);
+        Ok(Seating { hosts: hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh), slots })
     }
 }
 

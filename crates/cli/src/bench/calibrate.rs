@@ -10,9 +10,8 @@ use std::path::Path;
 use ronde_control::bench::calibration::{Crossing, EXPERIMENTS, Experiment, Trial, confirmed};
 use ronde_control::bench::{Collective, Figures};
 use ronde_control::{Tuning, VERSION};
-use ronde_launch::hosts::Slot;
 
-use super::arguments::Plan;
+use super::arguments::{Plan, Seating};
 use super::job::{self, Failure, Order, Progress};
 use super::results::{ENGINE, Machine, Run};
 use super::{cannot_write, progress, units, write};
@@ -34,7 +33,7 @@ pub(super) fn run(program: &Path, plan: &Plan, file: &Path) -> Result<(), Failur
     let (mut tuning, mut machine, mut told) = (Tuning::default(), Machine::default(), Vec::new());
     for experiment in EXPERIMENTS {
         let asked = plan.transports.iter().any(|way| way == experiment.transport);
-        if !asked || (seats.len() as u32) < experiment.least_ranks {
+        if !asked || (seats.slots.len() as u32) < experiment.least_ranks {
             continue;
         }
         let (turns, last) = try_out(program, plan, seats, (experiment, tuning))?;
@@ -47,7 +46,7 @@ pub(super) fn run(program: &Path, plan: &Plan, file: &Path) -> Result<(), Failur
             told.push(words(experiment.knob, before, &found));
         }
     }
-    write(file, &text(&tuning, &machine, seats.len()))?;
+    write(file, &text(&tuning, &machine, seats.slots.len()))?;
     told.push(format!("Use it: RONDE_TUNING={} horovodrun …", file.display()));
     tell(&(told.join("\n") + "\n"));
     Ok(())
@@ -60,7 +59,7 @@ type Turn = [BTreeMap<u64, Vec<f64>>; 2];
 fn try_out(
     program: &Path,
     plan: &Plan,
-    seats: &[Slot],
+    seats: &Seating,
     (experiment, tuning): (&Experiment, Tuning),
 ) -> Result<(Vec<Turn>, Run), Failure> {
     let plan = Plan {

@@ -9,13 +9,11 @@ use std::net::Ipv4Addr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
 
-use ronde_launch::hosts::Slot;
 use ronde_launch::{Job, Output};
 use serde_json::json;
 
-use super::arguments::Plan;
+use super::arguments::{Plan, START_TIMEOUT, Seating};
 use super::progress;
 use super::results::{Run, Told};
 use super::units;
@@ -26,7 +24,7 @@ use crate::words::{Mistake, USAGE};
 pub(super) struct Order<'a> {
     pub(super) program: &'a Path,
     pub(super) plan: &'a Plan,
-    pub(super) seats: &'a [Slot],
+    pub(super) seats: &'a Seating,
     pub(super) transport: &'a str,
     /// A tuning to measure under, instead of the one that is set.
     pub(super) tuning: Option<String>,
@@ -58,7 +56,7 @@ pub(super) fn run(order: &Order<'_>, wanted: Progress) -> Result<Run, Failure> {
     let path = folder.path().join("report");
     let listener = UnixListener::bind(&path).map_err(|error| no_folder(&error))?;
     let job = job(order, folder.path())?;
-    let mut run = Run::new(order.seats.len() as u32, order.transport);
+    let mut run = Run::new(order.seats.slots.len() as u32, order.transport);
     let outcome = thread::scope(|scope| {
         let ears = thread::Builder::new().name("ronde-report".into());
         ears.spawn_scoped(scope, || hear(&listener, &mut run, wanted))
@@ -121,11 +119,13 @@ fn job(order: &Order<'_>, folder: &Path) -> Result<Job, Failure> {
     let command = [python, "-m".into(), "horovod._bench".into(), plan.to_string().into()];
     Ok(Job {
         command: command.to_vec(),
-        slots: order.seats.to_vec(),
+        slots: order.seats.slots.clone(),
+        hosts: order.seats.hosts.clone(),
+        interfaces: Vec::new(),
         env: environment(order),
         cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,
         program: order.program.to_owned(),
-        start_timeout: Duration::from_secs(30),
+        start_timeout: START_TIMEOUT,
         output: Output::default(),
         join_timeout: join_timeout().map_err(refuse)?,
         listen: Ipv4Addr::LOCALHOST.into(),

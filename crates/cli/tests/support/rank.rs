@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use ronde_control::wire::frame::{Opener, Sealer, frame_length};
-use ronde_control::wire::handshake::{Initiator, envelope_length};
+use ronde_control::wire::handshake::{Callee, Initiator, envelope_length};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
 use ronde_control::{Rank, VERSION};
 
@@ -45,7 +45,7 @@ impl FakeRank {
         let mut stream = TcpStream::connect(meeting.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        let (initiator, hello) = Initiator::start(&meeting.key);
+        let (initiator, hello) = Initiator::start(&meeting.key, Callee::Launcher);
         stream.write_all(&hello).unwrap();
         let mut header = [0; 2];
         stream.read_exact(&mut header).unwrap();

@@ -30,7 +30,10 @@ pub struct Verdict {
     failures: Vec<Rank>,
     stopping: bool,
     interrupted: Option<i32>,
-    problem: Option<String>,
+    /// What happened to a whole host, and what to do about it.
+    problem: Option<(String, String)>,
+    /// What to tell the user of a job that has not begun.
+    called_off: Option<String>,
 }
 
 #[derive(Default)]
@@ -62,6 +65,7 @@ impl Verdict {
             stopping: false,
             interrupted: None,
             problem: None,
+            called_off: None,
         }
     }
 
@@ -109,10 +113,15 @@ impl Verdict {
     }
 
     /// A whole host went wrong, which explains what its ranks suffer.
-    pub fn host_failed(&mut self, reason: String) {
+    pub fn host_failed(&mut self, reason: String, hint: String) {
         if !self.failed() && self.interrupted.is_none() {
-            self.problem = Some(reason);
+            self.problem = Some((reason, hint));
         }
+    }
+
+    /// The job ends before any rank was started, for the reason that this text gives.
+    pub fn called_off(&mut self, text: String) {
+        self.called_off.get_or_insert(text);
     }
 
     /// Whether something has gone wrong.
@@ -127,15 +136,18 @@ impl Verdict {
 
     /// The launcher's exit code and last words.
     pub fn outcome(&self) -> Outcome {
-        if let Some(reason) = &self.problem {
-            return Outcome { code: 1, text: Some(self.problem_text(reason)) };
+        if let Some(problem) = &self.problem {
+            return Outcome { code: 1, text: Some(self.problem_text(problem)) };
+        }
+        if let (Some(text), None) = (&self.called_off, self.interrupted) {
+            return Outcome { code: 1, text: Some(text.clone()) };
         }
         if let Some(signal) = self.interrupted {
-            let text = format!(
-                "error: stopped by {}, and all {} ranks with it\n",
-                signal_name(signal),
-                self.seats.len()
-            );
+            let what = match self.called_off {
+                Some(_) => "before any rank was started".to_owned(),
+                None => format!("and all {} ranks with it", self.seats.len()),
+            };
+            let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
             return Outcome { code: Exit::Signal(signal).code(), text: Some(text) };
         }
         match self.first_cause() {
@@ -284,12 +296,11 @@ impl Verdict {
         }
     }
 
-    fn problem_text(&self, reason: &str) -> String {
+    fn problem_text(&self, (reason, hint): &(String, String)) -> String {
         let count = self.accounts.iter().filter(|account| account.exit.is_some()).count();
+        let all = self.seats.len();
         format!(
-            "error: {reason}\n  {count} of {} ranks have ended or were stopped\n\nhint: run it \
-             again with `--verbose` to see each step\n",
-            self.seats.len()
+            "error: {reason}\n  {count} of {all} ranks have ended or were stopped\n\nhint: {hint}\n"
         )
     }
 

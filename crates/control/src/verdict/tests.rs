@@ -24,7 +24,7 @@ fn judge(story: Vec<Told>) -> Outcome {
             Told::Exit(rank, exit) => verdict.exited(Rank(rank), exit),
             Stopping => verdict.stopping(),
             Interrupted(signal) => verdict.interrupted(signal),
-            Host(reason) => verdict.host_failed(reason.into()),
+            Host(reason) => verdict.host_failed(reason.into(), "look at it".into()),
         }
     }
     verdict.outcome()
@@ -169,7 +169,7 @@ fn what_never_ran_and_what_was_stopped_is_told() {
             "an agent that died",
             vec![Host("the agent on `node` was killed"), code(0, 1)],
             1,
-            &["error: the agent on `node` was killed\n", "--verbose"],
+            &["error: the agent on `node` was killed\n", "hint: look at it\n"],
         ),
         (
             "an interrupt",

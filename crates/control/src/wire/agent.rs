@@ -3,7 +3,13 @@
 //! They talk over the agent's standard input and output, a private pipe (or an ssh session), in
 //! plain frames: four bytes of length (little-endian), then that many bytes of one message.
 //!
-//! 1. `Hello`: the agent is there. `Start`: these ranks, please.
+//! Before the first frame the agent writes one line of text, [`PREAMBLE`] and its version, so that
+//! whatever a login shell prints first can be told from it, and versions too far apart to understand
+//! each other still know that they are.
+//!
+//! 1. In a job on several hosts `Listen` and `Dial`: the agents
+//!    find out which of their addresses reach each other; and `Stay`: the agent holds a connection to
+//!    the launcher whose silence shows that one of the two hosts is gone. `Start`: these ranks, please.
 //! 2. `Started`, `Output` and `Exited` come from the ranks as things happen; `Signal` goes to them.
 //! 3. `End` once nothing is wanted any more: the agent removes what is left and closes the pipe.
 //!
@@ -12,11 +18,12 @@
 //! Standard input is sent one piece at a time, the next when the last one was `StdinTaken`.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::frame::{FrameError, MAX_FRAME};
-use super::{DecodeError, decode, encode};
+use super::{Callee, DecodeError, JobKey, decode, encode};
 use crate::Rank;
 
 /// Bytes of output that may be on their way to the screen.
@@ -29,6 +36,9 @@ pub fn output_cost(bytes: usize) -> u32 {
 
 /// The longest piece of output or input in one message.
 pub const MAX_PIECE: usize = 64 << 10;
+
+/// The word before the agent's version in the line that precedes all frames.
+pub const PREAMBLE: &str = "ronde-agent";
 
 /// What the driver tells an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,18 +67,80 @@ pub enum DriverToAgent {
     },
     /// Remove what is left and end.
     End,
+    /// Listen for the agents of other hosts, until the ranks start.
+    Listen {
+        /// The job's key.
+        key: JobKey,
+        /// This host's number.
+        host: u32,
+        /// The interfaces to use; all if there are none.
+        interfaces: Vec<String>,
+        /// How many free ports to find.
+        ports: u32,
+    },
+    /// Dial all addresses of these at once.
+    Dial {
+        /// Whom.
+        targets: Vec<Target>,
+        /// How long a call may take.
+        limit_millis: u32,
+    },
+    /// Hold a connection to the launcher; end everything when it breaks.
+    Stay {
+        /// Where the launcher was reached, best first.
+        addresses: Vec<SocketAddr>,
+    },
+}
+
+/// Somebody to dial.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// Who should answer.
+    pub callee: Callee,
+    /// Where.
+    pub addresses: Vec<SocketAddr>,
+}
+
+/// One address on which an agent listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listener {
+    /// The interface that has it, for people.
+    pub interface: String,
+    /// The address and port.
+    pub address: SocketAddr,
+}
+
+impl Listener {
+    /// The address without its port.
+    pub fn ip(&self) -> IpAddr {
+        self.address.ip()
+    }
+}
+
+/// What came of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Dial {
+    /// The one who was meant has answered, after this time.
+    Reached {
+        /// Microseconds.
+        micros: u32,
+    },
+    /// Nobody listens there, or something in between said so.
+    Refused,
+    /// Nothing was heard.
+    TimedOut,
+    /// Somebody listens there who is not the one that was meant.
+    Stranger,
+    /// Anything else.
+    Failed {
+        /// The system's words.
+        error: String,
+    },
 }
 
 /// What an agent tells the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentToDriver {
-    /// The agent is ready.
-    Hello {
-        /// Its version, which must be the driver's.
-        version: String,
-        /// Its process id on its host.
-        pid: u32,
-    },
     /// A rank runs.
     Started {
         /// Who.
@@ -106,6 +178,24 @@ pub enum AgentToDriver {
         /// What, in words.
         reason: String,
     },
+    /// The agent listens.
+    Listening {
+        /// Where; nowhere if no interface will do.
+        listeners: Vec<Listener>,
+        /// The interfaces that would do if they were asked for.
+        known: Vec<String>,
+        /// Ports that are free at this moment.
+        ports: Vec<u16>,
+    },
+    /// A call has ended.
+    Dialled {
+        /// Whom.
+        callee: Callee,
+        /// Where.
+        address: SocketAddr,
+        /// What came of it.
+        outcome: Dial,
+    },
 }
 
 /// One rank as its agent needs to know it. Names and values are bytes because Unix has no encoding.
@@ -117,8 +207,10 @@ pub struct RankSpec {
     pub argv: Vec<Vec<u8>>,
     /// Where it runs.
     pub cwd: Vec<u8>,
-    /// Its whole environment.
+    /// Its environment, apart from what it takes from its host.
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The names of variables that it takes from its host instead, as the agent has them.
+    pub own: Vec<Vec<u8>>,
 }
 
 impl fmt::Debug for RankSpec {
@@ -232,10 +324,10 @@ mod tests {
     #[test]
     fn the_bytes_on_the_pipe_stay_what_they_were() {
         let exited = AgentToDriver::Exited { rank: Rank(2), exit: Exit::Signal(9) };
-        assert_eq!(frame(&exited), [4, 0, 0, 0, 5, 2, 1, 18]);
+        assert_eq!(frame(&exited), [4, 0, 0, 0, 4, 2, 1, 18]);
         let output =
             AgentToDriver::Output { rank: Rank(1), stream: Stream::Stderr, bytes: b"x".into() };
-        assert_eq!(frame(&output), [5, 0, 0, 0, 2, 1, 1, 1, b'x']);
+        assert_eq!(frame(&output), [5, 0, 0, 0, 1, 1, 1, 1, b'x']);
         assert_eq!(frame(&DriverToAgent::End), [1, 0, 0, 0, 5]);
     }
 
@@ -257,7 +349,7 @@ mod tests {
     #[test]
     fn the_environment_of_a_rank_is_not_printed() {
         let env = vec![(b"RONDE_JOB_KEY".to_vec(), b"secret".to_vec())];
-        let spec = RankSpec { rank: Rank(0), argv: vec![], cwd: vec![], env };
+        let spec = RankSpec { rank: Rank(0), argv: vec![], cwd: vec![], env, own: vec![] };
         assert_eq!(format!("{spec:?}"), "RankSpec { rank: Rank(0), .. }");
     }
 

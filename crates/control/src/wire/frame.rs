@@ -101,15 +101,15 @@ fn sealed_pieces(sealed: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::handshake::{Initiator, respond};
+    use super::super::handshake::{Callee, Initiator, respond};
     use super::super::{Greeting, JobKey, decode};
     use super::*;
     use proptest::prelude::*;
 
     fn pair() -> (Sealer, Opener) {
         let key = JobKey::from_entropy([3; 32]);
-        let (initiator, hello) = Initiator::start(&key);
-        let (answer, (_, opener)) = respond(&key, &hello[2..]).unwrap();
+        let (initiator, hello) = Initiator::start(&key, Callee::Launcher);
+        let (answer, (_, opener)) = respond(&key, Callee::Launcher, &hello[2..]).unwrap();
         (initiator.finish(&answer[2..]).unwrap().0, opener)
     }
 
@@ -148,7 +148,7 @@ mod tests {
         fn garbage_is_never_a_frame_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(pair().1.open(&bytes).is_err());
             let _ = decode::<Greeting>(&bytes);
-            let _ = respond(&JobKey::from_entropy([3; 32]), &bytes).is_err();
+            let _ = respond(&JobKey::from_entropy([3; 32]), Callee::Launcher, &bytes).is_err();
         }
     }
 }

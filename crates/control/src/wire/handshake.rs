@@ -9,26 +9,51 @@
 //! 3. The one who dialled sends its first sealed frame, a [`Greeting`](super::Greeting). A replayed
 //!    first message fails here: without the private half of the old key nobody can seal it.
 //!
+//! Both sides mix in who is being called, so that a [`Callee`] answers only calls that are meant for
+//! it: an address such as that of a docker bridge may belong to another machine on each host.
+//!
 //! Nothing is decoded by either side before the other has proved itself. The functions move bytes
 //! between buffers; who reads and writes the socket is up to the caller.
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use snow::{Builder, HandshakeState};
 
 use super::JobKey;
 use super::frame::{Opener, Sealer};
+use crate::Rank;
 
 /// The longest envelope body of the handshake; anything longer is a stranger.
 pub const MAX_ENVELOPE: usize = 128;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-const PROLOGUE: &[u8] = b"ronde/1";
 
-/// The other end does not hold this job's key.
+/// The other end does not hold this job's key, or is not the one that was called.
 #[derive(Debug, thiserror::Error)]
 #[error("the other end does not hold this job's key")]
 pub struct Refused;
+
+/// Who is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Callee {
+    /// The launcher's rendezvous.
+    Launcher,
+    /// The agent of the host with this number.
+    Host(u32),
+    /// A rank.
+    Rank(Rank),
+}
+
+impl Callee {
+    fn prologue(self) -> String {
+        match self {
+            Callee::Launcher => "ronde/2 launcher".into(),
+            Callee::Host(number) => format!("ronde/2 host {number}"),
+            Callee::Rank(Rank(number)) => format!("ronde/2 rank {number}"),
+        }
+    }
+}
 
 /// The two halves of an authenticated connection.
 pub type Channel = (Sealer, Opener);
@@ -38,9 +63,11 @@ pub struct Initiator(HandshakeState);
 
 impl Initiator {
     /// Starts a handshake; the bytes are the first envelope to send.
-    pub fn start(key: &JobKey) -> (Initiator, Vec<u8>) {
+    pub fn start(key: &JobKey, callee: Callee) -> (Initiator, Vec<u8>) {
+        let prologue = callee.prologue();
+        let builder = builder(key, &prologue);
         let mut state =
-            builder(key).build_initiator().expect("the pattern needs nothing but the shared key");
+            builder.build_initiator().expect("the pattern needs nothing but the shared key");
         let hello = envelope(&mut state).expect("a first message fits and needs no input");
         (Initiator(state), hello)
     }
@@ -52,10 +79,13 @@ impl Initiator {
     }
 }
 
-/// The side that listened: takes the body of the first envelope, gives the envelope to answer with.
-pub fn respond(key: &JobKey, hello: &[u8]) -> Result<(Vec<u8>, Channel), Refused> {
+/// The side that listened, as `callee`: takes the body of the first envelope, gives the envelope to
+/// answer with.
+pub fn respond(key: &JobKey, callee: Callee, hello: &[u8]) -> Result<(Vec<u8>, Channel), Refused> {
+    let prologue = callee.prologue();
+    let builder = builder(key, &prologue);
     let mut state =
-        builder(key).build_responder().expect("the pattern needs nothing but the shared key");
+        builder.build_responder().expect("the pattern needs nothing but the shared key");
     state.read_message(hello, &mut [0; MAX_ENVELOPE]).map_err(|_| Refused)?;
     let answer = envelope(&mut state)?;
     Ok((answer, channel(state)?))
@@ -67,10 +97,10 @@ pub fn envelope_length(header: [u8; 2]) -> Result<usize, Refused> {
     if length == 0 || length > MAX_ENVELOPE { Err(Refused) } else { Ok(length) }
 }
 
-fn builder(key: &JobKey) -> Builder<'_> {
+fn builder<'a>(key: &'a JobKey, prologue: &'a str) -> Builder<'a> {
     Builder::new(PATTERN.parse().expect("the pattern's name is a constant"))
         .psk(0, key.bytes())
-        .and_then(|builder| builder.prologue(PROLOGUE))
+        .and_then(|builder| builder.prologue(prologue.as_bytes()))
         .expect("each is set once")
 }
 
@@ -91,6 +121,8 @@ fn channel(state: HandshakeState) -> Result<Channel, Refused> {
 mod tests {
     use super::*;
 
+    const ME: Callee = Callee::Rank(Rank(3));
+
     fn body(envelope: &[u8]) -> &[u8] {
         let length = envelope_length([envelope[0], envelope[1]]).unwrap();
         assert_eq!(envelope.len(), 2 + length);
@@ -103,8 +135,8 @@ mod tests {
 
     #[test]
     fn two_holders_of_the_key_can_talk_both_ways() {
-        let (initiator, hello) = Initiator::start(&key(1));
-        let (answer, (mut b_seal, mut b_open)) = respond(&key(1), body(&hello)).unwrap();
+        let (initiator, hello) = Initiator::start(&key(1), ME);
+        let (answer, (mut b_seal, mut b_open)) = respond(&key(1), ME, body(&hello)).unwrap();
         let (mut a_seal, mut a_open) = initiator.finish(body(&answer)).unwrap();
         for text in [&b"one"[..], b"", b"two"] {
             assert_eq!(b_open.open(&a_seal.seal(text)[4..]).unwrap(), text);
@@ -114,26 +146,34 @@ mod tests {
 
     #[test]
     fn a_stranger_fails_at_its_first_message() {
-        let (_, hello) = Initiator::start(&key(1));
-        assert!(respond(&key(2), body(&hello)).is_err());
-        assert!(respond(&key(2), b"").is_err());
-        assert!(respond(&key(2), &[0; MAX_ENVELOPE]).is_err());
+        let (_, hello) = Initiator::start(&key(1), ME);
+        assert!(respond(&key(2), ME, body(&hello)).is_err());
+        assert!(respond(&key(2), ME, b"").is_err());
+        assert!(respond(&key(2), ME, &[0; MAX_ENVELOPE]).is_err());
+    }
+
+    #[test]
+    fn whoever_is_not_meant_cannot_answer() {
+        for other in [Callee::Launcher, Callee::Host(3), Callee::Rank(Rank(30))] {
+            let (_, hello) = Initiator::start(&key(1), ME);
+            assert!(respond(&key(1), other, body(&hello)).is_err(), "{other:?}");
+        }
     }
 
     #[test]
     fn a_listener_without_the_key_is_found_out() {
-        let (initiator, hello) = Initiator::start(&key(1));
-        let mut forged = respond(&key(1), body(&hello)).unwrap().0;
+        let (initiator, hello) = Initiator::start(&key(1), ME);
+        let mut forged = respond(&key(1), ME, body(&hello)).unwrap().0;
         *forged.last_mut().unwrap() ^= 1;
         assert!(initiator.finish(body(&forged)).is_err());
     }
 
     #[test]
     fn a_replay_cannot_say_anything_after_the_handshake() {
-        let (initiator, hello) = Initiator::start(&key(1));
-        let (answer, _) = respond(&key(1), body(&hello)).unwrap();
+        let (initiator, hello) = Initiator::start(&key(1), ME);
+        let (answer, _) = respond(&key(1), ME, body(&hello)).unwrap();
         let greeting = initiator.finish(body(&answer)).unwrap().0.seal(b"greeting");
-        let (_, (_, mut again)) = respond(&key(1), body(&hello)).unwrap();
+        let (_, (_, mut again)) = respond(&key(1), ME, body(&hello)).unwrap();
         assert!(again.open(&greeting[4..]).is_err());
     }
 

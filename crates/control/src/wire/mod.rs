@@ -9,6 +9,7 @@ pub mod handshake;
 mod key;
 mod rendezvous;
 
+pub use handshake::Callee;
 pub use key::{JobKey, KeyError, LinkKeys};
 pub use rendezvous::{DriverToRank, Greeting, Peer, RankToDriver};
 

@@ -54,6 +54,11 @@ pub enum Greeting {
         /// Who comes.
         rank: Rank,
     },
+    /// The agent of a host, which will only say that it is there, again and again.
+    Lifeline {
+        /// The host's number.
+        host: u32,
+    },
 }
 
 /// What a rank tells the driver.

@@ -6,7 +6,7 @@
 //! ends them all.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener};
@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ronde_control::wire::{Greeting, JobKey};
+use ronde_control::Rank;
+use ronde_control::wire::{Callee, Greeting, JobKey};
 use rustix::event::PollFlags;
 
 use super::bell::Bell;
@@ -32,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) type Arrival = (Wire, Greeting);
 
 pub(crate) struct Door {
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     unix: Option<String>,
     arrivals: Mutex<Receiver<Arrival>>,
     arrived: Arc<Bell>,
@@ -41,11 +42,15 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Opens a door at `address`, and at an abstract unix socket of that name if there is one.
-    pub(crate) fn open(address: SocketAddr, unix: Option<String>, key: JobKey) -> io::Result<Door> {
-        let tcp = TcpListener::bind(address)?;
-        tcp.set_nonblocking(true)?;
-        let address = tcp.local_addr()?;
+    /// Opens the door of a rank at these addresses, and at an abstract unix socket of that name if
+    /// there is one.
+    pub(crate) fn open(
+        at: &[IpAddr],
+        unix: Option<String>,
+        (rank, key): (Rank, JobKey),
+    ) -> io::Result<Door> {
+        let tcp = at.iter().map(|ip| listen(*ip)).collect::<io::Result<Vec<_>>>()?;
+        let addresses = tcp.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
         let listener = match &unix {
             Some(name) => {
                 let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?;
@@ -57,17 +62,17 @@ impl Door {
         // Only holders of the key get in here, so the world's size bounds it.
         let (sender, arrivals) = channel();
         let (arrived, stop) = (Arc::new(Bell::new()?), Arc::new(Bell::new()?));
-        let hall = Hall { tcp, unix: listener, key, sender, arrived: arrived.clone() };
+        let hall = Hall { tcp, unix: listener, rank, key, sender, arrived: arrived.clone() };
         let stopped = stop.clone();
         let thread = std::thread::Builder::new()
             .name("ronde-door".into())
             .spawn(move || hall.keep(&stopped))?;
         let arrivals = Mutex::new(arrivals);
-        Ok(Door { address, unix, arrivals, arrived, stop, thread: Some(thread) })
+        Ok(Door { addresses, unix, arrivals, arrived, stop, thread: Some(thread) })
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     pub(crate) fn unix(&self) -> Option<&str> {
@@ -97,10 +102,18 @@ impl Drop for Door {
     }
 }
 
+fn listen(ip: IpAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind((ip, 0))
+        .map_err(|error| io::Error::new(error.kind(), format!("{ip}: {error}")))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
 /// What the door's thread works with.
 struct Hall {
-    tcp: TcpListener,
+    tcp: Vec<TcpListener>,
     unix: Option<UnixListener>,
+    rank: Rank,
     key: JobKey,
     sender: Sender<Arrival>,
     arrived: Arc<Bell>,
@@ -114,7 +127,7 @@ impl Hall {
             loop {
                 let mut fds = vec![(stop.as_fd(), PollFlags::IN)];
                 if crowd.load(Ordering::Relaxed) < CROWD {
-                    fds.push((self.tcp.as_fd(), PollFlags::IN));
+                    fds.extend(self.tcp.iter().map(|tcp| (tcp.as_fd(), PollFlags::IN)));
                     fds.extend(self.unix.iter().map(|unix| (unix.as_fd(), PollFlags::IN)));
                 }
                 // In a crowd nothing tells when somebody has gone, so look again soon.
@@ -142,7 +155,7 @@ impl Hall {
     }
 
     fn next(&self) -> Option<Socket> {
-        if let Ok((stream, _)) = self.tcp.accept() {
+        if let Some((stream, _)) = self.tcp.iter().find_map(|tcp| tcp.accept().ok()) {
             return Socket::tcp(stream).ok();
         }
         let (stream, _) = self.unix.as_ref()?.accept().ok()?;
@@ -158,7 +171,7 @@ impl Hall {
             }
         }
         let deadline = deadline.min(Instant::now() + Duration::from_secs(2));
-        match Wire::accept(socket, &self.key, deadline) {
+        match Wire::accept(socket, (&self.key, Callee::Rank(self.rank)), deadline) {
             Ok(arrival) => {
                 if self.sender.send(arrival).is_ok() {
                     self.arrived.ring();
@@ -174,21 +187,24 @@ mod tests {
     use std::io::Write;
     use std::net::TcpStream;
 
-    use ronde_control::{Epoch, Rank};
+    use ronde_control::Epoch;
 
     use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
 
     #[test]
     fn strangers_wait_outside_while_a_rank_comes_in() {
         let key = JobKey::from_entropy([9; 32]);
-        let door = Door::open("127.0.0.1:0".parse().unwrap(), None, key.clone()).unwrap();
-        let silent = TcpStream::connect(door.address()).unwrap();
-        let mut loud = TcpStream::connect(door.address()).unwrap();
+        let door = Door::open(&[HERE, THERE], None, (Rank(1), key.clone())).unwrap();
+        let silent = TcpStream::connect(door.addresses()[0]).unwrap();
+        let mut loud = TcpStream::connect(door.addresses()[0]).unwrap();
         loud.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        let socket = Socket::tcp(TcpStream::connect(door.address()).unwrap()).unwrap();
+        let socket = Socket::tcp(TcpStream::connect(door.addresses()[1]).unwrap()).unwrap();
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(2) };
-        let _wire = Wire::dial(socket, &key, &greeting, deadline).unwrap();
+        let _wire = Wire::dial(socket, (&key, Callee::Rank(Rank(1))), &greeting, deadline).unwrap();
         let arrival = loop {
             match door.arrival() {
                 Some(arrival) => break arrival,
@@ -204,9 +220,9 @@ mod tests {
     fn a_door_closes_at_once_even_if_somebody_stands_in_it() {
         let key = JobKey::from_entropy([9; 32]);
         let name = format!("ronde-test-door-{}", std::process::id());
-        let door = Door::open("127.0.0.1:0".parse().unwrap(), Some(name), key).unwrap();
+        let door = Door::open(&[HERE], Some(name), (Rank(0), key)).unwrap();
         assert!(door.unix().is_some());
-        let _silent = TcpStream::connect(door.address()).unwrap();
+        let _silent = TcpStream::connect(door.addresses()[0]).unwrap();
         let start = Instant::now();
         drop(door);
         assert!(start.elapsed() < Duration::from_secs(2));

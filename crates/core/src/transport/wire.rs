@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer, frame_length};
 use ronde_control::wire::handshake::{Initiator, envelope_length, respond};
-use ronde_control::wire::{Greeting, JobKey, decode, encode};
+use ronde_control::wire::{Callee, Greeting, JobKey, decode, encode};
 use rustix::event::PollFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,6 +14,9 @@ use serde::de::DeserializeOwned;
 use super::socket::{Socket, await_socket};
 
 const MAX_GREETING: usize = 4096;
+
+/// The job's key, and who is called with it.
+pub(crate) type Call<'a> = (&'a JobKey, Callee);
 
 pub(crate) struct Wire {
     socket: Socket,
@@ -29,11 +32,11 @@ impl Wire {
     /// Proves to the listening side that we hold the key, has it prove the same, and greets.
     pub(crate) fn dial(
         socket: Socket,
-        key: &JobKey,
+        (key, callee): Call<'_>,
         greeting: &Greeting,
         deadline: Instant,
     ) -> io::Result<Wire> {
-        let (initiator, hello) = Initiator::start(key);
+        let (initiator, hello) = Initiator::start(key, callee);
         write_all(&socket, &hello, deadline)?;
         let answer = read_envelope(&socket, deadline)?;
         let (sealer, opener) = initiator.finish(&answer).map_err(io::Error::other)?;
@@ -46,11 +49,11 @@ impl Wire {
     /// Takes nothing from the dialling side before it has proved that it holds the key.
     pub(crate) fn accept(
         socket: Socket,
-        key: &JobKey,
+        (key, callee): Call<'_>,
         deadline: Instant,
     ) -> io::Result<(Wire, Greeting)> {
         let hello = read_envelope(&socket, deadline)?;
-        let (answer, (sealer, opener)) = respond(key, &hello).map_err(io::Error::other)?;
+        let (answer, (sealer, opener)) = respond(key, callee, &hello).map_err(io::Error::other)?;
         write_all(&socket, &answer, deadline)?;
         let mut wire = Wire { socket, sealer, opener, input: Vec::new(), output: Vec::new() };
         // Exactly the greeting is read: what follows may be bytes of a tensor, or descriptors.
@@ -200,6 +203,8 @@ mod tests {
 
     use super::*;
 
+    const ME: Callee = Callee::Launcher;
+
     fn ends() -> (Socket, Socket) {
         let (a, b) = UnixStream::pair().unwrap();
         (Socket::unix(a).unwrap(), Socket::unix(b).unwrap())
@@ -215,8 +220,8 @@ mod tests {
         let key = JobKey::from_entropy([1; 32]);
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
         std::thread::scope(|scope| {
-            let dialled = scope.spawn(|| Wire::dial(a, &key, &greeting, soon()).unwrap());
-            let (mut accepted, seen) = Wire::accept(b, &key, soon()).unwrap();
+            let dialled = scope.spawn(|| Wire::dial(a, (&key, ME), &greeting, soon()).unwrap());
+            let (mut accepted, seen) = Wire::accept(b, (&key, ME), soon()).unwrap();
             assert_eq!(seen, greeting);
             let mut dialled = dialled.join().unwrap();
             let long = "x".repeat(300_000);
@@ -235,14 +240,14 @@ mod tests {
             let (a, b) = ends();
             write_all(&a, garbage, soon()).unwrap();
             let limit = Instant::now() + Duration::from_millis(50);
-            assert!(Wire::accept(b, &key, limit).is_err(), "{garbage:?}");
+            assert!(Wire::accept(b, (&key, ME), limit).is_err(), "{garbage:?}");
         }
         let (a, b) = ends();
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
         let other = JobKey::from_entropy([2; 32]);
         std::thread::scope(|scope| {
-            let stranger = scope.spawn(|| Wire::dial(a, &other, &greeting, soon()).is_err());
-            assert!(Wire::accept(b, &key, soon()).is_err());
+            let stranger = scope.spawn(|| Wire::dial(a, (&other, ME), &greeting, soon()).is_err());
+            assert!(Wire::accept(b, (&key, ME), soon()).is_err());
             assert!(stranger.join().unwrap());
         });
     }

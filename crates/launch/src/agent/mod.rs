@@ -7,6 +7,7 @@
 
 mod pipe;
 mod rank;
+mod survey;
 
 pub(crate) use pipe::read_frame;
 
@@ -17,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ronde_control::Rank;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, RankSpec};
-use ronde_control::{Rank, VERSION};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, kill_process_group,
     set_child_subreaper, set_parent_process_death_signal, wait, waitid, waitpid,
@@ -29,6 +30,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use survey::Survey;
+
+use crate::lifeline;
 use crate::supervise::memory::OutOfMemoryKills;
 use crate::supervise::{self, Scope, shim};
 
@@ -97,6 +101,8 @@ where
         stdin: None,
         memory: OutOfMemoryKills::read(),
         all_well: true,
+        survey: Survey::default(),
+        lifeline: JoinSet::new(),
     };
     let mut children = signal(SignalKind::child())?;
     let mut stop = [
@@ -105,7 +111,6 @@ where
         signal(SignalKind::hangup())?,
     ];
     let [terminate, interrupt, hangup] = &mut stop;
-    agent.tell(AgentToDriver::Hello { version: VERSION.into(), pid: std::process::id() }).await;
     let parting = loop {
         tokio::select! {
             command = commands.recv() => match command {
@@ -114,6 +119,10 @@ where
                 None => break Parting::Abandoned,
             },
             _ = children.recv() => agent.reap().await,
+            Some(Ok(error)) = agent.lifeline.join_next() => {
+                tracing::warn!(%error, "the launcher's host does not answer any more");
+                break Parting::Abandoned;
+            }
             _ = terminate.recv() => break Parting::Abandoned,
             _ = interrupt.recv() => break Parting::Abandoned,
             _ = hangup.recv() => break Parting::Abandoned,
@@ -147,6 +156,9 @@ struct Agent {
     memory: OutOfMemoryKills,
     /// Whether every rank that has ended did so with code 0.
     all_well: bool,
+    survey: Survey,
+    /// The connection that shows whether the launcher's host is still there.
+    lifeline: JoinSet<io::Error>,
 }
 
 impl Agent {
@@ -158,6 +170,7 @@ impl Agent {
     async fn obey(&mut self, command: DriverToAgent) {
         match command {
             DriverToAgent::Start { ranks } => {
+                self.survey.end();
                 for spec in ranks {
                     self.start(spec).await;
                 }
@@ -178,6 +191,19 @@ impl Agent {
             DriverToAgent::StdinEnd => self.stdin = None,
             DriverToAgent::Printed { cost } => self.window.add_permits(cost as usize),
             DriverToAgent::End => {}
+            DriverToAgent::Listen { key, host, interfaces, ports } => {
+                let listening = self.survey.listen((key, host), &interfaces, ports).await;
+                self.tell(listening).await;
+            }
+            DriverToAgent::Dial { targets, limit_millis } => {
+                let limit = Duration::from_millis(limit_millis.into());
+                self.survey.dial(targets, limit, &self.news);
+            }
+            DriverToAgent::Stay { addresses } => {
+                if let Some((key, host)) = self.survey.identity() {
+                    self.lifeline.spawn(lifeline::hold_on(addresses, key, host));
+                }
+            }
         }
     }
 

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::Rank;
 use ronde_control::wire::agent::{
-    self, AgentToDriver, DriverToAgent, MAX_PIECE, Stream, output_cost,
+    self, AgentToDriver, DriverToAgent, MAX_PIECE, PREAMBLE, Stream, output_cost,
 };
+use ronde_control::{Rank, VERSION};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::{Semaphore, mpsc};
@@ -51,6 +51,10 @@ pub(super) async fn write(
     mut output: impl AsyncWrite + Unpin,
     mut news: mpsc::Receiver<AgentToDriver>,
 ) {
+    let first = format!("{PREAMBLE} {VERSION}\n");
+    if output.write_all(first.as_bytes()).await.is_err() || output.flush().await.is_err() {
+        return;
+    }
     while let Some(message) = news.recv().await {
         let mut frames = agent::frame(&message);
         while frames.len() < 4 * MAX_PIECE

@@ -30,6 +30,7 @@ pub(super) fn start(program: &Path, spec: RankSpec) -> Result<Started, Exit> {
         .env
         .into_iter()
         .map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value)))
+        .chain(spec.own.into_iter().filter_map(own))
         .collect();
     if !cwd.is_dir() {
         let reason = format!("the directory `{}` does not exist", cwd.display());
@@ -49,6 +50,13 @@ pub(super) fn start(program: &Path, spec: RankSpec) -> Result<Started, Exit> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     spawn(&mut command).map_err(|error| Exit::NotStarted { code: 126, reason: error.to_string() })
+}
+
+/// A variable of this host.
+fn own(name: Vec<u8>) -> Option<(OsString, OsString)> {
+    let name = OsString::from_vec(name);
+    let value = std::env::var_os(&name)?;
+    Some((name, value))
 }
 
 fn spawn(command: &mut Command) -> io::Result<Started> {

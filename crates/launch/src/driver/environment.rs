@@ -2,13 +2,14 @@
 //!
 //! Everything the launcher's own environment has, then Horovod's names, those of torch.distributed
 //! (so that scripts of either kind start here) and Ronde's. This is the only way in which the job's
-//! key reaches a rank.
+//! key reaches a rank. On another host what describes a host or a login stays that host's own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStringExt;
 
+use ronde_control::muster::Plan;
 use ronde_control::wire::JobKey;
 
 use crate::hosts::Slot;
@@ -18,14 +19,63 @@ use crate::supervise::MARK;
 pub(super) struct Shared<'a> {
     pub(super) inherited: &'a [(OsString, OsString)],
     pub(super) size: u32,
-    pub(super) rendezvous: SocketAddr,
     pub(super) master_port: u16,
     pub(super) key: &'a JobKey,
 }
 
-/// The whole environment of one rank. `mark` is that of its host's processes.
-pub(super) fn of(slot: &Slot, mark: &str, shared: &Shared<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let address = shared.rendezvous.ip().to_string();
+/// What belongs to a host or to a login there, and so does not travel.
+const OWN: &[&str] = &[
+    "DBUS_SESSION_BUS_ADDRESS",
+    "DISPLAY",
+    "HOME",
+    "HOSTNAME",
+    "LOGNAME",
+    "MAIL",
+    "OLDPWD",
+    "PWD",
+    "SHELL",
+    "SHLVL",
+    "SSH_AUTH_SOCK",
+    "SSH_CLIENT",
+    "SSH_CONNECTION",
+    "SSH_TTY",
+    "TMPDIR",
+    "USER",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "XDG_RUNTIME_DIR",
+    "XDG_SESSION_ID",
+    "_",
+];
+
+/// The names of the variables that a rank on another host has from there.
+pub(super) fn own() -> Vec<Vec<u8>> {
+    OWN.iter().map(|name| name.as_bytes().to_vec()).collect()
+}
+
+/// What travels to another host of an environment: not what is the host's own, and not the functions
+/// of a shell.
+pub(super) fn travels(name: &OsString) -> bool {
+    let name = name.to_string_lossy();
+    !OWN.contains(&name.as_ref()) && !name.starts_with("BASH_FUNC_")
+}
+
+/// The environment of one rank. `mark` is that of its host's processes, `plan` what the muster found
+/// for its host.
+pub(super) fn of(
+    slot: &Slot,
+    (mark, plan): (&str, &Plan),
+    shared: &Shared<'_>,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let nowhere = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let meeting = plan.rendezvous.first();
+    let address = meeting.map_or(nowhere, |address| address.ip()).to_string();
+    let master = plan.first.map_or(address.clone(), |first| first.to_string());
+    let port = meeting.map_or(0, |address| address.port()).to_string();
+    let list =
+        |addresses: &mut dyn Iterator<Item = String>| addresses.collect::<Vec<_>>().join(",");
+    let rendezvous = list(&mut plan.rendezvous.iter().map(ToString::to_string));
+    let listen = list(&mut plan.listen.iter().map(ToString::to_string));
     let size = shared.size.to_string();
     let own = [
         ("HOROVOD_RANK", slot.rank.0.to_string()),
@@ -37,16 +87,17 @@ pub(super) fn of(slot: &Slot, mark: &str, shared: &Shared<'_>) -> Vec<(Vec<u8>, 
         ("HOROVOD_HOSTNAME", slot.host.clone()),
         ("HOROVOD_CONTROLLER", "gloo".into()),
         ("HOROVOD_CPU_OPERATIONS", "gloo".into()),
-        ("HOROVOD_GLOO_RENDEZVOUS_ADDR", address.clone()),
-        ("HOROVOD_GLOO_RENDEZVOUS_PORT", shared.rendezvous.port().to_string()),
+        ("HOROVOD_GLOO_RENDEZVOUS_ADDR", address),
+        ("HOROVOD_GLOO_RENDEZVOUS_PORT", port),
         ("PYTHONUNBUFFERED", "1".into()),
         ("RANK", slot.rank.0.to_string()),
         ("WORLD_SIZE", size),
         ("LOCAL_RANK", slot.local_rank.to_string()),
         ("LOCAL_WORLD_SIZE", slot.local_size.to_string()),
-        ("MASTER_ADDR", address),
+        ("MASTER_ADDR", master),
         ("MASTER_PORT", shared.master_port.to_string()),
-        ("RONDE_RENDEZVOUS", shared.rendezvous.to_string()),
+        ("RONDE_RENDEZVOUS", rendezvous),
+        ("RONDE_ADDRESSES", listen),
         ("RONDE_JOB_KEY", shared.key.to_hex()),
         (MARK, mark.to_owned()),
     ];
@@ -77,11 +128,16 @@ mod tests {
         let shared = Shared {
             inherited: &inherited,
             size: 4,
-            rendezvous: "127.0.0.1:555".parse().unwrap(),
             master_port: 666,
             key: &JobKey::from_entropy([1; 32]),
         };
-        let env = of(&slot, "mark", &shared);
+        let plan = Plan {
+            rendezvous: ["10.0.0.1:555", "[fd00::1]:555"].map(|at| at.parse().unwrap()).into(),
+            listen: ["10.0.0.2", "fd00::2"].map(|at| at.parse().unwrap()).into(),
+            first: Some("10.0.0.7".parse().unwrap()),
+            ports: vec![],
+        };
+        let env = of(&slot, ("mark", &plan), &shared);
         let value = |name: &str| {
             let found: Vec<_> = env.iter().filter(|(key, _)| key == name.as_bytes()).collect();
             assert_eq!(found.len(), 1, "{name}");
@@ -93,7 +149,10 @@ mod tests {
             ("HOROVOD_CROSS_SIZE", "2"),
             ("WORLD_SIZE", "4"),
             ("MASTER_PORT", "666"),
-            ("RONDE_RENDEZVOUS", "127.0.0.1:555"),
+            ("MASTER_ADDR", "10.0.0.7"),
+            ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1"),
+            ("RONDE_RENDEZVOUS", "10.0.0.1:555,[fd00::1]:555"),
+            ("RONDE_ADDRESSES", "10.0.0.2,fd00::2"),
             ("RONDE_JOB", "mark"),
         ] {
             assert_eq!(value(name), expected, "{name}");

@@ -3,7 +3,8 @@
 //! One loop takes all news in the order they come and asks the decisions in `ronde-control` what they
 //! mean: the rendezvous who must hear what, the verdict who failed first. The walk of a job:
 //!
-//! 1. Listen, with a fresh key; start one agent per host; tell each its ranks.
+//! 1. Listen, with a fresh key; start one agent per host; let them find each other (`start`); tell
+//!    each its ranks.
 //! 2. Pass on output, input and words until every rank has ended.
 //! 3. Dismiss the agents, which remove what is left; wait until they are gone; judge.
 
@@ -13,36 +14,39 @@ mod files;
 mod hands;
 mod screen;
 pub mod service;
+mod start;
 mod stdin;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::ffi::OsStringExt;
+use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ronde_control::muster::{self, Muster};
 use ronde_control::rendezvous::{Action, Connection, Event, Rendezvous, Seat, Time};
 use ronde_control::verdict::{Outcome, Verdict};
 use ronde_control::wire::agent::{
-    AgentToDriver, DriverToAgent, Exit, RankSpec, Stream, output_cost, signal_name,
+    AgentToDriver, DriverToAgent, Exit, Stream, output_cost, signal_name,
 };
 use ronde_control::wire::{Greeting, JobKey};
 use ronde_control::{Rank, VERSION};
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::hosts::Slot;
 use crate::logs::{Lines, Stamp, Times};
+use crate::reach::{Trouble, Way};
 use crate::signals::Signals;
 use crate::supervise::{self, Scope};
-use crate::{LaunchError, machine, reach};
+use crate::{LaunchError, machine};
 use ending::{Ending, Step};
 use files::Files;
 use hands::Hands;
 use screen::{Done, Screen, Text};
 use service::Outbox;
+use start::Start;
 use stdin::Stdin;
 
 /// News that may wait for the driver; whoever brings more waits.
@@ -55,15 +59,19 @@ pub struct Job {
     pub command: Vec<OsString>,
     /// Where each rank sits, in rank order.
     pub slots: Vec<Slot>,
+    /// The hosts in the order of their ranks, and how each is reached.
+    pub hosts: Vec<(String, Way)>,
     /// The environment that all ranks inherit.
     pub env: Vec<(OsString, OsString)>,
     /// Where all ranks run.
     pub cwd: PathBuf,
     /// This executable, which is also the agent.
     pub program: PathBuf,
-    /// Where the ranks meet: the loopback address, or one that other hosts reach.
+    /// Where the ranks meet if all hosts are this machine; otherwise all addresses are tried.
     pub listen: IpAddr,
-    /// How long hosts have to answer.
+    /// The interfaces by which hosts may reach each other; all if there are none.
+    pub interfaces: Vec<String>,
+    /// How long it may take until all hosts have found each other.
     pub start_timeout: Duration,
     /// How long a gathering of the ranks may take.
     pub join_timeout: Duration,
@@ -86,10 +94,14 @@ enum News {
     Greeted(Connection, Greeting, Outbox),
     /// Something happened at the rendezvous.
     Rendezvous(Event),
+    /// An agent is there; this is its version.
+    Hello(usize, String),
     /// An agent said something.
     Agent(usize, AgentToDriver),
     /// An agent has ended, in this way.
-    AgentGone(usize, String),
+    AgentGone(usize, Trouble),
+    /// Nothing is heard any more from a host, or its lifeline was cut.
+    Silent(usize, io::Error),
     /// Output has been written.
     Printed(Done),
     /// Standard input, or its end.
@@ -101,6 +113,7 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError
     let start = Instant::now();
     let (sender, mut news) = mpsc::channel(NEWS);
     let mut driver = Driver::start(job, &sender).await?;
+    driver.tick(start.elapsed());
     loop {
         let wakeup = driver.next_wakeup().map(|time| start + time);
         tokio::select! {
@@ -129,6 +142,8 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError
 }
 
 struct Driver {
+    muster: Muster,
+    start: Start,
     rendezvous: Rendezvous,
     verdict: Verdict,
     ending: Ending,
@@ -139,9 +154,6 @@ struct Driver {
     stamp: Stamp,
     screen: Screen,
     stdin: Stdin,
-    /// Until when all hosts must have answered, while some have not.
-    start_by: Option<Time>,
-    start_timeout: Duration,
     service: tokio::task::JoinHandle<()>,
     dismissed: bool,
     given_up: bool,
@@ -152,18 +164,9 @@ impl Driver {
         let files = job.output.files.as_deref().map(|path| files_in(path, job.slots.len()));
         let files = files.transpose()?;
         let key = JobKey::from_entropy(entropy()?);
-        let listener =
-            TcpListener::bind((job.listen, 0)).await.map_err(machine("listen for the ranks"))?;
-        let rendezvous = listener.local_addr().map_err(machine("listen for the ranks"))?;
-        let shared = environment::Shared {
-            inherited: &job.env,
-            size: job.slots.len() as u32,
-            rendezvous,
-            master_port: free_port()?,
-            key: &key,
-        };
-        tracing::info!(address = %rendezvous, ranks = job.slots.len(), "the rendezvous is open");
-        let agents = start_agents(job, &shared, news)?;
+        let (listener, addresses) = start::listen(job).await?;
+        tracing::info!(?addresses, ranks = job.slots.len(), "the rendezvous is open");
+        let agents = start::agents(job, &hex(&entropy()?[..12]), news)?;
         let seats: Vec<Seat> = job
             .slots
             .iter()
@@ -179,6 +182,8 @@ impl Driver {
         });
         let service = tokio::spawn(service::run(listener, key.clone(), news.clone()));
         Ok(Driver {
+            muster: start::muster(job, addresses),
+            start: Start::new(job, key),
             rendezvous: Rendezvous::new(VERSION, seats.clone(), job.join_timeout),
             verdict: Verdict::new(seats),
             ending: Ending::default(),
@@ -187,8 +192,6 @@ impl Driver {
             slots: job.slots.clone(),
             lines: Lines::default(),
             stamp: Stamp::new(job.output.times),
-            start_by: Some(job.start_timeout),
-            start_timeout: job.start_timeout,
             screen: screen.map_err(machine("start a thread"))?,
             stdin: stdin.map_err(machine("start a thread"))?,
             service,
@@ -209,8 +212,13 @@ impl Driver {
                 }
                 self.meet(event, now);
             }
+            News::Hello(index, version) => {
+                tracing::info!(host = self.agents[index].host, version, "an agent is there");
+                self.gather(index, muster::Event::Hello { version }, now);
+            }
             News::Agent(index, message) => self.hear(index, message, now),
-            News::AgentGone(index, how) => self.agent_gone(index, &how, now),
+            News::AgentGone(index, trouble) => self.agent_gone(index, trouble, now),
+            News::Silent(index, error) => self.fell_silent(index, &error),
             News::Printed(Done { agent, cost }) => {
                 self.agents[agent].tell(DriverToAgent::Printed { cost });
             }
@@ -229,10 +237,14 @@ impl Driver {
 
     fn hear(&mut self, index: usize, message: AgentToDriver, now: Time) {
         match message {
-            AgentToDriver::Hello { version, pid } => {
-                self.agents[index].greeted = true;
+            AgentToDriver::Listening { listeners, known, ports } => {
+                tracing::info!(host = self.agents[index].host, ?listeners, "an agent listens");
+                self.gather(index, muster::Event::Listening { listeners, known, ports }, now);
+            }
+            AgentToDriver::Dialled { callee, address, outcome } => {
                 let host = &self.agents[index].host;
-                tracing::info!(host, pid, version, "an agent is there");
+                tracing::info!(host, ?callee, %address, ?outcome, "an agent has dialled");
+                self.gather(index, muster::Event::Dialled { callee, address, outcome }, now);
             }
             AgentToDriver::Started { rank, pid } => {
                 tracing::info!(rank = rank.0, pid, "a rank runs");
@@ -276,27 +288,92 @@ impl Driver {
         }
     }
 
-    fn agent_gone(&mut self, index: usize, how: &str, now: Time) {
-        self.agents[index].gone = true;
-        let (host, mark) = (self.agents[index].host.clone(), self.agents[index].mark.clone());
+    fn agent_gone(&mut self, index: usize, trouble: Trouble, now: Time) {
+        let agent = &mut self.agents[index];
+        agent.gone = true;
+        let Trouble { reason, hint } = agent.silent.take().unwrap_or(trouble);
+        let host = agent.host.clone();
         // The guardian has done this already, unless it was killed too.
-        if !supervise::sweep(&mark, Scope::Marked) {
+        if agent.way.is_local() && !supervise::sweep(&agent.mark, Scope::Marked) {
             tracing::warn!(host, "some processes of the job cannot be killed");
         }
         if self.dismissed {
             return;
         }
-        let reason = format!("the agent on `{host}` {how}");
-        self.verdict.host_failed(reason.clone());
+        if !self.muster.is_over() {
+            return self.gather(index, muster::Event::Gone { reason, hint }, now);
+        }
+        let reason = format!("lost host `{host}`: {reason}");
+        self.verdict.host_failed(reason.clone(), hint);
         let ranks = self.slots.iter().filter(|slot| slot.host == host).map(|slot| slot.rank);
         for rank in ranks.collect::<Vec<_>>() {
             self.exited(rank, Exit::Unknown { reason: reason.clone() }, now);
         }
     }
 
+    /// A host that does not answer any more is let go; what was known of it goes with it.
+    fn fell_silent(&mut self, index: usize, error: &io::Error) {
+        let agent = &mut self.agents[index];
+        tracing::info!(host = agent.host, %error, "the lifeline of a host was cut");
+        // An agent that ends closes it, too; then its pipe tells more.
+        if error.kind() != io::ErrorKind::UnexpectedEof && !self.dismissed {
+            agent.silent = Some(Trouble {
+                reason: format!("it does not answer any more ({error})"),
+                hint: "see whether the host is up and its network cable is in".into(),
+            });
+            agent.kill();
+        }
+    }
+
+    /// Asks the muster what an event means, and does it.
+    fn gather(&mut self, host: usize, event: muster::Event, now: Time) {
+        let actions = self.muster.on(host, event, now);
+        self.proceed(actions, now);
+    }
+
+    fn proceed(&mut self, actions: Vec<muster::Action>, now: Time) {
+        for action in actions {
+            if self.dismissed {
+                return;
+            }
+            match action {
+                muster::Action::Listen(host) => self.start.listen(host, &self.agents[host]),
+                muster::Action::Dial(host, targets) => Start::dial(&self.agents[host], targets),
+                muster::Action::Start(plans) => {
+                    tracing::info!(?plans, "the hosts have found each other");
+                    if let Err(error) = self.start.ranks(&self.agents, &plans) {
+                        self.call_off(format!("error: {error}\n"), now);
+                    }
+                }
+                muster::Action::Fail(text) => self.call_off(text, now),
+            }
+        }
+    }
+
+    /// Ends a job that has not begun.
+    fn call_off(&mut self, text: String, now: Time) {
+        self.verdict.called_off(text);
+        self.dismiss();
+        // An agent that is there says goodbye; whoever is not, or does not, is not waited for.
+        self.ending.failed(now);
+        for agent in self.agents.iter_mut().filter(|agent| !agent.way.is_local()) {
+            agent.kill();
+        }
+    }
+
+    fn dismiss(&mut self) {
+        self.dismissed = true;
+        for agent in &self.agents {
+            agent.tell(DriverToAgent::End);
+        }
+    }
+
     fn signalled(&mut self, signal: i32, now: Time) {
         tracing::info!("passing {} on to all ranks", signal_name(signal));
         self.verdict.interrupted(signal);
+        if !self.muster.is_over() {
+            return self.call_off(String::new(), now);
+        }
         if let Some(step) = self.ending.signalled(signal, now) {
             self.take(step);
         }
@@ -304,36 +381,14 @@ impl Driver {
 
     fn tick(&mut self, now: Time) {
         self.meet(Event::Tick, now);
-        self.miss_hosts(now);
+        let actions = self.muster.tick(now);
+        self.proceed(actions, now);
         if let Some(step) = self.ending.tick(now) {
             self.take(step);
         }
         if self.verdict.is_complete() && !self.dismissed {
-            self.dismissed = true;
-            for agent in &self.agents {
-                agent.tell(DriverToAgent::End);
-            }
+            self.dismiss();
         }
-    }
-
-    /// Ends the job if its time has come and some hosts have not answered yet.
-    fn miss_hosts(&mut self, now: Time) {
-        if self.agents.iter().all(|agent| agent.greeted || agent.gone) {
-            self.start_by = None;
-        }
-        if self.start_by.take_if(|time| *time <= now).is_none() {
-            return;
-        }
-        let late = self.agents.iter_mut().filter(|agent| !agent.greeted && !agent.gone);
-        let hosts = late.map(|agent| {
-            agent.kill();
-            format!("`{}`", agent.host)
-        });
-        let hosts = hosts.collect::<Vec<_>>().join(", ");
-        let seconds = self.start_timeout.as_secs();
-        self.verdict.host_failed(format!(
-            "after {seconds} s there is no answer from {hosts}; `--start-timeout` sets how long to wait"
-        ));
     }
 
     fn take(&mut self, step: Step) {
@@ -349,7 +404,9 @@ impl Driver {
                 self.given_up = true;
                 for agent in &mut self.agents {
                     agent.kill();
-                    supervise::sweep(&agent.mark, Scope::Marked);
+                    if agent.way.is_local() {
+                        supervise::sweep(&agent.mark, Scope::Marked);
+                    }
                 }
             }
         }
@@ -379,8 +436,8 @@ impl Driver {
     }
 
     fn next_wakeup(&self) -> Option<Time> {
-        let ours = self.ending.next_wakeup().into_iter().chain(self.start_by);
-        self.rendezvous.next_wakeup().into_iter().chain(ours).min()
+        let others = self.ending.next_wakeup().into_iter().chain(self.muster.next_wakeup());
+        self.rendezvous.next_wakeup().into_iter().chain(others).min()
     }
 
     fn is_over(&self) -> bool {
@@ -402,37 +459,6 @@ fn files_in(path: &Path, ranks: usize) -> Result<Files, LaunchError> {
         .map_err(|source| LaunchError::Files { path: path.display().to_string(), source })
 }
 
-fn start_agents(
-    job: &Job,
-    shared: &environment::Shared<'_>,
-    news: &mpsc::Sender<News>,
-) -> Result<Vec<Hands>, LaunchError> {
-    let id = hex(&entropy()?[..12]);
-    let mut hosts: Vec<&str> = job.slots.iter().map(|slot| slot.host.as_str()).collect();
-    hosts.dedup();
-    let mut agents = Vec::new();
-    for (index, host) in hosts.into_iter().enumerate() {
-        // Each host has its own mark, because two names may mean one machine.
-        let mark = format!("{id}-{index}");
-        let child = reach::local::start(&job.program, &mark)
-            .map_err(|source| LaunchError::Agent { host: host.to_owned(), source })?;
-        let hands = Hands::new(index, host.to_owned(), mark, child, news.clone());
-        for slot in job.slots.iter().filter(|slot| slot.host == host) {
-            let bytes = |text: &OsString| text.clone().into_vec();
-            // One at a time: an environment may be large, and a frame is not endless.
-            let spec = RankSpec {
-                rank: slot.rank,
-                argv: job.command.iter().map(bytes).collect(),
-                cwd: job.cwd.clone().into_os_string().into_vec(),
-                env: environment::of(slot, &hands.mark, shared),
-            };
-            hands.tell(DriverToAgent::Start { ranks: vec![spec] });
-        }
-        agents.push(hands);
-    }
-    Ok(agents)
-}
-
 fn entropy() -> Result<[u8; 32], LaunchError> {
     let mut bytes = [0u8; 32];
     let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -445,11 +471,4 @@ fn entropy() -> Result<[u8; 32], LaunchError> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A port for torch.distributed's own rendezvous, free at this moment.
-fn free_port() -> Result<u16, LaunchError> {
-    let bound = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let address = bound.and_then(|listener| listener.local_addr());
-    address.map(|address| address.port()).map_err(machine("find a free port"))
 }

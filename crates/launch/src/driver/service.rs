@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_control::rendezvous::{Connection, Event};
-use ronde_control::wire::frame::{Opener, Sealer, frame_length};
-use ronde_control::wire::{self, DriverToRank, Greeting, JobKey, RankToDriver, handshake};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer};
+use ronde_control::wire::{self, Callee, DriverToRank, Greeting, JobKey, RankToDriver};
+use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -21,6 +21,8 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::News;
+use crate::lifeline;
+use crate::wire::{Sealed, answer, read_sealed};
 
 /// How long somebody has to prove and name themselves.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -92,37 +94,23 @@ pub(super) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<N
 }
 
 /// Somebody who has proved and named themselves.
-struct Met {
-    stream: TcpStream,
-    sealer: Sealer,
-    opener: Opener,
-    greeting: Greeting,
-}
+type Met = (Sealed, Greeting);
 
-async fn meet(mut stream: TcpStream, key: &JobKey) -> io::Result<Met> {
-    stream.set_nodelay(true)?;
-    let mut header = [0; 2];
-    stream.read_exact(&mut header).await?;
-    let mut hello = vec![0; handshake::envelope_length(header).map_err(io::Error::other)?];
-    stream.read_exact(&mut hello).await?;
-    let (answer, (sealer, mut opener)) =
-        handshake::respond(key, &hello).map_err(io::Error::other)?;
-    stream.write_all(&answer).await?;
-    let mut header = [0; 4];
-    stream.read_exact(&mut header).await?;
-    let length = frame_length(header).map_err(io::Error::other)?;
-    if length > LONGEST_GREETING {
-        return Err(io::Error::other("a greeting is never that long"));
-    }
-    let mut sealed = vec![0; length];
-    stream.read_exact(&mut sealed).await?;
-    let plain = opener.open(&sealed).map_err(io::Error::other)?;
+async fn meet(stream: TcpStream, key: &JobKey) -> io::Result<Met> {
+    let mut sealed = answer(stream, key, Callee::Launcher).await?;
+    let plain = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST_GREETING).await?;
+    let plain = plain.ok_or(io::ErrorKind::UnexpectedEof)?;
     let greeting = wire::decode(&plain).map_err(io::Error::other)?;
-    Ok(Met { stream, sealer, opener, greeting })
+    Ok((sealed, greeting))
 }
 
-async fn serve(connection: Connection, met: Met, news: mpsc::Sender<News>) {
-    let Met { stream, sealer, opener, greeting } = met;
+async fn serve(connection: Connection, (sealed, greeting): Met, news: mpsc::Sender<News>) {
+    if let Greeting::Lifeline { host } = greeting {
+        let error = lifeline::hold(sealed).await;
+        let _ = news.send(News::Silent(host as usize, error)).await;
+        return;
+    }
+    let Sealed { stream, sealer, opener } = sealed;
     let (outbox, outgoing) = mpsc::channel(OUTBOX);
     if news.send(News::Greeted(connection, greeting, outbox)).await.is_err() {
         return;
@@ -150,15 +138,9 @@ async fn receive(
     news: &mpsc::Sender<News>,
 ) -> io::Result<()> {
     loop {
-        let mut header = [0; 4];
-        match input.read_exact(&mut header).await {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        let mut sealed = vec![0; frame_length(header).map_err(io::Error::other)?];
-        input.read_exact(&mut sealed).await?;
-        let plain = opener.open(&sealed).map_err(io::Error::other)?;
+        let Some(plain) = read_sealed(&mut input, &mut opener, MAX_FRAME).await? else {
+            return Ok(());
+        };
         let message: RankToDriver = wire::decode(&plain).map_err(io::Error::other)?;
         if news.send(News::Rendezvous(Event::Said(connection, message))).await.is_err() {
             return Ok(());

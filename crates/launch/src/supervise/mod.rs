@@ -11,8 +11,11 @@ pub mod memory;
 mod processes;
 pub mod shim;
 
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::time::Duration;
 
+use ronde_control::wire::agent::signal_name;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, wait,
@@ -65,6 +68,16 @@ pub fn sweep(mark: &str, scope: Scope) -> bool {
         std::thread::sleep(PAUSE);
     }
     false
+}
+
+/// How a process that guards another one ended; it reports the other's signal as a shell would.
+pub fn ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code @ 129..=192), _) => format!("was killed by {}", signal_name(code - 128)),
+        (Some(code), _) => format!("exited with code {code}"),
+        (None, Some(signal)) => format!("lost its guardian, killed by {}", signal_name(signal)),
+        (None, None) => "ended".into(),
+    }
 }
 
 /// A signal by its number, if it is one that has a name.

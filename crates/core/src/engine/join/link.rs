@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use ronde_control::Rank;
-use ronde_control::wire::Greeting;
+use ronde_control::wire::{Callee, Greeting};
 
 use super::Newcomer;
 use super::layout::Layout;
@@ -66,8 +66,9 @@ impl Newcomer {
         }
         let greeting = Greeting::Control { epoch: self.epoch, rank: self.me };
         let (host, addresses) = (&self.peers[0].host, &self.peers[0].addresses);
-        dial(addresses, &self.key, &greeting, deadline).map(Some).map_err(|error| {
-            Error::Setup(format!("rank 0 ({host}) could not be reached at {addresses:?}: {error}"))
-        })
+        let call = (&self.key, Callee::Rank(Rank(0)));
+        dial(addresses, call, &greeting, deadline)
+            .map(Some)
+            .map_err(|error| Error::Setup(format!("rank 0 ({host}) could not be reached: {error}")))
     }
 }

@@ -24,7 +24,7 @@ use std::time::Instant;
 use ronde_control::autotune::Parameter;
 use ronde_control::negotiate::Coordinator;
 use ronde_control::settings::{Meeting, Place, Settings, Transport};
-use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver};
+use ronde_control::wire::{Callee, DriverToRank, Greeting, JobKey, Peer, RankToDriver};
 use ronde_control::{Epoch, Rank, Tuning, VERSION};
 use rustix::event::PollFlags;
 
@@ -64,7 +64,7 @@ pub(super) fn join(
     mail: Mail,
 ) -> Result<Joined, Error> {
     let deadline = Instant::now() + settings.join_timeout;
-    let door = open_door(settings, meeting)?;
+    let door = open_door(settings, place.rank, meeting)?;
     let mut newcomer = Newcomer::meet(place, meeting, &door, settings.arena, deadline)?;
     let leader = newcomer.locate(&door, settings.shared_ranks, deadline)?;
     let first = leader.as_ref().map_or(newcomer.me, |(rank, _)| *rank);
@@ -77,25 +77,30 @@ pub(super) fn join(
     newcomer.settle(settings, &layout, Holdings { door, own, estate, wire, reception }, mail)
 }
 
-fn open_door(settings: &Settings, meeting: &Meeting) -> Result<Door, Error> {
-    // A rank listens no wider than the launcher: on this host only, if that is where the launcher is.
+fn open_door(settings: &Settings, rank: Rank, meeting: &Meeting) -> Result<Door, Error> {
+    // Unless told where, a rank listens no wider than the launcher: on this host only, if that is
+    // where the launcher is.
     let local = meeting.addresses.iter().all(|address| address.ip().is_loopback());
-    let address = if local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+    let wide = if local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+    let wide = [IpAddr::V4(wide)];
+    let at = if meeting.listen.is_empty() { &wide } else { &meeting.listen[..] };
     let unix = match settings.transport {
         Transport::Auto => Some(random_name()?),
         Transport::Tcp => None,
     };
-    Door::open(SocketAddr::new(IpAddr::V4(address), 0), unix, meeting.key.clone())
+    Door::open(at, unix, (rank, meeting.key.clone()))
         .map_err(|error| Error::Setup(format!("no listening socket could be opened: {error}")))
 }
 
-/// Where others reach a door that listens on all addresses: at the one by which this rank reached the
-/// launcher.
-fn reachable(launcher: &Wire, door: SocketAddr) -> SocketAddr {
-    match launcher.socket().local_ip() {
-        Some(ip) if door.ip().is_unspecified() => SocketAddr::new(ip, door.port()),
-        _ => door,
-    }
+/// Where others reach a door; one that listens on all addresses, at the one by which this rank
+/// reached the launcher.
+fn reachable(launcher: &Wire, door: &Door) -> Vec<SocketAddr> {
+    let own = launcher.socket().local_ip();
+    let at = |address: &SocketAddr| match own {
+        Some(ip) if address.ip().is_unspecified() => SocketAddr::new(ip, address.port()),
+        _ => *address,
+    };
+    door.addresses().iter().map(at).collect()
 }
 
 fn random_name() -> Result<String, Error> {
@@ -128,18 +133,16 @@ impl Newcomer {
     ) -> Result<Newcomer, Error> {
         let greeting = Greeting::Rendezvous { version: VERSION.into(), rank: place.rank };
         let unreachable = |error: io::Error| {
-            Error::Setup(format!(
-                "the launcher's rendezvous at {:?} could not be reached: {error}",
-                meeting.addresses
-            ))
+            Error::Setup(format!("the launcher's rendezvous could not be reached: {error}"))
         };
+        let call = (&meeting.key, Callee::Launcher);
         let mut launcher =
-            dial(&meeting.addresses, &meeting.key, &greeting, deadline).map_err(unreachable)?;
+            dial(&meeting.addresses, call, &greeting, deadline).map_err(unreachable)?;
         let join = RankToDriver::Join {
             pid: std::process::id(),
             host: place.host.clone(),
             local_rank: place.local_rank,
-            addresses: vec![reachable(&launcher, door.address())],
+            addresses: reachable(&launcher, door),
             unix: door.unix().map(str::to_owned),
         };
         launcher.send(&join).and_then(|()| launcher.flush_by(deadline)).map_err(unreachable)?;
@@ -169,7 +172,10 @@ impl Newcomer {
             let reached = UnixAddr::from_abstract_name(name)
                 .and_then(|address| UnixStream::connect_addr(&address))
                 .and_then(Socket::unix)
-                .and_then(|socket| Wire::dial(socket, &self.key, &greeting, deadline));
+                .and_then(|socket| {
+                    let call = (&self.key, Callee::Rank(Rank(rank as u32)));
+                    Wire::dial(socket, call, &greeting, deadline)
+                });
             if let Ok(wire) = reached {
                 return Ok(Some((Rank(rank as u32), wire)));
             }

@@ -224,7 +224,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::{Duration, Instant};
 
-    use ronde_control::wire::{Greeting, JobKey};
+    use ronde_control::wire::{Callee, Greeting, JobKey};
     use ronde_control::{Epoch, Rank};
 
     use super::*;
@@ -236,8 +236,9 @@ mod tests {
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
         let soon = Instant::now() + Duration::from_secs(10);
         std::thread::scope(|scope| {
-            let dialled = scope.spawn(|| Wire::dial(a, &key, &greeting, soon).unwrap());
-            let (accepted, _) = Wire::accept(b, &key, soon).unwrap();
+            let dialled =
+                scope.spawn(|| Wire::dial(a, (&key, Callee::Launcher), &greeting, soon).unwrap());
+            let (accepted, _) = Wire::accept(b, (&key, Callee::Launcher), soon).unwrap();
             let dialled = Channel::new(dialled.join().unwrap(), Some(([5; 32], [6; 32]))).unwrap();
             (dialled, Channel::new(accepted, Some(([6; 32], [5; 32]))).unwrap())
         })

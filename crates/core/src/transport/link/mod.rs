@@ -282,7 +282,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use ronde_control::Epoch;
-    use ronde_control::wire::{Greeting, JobKey};
+    use ronde_control::wire::{Callee, Greeting, JobKey};
 
     use super::super::socket::Socket;
     use super::super::wire::Wire;
@@ -297,8 +297,9 @@ mod tests {
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
         let soon = Instant::now() + Duration::from_secs(10);
         std::thread::scope(|scope| {
-            let ours = scope.spawn(|| Wire::dial(ours, &key, &greeting, soon).unwrap());
-            let (theirs, _) = Wire::accept(theirs, &key, soon).unwrap();
+            let ours = scope
+                .spawn(|| Wire::dial(ours, (&key, Callee::Launcher), &greeting, soon).unwrap());
+            let (theirs, _) = Wire::accept(theirs, (&key, Callee::Launcher), soon).unwrap();
             let keys = Some(([5; 32], [6; 32]));
             let ours = Channel::new(ours.join().unwrap(), keys).unwrap();
             (ours, theirs.into_socket().unwrap())

@@ -10,14 +10,14 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use ronde_control::settings::Encryption;
-use ronde_control::wire::{Greeting, JobKey, LinkKeys, Peer};
+use ronde_control::wire::{Callee, Greeting, JobKey, LinkKeys, Peer};
 use ronde_control::{Epoch, MOST_CONNECTIONS, Rank};
 use rustix::event::PollFlags;
 
 use super::super::door::{Arrival, Door};
 use super::super::socket::Socket;
 use super::super::vigil::Vigil;
-use super::super::wire::Wire;
+use super::super::wire::{Call, Wire};
 use super::channel::Channel;
 use crate::error::Error;
 
@@ -75,7 +75,8 @@ impl Opening {
             let pair = keys.as_ref().map(|keys| (keys.dialler, keys.listener));
             let greeting = Greeting::Link { epoch, rank, connection, keys };
             let attempt = deadline.min(Instant::now() + ATTEMPT);
-            let opened = dial(addresses, &self.key, &greeting, attempt);
+            let call = (&self.key, Callee::Rank(Rank(peer as u32)));
+            let opened = dial(addresses, call, &greeting, attempt);
             let error = match opened {
                 Ok(wire) => match await_welcome(&wire, vigil)? {
                     true => {
@@ -88,7 +89,7 @@ impl Opening {
                 Err(error) => error.to_string(),
             };
             if Instant::now() >= deadline {
-                let cause = format!("it could not be reached at {addresses:?}: {error}");
+                let cause = format!("it could not be reached: {error}");
                 let (rank, host) = (Rank(peer as u32), host.clone());
                 return Err(Error::Lost { rank, host, slot: *local_rank, cause });
             }
@@ -170,25 +171,32 @@ fn await_welcome(wire: &Wire, vigil: &Vigil) -> Result<bool, Error> {
     Ok(welcomed.unwrap_or(false))
 }
 
-/// Dials the addresses one after the other until one lets us in.
+/// Dials the addresses one after the other until one lets us in. Each gets its share of the time, so
+/// that a dead one leaves some for those behind it. The error names each address and what it did.
 pub(crate) fn dial(
     addresses: &[SocketAddr],
-    key: &JobKey,
+    call: Call<'_>,
     greeting: &Greeting,
     deadline: Instant,
 ) -> io::Result<Wire> {
-    let mut last = io::Error::other("it has no address");
-    for address in addresses {
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let attempt = TcpStream::connect_timeout(address, left)
+    let (mut kind, mut failures) = (io::ErrorKind::Other, Vec::new());
+    for (index, address) in addresses.iter().enumerate() {
+        let now = Instant::now();
+        let share = deadline.saturating_duration_since(now) / (addresses.len() - index) as u32;
+        let share = share.max(Duration::from_millis(1));
+        let attempt = TcpStream::connect_timeout(address, share)
             .and_then(Socket::tcp)
-            .and_then(|socket| Wire::dial(socket, key, greeting, deadline));
+            .and_then(|socket| Wire::dial(socket, call, greeting, now + share));
         match attempt {
             Ok(wire) => return Ok(wire),
-            Err(error) => last = error,
+            Err(error) => {
+                kind = error.kind();
+                failures.push(format!("{address}: {error}"));
+            }
         }
     }
-    Err(last)
+    let what = if failures.is_empty() { "it has no address".into() } else { failures.join(", ") };
+    Err(io::Error::new(kind, what))
 }
 
 #[cfg(test)]
@@ -226,8 +234,9 @@ mod tests {
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(1) };
         let soon = Instant::now() + Duration::from_secs(10);
         let (ours, theirs) = std::thread::scope(|scope| {
-            let ours = scope.spawn(|| Wire::dial(ours, &key(), &greeting, soon).unwrap());
-            let (theirs, _) = Wire::accept(theirs, &key(), soon).unwrap();
+            let ours = scope
+                .spawn(|| Wire::dial(ours, (&key(), Callee::Launcher), &greeting, soon).unwrap());
+            let (theirs, _) = Wire::accept(theirs, (&key(), Callee::Launcher), soon).unwrap();
             (ours.join().unwrap(), theirs)
         });
         let sentinel = Sentinel::new(ours, Vec::new()).unwrap();
@@ -243,15 +252,16 @@ mod tests {
         Opening { me: Rank(me), epoch: Epoch(1), key, peers, encryption, door, patience, early }
     }
 
-    fn door() -> Door {
-        Door::open("127.0.0.1:0".parse().unwrap(), None, key()).unwrap()
+    fn door(rank: u32) -> Door {
+        let here = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+        Door::open(&[here], None, (Rank(rank), key())).unwrap()
     }
 
     #[test]
     fn whoever_dials_the_dead_hears_what_the_launcher_knows() {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let door = door();
-        let peers = peers([closed, door.address()]);
+        let door = door(1);
+        let peers = peers([closed, door.addresses()[0]]);
         let (vigil, mut launcher) = vigil(&peers);
         let (rank, host, cause) = (Rank(0), "node-a".into(), "was killed".into());
         launcher.send(&DriverToRank::Lost { rank, host, cause }).unwrap();
@@ -265,18 +275,18 @@ mod tests {
     #[test]
     fn whoever_cannot_be_reached_is_lost_and_named() {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let door = door();
-        let peers = peers([closed, door.address()]);
+        let door = door(1);
+        let peers = peers([closed, door.addresses()[0]]);
         let (vigil, _launcher) = vigil(&peers);
         let error = opening(1, &peers, door).dial(0, 0, &vigil).err().unwrap();
         assert_eq!(error.blames(), Some(Rank(0)));
-        assert!(error.to_string().contains("could not be reached at [127.0.0.1:"), "{error}");
+        assert!(error.to_string().contains("could not be reached: 127.0.0.1:"), "{error}");
     }
 
     #[test]
     fn a_busy_peer_may_take_longer_than_an_unreachable_one() {
-        let (low, high) = (door(), door());
-        let peers = peers([low.address(), high.address()]);
+        let (low, high) = (door(0), door(1));
+        let peers = peers([low.addresses()[0], high.addresses()[0]]);
         let ((vigil, _launcher), (other, _other)) = (vigil(&peers), vigil(&peers));
         let (mut low, high) = (opening(0, &peers, low), opening(1, &peers, high));
         std::thread::scope(|scope| {

@@ -1,0 +1,35 @@
+//! The flags that say how other hosts are reached.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use ronde_launch::reach::ssh::{Options, Strictness};
+
+/// What `horovodrun` and `ronde` take.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Ssh {
+    /// The port of ssh on the other hosts [default: as ssh itself is configured]
+    #[arg(short = 'p', long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    ssh_port: Option<u16>,
+
+    /// The key to log in with [default: as ssh itself is configured]
+    #[arg(short = 'i', long, value_name = "FILE")]
+    ssh_identity_file: Option<PathBuf>,
+
+    /// Refuse hosts whose key ssh does not know yet [default: accept it the first time]
+    #[arg(long)]
+    ssh_strict: bool,
+}
+
+impl Ssh {
+    /// The same for whoever starts ssh, which gets as long as the whole start may take.
+    pub(crate) fn options(&self, patience: Duration) -> Options {
+        Options {
+            port: self.ssh_port,
+            identity: self.ssh_identity_file.clone(),
+            strict: if self.ssh_strict { Strictness::Strict } else { Strictness::FirstUse },
+            patience: patience.as_secs().max(1),
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! How the hosts of a job come together before its ranks start, as a decision.
+//!
+//! 1. The agent of every host says `Hello`. If all hosts are this machine, the ranks start at once.
+//! 2. Otherwise each agent listens on all its addresses and says where.
+//! 3. Each dials the launcher and the other hosts at every address they have, and tells what came of
+//!    it. Interface names mean nothing here; an address that several hosts have, such as a docker
+//!    bridge's, answers only to the host it is meant for (see the handshake).
+//! 4. Once every host has reached the launcher and every host in front of it, the ranks start, with
+//!    the addresses that worked, best first. Ranks dial only those in front of them.
+//!
+//! Whatever cannot work ends the muster with words: which hosts, what was seen of them, what to do.
+//! Nothing here waits, reads a clock or owns a socket.
+
+mod paths;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::rendezvous::Time;
+use crate::wire::Callee;
+use crate::wire::agent::{Dial, Listener, Target};
+use paths::Paths;
+
+/// How long others may still fail or answer once one host has failed, so that all are named at once.
+pub const TOGETHER: Duration = Duration::from_secs(2);
+
+/// How long a better address may still answer once there is one for everybody.
+pub const SETTLING: Duration = Duration::from_millis(50);
+
+/// A host that is to take part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guest {
+    /// Its name, as the user wrote it.
+    pub name: String,
+    /// Whether it is the launcher's own machine.
+    pub here: bool,
+}
+
+/// What happened on a host.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Its agent is there.
+    Hello {
+        /// The agent's version.
+        version: String,
+    },
+    /// Its agent listens.
+    Listening {
+        /// Where.
+        listeners: Vec<Listener>,
+        /// The interfaces that would do if they were asked for.
+        known: Vec<String>,
+        /// Ports that are free there.
+        ports: Vec<u16>,
+    },
+    /// Its agent has dialled somebody.
+    Dialled {
+        /// Whom.
+        callee: Callee,
+        /// Where.
+        address: SocketAddr,
+        /// What came of it.
+        outcome: Dial,
+    },
+    /// It cannot be reached, or was lost.
+    Gone {
+        /// What was seen, in words.
+        reason: String,
+        /// What to do about it.
+        hint: String,
+    },
+}
+
+/// What to do about it. Hosts are known by their number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Have this host listen.
+    Listen(usize),
+    /// Have this host dial.
+    Dial(usize, Vec<Target>),
+    /// Start the ranks: one plan per host.
+    Start(Vec<Plan>),
+    /// Give up, and tell the user this.
+    Fail(String),
+}
+
+/// What the ranks of a host are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Where they reach the launcher's rendezvous, best first.
+    pub rendezvous: Vec<SocketAddr>,
+    /// Where they listen for ranks of other hosts, best first; nowhere if there are none.
+    pub listen: Vec<IpAddr>,
+    /// Where they reach the first host.
+    pub first: Option<IpAddr>,
+    /// Ports that are free on their host.
+    pub ports: Vec<u16>,
+}
+
+/// The hosts on their way to a job.
+pub struct Muster {
+    version: String,
+    launcher: Vec<SocketAddr>,
+    hosts: Vec<Host>,
+    limit: Duration,
+    paths: Paths,
+    phase: Phase,
+}
+
+struct Host {
+    guest: Guest,
+    state: State,
+    listeners: Vec<Listener>,
+    ports: Vec<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum State {
+    Awaited,
+    There,
+    Listening,
+    Gone { reason: String, hint: String },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not all agents are there, or listen.
+    Gathering { fail_at: Option<Time> },
+    /// They dial each other.
+    Dialling { settle_at: Option<Time> },
+    /// The ranks may start, or never will.
+    Over,
+}
+
+impl Muster {
+    /// Awaits these hosts, for at most `limit`. `launcher` are the addresses of the rendezvous.
+    pub fn new(
+        version: &str,
+        guests: Vec<Guest>,
+        launcher: Vec<SocketAddr>,
+        limit: Duration,
+    ) -> Muster {
+        let host =
+            |guest| Host { guest, state: State::Awaited, listeners: Vec::new(), ports: Vec::new() };
+        let hosts: Vec<Host> = guests.into_iter().map(host).collect();
+        Muster {
+            version: version.to_owned(),
+            launcher,
+            paths: Paths::new(hosts.len()),
+            hosts,
+            limit,
+            phase: Phase::Gathering { fail_at: None },
+        }
+    }
+
+    /// Takes in what happened on a host at `now`.
+    pub fn on(&mut self, host: usize, event: Event, now: Time) -> Vec<Action> {
+        if self.phase == Phase::Over {
+            return Vec::new();
+        }
+        let mut actions = Vec::new();
+        match event {
+            Event::Hello { version } if version != self.version => {
+                let ours = &self.version;
+                let reason = format!("it runs Ronde {version}, and this launcher is Ronde {ours}");
+                let hint = format!("install the same version there: `pip install ronde=={ours}`");
+                self.hosts[host].state = State::Gone { reason, hint };
+            }
+            Event::Hello { .. } => {
+                self.hosts[host].state = State::There;
+                if self.spans() {
+                    actions.push(Action::Listen(host));
+                }
+            }
+            Event::Listening { listeners, known, ports } => {
+                self.hosts[host].state = match listeners.is_empty() {
+                    false => State::Listening,
+                    true => words::no_address(&known),
+                };
+                (self.hosts[host].listeners, self.hosts[host].ports) = (listeners, ports);
+            }
+            Event::Dialled { callee, address, outcome } => {
+                self.paths.note(host, callee, address, &outcome);
+            }
+            Event::Gone { reason, hint } => self.hosts[host].state = State::Gone { reason, hint },
+        }
+        actions.extend(self.go_on(now));
+        actions
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Time) -> Vec<Action> {
+        self.go_on(now).into_iter().collect()
+    }
+
+    /// When something must happen even if nothing else does.
+    pub fn next_wakeup(&self) -> Option<Time> {
+        match self.phase {
+            Phase::Gathering { fail_at } => Some(fail_at.unwrap_or(self.limit).min(self.limit)),
+            Phase::Dialling { settle_at } => Some(settle_at.unwrap_or(self.limit).min(self.limit)),
+            Phase::Over => None,
+        }
+    }
+
+    /// Whether it has ended, well or not.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// Whether any host is not the launcher's own machine.
+    fn spans(&self) -> bool {
+        self.hosts.iter().any(|host| !host.guest.here)
+    }
+
+    fn go_on(&mut self, now: Time) -> Vec<Action> {
+        match self.phase {
+            Phase::Gathering { fail_at } => self.gather(fail_at, now),
+            Phase::Dialling { settle_at } => self.settle(settle_at, now).into_iter().collect(),
+            Phase::Over => Vec::new(),
+        }
+    }
+
+    fn gather(&mut self, fail_at: Option<Time>, now: Time) -> Vec<Action> {
+        let awaited = self.hosts.iter().any(|host| host.state == State::Awaited);
+        let gone = self.hosts.iter().any(|host| matches!(host.state, State::Gone { .. }));
+        let due = now >= self.limit || fail_at.is_some_and(|time| now >= time);
+        if due || (gone && !awaited) {
+            return vec![self.fail(words::missing(&self.hosts, self.limit, now))];
+        }
+        if gone {
+            self.phase = Phase::Gathering { fail_at: Some(fail_at.unwrap_or(now + TOGETHER)) };
+            return Vec::new();
+        }
+        if !self.spans() && !awaited {
+            self.phase = Phase::Over;
+            let plan = Plan { rendezvous: self.launcher.clone(), ..Plan::default() };
+            return vec![Action::Start(vec![plan; self.hosts.len()])];
+        }
+        if self.hosts.iter().any(|host| host.state != State::Listening) {
+            return Vec::new();
+        }
+        self.phase = Phase::Dialling { settle_at: None };
+        (0..self.hosts.len()).map(|host| Action::Dial(host, self.targets(host))).collect()
+    }
+
+    /// Whom a host dials: the launcher, and the others; of very many hosts only some, so that the
+    /// number of calls stays bearable.
+    fn targets(&mut self, from: usize) -> Vec<Target> {
+        const ALL: usize = 64;
+        let count = self.hosts.len();
+        let near = |to: usize| to == 0 || from.abs_diff(to).is_power_of_two();
+        let others = (0..count).filter(|to| *to != from && (count <= ALL || near(*to)));
+        let mut targets: Vec<Target> = others
+            .map(|to| Target {
+                callee: Callee::Host(to as u32),
+                addresses: self.hosts[to].listeners.iter().map(|each| each.address).collect(),
+            })
+            .collect();
+        targets.insert(0, Target { callee: Callee::Launcher, addresses: self.launcher.clone() });
+        for target in &targets {
+            self.paths.expect(from, target);
+        }
+        targets
+    }
+
+    fn settle(&mut self, settle_at: Option<Time>, now: Time) -> Option<Action> {
+        if self.hosts.iter().any(|host| matches!(host.state, State::Gone { .. })) {
+            return Some(self.fail(words::missing(&self.hosts, self.limit, now)));
+        }
+        let complete = self.paths.is_complete();
+        let waiting = self.paths.is_waiting() && now < self.limit;
+        if complete && (!waiting || settle_at.is_some_and(|time| now >= time)) {
+            self.phase = Phase::Over;
+            return Some(Action::Start(self.plans()));
+        }
+        if !complete && !waiting {
+            return Some(self.fail(words::unreachable(&self.hosts, &self.paths)));
+        }
+        if complete && settle_at.is_none() {
+            self.phase = Phase::Dialling { settle_at: Some(now + SETTLING) };
+        }
+        None
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let listeners = |host: usize| -> Vec<IpAddr> {
+            let all = self.hosts[host].listeners.iter().map(|each| each.address);
+            let reached = self.paths.best_of(host);
+            let chosen = if reached.is_empty() { all.collect() } else { reached };
+            chosen.iter().map(SocketAddr::ip).collect()
+        };
+        let plan = |host: usize| Plan {
+            rendezvous: self.paths.reached(host, Callee::Launcher),
+            listen: listeners(host),
+            first: match self.paths.reached(host, Callee::Host(0)).first() {
+                Some(address) => Some(address.ip()),
+                None => listeners(0).first().copied(),
+            },
+            ports: self.hosts[host].ports.clone(),
+        };
+        (0..self.hosts.len()).map(plan).collect()
+    }
+
+    fn fail(&mut self, text: String) -> Action {
+        self.phase = Phase::Over;
+        Action::Fail(text)
+    }
+}

@@ -1,0 +1,117 @@
+//! What the user is told when the hosts do not come together.
+
+use std::time::Duration;
+
+use super::paths::{Call, Paths};
+use super::{Host, State};
+use crate::rendezvous::Time;
+use crate::wire::agent::Dial;
+
+/// Lines that are printed before the rest is only counted.
+const LINES: usize = 8;
+
+/// Some hosts could not be reached, were lost, or have not answered.
+pub(super) fn missing(hosts: &[Host], limit: Duration, now: Time) -> String {
+    let mut lines = Vec::new();
+    let mut hints: Vec<String> = Vec::new();
+    for host in hosts {
+        let name = &host.guest.name;
+        match &host.state {
+            State::Gone { reason, hint } => {
+                lines.push(format!("`{name}`: {reason}"));
+                if !hints.contains(hint) {
+                    hints.push(hint.clone());
+                }
+            }
+            State::Awaited | State::There if now >= limit => {
+                lines.push(format!("`{name}`: it has not answered within {} s", limit.as_secs()));
+                let wait = "`--start-timeout` sets how long to wait";
+                hints.push(match host.guest.here {
+                    true => wait.to_owned(),
+                    false => format!("see whether `ssh {name} true` answers; {wait}"),
+                });
+            }
+            _ => {}
+        }
+    }
+    let title = match (lines.as_slice(), hosts) {
+        ([line], [_]) => return text(line, &[], &hints),
+        (lines, _) => format!("{} of {} hosts cannot take part", lines.len(), hosts.len()),
+    };
+    text(&title, &lines, &hints)
+}
+
+/// All hosts are there, but some cannot reach others.
+pub(super) fn unreachable(hosts: &[Host], paths: &Paths) -> String {
+    let name = |host: usize| format!("`{}`", hosts[host].guest.name);
+    let broken = paths.broken();
+    let whom = |to: Option<usize>| to.map_or("the launcher".into(), name);
+    let lines: Vec<String> = broken
+        .iter()
+        .map(|(from, to, calls)| {
+            format!("{} cannot reach {}: {}", name(*from), whom(*to), how(calls))
+        })
+        .collect();
+    let dropped = broken.iter().flat_map(|(.., calls)| calls.iter());
+    let dropped = dropped.into_iter().any(|call| !matches!(call.outcome, Some(Dial::Refused)));
+    let hint = match dropped {
+        true => {
+            "what times out is mostly dropped by a firewall: allow TCP between these hosts, on \
+                 the ports of `sysctl net.ipv4.ip_local_port_range`, or name an interface that is \
+                 not filtered with `--network-interfaces`"
+        }
+        false => {
+            "something between these hosts refuses TCP: allow it on the ports of `sysctl \
+                  net.ipv4.ip_local_port_range`, or name another interface with \
+                  `--network-interfaces`"
+        }
+    };
+    text("some hosts cannot reach each other", &lines, &[hint.to_owned()])
+}
+
+/// A host has no interface that will do, but perhaps these.
+pub(super) fn no_address(known: &[String]) -> State {
+    let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    match names.as_slice() {
+        [] => State::Gone {
+            reason: "it has no network address but its loopback".into(),
+            hint: "connect it to the network of the other hosts; `ip address` there shows what it \
+                   has"
+            .into(),
+        },
+        names => State::Gone {
+            reason: "none of the interfaces that `--network-interfaces` names has an address"
+                .into(),
+            hint: format!("name what it has, too: {}", names.join(", ")),
+        },
+    }
+}
+
+fn how(calls: &[Call]) -> String {
+    let what = |call: &Call| match &call.outcome {
+        Some(Dial::Reached { .. }) => format!("{} answered", call.address),
+        Some(Dial::Refused) => format!("{} refused", call.address),
+        Some(Dial::Stranger) => format!("{} is somebody else", call.address),
+        Some(Dial::Failed { error }) => format!("{} {error}", call.address),
+        Some(Dial::TimedOut) | None => format!("{} timed out", call.address),
+    };
+    match calls {
+        [] => "it has no address".into(),
+        calls => calls.iter().map(what).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn text(title: &str, lines: &[String], hints: &[String]) -> String {
+    let mut text = format!("error: {title}\n");
+    for line in lines.iter().take(LINES) {
+        text += &format!("  {line}\n");
+    }
+    if lines.len() > LINES {
+        text += &format!("  and {} more\n", lines.len() - LINES);
+    }
+    text.push('\n');
+    for hint in hints.iter().take(LINES) {
+        text += &format!("hint: {hint}\n");
+    }
+    text
+}

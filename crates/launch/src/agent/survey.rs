@@ -1,0 +1,121 @@
+//! The agent's part in finding out which addresses reach which host.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ronde_control::wire::agent::{AgentToDriver, Dial, Listener, Target};
+use ronde_control::wire::{Callee, JobKey};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::interfaces::{self, Interface};
+use crate::wire::{answer, call};
+
+/// How long a caller may take to prove itself.
+const HEARING: Duration = Duration::from_secs(5);
+
+/// An agent among those of other hosts. Dropping it ends all that it has begun.
+#[derive(Default)]
+pub(super) struct Survey {
+    identity: Option<(JobKey, u32)>,
+    tasks: JoinSet<()>,
+}
+
+impl Survey {
+    /// Listens on the addresses of these interfaces, or of all that others may reach.
+    pub(super) async fn listen(
+        &mut self,
+        (key, host): (JobKey, u32),
+        names: &[String],
+        ports: u32,
+    ) -> AgentToDriver {
+        let all = interfaces::all().unwrap_or_default();
+        let others = interfaces::for_others(&all);
+        let known = others.iter().map(|interface| interface.name.clone()).collect();
+        let mut listeners = Vec::new();
+        for Interface { name, address } in interfaces::named(&others, names) {
+            let Ok(listener) = TcpListener::bind((address, 0)).await else { continue };
+            let Ok(address) = listener.local_addr() else { continue };
+            listeners.push(Listener { interface: name, address });
+            self.tasks.spawn(receive(listener, key.clone(), Callee::Host(host)));
+        }
+        self.identity = Some((key, host));
+        AgentToDriver::Listening { listeners, known, ports: free_ports(ports) }
+    }
+
+    /// Dials every address at once; the news tell what came of each.
+    pub(super) fn dial(
+        &mut self,
+        targets: Vec<Target>,
+        limit: Duration,
+        news: &mpsc::Sender<AgentToDriver>,
+    ) {
+        let Some((key, _)) = &self.identity else { return };
+        for Target { callee, addresses } in targets {
+            for address in addresses {
+                let (key, news) = (key.clone(), news.clone());
+                self.tasks.spawn(async move {
+                    let outcome = reach(address, &key, callee, limit).await;
+                    let _ = news.send(AgentToDriver::Dialled { callee, address, outcome }).await;
+                });
+            }
+        }
+    }
+
+    /// The job's key and this host's number, once the driver has told them.
+    pub(super) fn identity(&self) -> Option<(JobKey, u32)> {
+        self.identity.clone()
+    }
+
+    /// Ends listening and dialling.
+    pub(super) fn end(&mut self) {
+        self.tasks.abort_all();
+    }
+}
+
+async fn receive(listener: TcpListener, key: JobKey, callee: Callee) {
+    let mut callers = JoinSet::new();
+    loop {
+        while callers.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else { return };
+        let key = key.clone();
+        callers.spawn(async move {
+            let _ = timeout(HEARING, answer(stream, &key, callee)).await;
+        });
+    }
+}
+
+async fn reach(address: SocketAddr, key: &JobKey, callee: Callee, limit: Duration) -> Dial {
+    let start = Instant::now();
+    let connected = timeout(limit, TcpStream::connect(address)).await;
+    let stream = match connected {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return failed(&error),
+        Err(_) => return Dial::TimedOut,
+    };
+    match timeout(limit.saturating_sub(start.elapsed()), call(stream, key, callee)).await {
+        Ok(Ok(_)) => Dial::Reached { micros: start.elapsed().as_micros().min(1 << 31) as u32 },
+        // Whoever answers without the key, or hangs up on a call for another, is not the one.
+        Ok(Err(_)) => Dial::Stranger,
+        Err(_) => Dial::TimedOut,
+    }
+}
+
+fn failed(error: &io::Error) -> Dial {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Dial::Refused,
+        io::ErrorKind::TimedOut => Dial::TimedOut,
+        _ => Dial::Failed { error: error.to_string() },
+    }
+}
+
+/// Ports that are free at this moment, all different.
+fn free_ports(count: u32) -> Vec<u16> {
+    let bound: Vec<_> = (0..count)
+        .map_while(|_| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok())
+        .collect();
+    bound.iter().filter_map(|listener| Some(listener.local_addr().ok()?.port())).collect()
+}

@@ -1,0 +1,161 @@
+//! An agent on another host, through the system's `ssh`, so that the user's configuration, keys,
+//! agent and jump hosts count.
+//!
+//! One connection per host. It never asks anything: whoever would have to type a password or confirm
+//! a key gets an error instead. Nothing secret is on its command line; the job's key travels inside.
+
+pub mod words;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::{Child, Command};
+
+use crate::hidden;
+
+/// Looks for this program where it lies here, then where the remote shell finds one, and becomes the
+/// guardian. Says so if there is none.
+const SCRIPT: &str = "for p in \"$1\" horovodrun; do \
+     if command -v \"$p\" >/dev/null 2>&1; then exec \"$p\" \"$2\" \"$3\"; fi; \
+     done; echo \"ronde-agent: not found\" >&2; exit 127";
+
+/// Whom to reach, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// `host` or `user@host`, as ssh takes it.
+    pub login: String,
+    /// What all hosts of a job share.
+    pub options: Options,
+}
+
+/// What the user says about ssh.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Another port than that of the user's configuration.
+    pub port: Option<u16>,
+    /// A key to use.
+    pub identity: Option<PathBuf>,
+    /// Whether hosts whose key is not known yet are refused.
+    pub strict: Strictness,
+    /// How long a connection may take, in seconds.
+    pub patience: u64,
+}
+
+/// What happens to hosts whose key is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strictness {
+    /// Their key is accepted and remembered.
+    #[default]
+    FirstUse,
+    /// They are refused.
+    Strict,
+}
+
+/// Starts ssh, which starts the guardian there.
+pub fn start(destination: &Destination, program: &Path, mark: &str) -> io::Result<Child> {
+    // The shim makes ssh end with this process, whatever happens, and keeps the keys of a terminal
+    // from it.
+    Command::new(program)
+        .arg(hidden::SHIM)
+        .arg(std::process::id().to_string())
+        .args(command(destination, program, mark))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+}
+
+fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsString> {
+    let Destination { login, options: Options { port, identity, strict, patience } } = destination;
+    let checking = match strict {
+        Strictness::FirstUse => "accept-new",
+        Strictness::Strict => "yes",
+    };
+    let mut command: Vec<OsString> = ["ssh", "-T", "-x"].map(OsString::from).to_vec();
+    for option in [
+        "BatchMode=yes".to_owned(),
+        format!("StrictHostKeyChecking={checking}"),
+        format!("ConnectTimeout={patience}"),
+        // The connection to the launcher notices a dead host sooner; this is for half-dead ones.
+        "ServerAliveInterval=5".to_owned(),
+        "ServerAliveCountMax=6".to_owned(),
+        "LogLevel=ERROR".to_owned(),
+    ] {
+        command.extend([OsString::from("-o"), option.into()]);
+    }
+    if let Some(port) = port {
+        command.extend([OsString::from("-p"), port.to_string().into()]);
+    }
+    if let Some(identity) = identity {
+        command.extend([OsString::from("-i"), identity.into()]);
+    }
+    command.extend([OsString::from("--"), login.into()]);
+    let program = program.to_string_lossy();
+    let words = ["sh", "-c", SCRIPT, "ronde", &program, hidden::GUARDIAN, mark];
+    command.push(words.map(quoted).join(" ").into());
+    command
+}
+
+/// A word as every login shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destination(options: Options) -> Destination {
+        Destination { login: "me@node-b".into(), options }
+    }
+
+    #[test]
+    fn ssh_never_asks_and_gets_what_the_user_says() {
+        let options = Options {
+            port: Some(12345),
+            identity: Some("/keys/id".into()),
+            strict: Strictness::Strict,
+            patience: 30,
+        };
+        let words = command(&destination(options), Path::new("/venv/bin/horovodrun"), "m-1");
+        let line = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        for part in [
+            "BatchMode=yes",
+            "StrictHostKeyChecking=yes",
+            "ConnectTimeout=30",
+            "-p 12345 -i /keys/id -- me@node-b sh -c '",
+            "' ronde /venv/bin/horovodrun __ronde-guardian m-1",
+        ] {
+            assert!(line.contains(part), "{part} is missing in {line}");
+        }
+        let line = format!("{:?}", command(&destination(Options::default()), Path::new("x"), "m"));
+        assert!(line.contains("StrictHostKeyChecking=accept-new") && !line.contains("\"-p\""));
+    }
+
+    #[test]
+    fn the_remote_command_survives_a_shell() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("it's $here");
+        std::fs::write(&program, "#!/bin/sh\necho \"$1|$2\"\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, mode).unwrap();
+        let remote = command(&destination(Options::default()), &program, "mark-0").pop().unwrap();
+        let output = std::process::Command::new("sh").arg("-c").arg(remote).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "__ronde-guardian|mark-0\n");
+        let remote = command(&destination(Options::default()), Path::new("/no/such"), "m").pop();
+        let output = std::process::Command::new("/bin/sh")
+            .env("PATH", "/nowhere")
+            .arg("-c")
+            .arg(remote.unwrap().to_string_lossy().replacen("sh -c", "/bin/sh -c", 1))
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(127));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "ronde-agent: not found\n");
+    }
+}

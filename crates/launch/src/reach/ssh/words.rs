@@ -1,0 +1,191 @@
+//! What ssh says when it fails, turned into what happened and what to do.
+//!
+//! Its messages are the same in every locale; what none of the lines below knows is passed on.
+
+use std::os::unix::process::ExitStatusExt;
+
+use ronde_control::wire::agent::signal_name;
+
+use super::{Destination, Options, Strictness};
+use crate::reach::{Remains, Trouble};
+
+/// ssh's own exit code when the connection, not the command, failed.
+const SSH_FAILED: i32 = 255;
+
+/// Explains why ssh ended before the agent was there, or before it was dismissed.
+pub fn explain(destination: &Destination, remains: &Remains<'_>) -> Trouble {
+    let Destination { login, options } = destination;
+    let status = match &remains.status {
+        Ok(status) => *status,
+        Err(error) => {
+            return trouble(format!("ssh cannot be waited for: {error}"), verbose());
+        }
+    };
+    if remains.said.contains("cannot run `ssh`") {
+        return trouble("there is no `ssh` on this machine", "install it: `openssh-client`");
+    }
+    let known = known(login, options, remains.said);
+    if let Some(known) = known.filter(|_| !remains.greeted || status.code() == Some(SSH_FAILED)) {
+        return known;
+    }
+    let last = remains.said.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let last = last.map(|line| format!(": {line}")).unwrap_or_default();
+    match (status.code(), status.signal()) {
+        (_, Some(signal)) => trouble(
+            format!("its ssh connection was killed by {}{last}", signal_name(signal)),
+            "somebody ended the ssh process of this job on the launcher's machine",
+        ),
+        (Some(SSH_FAILED), _) => trouble(
+            format!("its ssh connection broke{last}"),
+            format!("see whether `{}` answers", command(login, options)),
+        ),
+        (Some(code @ 129..=192), _) if remains.greeted => trouble(
+            format!("its agent was killed by {}{last}", signal_name(code - 128)),
+            "see what killed it there: a scheduler, a time limit or a lack of memory",
+        ),
+        (Some(code), _) if remains.greeted => {
+            trouble(format!("its agent exited with code {code}{last}"), verbose())
+        }
+        (code, _) => trouble(
+            format!("no agent could be started there (exit code {}){last}", code.unwrap_or(0)),
+            format!("see what `{} horovodrun --version` says", command(login, options)),
+        ),
+    }
+}
+
+/// The line of ssh that says what is the matter, if it is a known one.
+fn known(login: &str, options: &Options, said: &str) -> Option<Trouble> {
+    let host = login.rsplit('@').next().unwrap_or(login);
+    let port = options.port.map_or("its port".into(), |port| format!("port {port}"));
+    let line = |text: &str| said.lines().map(str::trim).find(|line| line.contains(text));
+    let try_it = command(login, options);
+    if line("ronde-agent: not found").is_some() {
+        return Some(trouble(
+            "Ronde is not installed there, or `horovodrun` is not in the PATH of its ssh sessions",
+            format!(
+                "install it there: `pip install ronde=={}`, best at the same path as here",
+                ronde_control::VERSION
+            ),
+        ));
+    }
+    if line("REMOTE HOST IDENTIFICATION HAS CHANGED").is_some() {
+        let target = options.port.map_or(host.to_owned(), |port| format!("[{host}]:{port}"));
+        return Some(trouble(
+            "ssh refuses it because its host key is not the one that was known",
+            format!(
+                "if the host was installed anew, forget the old key with `ssh-keygen -R \
+                 '{target}'`; if not, somebody may be in between"
+            ),
+        ));
+    }
+    if line("host key is known for").is_some() || line("Host key verification failed").is_some() {
+        let why = match options.strict {
+            Strictness::Strict => "ssh does not know its host key, and `--ssh-strict` was given",
+            Strictness::FirstUse => "ssh does not accept its host key",
+        };
+        return Some(trouble(
+            why,
+            format!("look at the key with `ssh-keyscan {host}` and add it to `~/.ssh/known_hosts`"),
+        ));
+    }
+    if let Some(line) = line("Permission denied") {
+        return Some(trouble(
+            format!("ssh was not let in: {line}"),
+            format!("`ssh-copy-id {login}` puts a key of yours there; `-i` names another key"),
+        ));
+    }
+    if line("Could not resolve hostname").is_some() {
+        return Some(trouble(
+            format!("no host of the name `{host}` is known here"),
+            "check its spelling, `/etc/hosts` and DNS, or use its address",
+        ));
+    }
+    if line("Connection refused").is_some() {
+        return Some(trouble(
+            format!("nobody listens for ssh on {port}"),
+            format!("start `sshd` there, or name its port with `-p`; try `{try_it}`"),
+        ));
+    }
+    if line("No route to host").is_some() || line("Network is unreachable").is_some() {
+        return Some(trouble(
+            "there is no way to it in the network",
+            format!("check that it is up and its address is right; try `{try_it}`"),
+        ));
+    }
+    if line("Connection timed out").is_some() || line("timed out").is_some() {
+        return Some(trouble(
+            format!("it did not answer ssh on {port} in time"),
+            format!("check that it is up and no firewall is in between; try `{try_it}`"),
+        ));
+    }
+    None
+}
+
+fn trouble(reason: impl Into<String>, hint: impl Into<String>) -> Trouble {
+    Trouble { reason: reason.into(), hint: hint.into() }
+}
+
+fn verbose() -> &'static str {
+    "run it again with `--verbose` to see each step"
+}
+
+/// The command that a user would try by hand.
+fn command(login: &str, Options { port, identity, .. }: &Options) -> String {
+    let mut command = String::from("ssh");
+    if let Some(port) = port {
+        command += &format!(" -p {port}");
+    }
+    if let Some(identity) = identity {
+        command += &format!(" -i {}", identity.display());
+    }
+    format!("{command} {login}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::ExitStatus;
+
+    fn explained(code: i32, greeted: bool, said: &str) -> Trouble {
+        let options = Options { port: Some(2222), ..Options::default() };
+        let destination = Destination { login: "me@b".into(), options };
+        let status = Ok(ExitStatus::from_raw(code << 8));
+        explain(&destination, &Remains { status, greeted, said })
+    }
+
+    #[test]
+    fn what_ssh_says_becomes_what_happened_and_what_to_do() {
+        for (code, said, reason, hint) in [
+            (255, "me@b: Permission denied (publickey).", "not let in", "ssh-copy-id me@b"),
+            (
+                255,
+                "@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+                "not the one that was known",
+                "ssh-keygen -R '[b]:2222'",
+            ),
+            (255, "No ED25519 host key is known for b", "host key", "known_hosts"),
+            (255, "ssh: Could not resolve hostname b: Name", "no host of the name `b`", "DNS"),
+            (255, "connect to host b port 2222: Connection refused", "on port 2222", "sshd"),
+            (255, "connect to host b: Connection timed out", "in time", "firewall"),
+            (255, "connect to host b: No route to host", "no way", "ssh -p 2222 me@b"),
+            (127, "motd\nronde-agent: not found", "not installed there", "pip install ronde=="),
+            (255, "kex_exchange_identification: odd", "broke: kex_exchange", "answers"),
+            (126, "sh: 1: bad", "exit code 126): sh: 1: bad", "horovodrun --version"),
+        ] {
+            let trouble = explained(code, false, said);
+            assert!(trouble.reason.contains(reason), "{said}: {trouble:?}");
+            assert!(trouble.hint.contains(hint), "{said}: {trouble:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_breaks_later_is_told_from_an_agent_that_does() {
+        let broken = explained(255, true, "Connection to b closed by remote host.");
+        assert!(broken.reason.contains("ssh connection broke"), "{broken:?}");
+        let killed = explained(137, true, "Permission denied, said a rank");
+        assert_eq!(
+            killed.reason,
+            "its agent was killed by signal 9 (SIGKILL): Permission denied, said a rank"
+        );
+    }
+}

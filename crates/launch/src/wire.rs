@@ -1,0 +1,74 @@
+//! The handshake and sealed frames on asynchronous sockets, for whoever calls and whoever answers.
+
+use std::io;
+
+use ronde_control::wire::frame::{Opener, Sealer, frame_length};
+use ronde_control::wire::handshake::{self, Initiator};
+use ronde_control::wire::{Callee, JobKey};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// An authenticated connection.
+pub(crate) struct Sealed {
+    pub(crate) stream: TcpStream,
+    pub(crate) sealer: Sealer,
+    pub(crate) opener: Opener,
+}
+
+/// Proves to `callee`, who should be at the other end, that this process belongs to the job, and has
+/// it prove the same.
+pub(crate) async fn call(
+    mut stream: TcpStream,
+    key: &JobKey,
+    callee: Callee,
+) -> io::Result<Sealed> {
+    stream.set_nodelay(true)?;
+    let (initiator, hello) = Initiator::start(key, callee);
+    stream.write_all(&hello).await?;
+    let answer = envelope(&mut stream).await?;
+    let (sealer, opener) = initiator.finish(&answer).map_err(io::Error::other)?;
+    Ok(Sealed { stream, sealer, opener })
+}
+
+/// Answers a call as `callee`.
+pub(crate) async fn answer(
+    mut stream: TcpStream,
+    key: &JobKey,
+    callee: Callee,
+) -> io::Result<Sealed> {
+    stream.set_nodelay(true)?;
+    let hello = envelope(&mut stream).await?;
+    let (answer, (sealer, opener)) =
+        handshake::respond(key, callee, &hello).map_err(io::Error::other)?;
+    stream.write_all(&answer).await?;
+    Ok(Sealed { stream, sealer, opener })
+}
+
+/// The next sealed frame, of at most `longest` bytes; none at the end of the connection.
+pub(crate) async fn read_sealed(
+    input: &mut (impl AsyncRead + Unpin),
+    opener: &mut Opener,
+    longest: usize,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut header = [0; 4];
+    match input.read_exact(&mut header).await {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let length = frame_length(header).map_err(io::Error::other)?;
+    if length > longest {
+        return Err(io::Error::other(format!("a frame of {length} bytes is too long here")));
+    }
+    let mut sealed = vec![0; length];
+    input.read_exact(&mut sealed).await?;
+    opener.open(&sealed).map(Some).map_err(io::Error::other)
+}
+
+async fn envelope(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut header = [0; 2];
+    stream.read_exact(&mut header).await?;
+    let mut body = vec![0; handshake::envelope_length(header).map_err(io::Error::other)?];
+    stream.read_exact(&mut body).await?;
+    Ok(body)
+}

@@ -1,0 +1,258 @@
+"""A lab of hosts on one machine: namespaces on a bridge, each with a real sshd.
+
+Every host has its own name, address, interface (no two have the same name), view of `/etc/hosts`
+and of ssh's configuration, and its own host key; the rest of the file system is one for all. `Lab.run` starts a command on a host as its user would.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+LIMIT_SECONDS = 50
+# Started in the namespaces of a new host; becomes its sshd.
+INIT = """
+set -e
+folder=$1 name=$2 port=$3
+hostname "$name"
+mount --bind "$folder/hosts" /etc/hosts
+mount --bind "$folder/ssh_config" /etc/ssh/ssh_config
+mount -t tmpfs tmpfs /run
+mkdir /run/sshd
+exec "$(command -v sshd)" -D -e -f "$folder/sshd_config" -p "$port"
+"""
+CONFIG = """
+HostKey {folder}/host_key
+PidFile none
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+StrictModes no
+UsePAM no
+MaxStartups 100
+LogLevel VERBOSE
+AuthorizedKeysFile {folder}/authorized_keys
+"""
+
+# What a user of the host has in `~/.ssh/config`.
+CLIENT = """
+Host *
+  IdentityFile {folder}/id
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile none
+"""
+
+
+def why_not():
+    """What keeps this machine from having a lab, or None."""
+    if os.geteuid() != 0:
+        return "making hosts of namespaces takes root"
+    for command, package in [
+        ("ip", "iproute2"),
+        ("ssh", "openssh-client"),
+        ("sshd", "openssh-server"),
+        ("unshare", "util-linux"),
+    ]:
+        if shutil.which(command) is None:
+            return f"the command `{command}` is missing; install the package `{package}`"
+    probe = ["unshare", "--net", "--uts", "--mount", "true"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+        return "the kernel makes no namespaces"
+    return None
+
+
+class Host:
+    """One host of a lab: its name, address and the process that holds its namespaces."""
+
+    def __init__(self, lab, name, number, port):
+        self.lab, self.name, self.port = lab, name, port
+        self.address = f"{lab.network}.{number}"
+        self.interface = f"eth{name}{number}"
+        self.folder = lab.folder / name
+        self.sshd = None
+
+    def start(self):
+        """Brings the host up, with a fresh host key."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / "host_key").exists():
+            self.new_key()
+        shutil.copy(self.lab.folder / "key.pub", self.folder / "authorized_keys")
+        shutil.copy(self.lab.folder / "key", self.folder / "id")
+        (self.folder / "ssh_config").write_text(CLIENT.format(folder=self.folder))
+        shutil.copy(self.lab.folder / "hosts", self.folder / "hosts")
+        (self.folder / "sshd_config").write_text(CONFIG.format(folder=self.folder))
+        with (self.folder / "sshd.log").open("w") as log:
+            self.sshd = subprocess.Popen(
+                ["unshare", "--net", "--uts", "--mount", "--propagation", "slave"]
+                + ["sh", "-c", INIT, "init", self.folder, self.name, str(self.port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._plug_in()
+        self._await_sshd()
+
+    def new_key(self):
+        """Gives the host another host key."""
+        for name in ("host_key", "host_key.pub"):
+            (self.folder / name).unlink(missing_ok=True)
+        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "host_key")
+
+    def _plug_in(self):
+        pid = str(self.sshd.pid)
+        _until(lambda: os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"))
+        cable = f"c{os.getpid() % 100000}{self.name}"
+        _run("ip", "link", "add", cable, "type", "veth", "peer", self.interface, "netns", pid)
+        _run("ip", "link", "set", cable, "netns", self.lab.bridge)
+        _run("ip", "-n", self.lab.bridge, "link", "set", cable, "master", "br0", "up")
+        self.enter("ip", "addr", "add", f"{self.address}/24", "dev", self.interface)
+        self.enter("ip", "link", "set", "lo", "up")
+        self.enter("ip", "link", "set", self.interface, "up")
+        self.cable = cable
+
+    def _await_sshd(self):
+        listening = f":{self.port:04X} "
+        table = f"/proc/{self.sshd.pid}/net/tcp"
+        _until(lambda: listening in Path(table).read_text())
+
+    def enter(self, *command):
+        """Runs a command on the host."""
+        _run(*self.prefix(), *command)
+
+    def prefix(self):
+        """What comes before a command to run it on this host."""
+        return ["nsenter", "-t", str(self.sshd.pid), "--net", "--uts", "--mount"]
+
+    def unplug(self):
+        """Pulls the cable."""
+        _run("ip", "-n", self.lab.bridge, "link", "set", self.cable, "down")
+
+    def lose(self, other):
+        """From now on what this host sends to another one is lost on the way."""
+        nobody = "02:00:00:00:00:01"
+        to = ("to", other.address, "lladdr", nobody, "nud", "permanent", "dev", self.interface)
+        self.enter("ip", "neigh", "replace", *to[1:])
+
+    def processes(self, mark):
+        """The processes of the whole machine that have this text in their environment."""
+        return _marked(mark)
+
+    def stop(self):
+        """Takes the host down with all that runs on it."""
+        if self.sshd is None:
+            return
+        for pid in _inside(self.sshd.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.sshd.kill()
+        self.sshd.wait()
+        self.sshd = None
+
+
+class Lab:
+    """Hosts `a`, `b`, … on one network; ends with the `with` block."""
+
+    def __init__(self, folder, count, port=2222, network="10.78.0"):
+        self.folder = Path(folder) / "lab"
+        self.folder.mkdir()
+        self.network = network
+        self.bridge = f"ronde-lab-{os.getpid()}"
+        names = [f"node-{letter}" for letter in "abcdefgh"[:count]]
+        self.hosts = [Host(self, name, number, port) for number, name in enumerate(names, 1)]
+
+    def __enter__(self):
+        _run("ip", "netns", "add", self.bridge)
+        _run("ip", "-n", self.bridge, "link", "add", "br0", "type", "bridge")
+        _run("ip", "-n", self.bridge, "link", "set", "br0", "up")
+        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "key")
+        lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in self.hosts)]
+        (self.folder / "hosts").write_text("\n".join(lines) + "\n")
+        try:
+            for host in self.hosts:
+                host.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for host in self.hosts:
+            host.stop()
+        subprocess.run(["ip", "netns", "del", self.bridge], capture_output=True, check=False)
+
+    def run(self, *command, env=None, limit=LIMIT_SECONDS, **more):
+        """Runs a command on the first host to its end."""
+        return subprocess.run(
+            [*self.hosts[0].prefix(), *map(str, command)],
+            env=self.environment(env),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            **more,
+        )
+
+    def start(self, *command, env=None, **more):
+        """Starts a command on the first host."""
+        return subprocess.Popen(
+            [*self.hosts[0].prefix(), *map(str, command)],
+            env=self.environment(env),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+            errors="replace",
+            **more,
+        )
+
+    def environment(self, env):
+        """What a user on the first host has, with some variables more."""
+        return {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+
+
+def horovodrun():
+    """The launcher beside this interpreter."""
+    beside = Path(sys.executable).with_name("horovodrun")
+    return str(beside) if beside.exists() else shutil.which("horovodrun")
+
+
+def _inside(pid):
+    """Everything that runs in the network of this process."""
+    try:
+        network = os.readlink(f"/proc/{pid}/ns/net")
+    except OSError:
+        return []
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and os.readlink(entry / "ns" / "net") == network:
+                found.append(int(entry.name))
+    return found
+
+
+def _marked(mark):
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def _until(condition, limit=10):
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, "the lab does not come up"
+        time.sleep(0.01)
+
+
+def _run(*command):
+    result = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, check=False, timeout=30
+    )
+    assert result.returncode == 0, f"{command}: {result.stderr}"

@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  deny bench bench-results soak loom fuzz clean
+  lab deny bench bench-results soak loom fuzz clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -50,8 +50,18 @@ python-types: .venv/dev .venv/ronde ## Types of the Python code, and of the nati
 	.venv/bin/mypy
 	.venv/bin/python -m mypy.stubtest horovod._native
 
-python-test: .venv/dev .venv/ronde ## Tests of the installed wheel, with and without the launcher
+python-test: .venv/dev .venv/ronde lab ## Tests of the installed wheel, with and without the launcher
 	.venv/bin/pytest
+
+# Tests that span hosts take namespaces and real sshds; where they cannot be had, they are skipped.
+lab: ## Install what a lab of hosts needs from the system, where that is allowed
+	@command -v sshd ssh ip >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+	    --no-install-recommends openssh-server openssh-client iproute2 >/dev/null; \
+	fi; \
+	command -v sshd ssh ip >/dev/null || echo 'note: tests across hosts are skipped: install' \
+	  'openssh-server, openssh-client and iproute2 as root' >&2
 
 python-single: .venv/dev .venv/ronde ## Those that need no launcher
 	.venv/bin/pytest tests/single

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,6 +74,7 @@ class Host:
         self.address = f"{lab.network}.{number}"
         self.interface = f"eth{name}{number}"
         self.folder = lab.folder / name
+        self.cable = f"{name[-1]}{lab.id}"
         self.sshd = None
 
     def start(self):
@@ -105,14 +107,13 @@ class Host:
     def _plug_in(self):
         pid = str(self.sshd.pid)
         _until(lambda: os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net"))
-        cable = f"c{os.getpid() % 100000}{self.name}"
+        cable = self.cable
         _run("ip", "link", "add", cable, "type", "veth", "peer", self.interface, "netns", pid)
         _run("ip", "link", "set", cable, "netns", self.lab.bridge)
         _run("ip", "-n", self.lab.bridge, "link", "set", cable, "master", "br0", "up")
         self.enter("ip", "addr", "add", f"{self.address}/24", "dev", self.interface)
         self.enter("ip", "link", "set", "lo", "up")
         self.enter("ip", "link", "set", self.interface, "up")
-        self.cable = cable
 
     def _await_sshd(self):
         listening = f":{self.port:04X} "
@@ -123,9 +124,10 @@ class Host:
         """Runs a command on the host."""
         _run(*self.prefix(), *command)
 
-    def prefix(self):
+    def prefix(self, folder="/"):
         """What comes before a command to run it on this host."""
-        return ["nsenter", "-t", str(self.sshd.pid), "--net", "--uts", "--mount"]
+        place = ["--net", "--uts", "--mount", f"--wd={folder}"]
+        return ["nsenter", "-t", str(self.sshd.pid), *place]
 
     def unplug(self):
         """Pulls the cable."""
@@ -133,9 +135,8 @@ class Host:
 
     def lose(self, other):
         """From now on what this host sends to another one is lost on the way."""
-        nobody = "02:00:00:00:00:01"
-        to = ("to", other.address, "lladdr", nobody, "nud", "permanent", "dev", self.interface)
-        self.enter("ip", "neigh", "replace", *to[1:])
+        nobody = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
+        self.enter("ip", "neigh", "replace", other.address, *nobody, "dev", self.interface)
 
     def processes(self, mark):
         """The processes of the whole machine that have this text in their environment."""
@@ -151,6 +152,8 @@ class Host:
         self.sshd.kill()
         self.sshd.wait()
         self.sshd = None
+        unplug = ["ip", "-n", self.lab.bridge, "link", "del", self.cable]
+        subprocess.run(unplug, capture_output=True, check=False)
 
 
 class Lab:
@@ -160,7 +163,8 @@ class Lab:
         self.folder = Path(folder) / "lab"
         self.folder.mkdir()
         self.network = network
-        self.bridge = f"ronde-lab-{os.getpid()}"
+        self.id = uuid.uuid4().hex[:8]
+        self.bridge = f"ronde-lab-{self.id}"
         names = [f"node-{letter}" for letter in "abcdefgh"[:count]]
         self.hosts = [Host(self, name, number, port) for number, name in enumerate(names, 1)]
 
@@ -184,10 +188,10 @@ class Lab:
             host.stop()
         subprocess.run(["ip", "netns", "del", self.bridge], capture_output=True, check=False)
 
-    def run(self, *command, env=None, limit=LIMIT_SECONDS, **more):
+    def run(self, *command, env=None, folder="/", limit=LIMIT_SECONDS):
         """Runs a command on the first host to its end."""
         return subprocess.run(
-            [*self.hosts[0].prefix(), *map(str, command)],
+            [*self.hosts[0].prefix(folder), *map(str, command)],
             env=self.environment(env),
             capture_output=True,
             text=True,
@@ -195,7 +199,6 @@ class Lab:
             timeout=limit,
             check=False,
             stdin=subprocess.DEVNULL,
-            **more,
         )
 
     def start(self, *command, env=None, **more):

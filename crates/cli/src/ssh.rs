@@ -23,13 +23,14 @@ pub(crate) struct Ssh {
 }
 
 impl Ssh {
-    /// The same for whoever starts ssh, which gets as long as the whole start may take.
+    /// The same for whoever starts ssh, which gets nearly as long as the whole start may take: it
+    /// knows best what it waited for.
     pub(crate) fn options(&self, patience: Duration) -> Options {
         Options {
             port: self.ssh_port,
             identity: self.ssh_identity_file.clone(),
             strict: if self.ssh_strict { Strictness::Strict } else { Strictness::FirstUse },
-            patience: patience.as_secs().max(1),
+            patience: patience.as_secs().saturating_sub(2).max(1),
         }
     }
 }

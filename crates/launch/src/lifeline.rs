@@ -19,10 +19,10 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::wire::{Sealed, call, read_sealed};
 
 /// How often each end says that it is there.
-const BEAT: Duration = Duration::from_millis(500);
+const BEAT: Duration = Duration::from_millis(250);
 
 /// How long nothing may be acknowledged.
-const SILENCE: Duration = Duration::from_millis(1800);
+const SILENCE: Duration = Duration::from_millis(1500);
 
 /// How long reaching the launcher may take; it has been reached a moment ago.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,446 @@
+"""`horovodrun` across hosts that have real sshds, and what it says about everything that goes wrong."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+
+import pytest
+from lab import Lab, horovodrun, why_not
+
+REASON = why_not()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+PORT = 2222
+WORK = """
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+total = hvd.allreduce(torch.arange(100_000.0) * (rank + 1), op=hvd.Sum)
+assert torch.equal(total, torch.arange(100_000.0) * (size * (size + 1) // 2))
+assert hvd.allgather(torch.tensor([rank])).tolist() == list(range(size))
+print("done", rank, hvd.local_rank(), hvd.cross_rank(), flush=True)
+"""
+# Ranks that go on until somebody ends them, and tell what they raise.
+ENDLESS = """
+import sys, time
+import horovod.torch as hvd
+import torch
+
+hvd.init()
+print("training", flush=True)
+try:
+    while True:
+        hvd.allreduce(torch.ones(10), name="step")
+        time.sleep(0.01)
+except Exception as error:
+    print("raised", time.time(), type(error).__name__, error, flush=True)
+    raise
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with Lab(tmp_path_factory.mktemp("lab"), 3) as lab:
+        yield lab
+
+
+@pytest.fixture
+def own_lab(tmp_path):
+    """A lab that a test may break."""
+    with Lab(tmp_path, 3, network="10.79.0") as lab:
+        yield lab
+
+
+def hosts(count=3, slots=1):
+    return ",".join(f"node-{letter}:{slots}" for letter in "abc"[:count])
+
+
+def script(folder, text):
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def told(result):
+    """What the launcher itself said: not what ranks wrote."""
+    return re.sub(r"^\[\d+\]<std.*\n?", "", result.stderr, flags=re.M)
+
+
+def test_ranks_of_three_hosts_train_together(lab, tmp_path):
+    path = script(tmp_path, WORK)
+    command = ("-np", "4", "-H", "node-a:2,node-b:1,node-c:1", "-p", PORT, sys.executable, path)
+    result = lab.run(horovodrun(), *command)
+    assert result.returncode == 0, result.stderr
+    lines = sorted(result.stdout.splitlines())
+    expected = ["0 0 0", "1 1 0", "2 0 1", "3 0 2"]
+    assert lines == [f"[{rank}]<stdout>:done {line}" for rank, line in enumerate(expected)]
+
+
+def test_hostname_shows_where_each_rank_is(lab):
+    cases = {
+        "node-a:1,10.78.0.2:1": ["node-a", "node-b"],
+        "node-c:1,root@node-b:1": ["node-c", "node-b"],
+        "node-b:2": ["node-b", "node-b"],
+    }
+    for names, expected in cases.items():
+        result = lab.run(horovodrun(), "-np", "2", "-H", names, "-p", PORT, "hostname")
+        assert result.returncode == 0, result.stderr
+        lines = sorted(result.stdout.splitlines())
+        assert lines == [f"[{rank}]<stdout>:{name}" for rank, name in enumerate(expected)]
+
+
+def test_a_rank_elsewhere_has_the_launchers_environment_and_its_own_hosts(lab, tmp_path):
+    show = "import json, os; print(json.dumps(dict(os.environ)), os.getcwd())"
+    env = {"MINE": "a b\n'c'", "SSH_TTY": "/dev/of-the-launcher", "BASH_FUNC_f%%": "() { x; }"}
+    command = (horovodrun(), "-np", "1", "-H", "node-b:1", "-p", PORT, sys.executable, "-c", show)
+    result = lab.run(*command, env=env, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    text, cwd = result.stdout.removeprefix("[0]<stdout>:").rsplit(" ", 1)
+    there = json.loads(text)
+    assert cwd.strip() == str(tmp_path)
+    assert there["MINE"] == env["MINE"]
+    assert there["PATH"] == os.environ["PATH"]
+    assert "SSH_TTY" not in there
+    assert "BASH_FUNC_f%%" not in there
+    assert there["SSH_CONNECTION"].split()[0] == "10.78.0.1"
+    assert there["RONDE_ADDRESSES"] == "10.78.0.2"
+
+
+def test_scripts_of_torch_distributed_find_each_other_across_hosts(lab, tmp_path):
+    path = script(
+        tmp_path,
+        """
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        total = torch.tensor([dist.get_rank() + 1.0])
+        dist.all_reduce(total)
+        print(total.item(), dist.get_world_size(), flush=True)
+        dist.destroy_process_group()
+        """,
+    )
+    result = lab.run(horovodrun(), "-np", "2", "-H", hosts(2), "-p", PORT, sys.executable, path)
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:3.0 2", "[1]<stdout>:3.0 2"]
+
+
+def test_what_ssh_complains_about_is_said_with_what_to_do(lab, tmp_path):
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True
+    )
+    known = lab.hosts[0].folder / "known_hosts"
+    cases = [
+        # A key that nobody knows.
+        (
+            ["-p", PORT, "-i", tmp_path / "other", "-H", "node-a:1,node-b:1"],
+            {"RONDE_TEST_NO_KEY": "1"},
+            "`node-b`: ssh was not let in: root@node-b: Permission denied (publickey).",
+            "`ssh-copy-id node-b` puts a key of yours there; `-i` names another key",
+        ),
+        (
+            ["-p", "2223", "-H", "node-a:1,node-b:1"],
+            {},
+            "`node-b`: nobody listens for ssh on port 2223",
+            "start `sshd` there, or name its port with `-p`; try `ssh -p 2223 node-b`",
+        ),
+        (
+            ["-p", PORT, "-H", "node-a:1,node-x:1"],
+            {},
+            "`node-x`: no host of the name `node-x` is known here",
+            "check its spelling, `/etc/hosts` and DNS, or use its address",
+        ),
+    ]
+    for options, env, reason, hint in cases:
+        if env:
+            (lab.hosts[0].folder / "id").rename(tmp_path / "id")
+        try:
+            result = lab.run(horovodrun(), "-np", "2", *options, "true")
+        finally:
+            if env:
+                (tmp_path / "id").rename(lab.hosts[0].folder / "id")
+        assert result.returncode == 1
+        lines = ["error: 1 of 2 hosts cannot take part", f"  {reason}", "", f"hint: {hint}"]
+        assert told(result).splitlines() == lines
+    known.unlink(missing_ok=True)
+    result = lab.run(horovodrun(), "-np", "1", "-H", "node-b:1", "-p", PORT, "--ssh-strict", "true")
+    assert "ssh does not know its host key, and `--ssh-strict` was given" in told(result)
+    # Without it the key is taken the first time.
+    result = lab.run(horovodrun(), "-np", "1", "-H", "node-b:1", "-p", PORT, "true")
+    assert result.returncode == 0, result.stderr
+    assert "node-b" in known.read_text()
+
+
+def test_a_changed_host_key_is_refused_with_how_to_fix_it(own_lab):
+    command = (horovodrun(), "-np", "1", "-H", "node-b:1", "-p", PORT, "true")
+    assert own_lab.run(*command).returncode == 0
+    host = own_lab.hosts[1]
+    host.stop()
+    host.new_key()
+    host.start()
+    own_lab.hosts[0].enter("ip", "neigh", "flush", "all")
+    result = own_lab.run(*command)
+    assert result.returncode == 1
+    assert "`node-b`: ssh refuses it because its host key is not the one that was known" in (
+        told(result)
+    )
+    assert "`ssh-keygen -R '[node-b]:2222'`" in told(result)
+
+
+def test_a_host_without_ronde_or_with_another_version_says_what_to_install(lab, tmp_path):
+    # The launcher's own path leads nowhere on the other host, or to another version.
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    launcher = folder / "horovodrun"
+    shutil.copy(horovodrun(), launcher)
+    command = (launcher, "-np", "1", "-H", "node-b:1", "-p", PORT, "true")
+    host = lab.hosts[1]
+    try:
+        empty = tmp_path / "empty"
+        empty.mkdir()
+        host.enter("mount", "--bind", empty, folder)
+        result = lab.run(*command)
+        assert result.returncode == 1
+        assert told(result).startswith(
+            "error: `node-b`: Ronde is not installed there, or `horovodrun` is not in the PATH"
+        )
+        assert "`pip install ronde==" in told(result)
+        other = empty / "horovodrun"
+        other.write_text("#!/bin/sh\necho ronde-agent 0.28.1+ronde.0.0.9\ncat > /dev/null\n")
+        other.chmod(0o755)
+        result = lab.run(*command)
+        assert result.returncode == 1
+        assert "`node-b`: it runs Ronde 0.28.1+ronde.0.0.9, and this launcher is" in told(result)
+    finally:
+        host.enter("umount", folder)
+
+
+def test_a_rank_elsewhere_that_lacks_a_module_is_named(lab):
+    program = "import horovod, no_such_framework"
+    command = ("-np", "2", "-H", hosts(2), "-p", PORT, sys.executable, "-c", program)
+    result = lab.run(horovodrun(), *command)
+    assert result.returncode == 1
+    assert re.search(
+        r"error: rank \d \(node-[ab], slot 0\) raised ModuleNotFoundError: No module named "
+        r"'no_such_framework'",
+        told(result),
+    )
+
+
+def test_hosts_that_cannot_reach_each_other_are_named_with_addresses(own_lab):
+    _, second, third = own_lab.hosts
+    third.lose(second)
+    command = ("-np", "3", "-H", hosts(), "-p", PORT, "true")
+    result = own_lab.run(horovodrun(), *command)
+    assert result.returncode == 1
+    text = told(result)
+    assert text.startswith("error: some hosts cannot reach each other\n")
+    line = rf"  `node-c` cannot reach `node-b`: {re.escape(second.address)}:\d+ timed out\n"
+    assert re.search(line, text), text
+    assert "hint: what times out is mostly dropped by a firewall" in text
+
+
+def test_addresses_that_look_alike_or_are_dead_do_not_fool_it(own_lab, tmp_path):
+    # Every host has the same bridge address, and the second one an address that nobody reaches.
+    for host in own_lab.hosts:
+        host.enter("ip", "link", "add", "docker0", "type", "bridge")
+        host.enter("ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
+        host.enter("ip", "link", "set", "docker0", "up")
+    own_lab.hosts[1].enter("ip", "addr", "add", "10.66.6.6/32", "dev", "lo")
+    path = script(tmp_path, WORK)
+    command = ("--verbose", "-np", "3", "-H", hosts(), "-p", PORT, sys.executable, path)
+    start = time.monotonic()
+    result = own_lab.run(horovodrun(), *command)
+    assert result.returncode == 0, result.stderr
+    assert time.monotonic() - start < 30
+    plans = re.findall(r"listen: \[([^]]*)\]", result.stderr.split("found each other")[1])
+    assert plans == [host.address for host in own_lab.hosts]
+
+
+def test_interfaces_are_chosen_by_name_and_need_not_match(lab):
+    first, second, _ = lab.hosts
+    names = f"{first.interface},{second.interface}"
+    command = ("-np", "2", "-H", hosts(2), "-p", PORT, "--network-interfaces")
+    result = lab.run(horovodrun(), *command, names, "hostname")
+    assert result.returncode == 0, result.stderr
+    result = lab.run(horovodrun(), *command, first.interface, "hostname")
+    assert result.returncode == 1
+    assert "`node-b`: none of the interfaces that `--network-interfaces` names" in told(result)
+    assert f"name what it has, too: `{second.interface}`" in told(result)
+
+
+def test_a_host_that_lets_ssh_in_but_hangs_is_named_in_time(lab, tmp_path):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    shutil.copy(horovodrun(), folder / "horovodrun")
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    (slow / "horovodrun").write_text("#!/bin/sh\necho Welcome\nexec sleep 100\n")
+    (slow / "horovodrun").chmod(0o755)
+    host = lab.hosts[1]
+    host.enter("mount", "--bind", slow, folder)
+    try:
+        command = ("-np", "2", "-H", hosts(2), "-p", PORT, "--start-timeout", "2", "true")
+        result = lab.run(folder / "horovodrun", *command)
+    finally:
+        host.enter("umount", folder)
+    assert result.returncode == 1
+    assert told(result) == (
+        "error: 1 of 2 hosts cannot take part\n  `node-b`: it has not answered within 2 s\n\n"
+        "hint: see whether `ssh node-b true` answers; `--start-timeout` sets how long to wait\n"
+    )
+
+
+def launch(lab, tmp_path, body, *options):
+    """A job on all hosts that runs until somebody ends it; gives it when all ranks train."""
+    mark = uuid.uuid4().hex
+    output = tmp_path / "output"
+    path = script(tmp_path, body)
+    command = ("-np", "3", "-H", hosts(), "-p", PORT, *options, sys.executable, path)
+    with output.open("w") as file:
+        job = lab.start(horovodrun(), *command, env={"LAB_MARK": mark}, stdout=file, stderr=file)
+    end = time.monotonic() + 40
+    while output.read_text().count("training") < 3:
+        assert time.monotonic() < end and job.poll() is None, output.read_text()
+        time.sleep(0.05)
+    return job, output, mark
+
+
+def assert_nothing_left(lab, mark, limit=15):
+    end = time.monotonic() + limit
+    while left := lab.hosts[0].processes(f"LAB_MARK={mark}"):
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+
+
+def parts(mark, word):
+    """Processes of a job that have this word in their command line."""
+    found = []
+    for pid in os.listdir("/proc"):
+        try:
+            environment = open(f"/proc/{pid}/environ", "rb").read()
+            line = open(f"/proc/{pid}/cmdline", "rb").read()
+        except (OSError, ValueError):
+            continue
+        if mark.encode() in environment and word.encode() in line:
+            found.append(int(pid))
+    return found
+
+
+def test_a_host_that_dies_during_training_is_noticed_by_all_within_moments(own_lab, tmp_path):
+    job, output, mark = launch(own_lab, tmp_path, ENDLESS)
+    start = time.time()
+    own_lab.hosts[2].unplug()
+    assert job.wait(30) == 1
+    text = output.read_text()
+    raised = re.findall(r"raised ([\d.]+) HorovodInternalError lost rank 2 \(node-c", text)
+    assert len(raised) == 2, text
+    assert max(map(float, raised)) - start < 4, text
+    assert "error: lost host `node-c`: it does not answer any more" in text
+    # What runs on the other side of the cut ends by itself.
+    assert_nothing_left(own_lab, mark)
+
+
+def test_an_ssh_connection_that_dies_is_named_and_leaves_nothing(lab, tmp_path):
+    job, output, mark = launch(lab, tmp_path, ENDLESS)
+    # The connection to the second host carries this job's mark in its environment.
+    (ssh,) = [pid for pid in parts(mark, "ssh\0-T") if b"node-b" in _line(pid)]
+    os.kill(ssh, signal.SIGKILL)
+    assert job.wait(30) == 1
+    text = output.read_text()
+    expected = "error: lost host `node-b`: its ssh connection was killed by signal 9 (SIGKILL)\n"
+    assert expected in text, text
+    assert_nothing_left(lab, mark)
+
+
+def _line(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_launcher_that_is_stopped_leaves_nothing_on_any_host(lab, tmp_path, number):
+    job, output, mark = launch(lab, tmp_path, ENDLESS)
+    launcher = next(pid for pid in parts(mark, "horovodrun\0-np") if pid != os.getpid())
+    os.kill(launcher, number)
+    job.wait(30)
+    assert_nothing_left(lab, mark)
+    if number != signal.SIGKILL:
+        name = signal.Signals(number).name
+        assert f"error: stopped by signal {int(number)} ({name}), and all 3 ranks" in (
+            output.read_text()
+        )
+        assert job.returncode == 128 + number
+
+
+def test_the_second_interrupt_ends_ranks_that_ignore_the_first(lab, tmp_path):
+    body = """
+    import signal, time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("training", flush=True)
+    time.sleep(100)
+    """
+    job, _, mark = launch(lab, tmp_path, body)
+    launcher = next(pid for pid in parts(mark, "horovodrun\0-np"))
+    os.kill(launcher, signal.SIGINT)
+    time.sleep(0.3)
+    os.kill(launcher, signal.SIGINT)
+    start = time.monotonic()
+    assert job.wait(20) == 130
+    assert time.monotonic() - start < 4
+    assert_nothing_left(lab, mark)
+
+
+def test_a_host_that_is_lost_while_it_starts_is_named(own_lab, tmp_path):
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    # Its agent never comes, and then the host is gone.
+    (slow / "horovodrun").write_text("#!/bin/sh\ntouch " + str(tmp_path / "came") + "\nsleep 100\n")
+    (slow / "horovodrun").chmod(0o755)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    shutil.copy(horovodrun(), folder / "horovodrun")
+    own_lab.hosts[2].enter("mount", "--bind", slow, folder)
+    command = ("-np", "3", "-H", hosts(), "-p", PORT, "true")
+    job = own_lab.start(
+        folder / "horovodrun", *command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    end = time.monotonic() + 20
+    while not (tmp_path / "came").exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    own_lab.hosts[2].stop()
+    _, text = job.communicate(timeout=30)
+    assert job.returncode == 1
+    assert "`node-c`: " in text and "of 3 hosts cannot take part" in text, text
+
+
+def test_output_of_other_hosts_is_whole_whatever_its_bytes(lab, tmp_path):
+    body = r"""
+    import sys
+    for number in range(3000):
+        sys.stdout.write(f"{number} " + "x" * 4000 + "\n")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(bytes(range(256)) * 4 + b"\nlast without end")
+    sys.stdout.flush()
+    """
+    path = script(tmp_path, body)
+    command = ("-np", "2", "-H", "node-b:1,node-c:1", "-p", PORT, "--output-filename")
+    result = lab.run(horovodrun(), *command, tmp_path / "out", sys.executable, path)
+    assert result.returncode == 0, result.stderr[-2000:]
+    for rank in range(2):
+        mark = f"[{rank}]<stdout>:"
+        lines = [line for line in result.stdout.split("\n") if line.startswith(mark)]
+        numbers = [int(line.removeprefix(mark).split()[0]) for line in lines[:3000]]
+        assert numbers == list(range(3000))
+        assert all(len(line) > 4000 for line in lines[:3000])
+        assert lines[-1] == f"{mark}last without end"
+        kept = (tmp_path / "out" / f"rank.{rank}" / "stdout").read_bytes()
+        assert kept.count(b"x" * 4000) == 3000

@@ -1,7 +1,8 @@
 """A lab of hosts on one machine: namespaces on a bridge, each with a real sshd.
 
 Every host has its own name, address, interface (no two have the same name), view of `/etc/hosts`
-and of ssh's configuration, and its own host key; the rest of the file system is one for all. `Lab.run` starts a command on a host as its user would.
+and of ssh's configuration, and its own host key; the rest of the file system is one for all.
+`Lab.run` starts a command on a host as its user would.
 """
 
 import os
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 LIMIT_SECONDS = 50
+UNSHARE = ("unshare", "--net", "--uts", "--mount", "--propagation", "slave")
 # Started in the namespaces of a new host; becomes its sshd.
 INIT = """
 set -e
@@ -60,8 +62,7 @@ def why_not():
     ]:
         if shutil.which(command) is None:
             return f"the command `{command}` is missing; install the package `{package}`"
-    probe = ["unshare", "--net", "--uts", "--mount", "true"]
-    if subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+    if subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode != 0:
         return "the kernel makes no namespaces"
     return None
 
@@ -89,8 +90,7 @@ class Host:
         (self.folder / "sshd_config").write_text(CONFIG.format(folder=self.folder))
         with (self.folder / "sshd.log").open("w") as log:
             self.sshd = subprocess.Popen(
-                ["unshare", "--net", "--uts", "--mount", "--propagation", "slave"]
-                + ["sh", "-c", INIT, "init", self.folder, self.name, str(self.port)],
+                [*UNSHARE, "sh", "-c", INIT, "init", self.folder, self.name, str(self.port)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -137,10 +137,6 @@ class Host:
         """From now on what this host sends to another one is lost on the way."""
         nobody = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
         self.enter("ip", "neigh", "replace", other.address, *nobody, "dev", self.interface)
-
-    def processes(self, mark):
-        """The processes of the whole machine that have this text in their environment."""
-        return _marked(mark)
 
     def stop(self):
         """Takes the host down with all that runs on it."""
@@ -238,12 +234,15 @@ def _inside(pid):
     return found
 
 
-def _marked(mark):
+def marked(mark, word=""):
+    """Processes with this text in their environment, and this word in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
+                line = (entry / "cmdline").read_bytes()
+                if word.encode() in line:
+                    found.append(int(entry.name))
     return found
 
 

@@ -126,6 +126,30 @@ pub const TABLE: &[Setting] = &[
         "Seconds until all hosts must have answered `horovodrun`; `--start-timeout` comes first.",
     ),
     setting(
+        "RONDE_SECRET",
+        "",
+        "Under another launcher than `horovodrun`: a secret of 64 hexadecimal digits, the same on all \
+         ranks, with which they meet at `MASTER_ADDR`.",
+    ),
+    setting(
+        "RONDE_RENDEZVOUS_PORT",
+        "29507",
+        "The port on which rank 0 then listens; `MASTER_PORT` belongs to torch.distributed.",
+    ),
+    setting(
+        "RONDE_RENDEZVOUS_DIR",
+        "",
+        "Under another launcher, without a secret: a directory that all hosts share, for the note by \
+         which the ranks meet; only you can read the note. Without it, `.ronde` in your home directory.",
+    ),
+    setting(
+        "HOROVOD_CONTROLLER",
+        "",
+        "mpi: `hvd.init()` initialises MPI whatever the launcher; gloo: never. Otherwise it does so \
+         under `mpirun`, and where the program has initialised MPI already.",
+    ),
+    setting("HOROVOD_MPI_THREADS_DISABLE", "0", "1 initialises MPI for one thread only."),
+    setting(
         "HOROVOD_TIMELINE",
         "",
         "The file that rank 0 writes a timeline to; `DYNAMIC` lets `hvd.start_timeline()` name it.",
@@ -258,6 +282,17 @@ pub struct Meeting {
     pub key: JobKey,
     /// The addresses of this host on which other hosts reach its ranks; none if they need not.
     pub listen: Vec<IpAddr>,
+    /// Whose service it is.
+    pub keeper: Keeper,
+}
+
+/// Who lets the ranks meet, and tells them of each other's death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeper {
+    /// The launcher, which is `horovodrun`.
+    Launcher,
+    /// Rank 0, because the launcher is somebody else's.
+    FirstRank,
 }
 
 /// All mistakes of one environment.
@@ -409,7 +444,7 @@ impl Reader<'_> {
         }
         let listen = self.listen();
         match JobKey::from_hex(&(self.look_up)("RONDE_JOB_KEY").unwrap_or_default()) {
-            Ok(key) => Some(Meeting { addresses, key, listen }),
+            Ok(key) => Some(Meeting { addresses, key, listen, keeper: Keeper::Launcher }),
             Err(error) => {
                 self.mistakes.push(format!("RONDE_JOB_KEY: {error}"));
                 None
@@ -451,7 +486,7 @@ impl Reader<'_> {
     }
 }
 
-fn default(name: &str) -> &'static str {
+pub(crate) fn default(name: &str) -> &'static str {
     let mut rows = TABLE.iter().chain(CONTRACT);
     rows.find(|row| row.name == name).expect("every setting that is read stands in a table").default
 }

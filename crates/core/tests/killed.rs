@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{Kind, Request};
-use ronde_control::settings::{Meeting, Place, Transport};
+use ronde_control::settings::{Keeper, Meeting, Place, Transport};
 use ronde_control::wire::JobKey;
 use ronde_control::{Rank, ReduceOp};
 use ronde_core::Error;
@@ -120,6 +120,7 @@ fn a_rank() {
             addresses: vec![address.parse().unwrap()],
             key,
             listen: Vec::new(),
+            keeper: Keeper::Launcher,
         }),
     };
     let (mut settings, _) = ronde_control::settings::read(|_| None).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{Kind, Request};
-use ronde_control::settings::{Meeting, Place, Settings, Transport};
+use ronde_control::settings::{Keeper, Meeting, Place, Settings, Transport};
 use ronde_control::watching::DumpTo;
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
@@ -92,7 +92,7 @@ impl World {
 
     fn place(&self, rank: usize, launcher: &Launcher) -> Place {
         let (addresses, key) = (vec![launcher.address()], launcher.key().clone());
-        let meeting = Meeting { addresses, key, listen: Vec::new() };
+        let meeting = Meeting { addresses, key, listen: Vec::new(), keeper: Keeper::Launcher };
         Place {
             rank: Rank(rank as u32),
             size: self.size as u32,

@@ -7,16 +7,20 @@ use crate::wire::Peer;
 /// Where a rank runs, as people know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// The name of its host, as the user wrote it.
+    /// The name of its host, as the user wrote it or the rank itself said.
     pub host: String,
     /// Its place among the ranks of that host.
     pub slot: u32,
 }
 
 impl Seat {
-    /// How messages name the rank that sits here: `rank 2 (node-b, slot 0)`.
+    /// How messages name the rank that sits here: `rank 2 (node-b, slot 0)`. Where nobody knows yet
+    /// where it sits, its number must do.
     pub fn name(&self, rank: Rank) -> String {
-        format!("{rank} ({}, slot {})", self.host, self.slot)
+        match self.host.as_str() {
+            "" => rank.to_string(),
+            host => format!("{rank} ({host}, slot {})", self.slot),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The driver's rendezvous as a decision: who has come, who is missing, who must hear what.
+//! The rendezvous as a decision: who has come, who is missing, who must hear what.
 //!
 //! The same ranks meet again and again: each `init` is a gathering of all of them, which becomes a
 //! world with the next epoch once the last one has joined; each `shutdown` lets a rank leave in
@@ -75,10 +75,20 @@ pub enum Action {
     },
 }
 
+/// Who else tells of a rank's death than the connection that breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reports {
+    /// The agents of the launcher.
+    Agents,
+    /// Nobody: rank 0 lets the others meet, and somebody else's launcher has started them.
+    Nobody,
+}
+
 /// The rendezvous of one job.
 pub struct Rendezvous {
     version: String,
     limit: Duration,
+    reports: Reports,
     members: Vec<Member>,
     connections: BTreeMap<Connection, Rank>,
     parked: Vec<Parked>,
@@ -106,6 +116,7 @@ impl Rendezvous {
         Rendezvous {
             version: version.to_owned(),
             limit,
+            reports: Reports::Agents,
             members: seats.into_iter().map(Member::new).collect(),
             connections: BTreeMap::new(),
             parked: Vec::new(),
@@ -114,6 +125,13 @@ impl Rendezvous {
             doomed: None,
             given_up: None,
         }
+    }
+
+    /// The same without a launcher of ours: rank 0 lets `size` ranks meet. Where they are they say
+    /// themselves, and a connection that closes is all that will ever be heard of a death.
+    pub fn kept_by_a_rank(version: &str, size: u32, limit: Duration) -> Rendezvous {
+        let seats = (0..size).map(|_| Seat { host: String::new(), slot: 0 }).collect();
+        Rendezvous { reports: Reports::Nobody, ..Rendezvous::new(version, seats, limit) }
     }
 
     /// Takes in what happened at `now`.
@@ -160,9 +178,10 @@ impl Rendezvous {
             return refuse([connection], reason, actions);
         }
         if rank.index() >= size {
+            let (name, source) = self.source_of_ranks();
             let reason = format!(
-                "there is no {rank} in a world of {size}: HOROVOD_RANK is set by `horovodrun` and \
-                 must not be changed"
+                "there is no {rank} in a world of {size}: {name} is set by {source} and must not be \
+                 changed"
             );
             return refuse([connection], reason, actions);
         }
@@ -230,6 +249,10 @@ impl Rendezvous {
             let reason = reason.clone();
             refuse(self.detach(rank), reason, actions);
             return;
+        }
+        if self.reports == Reports::Nobody {
+            let seat = Seat { host: peer.host.clone(), slot: peer.local_rank };
+            self.members[rank.index()].seat = seat;
         }
         self.members[rank.index()].phase = Phase::Waiting(peer);
         if self.members.iter().all(|member| matches!(member.phase, Phase::Waiting(_))) {
@@ -319,11 +342,20 @@ impl Rendezvous {
         let Some(&rank) = self.connections.get(&connection) else { return };
         self.detach(rank);
         let member = &mut self.members[rank.index()];
-        match (&member.phase, member.suspect.take()) {
-            (Phase::Inside { .. }, Some((_, cause))) => self.announce(rank, cause, actions),
-            (Phase::Inside { .. }, None) => {
+        match (&member.phase, member.suspect.take(), self.reports) {
+            (Phase::Inside { .. }, Some((_, cause)), _) => self.announce(rank, cause, actions),
+            (Phase::Inside { .. }, None, Reports::Agents) => {
                 let cause = "its connection to the launcher closed".into();
                 member.suspect = Some((now + PATIENCE, cause));
+            }
+            (Phase::Inside { .. }, None, Reports::Nobody) => {
+                self.announce(rank, "its process has ended, or its host is gone".into(), actions);
+            }
+            (Phase::Waiting(_), _, Reports::Nobody) => {
+                let name = member.seat.name(rank);
+                member.phase = Phase::Away;
+                let reason = format!("{name} ended while the others were still to come");
+                self.turn_away(|phase| matches!(phase, Phase::Waiting(_)), &reason, actions);
             }
             _ => {
                 member.phase = Phase::Away;
@@ -368,9 +400,10 @@ impl Rendezvous {
         for index in (0..self.parked.len()).rev() {
             if self.parked[index].until <= now {
                 let Parked { connection, rank, .. } = self.parked.remove(index);
+                let (name, source) = self.source_of_ranks();
                 let reason = format!(
-                    "{rank} is already there: two processes have the same HOROVOD_RANK, which is \
-                     set by `horovodrun` and must not be changed"
+                    "{rank} is already there: two processes have the same {name}, which is set by \
+                     {source} and must not be changed"
                 );
                 refuse([connection], reason, actions);
             }
@@ -454,6 +487,14 @@ impl Rendezvous {
             if let Some(message) = parked.said {
                 self.said(parked.connection, message, now, actions);
             }
+        }
+    }
+
+    /// By which name a process knows its rank, and who has told it.
+    fn source_of_ranks(&self) -> (&'static str, &'static str) {
+        match self.reports {
+            Reports::Agents => ("HOROVOD_RANK", "`horovodrun`"),
+            Reports::Nobody => ("rank", "the launcher"),
         }
     }
 

@@ -21,8 +21,12 @@ struct Stage {
 impl Stage {
     fn new(size: u32) -> Stage {
         let seats = (0..size).map(|slot| Seat { host: "node".into(), slot }).collect();
+        Stage::of(Rendezvous::new("1", seats, LIMIT))
+    }
+
+    fn of(rendezvous: Rendezvous) -> Stage {
         Stage {
-            rendezvous: Rendezvous::new("1", seats, LIMIT),
+            rendezvous,
             next: 0,
             of: BTreeMap::new(),
             heard: BTreeMap::new(),
@@ -377,4 +381,32 @@ fn giving_up_on_somebody_who_is_dead_or_no_one_changes_nothing() {
     }
     assert_eq!(stage.lost_to(1), Some((2, "was killed by signal 9 (SIGKILL)")));
     assert_eq!(stage.lost_to(0), Some((2, "was killed by signal 9 (SIGKILL)")));
+}
+
+#[test]
+fn without_agents_a_closed_connection_is_a_death() {
+    let mut stage = Stage::of(Rendezvous::kept_by_a_rank("1", 3, LIMIT));
+    stage.world(3);
+    stage.leave(2);
+    assert_eq!(stage.lost, []);
+    stage.on(Event::Closed(stage.of[&1]));
+    let (lost, cause) = stage.lost_to(0).unwrap();
+    assert_eq!((lost, cause), (1, "its process has ended, or its host is gone"));
+    assert!(matches!(stage.last(0), Some(DriverToRank::Lost { host, .. }) if host == "node"));
+}
+
+#[test]
+fn without_agents_ranks_are_named_by_what_they_said() {
+    let mut stage = Stage::of(Rendezvous::kept_by_a_rank("1", 4, LIMIT));
+    let first = stage.join(0);
+    let second = stage.join(1);
+    stage.on(Event::Closed(second));
+    let reason = stage.refusal(first);
+    assert_eq!(reason, "rank 1 (node, slot 1) ended while the others were still to come");
+    let again = stage.join(0);
+    stage.wait(LIMIT.as_secs_f64());
+    let reason = stage.refusal(again).to_owned();
+    assert!(reason.contains("missing: rank 1 (node, slot 1), rank 2, rank 3;"), "{reason}");
+    let stranger = stage.greet(7, "1");
+    assert!(stage.refusal(stranger).contains("rank is set by the launcher"));
 }

@@ -95,7 +95,7 @@ impl Engine {
         };
         let (inbox, sets) = (Arc::new(Inbox::default()), Arc::new(Sets::of(place.size)));
         let mail = (inbox.clone(), sets.clone(), watch.clone());
-        let (progress, vigil, standby) = join::join(settings, &place, &meeting, mail)?;
+        let (place, (progress, vigil, standby)) = join::join(settings, &place, &meeting, mail)?;
         let arena = progress.groups.arena().cloned();
         let shared = Arc::new(Shared {
             progress: Mutex::new(progress),

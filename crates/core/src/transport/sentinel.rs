@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use ronde_control::Rank;
+use ronde_control::settings::Keeper;
 use ronde_control::wire::{DriverToRank, RankToDriver};
 use rustix::event::PollFlags;
 
@@ -23,6 +24,7 @@ pub(crate) struct Sentinel {
 }
 
 struct Launcher {
+    keeper: Keeper,
     wire: Mutex<Wire>,
     /// The same socket again, so that a sleeper can poll it without the lock.
     watched: Socket,
@@ -36,10 +38,14 @@ struct Lifeline {
 }
 
 impl Sentinel {
-    /// A lookout over the launcher and over ranks by connections that only their death closes.
-    pub(crate) fn new(wire: Wire, lifelines: Vec<(Rank, Socket)>) -> std::io::Result<Sentinel> {
-        let watched = wire.socket().duplicate()?;
-        let launcher = Launcher { wire: Mutex::new(wire), watched, gone: AtomicBool::new(false) };
+    /// A lookout over the launcher, or rank 0 in its place, and over ranks by connections that only
+    /// their death closes.
+    pub(crate) fn new(
+        (keeper, wire): (Keeper, Wire),
+        lifelines: Vec<(Rank, Socket)>,
+    ) -> std::io::Result<Sentinel> {
+        let (watched, gone) = (wire.socket().duplicate()?, AtomicBool::new(false));
+        let launcher = Launcher { keeper, wire: Mutex::new(wire), watched, gone };
         let lifeline = |(rank, socket)| Lifeline { rank, socket, broken: AtomicBool::new(false) };
         let lifelines = lifelines.into_iter().map(lifeline).collect();
         Ok(Sentinel { launcher: Some(launcher), lifelines })
@@ -99,11 +105,19 @@ impl Launcher {
                 Ok(None) => return news,
                 Err(error) => {
                     if !self.gone.swap(true, Ordering::Relaxed) {
-                        fate.lose_launcher(Error::LauncherGone(error.to_string()));
+                        self.went_away(fate, &error);
                     }
                     return true;
                 }
             }
+        }
+    }
+
+    fn went_away(&self, fate: &Fate, error: &std::io::Error) {
+        match self.keeper {
+            Keeper::Launcher => fate.lose_launcher(Error::LauncherGone(error.to_string())),
+            // Its last words may still be on their way: a rank that ends may do so in order.
+            Keeper::FirstRank => fate.suspect(Rank(0), "its process is gone", Instant::now()),
         }
     }
 }

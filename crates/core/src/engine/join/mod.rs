@@ -23,7 +23,8 @@ use std::time::Instant;
 
 use ronde_control::autotune::Parameter;
 use ronde_control::negotiate::Coordinator;
-use ronde_control::settings::{Meeting, Place, Settings, Transport};
+use ronde_control::seating;
+use ronde_control::settings::{Keeper, Meeting, Place, Settings, Transport};
 use ronde_control::wire::{Callee, DriverToRank, Greeting, JobKey, Peer, RankToDriver};
 use ronde_control::{Epoch, Rank, Tuning, VERSION};
 use rustix::event::PollFlags;
@@ -54,6 +55,9 @@ use crate::watch::Watch;
 /// What a joined world consists of.
 type Joined = (Progress, Arc<Vigil>, Standby);
 
+/// The same, and where this rank turned out to be in it.
+type Seated = (Place, Joined);
+
 /// What the engine's callers put in: submissions, and what is known of sets; and who watches.
 type Mail = (Arc<Inbox>, Arc<Sets>, Arc<Watch>);
 
@@ -62,7 +66,7 @@ pub(super) fn join(
     place: &Place,
     meeting: &Meeting,
     mail: Mail,
-) -> Result<Joined, Error> {
+) -> Result<Seated, Error> {
     let deadline = Instant::now() + settings.join_timeout;
     let door = open_door(settings, place.rank, meeting)?;
     let mut newcomer = Newcomer::meet(place, meeting, &door, settings.arena, deadline)?;
@@ -74,7 +78,9 @@ pub(super) fn join(
     let own = new_bells().map_err(|error| share::failed(&error))?;
     let estate = newcomer.share(&layout, leader, &own, &mut reception, deadline)?;
     let wire = newcomer.call_coordinator(&layout, deadline)?;
-    newcomer.settle(settings, &layout, Holdings { door, own, estate, wire, reception }, mail)
+    let place = place.among(&newcomer.peers);
+    let holdings = Holdings { door, own, estate, wire, reception };
+    Ok((place, newcomer.settle(settings, &layout, holdings, mail)?))
 }
 
 fn open_door(settings: &Settings, rank: Rank, meeting: &Meeting) -> Result<Door, Error> {
@@ -120,6 +126,7 @@ struct Newcomer {
     local_size: usize,
     /// Bytes of the arena per rank, if this rank makes it.
     arena: usize,
+    keeper: Keeper,
     launcher: Wire,
 }
 
@@ -133,7 +140,11 @@ impl Newcomer {
     ) -> Result<Newcomer, Error> {
         let greeting = Greeting::Rendezvous { version: VERSION.into(), rank: place.rank };
         let unreachable = |error: io::Error| {
-            Error::Setup(format!("the launcher's rendezvous could not be reached: {error}"))
+            let whose = match meeting.keeper {
+                Keeper::Launcher => "the launcher's rendezvous",
+                Keeper::FirstRank => "the rendezvous of rank 0",
+            };
+            Error::Setup(format!("{whose} could not be reached: {error}"))
         };
         let call = (&meeting.key, Callee::Launcher);
         let mut launcher =
@@ -146,10 +157,14 @@ impl Newcomer {
             unix: door.unix().map(str::to_owned),
         };
         launcher.send(&join).and_then(|()| launcher.flush_by(deadline)).map_err(unreachable)?;
-        match hear(&mut launcher, deadline)? {
-            DriverToRank::World { epoch, peers } if peers.len() == place.size as usize => {
-                let (key, local_size) = (meeting.key.clone(), place.local_size as usize);
-                Ok(Newcomer { me: place.rank, epoch, key, peers, local_size, arena, launcher })
+        match hear(&mut launcher, meeting.keeper, deadline)? {
+            DriverToRank::World { epoch, mut peers } if peers.len() == place.size as usize => {
+                let (key, keeper) = (meeting.key.clone(), meeting.keeper);
+                if keeper == Keeper::FirstRank {
+                    seating::number(&mut peers);
+                }
+                let (me, local_size) = (place.rank, place.among(&peers).local_size as usize);
+                Ok(Newcomer { me, epoch, key, peers, local_size, arena, keeper, launcher })
             }
             other => Err(unexpected(&other)),
         }
@@ -184,10 +199,11 @@ impl Newcomer {
     }
 
     fn exchange_leaders(&mut self, leader: Rank, deadline: Instant) -> Result<Vec<Rank>, Error> {
-        let gone = |error: io::Error| Error::LauncherGone(error.to_string());
+        let keeper = self.keeper;
+        let gone = |error: io::Error| gone(keeper, &error);
         self.launcher.send(&RankToDriver::Located { leader }).map_err(gone)?;
         self.launcher.flush_by(deadline).map_err(gone)?;
-        match hear(&mut self.launcher, deadline)? {
+        match hear(&mut self.launcher, keeper, deadline)? {
             DriverToRank::Layout { leaders } if leaders.len() == self.peers.len() => Ok(leaders),
             other => Err(unexpected(&other)),
         }
@@ -202,7 +218,7 @@ impl Newcomer {
             match self.launcher.receive::<DriverToRank>() {
                 Ok(None) => {}
                 Ok(Some(news)) => return Err(unexpected(&news)),
-                Err(error) => return Err(Error::LauncherGone(error.to_string())),
+                Err(error) => return Err(gone(self.keeper, &error)),
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -282,7 +298,7 @@ impl Newcomer {
         house: Option<House>,
         patience: Patience,
     ) -> io::Result<Arc<Vigil>> {
-        let sentinel = Sentinel::new(self.launcher, lifelines)?;
+        let sentinel = Sentinel::new((self.keeper, self.launcher), lifelines)?;
         Ok(Arc::new(Vigil::new(Fate::new(self.peers), sentinel, bells, house, patience)))
     }
 }
@@ -317,14 +333,24 @@ fn coordinator(settings: &Settings, peers: &[Peer], layout: &Layout, plane: Lead
     }
 }
 
-fn hear(launcher: &mut Wire, deadline: Instant) -> Result<DriverToRank, Error> {
+/// The error when whoever lets the ranks meet is no longer there.
+fn gone(keeper: Keeper, error: &io::Error) -> Error {
+    match keeper {
+        Keeper::Launcher => Error::LauncherGone(error.to_string()),
+        Keeper::FirstRank => {
+            Error::Setup(format!("rank 0, at which the others meet, is gone: {error}"))
+        }
+    }
+}
+
+fn hear(launcher: &mut Wire, keeper: Keeper, deadline: Instant) -> Result<DriverToRank, Error> {
     launcher.receive_by(deadline).map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => Error::Setup(
             "the other ranks did not all call `hvd.init()` in time; \
              `RONDE_JOIN_TIMEOUT_SECONDS` sets how long to wait"
                 .into(),
         ),
-        _ => Error::LauncherGone(error.to_string()),
+        _ => gone(keeper, &error),
     })
 }
 

@@ -203,6 +203,7 @@ pub(crate) fn dial(
 mod tests {
     use std::os::unix::net::UnixStream;
 
+    use ronde_control::settings::Keeper;
     use ronde_control::wire::DriverToRank;
 
     use super::super::super::bell::Bell;
@@ -239,7 +240,7 @@ mod tests {
             let (theirs, _) = Wire::accept(theirs, (&key(), Callee::Launcher), soon).unwrap();
             (ours.join().unwrap(), theirs)
         });
-        let sentinel = Sentinel::new(ours, Vec::new()).unwrap();
+        let sentinel = Sentinel::new((Keeper::Launcher, ours), Vec::new()).unwrap();
         let bells = Bells { driver: Bell::new().unwrap(), background: Bell::new().unwrap() };
         let fate = Fate::new(peers.to_vec());
         (Vigil::new(fate, sentinel, bells, None, Patience::of(2, 1)), theirs)

@@ -175,7 +175,7 @@ fn is_local(name: &str, hostname: &str) -> bool {
 }
 
 /// Only an address of this machine can be bound to.
-fn is_own(address: IpAddr) -> bool {
+pub(crate) fn is_own(address: IpAddr) -> bool {
     !address.is_unspecified() && UdpSocket::bind((address, 0)).is_ok()
 }
 

@@ -11,10 +11,13 @@
 //! from the driver closes; the guardian, to whom all orphans of the agent fall, when the agent ends;
 //! the driver, by the mark in their environment, when both have gone. Decisions are in
 //! `ronde-control`; this crate carries them out. It knows nothing of tensors.
+//!
+//! Under somebody else's launcher there is no driver: [`gather`] opens the rendezvous in rank 0.
 #![forbid(unsafe_code)]
 
 pub mod agent;
 pub mod driver;
+pub mod gather;
 pub mod hidden;
 pub mod hostfile;
 pub mod hosts;

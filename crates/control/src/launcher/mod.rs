@@ -13,6 +13,8 @@ mod way;
 pub use invitation::Invitation;
 pub use way::{Way, way};
 
+use std::net::IpAddr;
+
 use crate::Rank;
 use crate::settings::BadSettings;
 
@@ -196,7 +198,10 @@ impl Variables {
         let number = |names: &[&str]| {
             first(names, look_up).and_then(|(_, text)| text.trim().parse::<u32>().ok())
         };
-        let alone = number(self.local_size) == Some(size) || number(self.hosts) == Some(1);
+        let first_host = self.first_host(look_up);
+        // Where all must find rank 0 at the loopback address, all are on its host.
+        let near = self.job.contains(&"MASTER_ADDR") && first_host.as_deref().is_some_and(is_here);
+        let alone = number(self.local_size) == Some(size) || number(self.hosts) == Some(1) || near;
         Ok(Started {
             launcher: self.launcher,
             rank: Rank(rank),
@@ -204,7 +209,7 @@ impl Variables {
             local_rank: number(self.local_rank).unwrap_or(0),
             spread: if alone { Spread::OneHost } else { Spread::Hosts },
             job: self.job(look_up),
-            first_host: self.first_host(look_up),
+            first_host,
         })
     }
 
@@ -221,6 +226,10 @@ impl Variables {
         let slurm = self.launcher == Launcher::Slurm;
         look_up("MASTER_ADDR").or_else(|| if slurm { nodes() } else { None })
     }
+}
+
+fn is_here(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn first<'a>(

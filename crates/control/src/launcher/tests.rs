@@ -34,7 +34,7 @@ fn each_launchers_variables_say_who_a_process_is() {
         (HYDRA, (Mpich, 2, 3, 0, Hosts, None, None)),
         (SLURM, (Slurm, 5, 8, 1, Hosts, Some("big-4711-0"), Some("gpu07-ib"))),
         (KUBERNETES, (Kubernetes, 2, 3, 0, Hosts, Some("job-0.svc"), Some("job-0.svc"))),
-        (BY_HAND, (Variables, 0, 2, 0, Hosts, Some("127.0.0.1-1234"), Some("127.0.0.1"))),
+        (BY_HAND, (Variables, 0, 2, 0, OneHost, Some("127.0.0.1-1234"), Some("127.0.0.1"))),
     ];
     for (words, (launcher, rank, size, local_rank, spread, job, first_host)) in rows {
         let expected = Started {

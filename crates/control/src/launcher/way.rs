@@ -67,8 +67,8 @@ fn by_secret(started: &Started, secret: &str, port: Option<String>) -> Result<Wa
         mistakes.push(format!("RONDE_RENDEZVOUS_PORT is `{text}`, which is no port"));
     }
     let host = match (&started.first_host, started.spread) {
-        (Some(host), _) => Some(host.clone()),
-        (None, Spread::OneHost) => Some("127.0.0.1".to_owned()),
+        (_, Spread::OneHost) => Some("127.0.0.1".to_owned()),
+        (Some(host), Spread::Hosts) => Some(host.clone()),
         (None, Spread::Hosts) => {
             mistakes.push(
                 "RONDE_SECRET is set, but not where to meet: set MASTER_ADDR to the host of rank 0"

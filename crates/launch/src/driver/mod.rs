@@ -17,7 +17,6 @@ pub mod service;
 mod start;
 mod stdin;
 
-use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
@@ -25,12 +24,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ronde_control::muster::{self, Muster};
-use ronde_control::rendezvous::{Action, Connection, Event, Rendezvous, Seat, Time};
+use ronde_control::rendezvous::{Action, Event, Rendezvous, Seat, Time};
 use ronde_control::verdict::{Outcome, Verdict};
+use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{
     AgentToDriver, DriverToAgent, Exit, Stream, output_cost, signal_name,
 };
-use ronde_control::wire::{Greeting, JobKey};
 use ronde_control::{Rank, VERSION};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -45,7 +44,7 @@ use ending::{Ending, Step};
 use files::Files;
 use hands::Hands;
 use screen::{Done, Screen, Text};
-use service::Outbox;
+use service::{Heard, Outboxes};
 use start::Start;
 use stdin::Stdin;
 
@@ -90,10 +89,8 @@ pub struct Output {
 
 /// Everything the driver can learn.
 enum News {
-    /// Somebody with the key has come to the rendezvous.
-    Greeted(Connection, Greeting, Outbox),
     /// Something happened at the rendezvous.
-    Rendezvous(Event),
+    Rendezvous(Heard),
     /// An agent is there; this is its version.
     Hello(usize, String),
     /// An agent said something.
@@ -106,6 +103,15 @@ enum News {
     Printed(Done),
     /// Standard input, or its end.
     Stdin(Option<Vec<u8>>),
+}
+
+impl From<Heard> for News {
+    fn from(heard: Heard) -> News {
+        match heard {
+            Heard::Silent(host, error) => News::Silent(host as usize, error),
+            heard => News::Rendezvous(heard),
+        }
+    }
 }
 
 /// Runs a job to its end.
@@ -147,7 +153,7 @@ struct Driver {
     rendezvous: Rendezvous,
     verdict: Verdict,
     ending: Ending,
-    outboxes: HashMap<Connection, Outbox>,
+    outboxes: Outboxes,
     agents: Vec<Hands>,
     slots: Vec<Slot>,
     lines: Lines,
@@ -187,7 +193,7 @@ impl Driver {
             rendezvous: Rendezvous::new(VERSION, seats.clone(), job.join_timeout),
             verdict: Verdict::new(seats),
             ending: Ending::default(),
-            outboxes: HashMap::new(),
+            outboxes: Outboxes::default(),
             agents,
             slots: job.slots.clone(),
             lines: Lines::default(),
@@ -202,14 +208,8 @@ impl Driver {
 
     fn on(&mut self, news: News, now: Time) {
         match news {
-            News::Greeted(connection, greeting, outbox) => {
-                self.outboxes.insert(connection, outbox);
-                self.meet(Event::Greeted(connection, greeting), now);
-            }
-            News::Rendezvous(event) => {
-                if let Event::Closed(connection) = &event {
-                    self.outboxes.remove(connection);
-                }
+            News::Rendezvous(heard) => {
+                let event = self.outboxes.take_in(heard);
                 self.meet(event, now);
             }
             News::Hello(index, version) => {
@@ -416,18 +416,8 @@ impl Driver {
     fn meet(&mut self, event: Event, now: Time) {
         for action in self.rendezvous.on(event, now) {
             match action {
-                Action::Tell(connections, message) => {
-                    let message = service::message(&message);
-                    for connection in connections {
-                        let outbox = self.outboxes.get(&connection);
-                        if outbox.is_some_and(|outbox| outbox.try_send(message.clone()).is_err()) {
-                            self.outboxes.remove(&connection);
-                        }
-                    }
-                }
-                Action::Close(connection) => {
-                    self.outboxes.remove(&connection);
-                }
+                Action::Tell(connections, message) => self.outboxes.tell(connections, &message),
+                Action::Close(connection) => self.outboxes.close(connection),
                 Action::Formed(epoch) => tracing::info!(epoch = epoch.0, "a world is formed"),
                 Action::Left { rank, error, blames } => self.verdict.left(rank, error, blames),
                 Action::Lost { rank, cause } => tracing::info!(rank = rank.0, cause, "lost a rank"),
@@ -459,7 +449,7 @@ fn files_in(path: &Path, ranks: usize) -> Result<Files, LaunchError> {
         .map_err(|source| LaunchError::Files { path: path.display().to_string(), source })
 }
 
-fn entropy() -> Result<[u8; 32], LaunchError> {
+pub(crate) fn entropy() -> Result<[u8; 32], LaunchError> {
     let mut bytes = [0u8; 32];
     let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     match count {

@@ -5,7 +5,7 @@
 //! unproven at a time; when that many are, the one that has hesitated longest makes room, so that
 //! silent strangers cannot keep ranks out. What the ranks' words mean is decided elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,6 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::News;
 use crate::lifeline;
 use crate::wire::{Sealed, answer, read_sealed};
 
@@ -41,15 +40,67 @@ const OUTBOX: usize = 256;
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// The way to a rank. Dropping it closes the connection once everything was sent.
-pub(super) type Outbox = mpsc::Sender<Arc<[u8]>>;
+pub(crate) type Outbox = mpsc::Sender<Arc<[u8]>>;
 
-/// A message as it is queued, encoded once for all who get it.
-pub(super) fn message(message: &DriverToRank) -> Arc<[u8]> {
-    wire::encode(message).into()
+/// What the service hears.
+pub(crate) enum Heard {
+    /// Somebody with the key has come.
+    Greeted(Connection, Greeting, Outbox),
+    /// Something else happened.
+    Event(Event),
+    /// The lifeline of this host's agent broke.
+    Silent(u32, io::Error),
+}
+
+/// The ways to all ranks that are there.
+#[derive(Default)]
+pub(crate) struct Outboxes(HashMap<Connection, Outbox>);
+
+impl Outboxes {
+    /// What a piece of news means to the rendezvous.
+    pub(crate) fn take_in(&mut self, heard: Heard) -> Event {
+        match heard {
+            Heard::Greeted(connection, greeting, outbox) => {
+                self.0.insert(connection, outbox);
+                Event::Greeted(connection, greeting)
+            }
+            Heard::Event(event) => {
+                if let Event::Closed(connection) = &event {
+                    self.close(*connection);
+                }
+                event
+            }
+            Heard::Silent(..) => Event::Tick,
+        }
+    }
+
+    /// Queues the same message, encoded once, for all of these; who does not read is cut off.
+    pub(crate) fn tell(&mut self, connections: Vec<Connection>, message: &DriverToRank) {
+        let message: Arc<[u8]> = wire::encode(message).into();
+        for connection in connections {
+            let outbox = self.0.get(&connection);
+            if outbox.is_some_and(|outbox| outbox.try_send(message.clone()).is_err()) {
+                self.close(connection);
+            }
+        }
+    }
+
+    /// Ends a connection once everything was sent.
+    pub(crate) fn close(&mut self, connection: Connection) {
+        self.0.remove(&connection);
+    }
+
+    /// Whether nothing waits to be sent.
+    pub(crate) fn are_empty(&self) -> bool {
+        self.0.values().all(|outbox| outbox.capacity() == outbox.max_capacity())
+    }
 }
 
 /// Serves until dropped.
-pub(super) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<News>) {
+pub(crate) async fn run<N>(listener: TcpListener, key: JobKey, news: mpsc::Sender<N>)
+where
+    N: From<Heard> + Send + 'static,
+{
     let (proven, mut finished) = mpsc::channel(UNPROVEN);
     let mut unproven: BTreeMap<u64, (Instant, AbortHandle)> = BTreeMap::new();
     let mut next = 0;
@@ -104,15 +155,19 @@ async fn meet(stream: TcpStream, key: &JobKey) -> io::Result<Met> {
     Ok((sealed, greeting))
 }
 
-async fn serve(connection: Connection, (sealed, greeting): Met, news: mpsc::Sender<News>) {
+async fn serve<N: From<Heard>>(
+    connection: Connection,
+    (sealed, greeting): Met,
+    news: mpsc::Sender<N>,
+) {
     if let Greeting::Lifeline { host } = greeting {
         let error = lifeline::hold(sealed).await;
-        let _ = news.send(News::Silent(host as usize, error)).await;
+        let _ = news.send(Heard::Silent(host, error).into()).await;
         return;
     }
     let Sealed { stream, sealer, opener } = sealed;
     let (outbox, outgoing) = mpsc::channel(OUTBOX);
-    if news.send(News::Greeted(connection, greeting, outbox)).await.is_err() {
+    if news.send(Heard::Greeted(connection, greeting, outbox).into()).await.is_err() {
         return;
     }
     let (input, output) = stream.into_split();
@@ -128,21 +183,21 @@ async fn serve(connection: Connection, (sealed, greeting): Met, news: mpsc::Send
         }
         () = writing => {}
     }
-    let _ = news.send(News::Rendezvous(Event::Closed(connection))).await;
+    let _ = news.send(Heard::Event(Event::Closed(connection)).into()).await;
 }
 
-async fn receive(
+async fn receive<N: From<Heard>>(
     connection: Connection,
     mut input: OwnedReadHalf,
     mut opener: Opener,
-    news: &mpsc::Sender<News>,
+    news: &mpsc::Sender<N>,
 ) -> io::Result<()> {
     loop {
         let Some(plain) = read_sealed(&mut input, &mut opener, MAX_FRAME).await? else {
             return Ok(());
         };
         let message: RankToDriver = wire::decode(&plain).map_err(io::Error::other)?;
-        if news.send(News::Rendezvous(Event::Said(connection, message))).await.is_err() {
+        if news.send(Heard::Event(Event::Said(connection, message)).into()).await.is_err() {
             return Ok(());
         }
     }

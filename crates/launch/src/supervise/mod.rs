@@ -22,6 +22,7 @@ use rustix::process::{
 };
 
 use processes::Process;
+pub(crate) use processes::origin;
 
 /// The name of the environment variable that marks the processes of a job.
 pub const MARK: &str = "RONDE_JOB";

@@ -36,6 +36,22 @@ pub(super) fn started(pid: i32) -> Option<u64> {
     read(pid).map(|process| process.started)
 }
 
+/// The nearest ancestor of this process that does not have this variable, and when it started: whoever
+/// has set the variable for us, however many shells stand between.
+pub(crate) fn origin(variable: &str) -> Option<(i32, u64)> {
+    let mut process = read(std::process::id() as i32)?;
+    let start = format!("{variable}=");
+    loop {
+        process = read(process.parent)?;
+        // The environment of somebody else's process cannot be read: it is none of the job.
+        let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
+        let mut entries = environment.split(|byte| *byte == 0);
+        if !entries.any(|entry| entry.starts_with(start.as_bytes())) {
+            return Some((process.pid, process.started));
+        }
+    }
+}
+
 fn living() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

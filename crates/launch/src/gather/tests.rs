@@ -1,0 +1,140 @@
+//! Gatherings of ranks that are threads here, and notes that must not be believed.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use ronde_control::launcher::Launcher;
+use tempfile::TempDir;
+
+use super::*;
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn started(rank: u32, job: &str) -> Started {
+    Started {
+        launcher: Launcher::Torchrun,
+        rank: Rank(rank),
+        size: 2,
+        local_rank: rank,
+        spread: Spread::OneHost,
+        job: Some(job.into()),
+        first_host: None,
+    }
+}
+
+fn folders(temporary: &Path) -> Folders {
+    Folders { runtime: None, temporary: temporary.to_owned(), home: None }
+}
+
+fn notes(temporary: &TempDir) -> Vec<std::path::PathBuf> {
+    let folder = temporary.path().join(format!("ronde-{}", rustix::process::geteuid().as_raw()));
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn ranks_of_one_host_meet_by_a_note_that_only_their_user_can_read() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folders = folders(temporary.path());
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| gather(&started(1, "a"), &Way::HostNote, &folders, SOON));
+        let first = gather(&started(0, "a"), &Way::HostNote, &folders, SOON).unwrap();
+        let note = notes(&temporary).into_iter().find(|path| path.extension().is_none()).unwrap();
+        assert_eq!(std::fs::metadata(&note).unwrap().permissions().mode() & 0o777, 0o600);
+        let found = late.join().unwrap().unwrap();
+        assert_eq!(found.meeting.key, first.meeting.key);
+        assert_eq!(found.meeting.addresses, first.meeting.addresses);
+        assert!(first.meeting.addresses.iter().all(|address| address.ip().is_loopback()));
+    });
+}
+
+#[test]
+fn what_an_earlier_job_has_left_fools_nobody() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folders = folders(temporary.path());
+    // A job that died before all had met: its note names a port where nobody is any more.
+    let earlier = gather(&started(0, "a"), &Way::HostNote, &folders, SOON).unwrap();
+    drop(earlier);
+    assert_eq!(notes(&temporary).len(), 1);
+    let brief = Duration::from_millis(50);
+    let error = gather(&started(1, "a"), &Way::HostNote, &folders, brief).err().unwrap();
+    let text = error.to_string();
+    assert!(text.starts_with("rank 1 has not found rank 0 within 0 s: nobody with"), "{text}");
+    assert!(text.contains("RONDE_SECRET"), "{text}");
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| gather(&started(1, "a"), &Way::HostNote, &folders, SOON));
+        let first = gather(&started(0, "a"), &Way::HostNote, &folders, SOON).unwrap();
+        assert_eq!(late.join().unwrap().unwrap().meeting.key, first.meeting.key);
+    });
+}
+
+#[test]
+fn a_note_that_others_can_read_or_a_folder_that_others_can_enter_is_refused() {
+    let temporary = tempfile::tempdir().unwrap();
+    let brief = Duration::from_millis(20);
+    let folders = folders(temporary.path());
+    let first = gather(&started(0, "a"), &Way::HostNote, &folders, SOON).unwrap();
+    let note = notes(&temporary).remove(0);
+    let refusal = |folders: &Folders| {
+        gather(&started(1, "a"), &Way::HostNote, folders, brief).err().unwrap().to_string()
+    };
+    std::fs::set_permissions(&note, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(refusal(&folders).contains("others may read it"));
+    std::fs::set_permissions(&note, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let elsewhere = temporary.path().join("elsewhere");
+    std::fs::rename(&note, &elsewhere).unwrap();
+    symlink(&elsewhere, &note).unwrap();
+    assert!(refusal(&folders).contains("cannot be read"));
+    std::fs::remove_file(&note).unwrap();
+    assert!(refusal(&folders).contains("has left no note at"));
+    let folder = note.parent().unwrap();
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(refusal(&folders).contains("nobody else may enter"));
+    drop(first);
+}
+
+#[test]
+fn jobs_with_different_names_have_different_notes() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folders = folders(temporary.path());
+    let long = "x".repeat(200);
+    let names = ["a/b", "a_b", &long, &format!("{long}y")];
+    let first = names.map(|job| {
+        gather(&started(0, job), &Way::HostNote, &folders, SOON).unwrap();
+    });
+    assert_eq!(notes(&temporary).len(), first.len());
+}
+
+#[test]
+fn ranks_with_a_secret_meet_at_a_port_and_strangers_do_not() {
+    // A port that is free now, and which nobody else on loopback is given meanwhile but by chance.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let way = |seed: u8| Way::Secret {
+        key: JobKey::from_entropy([seed; 32]),
+        host: "127.0.0.1".into(),
+        port,
+    };
+    let folders = folders(Path::new("/nowhere"));
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| gather(&started(1, "a"), &way(1), &folders, SOON));
+        let first = gather(&started(0, "a"), &way(1), &folders, SOON).unwrap();
+        assert_eq!(late.join().unwrap().unwrap().meeting, first.meeting);
+        let brief = Duration::from_millis(20);
+        let stranger = gather(&started(1, "a"), &way(2), &folders, brief).err().unwrap();
+        assert!(stranger.to_string().contains("nobody with the job's key answers at"));
+        let second = gather(&started(0, "b"), &way(1), &folders, SOON).err().unwrap();
+        assert!(second.to_string().contains(&format!("cannot listen on 127.0.0.1:{port}")));
+    });
+}
+
+#[test]
+fn a_job_of_several_hosts_is_found_at_addresses_that_others_reach() {
+    let started = Started { spread: Spread::Hosts, ..started(0, "a") };
+    let (invitation, _gathered) = open(&started, SOON).unwrap();
+    let outside = |address: &SocketAddr| !address.ip().is_loopback();
+    // A machine without any network has its loopback only.
+    let alone = own_addresses(None) == [IpAddr::from(Ipv4Addr::LOCALHOST)];
+    assert!(alone || invitation.addresses.iter().all(outside), "{invitation:?}");
+    let found = follow(Rank(1), &invitation, SOON).unwrap();
+    assert_eq!(found.meeting.addresses, invitation.addresses[..1]);
+}

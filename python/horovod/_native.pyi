@@ -15,6 +15,7 @@ __version__: str
 
 __all__ = [
     "Memory",
+    "Mpi",
     "__version__",
     "add_process_set",
     "allgather",
@@ -34,6 +35,7 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "join",
+    "launched",
     "local_rank",
     "local_size",
     "poll",
@@ -58,8 +60,42 @@ class Memory:
 def claim(capsule: Any) -> Memory:
     """Takes the memory out of a capsule that `wait` gave, and that nobody has used."""
 
-def init() -> None:
-    """Joins the world described by the environment; a world of one if there is no launcher."""
+@final
+class Mpi:
+    """An MPI library, opened at run time. OSError if it is none, or of another family."""
+
+    def __new__(cls, path: str, family: str | None = None) -> Mpi: ...
+    @property
+    def family(self) -> str:
+        """`Open MPI`, `MPICH` or `MPI ABI`."""
+
+    @property
+    def world(self) -> int:
+        """The communicator of all processes."""
+
+    def is_running(self) -> bool:
+        """Whether it is initialised and not yet finalised."""
+
+    def start(self, threads: bool) -> None:
+        """Initialises it, for many threads or for one, unless somebody has done so already."""
+
+    def supports_threads(self) -> bool:
+        """Whether it takes calls from many threads at a time."""
+
+    def seat(self, comm: int) -> tuple[int, int]:
+        """This process among those of a communicator, and their number."""
+
+    def finish(self) -> None:
+        """Finalises it if it was initialised here and nobody else has finalised it."""
+
+def launched() -> tuple[str, int, int] | None:
+    """The launcher that is not horovodrun, this process's rank and their number; None without."""
+
+def init(mpi: Mpi | None = None, comm: int | None = None) -> None:
+    """Joins the world described by the environment; a world of one if there is no launcher.
+
+    With `mpi`, the members of the communicator `comm` are the world, and meet over it.
+    """
 
 def shutdown(error: str | None = None, exiting: bool = False) -> None:
     """Leaves the world; `error` is the exception that ends the process, if one does.

@@ -7,6 +7,8 @@ mod array;
 mod capsule;
 mod errors;
 mod handles;
+mod launched;
+mod mpi;
 mod process;
 mod repeat;
 mod submit;
@@ -33,6 +35,12 @@ mod _native {
 
     #[pymodule_export]
     use super::handles::{poll, wait};
+
+    #[pymodule_export]
+    use super::launched::launched;
+
+    #[pymodule_export]
+    use super::mpi::Mpi;
 
     #[pymodule_export]
     use super::repeat::repeat_allreduce;

@@ -12,7 +12,8 @@ use ronde_control::settings::{self, Place};
 use ronde_control::watching::Cycles;
 use ronde_core::{Engine, Error};
 
-use super::{errors, handles};
+use super::mpi::{Handle, Mpi};
+use super::{errors, handles, launched};
 
 /// How long a wait may keep Python from seeing a signal.
 pub(crate) const SIGNAL_CHECK: Duration = Duration::from_millis(100);
@@ -33,29 +34,30 @@ pub(crate) fn engine() -> PyResult<Arc<Engine>> {
     }
 }
 
-/// Joins the world described by the environment.
+/// Joins the world described by the environment, or by a communicator of MPI.
 #[pyfunction]
-pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
+#[pyo3(signature = (mpi = None, comm = None))]
+pub(crate) fn init(
+    py: Python<'_>,
+    mpi: Option<Bound<'_, Mpi>>,
+    comm: Option<Handle>,
+) -> PyResult<()> {
     if engine().is_ok() {
         return Ok(());
     }
-    let failed = |error: &dyn std::fmt::Display| {
-        PyValueError::new_err(format!(
-            "Horovod initialization failed. Please check log messages above for a more descriptive \
-             error. {error}"
-        ))
-    };
     let variable = |name: &str| match name {
         "RONDE_TUNING" => std::env::var(name).ok().map(content_of),
         _ => std::env::var(name).ok(),
     };
-    let (settings, place) = settings::read(variable).map_err(|error| failed(&error))?;
+    let (settings, place) = settings::read(variable).map_err(|error| refused(&error))?;
     start_log();
+    let mpi = mpi.as_ref().map(Bound::get).zip(comm);
+    let place = launched::seat(py, place, mpi, settings.join_timeout)?;
     let engine = match place.size {
         1 => Engine::join(&settings, place),
         _ => interruptible(py, move || Engine::join(&settings, place))?,
     };
-    let engine = engine.map_err(|error| failed(&error))?;
+    let engine = engine.map_err(|error| refused(&error))?;
     handles::forget_done();
     let running = Running { engine: Arc::new(engine), pid: std::process::id() };
     let before = lock().replace(running);
@@ -64,6 +66,14 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
         std::mem::forget(inherited);
     }
     Ok(())
+}
+
+/// The exception of an `init` that failed, in Horovod's words and then in ours.
+pub(crate) fn refused(error: &dyn std::fmt::Display) -> PyErr {
+    PyValueError::new_err(format!(
+        "Horovod initialization failed. Please check log messages above for a more descriptive \
+         error. {error}"
+    ))
 }
 
 /// What a setting says that may stand in a file: the file's content, or the value itself.
@@ -87,12 +97,20 @@ pub(crate) fn stay_out_at_exit() {
 #[pyo3(signature = (error = None, exiting = false))]
 pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) {
     EXITING.store(exiting, Ordering::SeqCst);
-    let Ok(engine) = engine() else { return };
+    if let Ok(engine) = engine() {
+        end(py, &engine, error);
+    }
+    if exiting {
+        py.detach(launched::finish);
+    }
+}
+
+fn end(py: Python<'_>, engine: &Arc<Engine>, error: Option<String>) {
     // Until its end the engine stays where other threads find it: they may wait in it, and what
     // they submit now it refuses.
     py.detach(|| engine.shutdown(error));
-    lock().take_if(|running| Arc::ptr_eq(&running.engine, &engine));
-    handles::let_go_of(&engine);
+    lock().take_if(|running| Arc::ptr_eq(&running.engine, engine));
+    handles::let_go_of(engine);
 }
 
 /// Starts a timeline; all ranks may ask for it, and rank 0 writes it.
@@ -165,7 +183,7 @@ fn place<T>(read: impl FnOnce(&Place) -> T) -> PyResult<T> {
 }
 
 /// Runs something long on a thread of its own, so that Ctrl-C can end the wait for it.
-fn interruptible<T: Send + 'static>(
+pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
@@ -201,7 +219,9 @@ fn start_log() {
         _ => "warn",
     };
     let log = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::new(format!("ronde_core={level}")))
+        .with_env_filter(tracing_subscriber::EnvFilter::new(format!(
+            "ronde_core={level},ronde_launch={level}"
+        )))
         .with_writer(std::io::stderr)
         .with_ansi(false);
     let hidden = std::env::var("HOROVOD_LOG_HIDE_TIME").unwrap_or_default();

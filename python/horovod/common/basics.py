@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from horovod import _native
+from horovod.common import mpi
 from horovod.common import process_sets as sets
 from horovod.common.process_sets import ProcessSet
 
@@ -31,19 +32,22 @@ class HorovodBasics:
         """Joins the world; does nothing if this process has already joined one.
 
         `process_sets` are registered on all ranks, in this order; "dynamic" allows to add others
-        later. Every rank must give the same.
+        later. Every rank must give the same. `comm`, a communicator of mpi4py, makes its members
+        the world; a list must name all ranks.
         """
-        _check_comm(comm)
+        communicator = _communicator(comm)
         wanted = _wanted(process_sets)
         dynamic = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").lower() in _TRUE
         if _native.is_initialized():
             sets.enter_world_again(wanted, dynamic)
             return
-        _native.init()
-        self.pending = {}
+        over = mpi.meeting(communicator)
+        # Before the engine: MPI must end in order even if the others do not come.
         if self._exit_pid != os.getpid():
             self._exit_pid = os.getpid()
             atexit.register(self._leave_at_exit)
+        _native.init(*(over or ()))
+        self.pending = {}
         try:
             sets.enter_world(wanted, dynamic)
         except BaseException:
@@ -99,20 +103,24 @@ class HorovodBasics:
         return _native.is_homogeneous()
 
     def mpi_threads_supported(self) -> bool:
-        """Always an error: there is no MPI in this build."""
-        raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+        """Whether the MPI over which the ranks met takes calls from many threads."""
+        if not mpi.enabled():
+            raise ValueError(
+                "Horovod MPI is not enabled; Please make sure it's installed and enabled."
+            )
+        return mpi.supports_threads()
 
     def mpi_enabled(self) -> bool:
-        """Whether MPI is used: never."""
-        return False
+        """Whether the ranks met over MPI: under mpirun, if its library can be opened."""
+        return mpi.enabled()
 
     def mpi_built(self) -> bool:
-        """Whether MPI is built in: never."""
-        return False
+        """Whether ranks can meet over MPI: always, if there is one when the job starts."""
+        return True
 
     def gloo_enabled(self) -> bool:
-        """Whether ranks meet without MPI, which Horovod calls Gloo: always."""
-        return True
+        """Whether ranks met without MPI, which Horovod calls Gloo."""
+        return not mpi.enabled()
 
     def gloo_built(self) -> bool:
         """Whether ranks can meet without MPI, which Horovod calls Gloo: always."""
@@ -140,8 +148,13 @@ class HorovodBasics:
 
     def _leave_at_exit(self) -> None:
         # A forked child inherits the registration but not the engine.
-        if self._exit_pid == os.getpid():
-            _native.shutdown(_uncaught_exception(), exiting=True)
+        if self._exit_pid != os.getpid():
+            return
+        error = _uncaught_exception()
+        _native.shutdown(error, exiting=True)
+        # A rank that fails must not wait for the others: without this its launcher ends the job.
+        if error is None:
+            mpi.finish()
 
 
 _basics = HorovodBasics()
@@ -162,27 +175,27 @@ def _uncaught_exception() -> str | None:
     return f"{name}: {text}" if text else name
 
 
-def _check_comm(comm: object) -> None:
+def _communicator(comm: object) -> object:
+    """The communicator of mpi4py that makes the world; None if it is all processes."""
     if comm is None or comm == []:
-        return
-    if isinstance(comm, (list, tuple)) and all(isinstance(rank, int) for rank in comm):
-        # The launcher's word counts: ranks outside the list may never come to meet the others.
-        if sorted(comm) == list(range(int(os.environ.get("HOROVOD_SIZE", "1")))):
-            return
+        return None
+    if mpi.is_communicator(comm):
+        return comm
+    if not isinstance(comm, (list, tuple)) or not all(isinstance(rank, int) for rank in comm):
+        raise ValueError(
+            "Invalid type of argument comm. Expected list of rank integers or mpi4py.Comm object, "
+            f"got {type(comm).__name__}."
+        )
+    # The launcher's word counts: ranks outside the list may never come to meet the others.
+    launched = None if "HOROVOD_SIZE" in os.environ else _native.launched()
+    size = launched[2] if launched else int(os.environ.get("HOROVOD_SIZE", "1"))
+    if sorted(comm) != list(range(size)):
         raise NotImplementedError(
             "init(comm=[...]) with some ranks only is not in this release; start the job on the "
-            "ranks you want with `horovodrun -np N`, or give the list as a process set: "
-            "init(process_sets=[hvd.ProcessSet([...])])"
+            "ranks you want with `horovodrun -np N`, give the list as a process set: "
+            "init(process_sets=[hvd.ProcessSet([...])]), or under mpirun a communicator of mpi4py"
         )
-    if type(comm).__module__.partition(".")[0] == "mpi4py":
-        raise ValueError(
-            "Horovod has not been built with MPI support. Start the job with horovodrun and call "
-            "init() without comm."
-        )
-    raise ValueError(
-        "Invalid type of argument comm. Expected list of rank integers or mpi4py.Comm object, "
-        f"got {type(comm).__name__}."
-    )
+    return None
 
 
 def _wanted(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:

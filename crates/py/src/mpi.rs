@@ -1,0 +1,255 @@
+//! The MPI library of this process, if it has one: opened at run time, built against none.
+//!
+//! A job that `mpirun` has started meets over MPI: one broadcast carries rank 0's invitation, and that
+//! is all Ronde asks of it. The library is initialised on the way, so that what else in the program
+//! speaks MPI finds a world with the same ranks. The families of MPI differ in what their handles are:
+//! Open MPI's are addresses of its symbols, MPICH's and those of MPI's own binary interface numbers.
+#![expect(unsafe_code, reason = "a C library whose functions are found by name")]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use pyo3::prelude::*;
+
+/// A communicator or a type: an address or a number, whichever the library has.
+pub(crate) type Handle = usize;
+
+const RTLD_NOW: c_int = 2;
+const RTLD_GLOBAL: c_int = 0x100;
+const THREAD_SINGLE: c_int = 0;
+const THREAD_MULTIPLE: c_int = 3;
+const SUCCESS: c_int = 0;
+
+#[link(name = "dl")]
+unsafe extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dlclose(library: *mut c_void) -> c_int;
+}
+
+type InitThread =
+    unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
+type Asked = unsafe extern "C" fn(*mut c_int) -> c_int;
+type Finalize = unsafe extern "C" fn() -> c_int;
+type AskedOf = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
+type Broadcast = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, Handle) -> c_int;
+
+/// The functions and handles that are used of an MPI library. It is never closed again.
+#[pyclass(frozen, module = "horovod._native")]
+pub(crate) struct Mpi {
+    init_thread: InitThread,
+    initialized: Asked,
+    finalized: Asked,
+    query_thread: Asked,
+    finalize: Finalize,
+    comm_rank: AskedOf,
+    comm_size: AskedOf,
+    broadcast: Broadcast,
+    world: Handle,
+    byte: Handle,
+    family: &'static str,
+    /// Whether it was initialised here, and so must be finalised here.
+    ours: AtomicBool,
+}
+
+#[pymethods]
+impl Mpi {
+    /// Opens the library at a path; OSError if it is none, or of another family than asked for.
+    #[new]
+    #[pyo3(signature = (path, family = None))]
+    fn new(path: &str, family: Option<&str>) -> PyResult<Mpi> {
+        open(path, family).map_err(PyOSError::new_err)
+    }
+
+    /// `Open MPI`, `MPICH` or `MPI ABI`.
+    #[getter]
+    fn family(&self) -> &'static str {
+        self.family
+    }
+
+    /// The communicator of all processes.
+    #[getter]
+    fn world(&self) -> Handle {
+        self.world
+    }
+
+    /// Whether MPI can be used: initialised, and not yet finalised.
+    pub(crate) fn is_running(&self) -> bool {
+        ask(self.initialized) == Ok(1) && ask(self.finalized) == Ok(0)
+    }
+
+    /// Initialises MPI, for many threads or for one, unless somebody has done so already.
+    fn start(&self, py: Python<'_>, threads: bool) -> PyResult<()> {
+        if ask(self.finalized) == Ok(1) {
+            return Err(PyRuntimeError::new_err("MPI has been finalised; it cannot begin again"));
+        }
+        if ask(self.initialized) == Ok(1) {
+            return Ok(());
+        }
+        let level = if threads { THREAD_MULTIPLE } else { THREAD_SINGLE };
+        let begin = self.init_thread;
+        let code = py.detach(|| {
+            let mut provided = 0;
+            // SAFETY: MPI allows null for the arguments of the program, and `provided` is ours.
+            unsafe { begin(null_mut(), null_mut(), level, &raw mut provided) }
+        });
+        if code != SUCCESS {
+            return Err(PyRuntimeError::new_err(format!(
+                "MPI_Init_thread failed with code {code}"
+            )));
+        }
+        self.ours.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Whether MPI takes calls from many threads at a time.
+    fn supports_threads(&self) -> bool {
+        self.is_running() && ask(self.query_thread) == Ok(THREAD_MULTIPLE)
+    }
+
+    /// This process among those of a communicator, and their number.
+    #[pyo3(name = "seat")]
+    fn told_seat(&self, comm: Handle) -> PyResult<(u32, u32)> {
+        self.seat(comm).map_err(PyRuntimeError::new_err)
+    }
+
+    /// Finalises MPI if it was initialised here and nobody else has finalised it.
+    fn finish(&self, py: Python<'_>) {
+        if self.ours.swap(false, Ordering::SeqCst) && self.is_running() {
+            let end = self.finalize;
+            py.detach(|| {
+                // SAFETY: MPI runs, it was initialised by us, and nothing here uses it afterwards.
+                unsafe { end() }
+            });
+        }
+    }
+}
+
+impl Mpi {
+    /// This process among those of a communicator, and their number.
+    pub(crate) fn seat(&self, comm: Handle) -> Result<(u32, u32), String> {
+        let number = |function: AskedOf| {
+            let mut number = 0;
+            // SAFETY: the communicator is the library's own, and `number` is ours.
+            let code = unsafe { function(comm, &raw mut number) };
+            match (code, u32::try_from(number)) {
+                (SUCCESS, Ok(number)) => Ok(number),
+                _ => Err(format!("MPI does not know this communicator (code {code})")),
+            }
+        };
+        Ok((number(self.comm_rank)?, number(self.comm_size)?))
+    }
+
+    /// Gives all processes of a communicator the bytes of its first one.
+    pub(crate) fn broadcast(&self, bytes: &mut [u8], comm: Handle) -> Result<(), String> {
+        let count = c_int::try_from(bytes.len()).map_err(|error| error.to_string())?;
+        let (call, byte) = (self.broadcast, self.byte);
+        // SAFETY: the memory is as long as said and ours until the call returns.
+        let code = unsafe { call(bytes.as_mut_ptr().cast(), count, byte, 0, comm) };
+        if code == SUCCESS { Ok(()) } else { Err(format!("MPI_Bcast failed with code {code}")) }
+    }
+}
+
+fn ask(function: Asked) -> Result<c_int, c_int> {
+    let mut answer = 0;
+    // SAFETY: these functions may be called at any time, and `answer` is ours.
+    let code = unsafe { function(&raw mut answer) };
+    if code == SUCCESS { Ok(answer) } else { Err(code) }
+}
+
+fn open(path: &str, family: Option<&str>) -> Result<Mpi, String> {
+    let library = Library::open(path, RTLD_NOW)?;
+    let found = library.family(path);
+    if family.is_some_and(|wanted| !is_of(found, wanted)) {
+        library.close();
+        return Err(format!("`{path}` is {found}, which is not {}", family.unwrap_or_default()));
+    }
+    let mpi = library.mpi(found)?;
+    // Plug-ins of the library, and mpi4py, look its symbols up in the whole process.
+    Library::open(path, RTLD_NOW | RTLD_GLOBAL)?;
+    Ok(mpi)
+}
+
+/// MPICH's launcher starts whatever is made after MPICH, whichever binary interface it shows.
+fn is_of(found: &str, wanted: &str) -> bool {
+    found == wanted || (found == "MPI ABI" && wanted == "MPICH")
+}
+
+/// An opened library.
+struct Library {
+    path: String,
+    handle: *mut c_void,
+}
+
+impl Library {
+    fn open(path: &str, flags: c_int) -> Result<Library, String> {
+        let name = CString::new(path).map_err(|error| error.to_string())?;
+        // SAFETY: the name ends with a zero. What a library does when it is opened is up to whoever
+        // has installed it.
+        let handle = unsafe { dlopen(name.as_ptr(), flags) };
+        if handle.is_null() {
+            return Err(format!("`{path}` cannot be opened"));
+        }
+        Ok(Library { path: path.to_owned(), handle })
+    }
+
+    fn close(self) {
+        // SAFETY: the handle is from `dlopen`, and nothing that was found in it is used.
+        unsafe { dlclose(self.handle) };
+    }
+
+    fn find(&self, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the handle is from `dlopen` and the name ends with a zero.
+        let symbol = unsafe { dlsym(self.handle, name.as_ptr()) };
+        (!symbol.is_null()).then_some(symbol)
+    }
+
+    fn need(&self, name: &CStr) -> Result<*mut c_void, String> {
+        let missing = || format!("`{}` has no {}", self.path, name.to_string_lossy());
+        self.find(name).ok_or_else(missing)
+    }
+
+    fn family(&self, path: &str) -> &'static str {
+        match self.find(c"ompi_mpi_comm_world") {
+            Some(_) => "Open MPI",
+            None if path.contains("mpi_abi") => "MPI ABI",
+            None => "MPICH",
+        }
+    }
+
+    fn mpi(&self, family: &'static str) -> Result<Mpi, String> {
+        let (world, byte) = match family {
+            "Open MPI" => {
+                let (world, byte) = (c"ompi_mpi_comm_world", c"ompi_mpi_byte");
+                (self.need(world)? as Handle, self.need(byte)? as Handle)
+            }
+            "MPI ABI" => (0x101, 0x247),
+            _ => (0x4400_0000, 0x4c00_010d),
+        };
+        // A handle that is a number is an `int` to its library, which reads the lower half of the
+        // register that holds ours.
+        macro_rules! function {
+            ($name:literal as $kind:ty) => {{
+                let symbol = self.need($name)?;
+                // SAFETY: MPI's standard says what the function of this name takes and gives.
+                unsafe { std::mem::transmute::<*mut c_void, $kind>(symbol) }
+            }};
+        }
+        Ok(Mpi {
+            init_thread: function!(c"MPI_Init_thread" as InitThread),
+            initialized: function!(c"MPI_Initialized" as Asked),
+            finalized: function!(c"MPI_Finalized" as Asked),
+            query_thread: function!(c"MPI_Query_thread" as Asked),
+            finalize: function!(c"MPI_Finalize" as Finalize),
+            comm_rank: function!(c"MPI_Comm_rank" as AskedOf),
+            comm_size: function!(c"MPI_Comm_size" as AskedOf),
+            broadcast: function!(c"MPI_Bcast" as Broadcast),
+            world,
+            byte,
+            family,
+            ours: AtomicBool::new(false),
+        })
+    }
+}

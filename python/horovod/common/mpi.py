@@ -1,0 +1,148 @@
+"""MPI, where the launcher or the program brings it along: which library, and when it is used.
+
+Ronde needs no MPI. Under `mpirun` the ranks meet over it, so that it is initialised and whatever
+else speaks MPI in the program sees a world with the same ranks; tensors never travel over it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from horovod import _native
+
+# What a library of each family is called.
+NAMES = {
+    "Open MPI": ("libmpi.so.40", "libmpi.so"),
+    "MPICH": ("libmpi.so.12", "libmpich.so.12", "libmpi.so"),
+}
+# Also as wheels rename it.
+_LIBRARY = re.compile(r"lib(mpi|mpich|mpi_abi)(-[0-9a-f]+)?\.so[.\d]*")
+
+_log = logging.getLogger("horovod")
+
+# The library that this process has met over, or could have.
+_opened: _native.Mpi | None = None
+_in_use = False
+
+
+def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
+    """The library and the communicator over which the ranks meet; None if they meet otherwise.
+
+    `comm` is a communicator of mpi4py, or None for all processes. MPI is initialised on the way.
+    """
+    global _in_use
+    _in_use = False
+    controller = os.environ.get("HOROVOD_CONTROLLER", "").lower()
+    started = _native.launched()
+    if "HOROVOD_RANK" in os.environ or controller == "gloo":
+        return _otherwise(comm)
+    launcher = started[0] if started else None
+    mpi = _library(launcher if launcher in NAMES or controller == "mpi" else None)
+    wanted = comm is not None or launcher in NAMES or controller == "mpi"
+    if mpi is None:
+        if controller == "mpi":
+            raise ValueError(
+                "HOROVOD_CONTROLLER is `mpi`, but no MPI library can be opened; install Open MPI or "
+                "MPICH, or unset it"
+            )
+        return _otherwise(comm)
+    if not wanted and not mpi.is_running():
+        return None
+    mpi.start(os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "0") in ("", "0"))
+    seat = mpi.seat(mpi.world)
+    if comm is None and started and seat != started[1:]:
+        # Each process has a world of its own: the library is not the launcher's.
+        _log.warning(
+            "%s says that this is rank %d of %d, but %s says rank %d of %d; MPI is not used",
+            *started,
+            mpi.family,
+            *seat,
+        )
+        return None
+    _in_use = True
+    return mpi, mpi.world if comm is None else _handle(comm)
+
+
+def enabled() -> bool:
+    """Whether the ranks of this process's world have met over MPI."""
+    return _in_use
+
+
+def supports_threads() -> bool:
+    """Whether that MPI takes calls from many threads."""
+    return _opened is not None and _opened.supports_threads()
+
+
+def finish() -> None:
+    """Finalises what `meeting` has initialised, if nobody else has."""
+    if _opened is not None:
+        _opened.finish()
+
+
+def is_communicator(comm: object) -> bool:
+    """Whether this is mpi4py's."""
+    return type(comm).__module__.partition(".")[0] == "mpi4py"
+
+
+def _otherwise(comm: object) -> None:
+    if comm is not None:
+        raise ValueError(
+            "Horovod has not been built with MPI support. Start the job with mpirun or "
+            "`horovodrun --mpi`, where MPI can be opened at run time, or call init() without comm."
+        )
+
+
+def _handle(comm: object) -> int:
+    from mpi4py import MPI
+
+    # The number of an MPICH handle is an int that may be negative in C.
+    return int(MPI._handleof(comm)) & 0xFFFFFFFFFFFFFFFF
+
+
+def _library(launcher: str | None) -> _native.Mpi | None:
+    """The library that this process has loaded, or the one that belongs to this launcher."""
+    global _opened
+    if _opened is not None:
+        return _opened
+    family = launcher if launcher in NAMES else None
+    loaded = _loaded()
+    candidates = [loaded] if loaded else list(_candidates(launcher)) if launcher else []
+    for path in candidates:
+        try:
+            _opened = _native.Mpi(path, family)
+        except OSError as error:
+            _log.debug("%s", error)
+        else:
+            return _opened
+    return None
+
+
+def _loaded() -> str | None:
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return None
+    paths = (line.split(maxsplit=5)[5] for line in maps.splitlines() if "/libmpi" in line)
+    return next((path for path in paths if _LIBRARY.fullmatch(Path(path).name)), None)
+
+
+def _candidates(launcher: str) -> Iterator[str]:
+    """Beside the launcher's command, beside this interpreter, then where the system looks."""
+    names = NAMES.get(launcher) or tuple(dict.fromkeys(sum(NAMES.values(), ())))
+    folders = []
+    command = shutil.which("mpirun")
+    if command:
+        for prefix in (Path(command).parent.parent, Path(command).resolve().parent.parent):
+            folders += [prefix / "lib", prefix / "lib64", prefix / "lib" / "release"]
+    folders.append(Path(sys.prefix) / "lib")
+    for folder in folders:
+        # `/usr/lib` is the system's own, in whatever way it is arranged.
+        if folder.parent != Path("/usr"):
+            yield from (str(folder / name) for name in names if (folder / name).exists())
+    yield from names

@@ -1,0 +1,141 @@
+//! Handing a whole job over to somebody else's launcher: `horovodrun --mpi` and `--jsrun`.
+//!
+//! What the user asked of `horovodrun` becomes the other launcher's command line, which then takes the
+//! place of this process: its output, its signals and its exit code are the job's. The ranks find each
+//! other by its variables, as under a bare `mpirun`. Building the command line is pure, so that every
+//! flavour of `mpirun` is tested without having it.
+
+pub mod jsrun;
+pub mod mpirun;
+mod shell;
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use ronde_control::settings::CONTRACT;
+
+use crate::hosts::Host;
+pub use shell::{Unclosed, quote, split};
+
+/// What is asked of the other launcher.
+#[derive(Clone, Debug, Default)]
+pub struct Order {
+    /// How many ranks.
+    pub count: u32,
+    /// The hosts and their slots.
+    pub hosts: Vec<Host>,
+    /// What every rank runs.
+    pub command: Vec<OsString>,
+    /// The environment of the ranks.
+    pub env: Vec<(OsString, OsString)>,
+    /// The interfaces that may be used; all if empty.
+    pub interfaces: Vec<String>,
+    /// How to reach hosts by ssh.
+    pub ssh_port: Option<u16>,
+    /// The same.
+    pub ssh_identity_file: Option<PathBuf>,
+    /// Where the ranks' output is written besides the screen.
+    pub output_filename: Option<PathBuf>,
+    /// Whether each line of output carries the time.
+    pub timestamps: bool,
+    /// Arguments that the launcher gets as they are.
+    pub extra: Vec<OsString>,
+    /// Arguments about cores instead of ours.
+    pub binding: Option<Vec<OsString>>,
+    /// Whether to stay off fast networks.
+    pub tcp: bool,
+}
+
+/// A launcher's whole command line and environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The command.
+    pub program: OsString,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Its environment, and that of the ranks.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+impl Line {
+    /// The line as one would type it.
+    pub fn to_text(&self) -> String {
+        let words = std::iter::once(&self.program).chain(&self.arguments);
+        words.map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Becomes that launcher; comes back only if it cannot be started.
+    pub fn exec(&self) -> io::Error {
+        Command::new(&self.program)
+            .args(&self.arguments)
+            .env_clear()
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .exec()
+    }
+}
+
+/// The environment that goes to the ranks: all but what belongs to this shell, this host, or another
+/// launcher of ours, in whose job this one may be running.
+fn exported(order: &Order) -> Vec<(OsString, OsString)> {
+    let mut all: Vec<(OsString, OsString)> =
+        order.env.iter().filter(|(name, _)| is_for_ranks(name)).cloned().collect();
+    let mut set = |name: &str, value: OsString| {
+        all.retain(|(key, _)| key != name);
+        all.push((name.into(), value));
+    };
+    if order.tcp {
+        set("NCCL_IB_DISABLE", "1".into());
+    }
+    if !order.interfaces.is_empty() {
+        set("NCCL_SOCKET_IFNAME", order.interfaces.join(",").into());
+    }
+    set("PYTHONUNBUFFERED", "1".into());
+    all.sort();
+    all
+}
+
+fn is_for_ranks(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    let ours = CONTRACT.iter().any(|setting| setting.name == name);
+    !(ours
+        || name == "OLDPWD"
+        || name == "_HOROVOD_SECRET_KEY"
+        || name.starts_with("BASH_FUNC_")
+        || name.ends_with("CUDA_VISIBLE_DEVICES"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_get_the_users_environment_and_nothing_of_this_shell_or_of_an_outer_job() {
+        let env = [
+            ("HOME", "/h"),
+            ("OLDPWD", "/"),
+            ("BASH_FUNC_f%%", "() {}"),
+            ("CUDA_VISIBLE_DEVICES", "0"),
+            ("HOROVOD_RANK", "3"),
+            ("HOROVOD_FUSION_THRESHOLD", "1"),
+            ("RONDE_JOB_KEY", "secret"),
+            ("NCCL_IB_DISABLE", "0"),
+        ];
+        let env = env.map(|(name, value)| (name.into(), value.into())).to_vec();
+        let order = Order { env, tcp: true, interfaces: vec!["eth1".into()], ..Order::default() };
+        let told: Vec<String> = exported(&order)
+            .iter()
+            .map(|(name, value)| format!("{}={}", name.display(), value.display()))
+            .collect();
+        let expected = [
+            "HOME=/h",
+            "HOROVOD_FUSION_THRESHOLD=1",
+            "NCCL_IB_DISABLE=1",
+            "NCCL_SOCKET_IFNAME=eth1",
+            "PYTHONUNBUFFERED=1",
+        ];
+        assert_eq!(told, expected);
+    }
+}

@@ -1,0 +1,257 @@
+//! The command lines of the launchers of MPI, each in its own dialect.
+
+use std::ffi::OsString;
+
+use super::{Line, Order, exported};
+
+/// From how many hosts on Open MPI starts its daemons all at once instead of along a tree.
+const MANY_HOSTS: usize = 64;
+
+/// Whose `mpirun` it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// Open MPI.
+    OpenMpi,
+    /// IBM Spectrum MPI, made from Open MPI.
+    Spectrum,
+    /// MPICH, MVAPICH and whatever else uses Hydra.
+    Mpich,
+    /// Intel MPI, which uses it, too.
+    Intel,
+}
+
+impl Flavour {
+    /// Whose it is, by what `mpirun --version` says.
+    pub fn of(version: &str) -> Option<Flavour> {
+        let says = |word: &str| version.contains(word);
+        match () {
+            () if says("IBM Spectrum MPI") => Some(Flavour::Spectrum),
+            () if says("Open MPI") || says("OpenRTE") => Some(Flavour::OpenMpi),
+            () if says("Intel(R) MPI") => Some(Flavour::Intel),
+            () if says("HYDRA") || says("MPICH") || says("MVAPICH") => Some(Flavour::Mpich),
+            () => None,
+        }
+    }
+}
+
+/// Hosts that this flavour cannot start ranks on.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "this `mpirun` gives every host the same number of ranks, but `{first}` offers {slots} slots and \
+     `{other}` offers {others}"
+)]
+pub struct Uneven {
+    first: String,
+    slots: u32,
+    other: String,
+    others: u32,
+}
+
+/// What to run.
+pub fn line(order: &Order, flavour: Flavour) -> Result<Line, Uneven> {
+    let env = exported(order);
+    let mut arguments = match flavour {
+        Flavour::OpenMpi | Flavour::Spectrum => open_mpi(order, flavour, &env),
+        Flavour::Mpich | Flavour::Intel => hydra(order)?,
+    };
+    arguments.extend(order.extra.iter().cloned());
+    arguments.extend(order.command.iter().cloned());
+    Ok(Line { program: "mpirun".into(), arguments, env })
+}
+
+/// Arguments that are collected word by word.
+struct Words(Vec<OsString>);
+
+impl Words {
+    fn add<W: Into<OsString>>(&mut self, words: impl IntoIterator<Item = W>) {
+        self.0.extend(words.into_iter().map(Into::into));
+    }
+}
+
+fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Vec<OsString> {
+    let mut words = Words(Vec::new());
+    if flavour == Flavour::Spectrum && order.tcp {
+        words.add(["-tcp"]);
+    }
+    words.add(["--allow-run-as-root", "--tag-output"]);
+    if order.timestamps {
+        words.add(["--timestamp-output"]);
+    }
+    words.add(["-np".to_owned(), order.count.to_string(), "-H".to_owned(), hosts(order)]);
+    match (&order.binding, flavour) {
+        (Some(binding), _) => words.add(binding.iter().cloned()),
+        (None, Flavour::Spectrum) => words.add(["-bind-to", "socket", "-map-by", "socket"]),
+        (None, _) => words.add(["-bind-to", "none", "-map-by", "slot"]),
+    }
+    if flavour == Flavour::OpenMpi {
+        words.add(["-mca", "pml", "ob1", "-mca", "btl", "^openib"]);
+    }
+    let ssh = ssh(order);
+    if !ssh.is_empty() {
+        words.add(["-mca".into(), "plm_rsh_args".into(), ssh]);
+    }
+    if order.hosts.len() >= MANY_HOSTS {
+        let all = order.hosts.len().to_string();
+        words.add(["-mca", "plm_rsh_no_tree_spawn", "true", "-mca", "plm_rsh_num_concurrent"]);
+        words.add([all]);
+    }
+    if !order.interfaces.is_empty() {
+        words.add(["-mca".into(), "btl_tcp_if_include".into(), order.interfaces.join(",")]);
+    }
+    if let Some(path) = &order.output_filename {
+        words.add([OsString::from("--output-filename"), path.into()]);
+    }
+    // Names only: what a variable holds is nobody's business who lists the processes.
+    for (name, _) in env {
+        // What mpirun has set or reads itself it passes on by itself.
+        let text = name.to_string_lossy();
+        if !["OMPI_", "PMIX_", "PRTE_"].iter().any(|start| text.starts_with(start)) {
+            words.add([OsString::from("-x"), name.clone()]);
+        }
+    }
+    words.0
+}
+
+fn hydra(order: &Order) -> Result<Vec<OsString>, Uneven> {
+    let mut words = Words(Vec::new());
+    words.add(["-l", "-np"]);
+    words.add([order.count.to_string()]);
+    if let [first, others @ ..] = order.hosts.as_slice() {
+        if let Some(other) = others.iter().find(|other| other.slots != first.slots) {
+            return Err(Uneven {
+                first: first.name.clone(),
+                slots: first.slots,
+                other: other.name.clone(),
+                others: other.slots,
+            });
+        }
+        let names: Vec<&str> = order.hosts.iter().map(|host| host.name.as_str()).collect();
+        words.add(["-ppn".to_owned(), first.slots.to_string(), "-hosts".into(), names.join(",")]);
+    }
+    let ssh = ssh(order);
+    if !ssh.is_empty() {
+        words.add(["-bootstrap=ssh".into(), "-bootstrap-exec-args".into(), ssh]);
+    }
+    if let Some(interface) = order.interfaces.first() {
+        words.add(["-iface", interface]);
+    }
+    if let Some(path) = &order.output_filename {
+        words.add([OsString::from("-outfile-pattern"), path.into()]);
+    }
+    if let Some(binding) = &order.binding {
+        words.add(binding.iter().cloned());
+    }
+    // The environment of mpirun itself, which is the one we give it.
+    words.add(["-genvall"]);
+    Ok(words.0)
+}
+
+fn hosts(order: &Order) -> String {
+    let each = order.hosts.iter().map(|host| format!("{}:{}", host.name, host.slots));
+    each.collect::<Vec<_>>().join(",")
+}
+
+fn ssh(order: &Order) -> String {
+    let port = order.ssh_port.map(|port| format!("-p {port}"));
+    let identity = order.ssh_identity_file.as_ref().map(|path| format!("-i {}", path.display()));
+    port.into_iter().chain(identity).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delegate::split;
+    use crate::hosts;
+
+    fn order(hosts: &str, command: &str) -> Order {
+        Order {
+            count: 4,
+            hosts: hosts::parse(hosts).unwrap(),
+            command: split(command).unwrap().into_iter().map(Into::into).collect(),
+            env: vec![("PATH".into(), "/bin".into()), ("OMPI_MCA_x".into(), "1".into())],
+            ..Order::default()
+        }
+    }
+
+    fn text(order: &Order, flavour: Flavour) -> String {
+        line(order, flavour).unwrap().to_text()
+    }
+
+    #[test]
+    fn the_flavour_is_known_by_its_version() {
+        for (version, expected) in [
+            ("mpirun (Open MPI) 4.1.4\n", Some(Flavour::OpenMpi)),
+            ("mpirun (OpenRTE) 4.0.0", Some(Flavour::OpenMpi)),
+            ("mpirun (IBM Spectrum MPI) 10.3.1.02rtm0", Some(Flavour::Spectrum)),
+            ("HYDRA build details:\n    Version:  5.0.2", Some(Flavour::Mpich)),
+            ("Intel(R) MPI Library for Linux* OS, Version 2021.9", Some(Flavour::Intel)),
+            ("something else", None),
+        ] {
+            assert_eq!(Flavour::of(version), expected, "{version}");
+        }
+    }
+
+    #[test]
+    fn open_mpi_is_told_hosts_and_the_names_of_variables() {
+        assert_eq!(
+            text(&order("a:2,b:2", "python 'my train.py'"), Flavour::OpenMpi),
+            "mpirun --allow-run-as-root --tag-output -np 4 -H a:2,b:2 -bind-to none -map-by slot -mca \
+             pml ob1 -mca btl ^openib -x PATH -x PYTHONUNBUFFERED python 'my train.py'"
+        );
+    }
+
+    #[test]
+    fn every_wish_has_its_argument_in_open_mpi() {
+        let order = Order {
+            interfaces: vec!["eth0".into(), "eth1".into()],
+            ssh_port: Some(12345),
+            ssh_identity_file: Some("/k".into()),
+            output_filename: Some("/logs".into()),
+            timestamps: true,
+            extra: vec!["--oversubscribe".into()],
+            binding: Some(vec!["--bind-to".into(), "core".into()]),
+            ..order("a:4", "x")
+        };
+        assert_eq!(
+            text(&order, Flavour::OpenMpi),
+            "mpirun --allow-run-as-root --tag-output --timestamp-output -np 4 -H a:4 --bind-to core \
+             -mca pml ob1 -mca btl ^openib -mca plm_rsh_args '-p 12345 -i /k' -mca btl_tcp_if_include \
+             eth0,eth1 --output-filename /logs -x NCCL_SOCKET_IFNAME -x PATH -x PYTHONUNBUFFERED \
+             --oversubscribe x"
+        );
+        let many: Vec<String> = (0..64).map(|host| format!("h{host}:1")).collect();
+        let told = text(&self::order(&many.join(","), "x"), Flavour::OpenMpi);
+        let tree = "-mca plm_rsh_no_tree_spawn true -mca plm_rsh_num_concurrent 64";
+        assert!(told.contains(tree), "{told}");
+    }
+
+    #[test]
+    fn spectrum_binds_to_sockets_and_knows_tcp() {
+        let order = Order { tcp: true, ..order("a:4", "x") };
+        assert_eq!(
+            text(&order, Flavour::Spectrum),
+            "mpirun -tcp --allow-run-as-root --tag-output -np 4 -H a:4 -bind-to socket -map-by socket \
+             -x NCCL_IB_DISABLE -x PATH -x PYTHONUNBUFFERED x"
+        );
+    }
+
+    #[test]
+    fn hydra_is_told_the_same_in_its_own_words() {
+        let order = Order {
+            interfaces: vec!["eth0".into()],
+            ssh_port: Some(22),
+            output_filename: Some("/logs".into()),
+            extra: vec!["-verbose".into()],
+            ..order("a:2,b:2", "x y")
+        };
+        for flavour in [Flavour::Mpich, Flavour::Intel] {
+            assert_eq!(
+                text(&order, flavour),
+                "mpirun -l -np 4 -ppn 2 -hosts a,b -bootstrap=ssh -bootstrap-exec-args '-p 22' -iface \
+                 eth0 -outfile-pattern /logs -genvall -verbose x y"
+            );
+        }
+        let error = line(&self::order("a:1,b:3", "x"), Flavour::Mpich).unwrap_err();
+        assert!(error.to_string().ends_with("`a` offers 1 slots and `b` offers 3"), "{error}");
+    }
+}

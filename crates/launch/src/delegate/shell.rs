@@ -1,0 +1,73 @@
+//! Words as a shell reads and writes them, for options that hold whole command lines.
+
+use std::fmt;
+
+/// A quotation mark that is opened and never closed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unclosed(pub char);
+
+impl fmt::Display for Unclosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a {} is opened and not closed", self.0)
+    }
+}
+
+/// Cuts a text into words: at spaces, but not inside quotation marks or behind a backslash.
+pub fn split(text: &str) -> Result<Vec<String>, Unclosed> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut mark = None;
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match (c, mark) {
+            (c, Some(open)) if c == open => mark = None,
+            ('\'' | '"', None) => {
+                mark = Some(c);
+                word.get_or_insert_default();
+            }
+            ('\\', None | Some('"')) => word.get_or_insert_default().extend(rest.next()),
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    mark.map_or(Ok(words), |open| Err(Unclosed(open)))
+}
+
+/// A word as it must be typed to be read as it is.
+pub fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+^".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_cut_as_a_shell_cuts_them() {
+        let cases: [(&str, &[&str]); 7] = [
+            ("", &[]),
+            ("  -x  A --tag-output ", &["-x", "A", "--tag-output"]),
+            ("-mca plm_rsh_args \"-p 22 -i k\"", &["-mca", "plm_rsh_args", "-p 22 -i k"]),
+            ("'a b'c d\\ e", &["a bc", "d e"]),
+            ("''", &[""]),
+            (r#""a\"b" 'c\d'"#, &[r#"a"b"#, r"c\d"]),
+            ("a\\", &["a"]),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(split(text).unwrap(), expected, "{text}");
+        }
+        assert_eq!(split("a 'b"), Err(Unclosed('\'')));
+    }
+
+    #[test]
+    fn a_quoted_word_is_read_as_it_was() {
+        for word in ["", "a", "a b", "it's", "$HOME", "^openib", "a\\b"] {
+            assert_eq!(split(&quote(word)).unwrap(), [word]);
+        }
+    }
+}

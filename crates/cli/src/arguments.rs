@@ -275,7 +275,7 @@ mod tests {
             ("-cb", "--check-build"),
             ("--check", "--check-build"),
             ("-v", "--version"),
-            ("--gloo --disable-cache -np 1 x", "--num-proc=1 -- x"),
+            ("--gloo --disable-cache -np 1 x", "--gloo --num-proc=1 -- x"),
             ("-np 1 x -np 2 --mpi -- y", "--num-proc=1 -- x -np 2 --mpi -- y"),
             ("-np 1 -- -x --verbose", "--num-proc=1 -- -x --verbose"),
             ("-np 1 - x", "--num-proc=1 -- - x"),

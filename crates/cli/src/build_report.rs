@@ -21,7 +21,7 @@ Available Frameworks:
     [ ] MXNet
 
 Available Controllers:
-    [ ] MPI
+    [X] MPI
     [X] Gloo
 
 Available Tensor Operations:

@@ -112,7 +112,6 @@ impl Flag {
 }
 
 const ELASTIC: Support = NotYet("elastic training is not in this release");
-const MPI: Support = NotYet("ranks are started without MPI");
 
 const NOTHING_HERE: &str = "Accepted and passed on; nothing here depends on it";
 const DEPRECATED: &str = "An old spelling, accepted";
@@ -149,13 +148,16 @@ pub(crate) const FLAGS: &[Flag] = &[
         &["--prefix-output-with-timestamp", "-prefix-timestamp"],
         "Put the time in front of every line that a rank writes",
     ),
-    flag(&["--gloo"], "Start ranks without MPI")
-        .key_is("controller", "gloo")
-        .is(Already("ranks are started without MPI")),
-    flag(&["--mpi"], "Start ranks with MPI").key_is("controller", "mpi").is(MPI),
-    flag(&["--jsrun"], "Start ranks with jsrun").is(MPI),
-    flag(&["--mpi-args"], "Further arguments for `mpirun`").takes(1).is(MPI),
-    flag(&["--binding-args"], "How MPI binds processes to cores").takes(1).is(MPI),
+    flag(&["--gloo"], "Start the ranks without MPI, which is so unless something else is said")
+        .key_is("controller", "gloo"),
+    flag(&["--mpi"], "Have `mpirun` start the ranks; they meet over MPI").key_is("controller", "mpi"),
+    flag(&["--jsrun"], "Have `jsrun` of LSF start the ranks"),
+    flag(&["--mpi-args"], "Further arguments for `mpirun`, in one word").takes(1),
+    flag(
+        &["--binding-args"],
+        "What to tell `mpirun` or `jsrun` about cores, instead of what it is told otherwise",
+    )
+    .takes(1),
     flag(&["--fusion-threshold-mb"], "MiB that one fused bucket may hold [default: 128]")
         .key("params.fusion_threshold_mb")
         .sets("HOROVOD_FUSION_THRESHOLD", Mebibytes)
@@ -281,10 +283,11 @@ pub(crate) const FLAGS: &[Flag] = &[
         .key_is("logging.hide_timestamp", "false")
         .sets("HOROVOD_LOG_HIDE_TIME", Says("0")),
     flag(&["--tcp"], "Keep NCCL off InfiniBand").sets("NCCL_IB_DISABLE", Says("1")).within(LIBRARIES),
-    flag(&["--mpi-threads-disable"], NOTHING_HERE)
+    flag(&["--mpi-threads-disable"], "Initialise MPI for one thread only")
         .key_is("library_options.mpi_threads_disable", "true")
-        .sets("HOROVOD_MPI_THREADS_DISABLE", Says("1")),
-    flag(&["--no-mpi-threads-disable"], NOTHING_HERE)
+        .sets("HOROVOD_MPI_THREADS_DISABLE", Says("1"))
+        .within(LIBRARIES),
+    flag(&["--no-mpi-threads-disable"], "")
         .key_is("library_options.mpi_threads_disable", "false")
         .sets("HOROVOD_MPI_THREADS_DISABLE", Says("0")),
     flag(&["--num-nccl-streams"], NOTHING_HERE)

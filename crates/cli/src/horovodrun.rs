@@ -10,7 +10,8 @@ use std::time::Duration;
 use clap::Parser;
 use clap::error::ErrorKind;
 use ronde_control::{VERSION, settings};
-use ronde_launch::hosts::{self, Host, HostsError};
+use ronde_launch::delegate::{Order, jsrun};
+use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
 use ronde_launch::{Job, LaunchError, Output, hostfile};
@@ -19,6 +20,7 @@ use tracing_subscriber::EnvFilter;
 use crate::arguments;
 use crate::build_report;
 use crate::config;
+use crate::mpi::{self, Mpi, Other};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
 use crate::words::{Mistake, USAGE};
@@ -53,6 +55,9 @@ struct Arguments {
 
     #[command(flatten)]
     ssh: Ssh,
+
+    #[command(flatten)]
+    mpi: Mpi,
 
     /// Seconds until all hosts must have answered [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -111,9 +116,43 @@ pub fn horovodrun_main(program: &Path, arguments: Vec<OsString>) -> u8 {
         let report = build_report::report(program, python_path.as_deref());
         return tell(&(if arguments.verbose { format!("\n{report}") } else { report }));
     }
-    match job(program, arguments, set) {
+    let result = match arguments.mpi.other() {
+        Some(other) => Err(hand_over(&arguments, other, set)),
+        None => job(program, arguments, set),
+    };
+    match result {
         Ok(job) => run(&job),
         Err(mistake) => complain(&mistake, USAGE),
+    }
+}
+
+/// Becomes another launcher, which does what is asked of this one; comes back if it cannot.
+fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
+    let line = seats(arguments).and_then(|(hosts, slots)| {
+        let ssh = arguments.ssh.options(Duration::ZERO);
+        let order = Order {
+            count: slots.len() as u32,
+            hosts,
+            command: arguments.command.clone(),
+            interfaces: arguments.network_interfaces.clone(),
+            ssh_port: ssh.port,
+            ssh_identity_file: ssh.identity,
+            output_filename: arguments.output_filename.clone(),
+            timestamps: arguments.prefix_output_with_timestamp,
+            tcp: set.iter().any(|(name, _)| name == "NCCL_IB_DISABLE"),
+            env: environment(set),
+            ..Order::default()
+        };
+        mpi::line(&arguments.mpi.complete(order)?, other, &slots)
+    });
+    match line {
+        Ok(line) => {
+            if arguments.verbose {
+                let _ = writeln!(io::stderr(), "{}", line.to_text());
+            }
+            mpi::become_it(&line)
+        }
+        Err(mistake) => mistake,
     }
 }
 
@@ -171,23 +210,8 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
 }
 
 fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mistake> {
-    let example = "say for example `horovodrun -np 2 python train.py`";
-    let mut missing = Mistake { errors: Vec::new(), hint: example.into() };
-    if arguments.num_proc.is_none() {
-        missing.errors.push("the number of processes is missing: `-np <N>`".into());
-    }
-    if arguments.command.is_empty() {
-        missing.errors.push("the command to run is missing".into());
-    }
-    let (Some(count), [_, ..]) = (arguments.num_proc, arguments.command.as_slice()) else {
-        return Err(missing);
-    };
-    let hosts = match (&arguments.hosts, &arguments.hostfile) {
-        (Some(text), _) => hosts::parse(text).map_err(|error| about_hosts(&error))?,
-        (None, Some(path)) => from_hostfile(path)?,
-        (None, None) => vec![Host::local(count)],
-    };
-    let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
+    let (hosts, slots) = seats(&arguments)?;
+    arguments.mpi.warn();
     let cwd = std::env::current_dir().map_err(|error| {
         Mistake::new(
             format!("the current directory cannot be used: {error}"),
@@ -215,6 +239,33 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
         program: program.to_owned(),
         join_timeout: join_timeout()?,
     })
+}
+
+/// The hosts, and where each rank sits.
+fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
+    let example = "say for example `horovodrun -np 2 python train.py`";
+    let mut missing = Mistake { errors: Vec::new(), hint: example.into() };
+    if arguments.num_proc.is_none() {
+        missing.errors.push("the number of processes is missing: `-np <N>`".into());
+    }
+    if arguments.command.is_empty() {
+        missing.errors.push("the command to run is missing".into());
+    }
+    let (Some(count), [_, ..]) = (arguments.num_proc, arguments.command.as_slice()) else {
+        return Err(missing);
+    };
+    let hosts = match (&arguments.hosts, &arguments.hostfile) {
+        (Some(text), _) => hosts::parse(text).map_err(|error| about_hosts(&error))?,
+        (None, Some(path)) => from_hostfile(path)?,
+        (None, None) => match jsrun::allocation(|name| std::env::var(name).ok()) {
+            Some(nodes) if arguments.mpi.other() == Some(Other::Jsrun) => {
+                jsrun::hosts(&nodes, count)
+            }
+            _ => vec![Host::local(count)],
+        },
+    };
+    let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
+    Ok((hosts, slots))
 }
 
 fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {

@@ -7,6 +7,7 @@ mod build_report;
 mod config;
 mod flags;
 mod horovodrun;
+mod mpi;
 mod ronde;
 mod ssh;
 mod tunables;

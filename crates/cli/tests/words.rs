@@ -45,6 +45,10 @@ fn help() {
       -p, --ssh-port <PORT>               The port of ssh on the other hosts [default: as ssh itself is configured]
       -i, --ssh-identity-file <FILE>      The key to log in with [default: as ssh itself is configured]
           --ssh-strict                    Refuse hosts whose key ssh does not know yet [default: accept it the first time]
+          --mpi                           Have `mpirun` start the ranks; they meet over MPI
+          --jsrun                         Have `jsrun` of LSF start the ranks
+          --mpi-args <ARGUMENTS>          Further arguments for `mpirun`, in one word, as in `--mpi-args=--oversubscribe`
+          --binding-args <ARGUMENTS>      What to tell `mpirun` or `jsrun` about cores, instead of what it is told otherwise
           --start-timeout <SECONDS>       Seconds until all hosts must have answered [default: 30]
           --output-filename <DIRECTORY>   Also keep what each rank writes, in `rank.N/stdout` and `rank.N/stderr` in this directory
           --prefix-output-with-timestamp  Put the time in front of every line that a rank writes; also written `-prefix-timestamp`
@@ -87,7 +91,8 @@ fn help() {
               Leave the time out of the ranks' log
 
     Libraries:
-          --tcp  Keep NCCL off InfiniBand
+          --tcp                  Keep NCCL off InfiniBand
+          --mpi-threads-disable  Initialise MPI for one thread only
 
     Everything from the first word that is no option is the command and stays as it is.
 
@@ -108,7 +113,7 @@ fn check_build() {
         [ ] MXNet
 
     Available Controllers:
-        [ ] MPI
+        [X] MPI
         [X] Gloo
 
     Available Tensor Operations:

@@ -36,7 +36,7 @@ pub fn allocation(look_up: impl Fn(&str) -> Option<String>) -> Option<Vec<Node>>
 /// Spreads ranks evenly over the hosts of an allocation.
 pub fn hosts(nodes: &[Node], count: u32) -> Vec<Host> {
     let each = count.div_ceil(nodes.len().max(1) as u32).max(1);
-    nodes.iter().map(|node| Host { name: node.name.clone(), slots: each }).collect()
+    nodes.iter().map(|node| Host { name: node.name.clone(), user: None, slots: each }).collect()
 }
 
 /// The file that gives each rank its share of its host's cores.

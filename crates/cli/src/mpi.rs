@@ -1,0 +1,137 @@
+//! `horovodrun --mpi` and `--jsrun`: the flags, and handing the job over to that launcher.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
+use std::process::Command;
+
+use ronde_launch::delegate::mpirun::{self, Flavour};
+use ronde_launch::delegate::{Line, Order, jsrun, split};
+use ronde_launch::hosts::Slot;
+
+use crate::words::Mistake;
+
+const INSTALL: &str = "install Open MPI (`apt-get install openmpi-bin`) or MPICH (`pip install mpich`), \
+                       or leave `--mpi` out: Ronde needs no MPI";
+
+/// Who starts the ranks, and what it is told. Of `--gloo`, `--mpi` and `--jsrun` the last one counts.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Mpi {
+    #[arg(long, hide = true, overrides_with_all = ["mpi", "jsrun"])]
+    gloo: bool,
+
+    /// Have `mpirun` start the ranks; they meet over MPI
+    #[arg(long, overrides_with_all = ["gloo", "jsrun"])]
+    mpi: bool,
+
+    /// Have `jsrun` of LSF start the ranks
+    #[arg(long, overrides_with_all = ["gloo", "mpi"])]
+    jsrun: bool,
+
+    /// Further arguments for `mpirun`, in one word, as in `--mpi-args=--oversubscribe`
+    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
+    mpi_args: Option<String>,
+
+    /// What to tell `mpirun` or `jsrun` about cores, instead of what it is told otherwise
+    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
+    binding_args: Option<String>,
+}
+
+/// Whom the job is handed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Other {
+    Mpirun,
+    Jsrun,
+}
+
+impl Mpi {
+    /// Who starts the ranks, if not we.
+    pub(crate) fn other(&self) -> Option<Other> {
+        match (self.mpi, self.jsrun) {
+            (true, _) => Some(Other::Mpirun),
+            (_, true) => Some(Other::Jsrun),
+            _ => None,
+        }
+    }
+
+    /// The same order with the arguments that were given for the launcher as they are.
+    pub(crate) fn complete(&self, order: Order) -> Result<Order, Mistake> {
+        let binding = words("--binding-args", self.binding_args.as_deref())?;
+        Ok(Order {
+            extra: words("--mpi-args", self.mpi_args.as_deref())?.unwrap_or_default(),
+            binding,
+            ..order
+        })
+    }
+
+    /// What is given for another launcher means nothing to ours.
+    pub(crate) fn warn(&self) {
+        for (flag, given) in [("mpi", &self.mpi_args), ("binding", &self.binding_args)] {
+            if given.is_some() {
+                let text = format!("warning: `--{flag}-args` means nothing without `--mpi`");
+                let _ = writeln!(io::stderr(), "{text}");
+            }
+        }
+    }
+}
+
+fn words(flag: &str, text: Option<&str>) -> Result<Option<Vec<OsString>>, Mistake> {
+    let Some(text) = text else { return Ok(None) };
+    match split(text) {
+        Ok(words) => Ok(Some(words.into_iter().map(Into::into).collect())),
+        Err(error) => Err(Mistake::new(format!("in `{flag}`: {error}"), "close it")),
+    }
+}
+
+/// What to run instead of the job; the slots are those of its ranks.
+pub(crate) fn line(order: &Order, other: Other, slots: &[Slot]) -> Result<Line, Mistake> {
+    match other {
+        Other::Mpirun => mpirun::line(order, flavour()?).map_err(|error| {
+            Mistake::new(error, "give every host as many slots, or use Open MPI's `mpirun`")
+        }),
+        Other::Jsrun => {
+            let nodes = jsrun::allocation(|name| std::env::var(name).ok()).unwrap_or_default();
+            let path = resources(&jsrun::resources(slots, &nodes)).map_err(|error| {
+                Mistake::new(
+                    format!("the file of resources for `jsrun` cannot be written: {error}"),
+                    "set TMPDIR to a directory that can be written",
+                )
+            })?;
+            Ok(jsrun::line(order, &path))
+        }
+    }
+}
+
+/// Becomes the other launcher; comes back with what is wrong if that cannot be.
+pub(crate) fn become_it(line: &Line) -> Mistake {
+    let error = line.exec();
+    let program = line.program.to_string_lossy();
+    let hint = match error.kind() {
+        ErrorKind::NotFound if program == "jsrun" => "start the job inside an allocation of LSF",
+        ErrorKind::NotFound => INSTALL,
+        _ => "run it again with `--verbose`, and the line that it shows by hand",
+    };
+    Mistake::new(format!("`{program}` cannot be started: {error}"), hint)
+}
+
+/// Asks the `mpirun` on the PATH whose it is.
+fn flavour() -> Result<Flavour, Mistake> {
+    let output = Command::new("mpirun").arg("--version").output().map_err(|error| {
+        Mistake::new(format!("`--mpi` needs `mpirun`, which cannot be started: {error}"), INSTALL)
+    })?;
+    let told = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    Flavour::of(&told).ok_or_else(|| {
+        let first = told.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+        let error = "horovod does not find an installed MPI. The `mpirun` on the PATH is none that it \
+                     knows; asked for its version, it says";
+        Mistake::new(format!("{error} `{}`", first.trim()), INSTALL)
+    })
+}
+
+/// The file stays: `jsrun` reads it when this process has become it.
+fn resources(text: &str) -> io::Result<std::path::PathBuf> {
+    let mut file = tempfile::Builder::new().prefix("ronde-jsrun-").tempfile()?;
+    file.write_all(text.as_bytes())?;
+    let (_, path) = file.keep().map_err(|error| error.error)?;
+    Ok(path)
+}

@@ -13,16 +13,16 @@ use support::{eventually, launch, launch_in, launch_with, signal};
 fn ranks_know_their_place() {
     let script = r#"echo "$HOROVOD_RANK $HOROVOD_SIZE $HOROVOD_LOCAL_RANK $HOROVOD_LOCAL_SIZE \
 $HOROVOD_CROSS_RANK $HOROVOD_CROSS_SIZE $HOROVOD_HOSTNAME $HOROVOD_CONTROLLER $RANK $WORLD_SIZE \
-$MASTER_ADDR $PYTHONUNBUFFERED ${TF_CONFIG-none}""#;
+$MASTER_ADDR $PYTHONUNBUFFERED ${TF_CONFIG##*task}""#;
     let ended = launch(&["-np", "3", "-H", "localhost:2,127.0.0.1:4"], script).end();
     let mut lines: Vec<&str> = ended.stdout.lines().collect();
     lines.sort_unstable();
     assert_eq!(
         lines,
         [
-            "[0]<stdout>:0 3 0 2 0 2 localhost gloo 0 3 127.0.0.1 1 none",
-            "[1]<stdout>:1 3 1 2 0 1 localhost gloo 1 3 127.0.0.1 1 none",
-            "[2]<stdout>:2 3 0 1 1 2 127.0.0.1 gloo 2 3 127.0.0.1 1 none",
+            "[0]<stdout>:0 3 0 2 0 2 localhost gloo 0 3 127.0.0.1 1 \": {\"type\": \"worker\", \"index\": 0}}",
+            "[1]<stdout>:1 3 1 2 0 1 localhost gloo 1 3 127.0.0.1 1 \": {\"type\": \"worker\", \"index\": 1}}",
+            "[2]<stdout>:2 3 0 1 1 2 127.0.0.1 gloo 2 3 127.0.0.1 1 \": {\"type\": \"worker\", \"index\": 2}}",
         ]
     );
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));

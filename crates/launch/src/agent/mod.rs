@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use survey::Survey;
+pub(crate) use survey::free_ports;
 
 use crate::lifeline;
 use crate::supervise::memory::OutOfMemoryKills;

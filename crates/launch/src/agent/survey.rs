@@ -113,7 +113,7 @@ fn failed(error: &io::Error) -> Dial {
 }
 
 /// Ports that are free at this moment, all different.
-fn free_ports(count: u32) -> Vec<u16> {
+pub(crate) fn free_ports(count: u32) -> Vec<u16> {
     let bound: Vec<_> = (0..count)
         .map_while(|_| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok())
         .collect();

@@ -1,17 +1,18 @@
 //! What a rank finds in its environment.
 //!
-//! Everything the launcher's own environment has, then Horovod's names, those of torch.distributed
-//! (so that scripts of either kind start here) and Ronde's. This is the only way in which the job's
+//! Everything the launcher's own environment has, then Horovod's names, those of torch.distributed and
+//! of TensorFlow (so that scripts of any kind start here) and Ronde's. This is the only way in which the job's
 //! key reaches a rank. On another host what describes a host or a login stays that host's own.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
 
 use ronde_control::muster::Plan;
 use ronde_control::wire::JobKey;
 
+use super::cluster;
 use crate::hosts::Slot;
 use crate::supervise::MARK;
 
@@ -20,6 +21,8 @@ pub(super) struct Shared<'a> {
     pub(super) inherited: &'a [(OsString, OsString)],
     pub(super) size: u32,
     pub(super) master_port: u16,
+    /// The ranks as workers of TensorFlow's own strategies.
+    pub(super) workers: &'a [SocketAddr],
     pub(super) key: &'a JobKey,
 }
 
@@ -105,6 +108,10 @@ pub(super) fn of(
     let mut all: BTreeMap<Vec<u8>, Vec<u8>> =
         inherited.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
     all.extend(own.map(|(name, value)| (name.as_bytes().to_vec(), value.into_bytes())));
+    // A cluster that the user describes is theirs.
+    if let Some(config) = cluster::config(shared.workers, slot.rank) {
+        all.entry(b"TF_CONFIG".to_vec()).or_insert_with(|| config.into_bytes());
+    }
     all.into_iter().collect()
 }
 
@@ -129,6 +136,7 @@ mod tests {
             inherited: &inherited,
             size: 4,
             master_port: 666,
+            workers: &["10.0.0.2:7".parse().unwrap()],
             key: &JobKey::from_entropy([1; 32]),
         };
         let plan = Plan {
@@ -154,9 +162,17 @@ mod tests {
             ("RONDE_RENDEZVOUS", "10.0.0.1:555,[fd00::1]:555"),
             ("RONDE_ADDRESSES", "10.0.0.2,fd00::2"),
             ("RONDE_JOB", "mark"),
+            (
+                "TF_CONFIG",
+                r#"{"cluster": {"worker": ["10.0.0.2:7"]}, "task": {"type": "worker", "index": 3}}"#,
+            ),
         ] {
             assert_eq!(value(name), expected, "{name}");
         }
         assert_eq!(value("RONDE_JOB_KEY").len(), 64);
+        let inherited = [("TF_CONFIG".into(), "{}".into())];
+        let shared = Shared { inherited: &inherited, ..shared };
+        let env = of(&slot, ("mark", &plan), &shared);
+        assert!(env.contains(&(b"TF_CONFIG".to_vec(), b"{}".to_vec())));
     }
 }

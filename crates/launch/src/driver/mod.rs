@@ -8,6 +8,7 @@
 //! 2. Pass on output, input and words until every rank has ended.
 //! 3. Dismiss the agents, which remove what is left; wait until they are gone; judge.
 
+mod cluster;
 pub mod ending;
 mod environment;
 mod files;

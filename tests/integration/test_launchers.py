@@ -1,0 +1,234 @@
+"""Ranks that another launcher than `horovodrun` has started: who they are, how they meet, and what
+they say when one of them is gone."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from jobs import launcher
+from launchers import mpirun, run
+
+pytestmark = pytest.mark.timeout(60)
+
+SECRET = "5e" * 32
+
+MEET = """
+hvd.init()
+say("met", rank=hvd.rank(), place=place(), sum=total(1), mpi=hvd.mpi_enabled())
+hvd.shutdown()
+hvd.init()
+say("again", rank=hvd.rank(), sum=total(2))
+"""
+
+# The launcher may end all at once with SIGTERM; what a rank has to say comes first.
+LOSE = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+hvd.init()
+try:
+    while True:
+        total(1)
+        if hvd.rank() == int(os.environ["VICTIM"]):
+            if os.environ["HOW"] == "raise":
+                raise KeyError("boom")
+            os.kill(os.getpid(), signal.SIGKILL)
+except HorovodInternalError as error:
+    say("lost", rank=hvd.rank(), error=str(error).splitlines()[0])
+"""
+
+
+def step(rank, size, **further):
+    """The variables of a task that `srun` starts, as far as they are read."""
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": str(size),
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_JOB_ID": "4711",
+        **further,
+    }
+
+
+def pod(rank, size, **further):
+    """The variables of a pod of an indexed Job, and those that its user sets."""
+    return {
+        "JOB_COMPLETION_INDEX": str(rank),
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": socket.gethostname(),
+        **further,
+    }
+
+
+def assert_met(told, size, mpi):
+    assert set(told.codes) == {0}, told.output
+    met = told.all("met")
+    assert [said["place"] for said in met] == [[rank, size, rank, size, 0, 1] for rank in range(size)]
+    assert {said["sum"] for said in met} == {float(size)}
+    assert {said["mpi"] for said in met} == {mpi}
+    assert [said["sum"] for said in told.all("again")] == [2.0 * size] * size
+
+
+MPI = """
+hvd.init()
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+say("mpi", rank=hvd.rank(), initialized=MPI.Is_initialized(),
+    world=[world.Get_rank(), world.Get_size()],
+    threads=[hvd.mpi_threads_supported(), MPI.Query_thread() == MPI.THREAD_MULTIPLE])
+hvd.shutdown()
+hvd.init(comm=world.Split(world.Get_rank() % 2, world.Get_rank()))
+say("part", rank=world.Get_rank(), place=place(), sum=total(world.Get_rank()))
+if os.environ["FINALIZE"] == "theirs":
+    MPI.Finalize()
+"""
+
+
+@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+def test_a_bare_mpirun_gives_a_world_that_mpi_knows_too(tmp_path, flavour):
+    pytest.importorskip("mpi4py")
+    command, folder = mpirun(flavour)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    finalize = "theirs" if flavour == "mpich" else "ours"
+    told = run(tmp_path, [*command, "-n", "3"], MPI, {"PATH": path, "FINALIZE": finalize})
+    assert told.codes == [0], told.output
+    for rank, said in enumerate(told.all("mpi")):
+        assert said["initialized"] and said["world"] == [rank, 3]
+        assert said["threads"][0] == said["threads"][1]
+    parts = told.all("part")
+    assert [said["place"] for said in parts] == [
+        [0, 2, 0, 2, 0, 1],
+        [0, 1, 0, 1, 0, 1],
+        [1, 2, 1, 2, 0, 1],
+    ]
+    assert [said["sum"] for said in parts] == [2.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+def test_horovodrun_starts_ranks_with_mpirun_and_passes_its_exit_code_on(tmp_path, flavour):
+    _, folder = mpirun(flavour)
+    script = MEET + "hvd.shutdown()\nsys.exit(5 if os.environ.get('FAIL') else 0)\n"
+    env = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    command = [launcher(), "--mpi", "-np", "2"]
+    assert_met(run(tmp_path, command, script, env), 2, mpi=True)
+    failed = run(tmp_path, command, script, {**env, "FAIL": "1"})
+    assert failed.codes == [5], failed.output
+
+
+def test_under_mpirun_without_its_library_ranks_meet_by_a_note(tmp_path):
+    command, _ = mpirun("mpich")
+    env = {"HOROVOD_CONTROLLER": "gloo"}
+    assert_met(run(tmp_path, [*command, "-n", "2"], MEET, env), 2, mpi=False)
+    assert list((tmp_path / "runtime" / "ronde").iterdir()) == []
+
+
+def test_under_open_mpi_the_others_name_the_rank_that_was_killed(tmp_path):
+    command, folder = mpirun("openmpi")
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    env = {"PATH": path, "VICTIM": "1", "HOW": "kill"}
+    told = run(tmp_path, [*command, "-n", "3"], LOSE, env)
+    assert told.codes[0] != 0
+    assert [said["rank"] for said in told.all("lost")] == [0, 2], told.output
+    assert all(said["error"].startswith("lost rank 1 (") for said in told.all("lost"))
+
+
+def test_torchrun(tmp_path):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    told = run(tmp_path, command, MEET + LOSE, {"VICTIM": "1", "HOW": "kill"})
+    assert told.codes != [0]
+    assert [said["place"] for said in told.all("met")] == [[0, 2, 0, 2, 0, 1], [1, 2, 1, 2, 0, 1]]
+    assert [said["sum"] for said in told.all("again")] == [4.0, 4.0]
+    assert [said["error"][:13] for said in told.all("lost")] == ["lost rank 1 ("], told.output
+
+
+def test_the_tasks_of_srun(tmp_path):
+    assert_met(run(tmp_path, [], MEET, [step(rank, 3) for rank in range(3)]), 3, mpi=False)
+    alone = run(tmp_path, [], "hvd.init()\nsay('alone', place=place())", [step(0, 1)])
+    assert [said["place"] for said in alone.all("alone")] == [[0, 1, 0, 1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("victim", "how", "transport", "words"),
+    [
+        (0, "kill", "auto", "its process is gone"),
+        (0, "kill", "tcp", "lost"),
+        (0, "raise", "auto", "boom"),
+        (1, "kill", "auto", "its process has ended"),
+        (1, "kill", "tcp", "its process has ended"),
+        (1, "raise", "auto", "boom"),
+    ],
+)
+def test_whoever_is_lost_is_named_with_what_is_known(tmp_path, victim, how, transport, words):
+    further = {"VICTIM": str(victim), "HOW": how, "RONDE_TRANSPORT": transport}
+    told = run(tmp_path, [], LOSE, [step(rank, 3, **further) for rank in range(3)])
+    lost = told.all("lost")
+    assert [said["rank"] for said in lost] == [rank for rank in range(3) if rank != victim]
+    for said in lost:
+        assert f"rank {victim} ({socket.gethostname()}, slot {victim})" in said["error"]
+        assert words in said["error"]
+
+
+def test_ranks_of_several_hosts_meet_by_a_note_in_a_shared_directory(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    hosts = {"SLURM_STEP_NUM_NODES": "2", "RONDE_RENDEZVOUS_DIR": str(shared)}
+    assert_met(run(tmp_path, [], MEET, [step(rank, 2, **hosts) for rank in range(2)]), 2, mpi=False)
+    assert list(shared.iterdir()) == []
+    home = {"SLURM_STEP_NUM_NODES": "2", "HOME": str(tmp_path)}
+    assert_met(run(tmp_path, [], MEET, [step(rank, 2, **home) for rank in range(2)]), 2, mpi=False)
+    assert (tmp_path / ".ronde").stat().st_mode & 0o777 == 0o700
+
+
+def test_pods_with_a_secret_meet_and_others_are_told_what_to_do(tmp_path):
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = str(free.getsockname()[1])
+    given = {"RONDE_SECRET": SECRET, "RONDE_RENDEZVOUS_PORT": port}
+    told = run(tmp_path, [], MEET, [pod(rank, 2, **given) for rank in range(2)])
+    assert_met(told, 2, mpi=False)
+    brief = {"RONDE_JOIN_TIMEOUT_SECONDS": "1"}
+    for further, words in [
+        ({}, ["rank 1 of 2 was started by Kubernetes", "RONDE_SECRET", "openssl rand -hex 32"]),
+        ({**given, **brief}, ["rank 1 has not found rank 0 within 1 s", f":{port}: Connection"]),
+        ({"RONDE_SECRET": "short"}, ["RONDE_SECRET must be 64 hexadecimal digits"]),
+    ]:
+        alone = run(tmp_path, [], MEET, [pod(1, 2, **further)])
+        assert alone.codes == [1]
+        assert all(word in alone.output for word in words), alone.output
+
+
+GLOO = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+value = torch.ones(1)
+dist.all_reduce(value)
+config = json.loads(os.environ["TF_CONFIG"])
+say("gloo", rank=dist.get_rank(), sum=value.item(), config=config)
+"""
+
+
+def test_programs_of_the_frameworks_own_modes_run_under_horovodrun(tmp_path):
+    told = run(tmp_path, [launcher(), "-np", "2"], GLOO)
+    assert told.codes == [0], told.output
+    said = told.all("gloo")
+    assert [each["sum"] for each in said] == [2.0, 2.0]
+    configs = [each["config"] for each in said]
+    workers = configs[0]["cluster"]["worker"]
+    assert len(set(workers)) == 2 and all(worker.startswith("127.0.0.1:") for worker in workers)
+    assert configs == [
+        {"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}
+        for rank in range(2)
+    ]
+
+
+def test_whoever_does_not_come_is_named_and_the_note_that_is_left_fools_nobody(tmp_path):
+    stuck = [step(0, 2, RONDE_JOIN_TIMEOUT_SECONDS="1")]
+    told = run(tmp_path, [], MEET, stuck)
+    assert told.codes == [1]
+    assert "1 of 2 ranks are still missing: rank 1;" in told.output
+    (note,) = Path(tmp_path, "runtime", "ronde").iterdir()
+    assert note.stat().st_mode & 0o777 == 0o600
+    assert_met(run(tmp_path, [], MEET, [step(rank, 2) for rank in range(2)]), 2, mpi=False)

@@ -64,7 +64,9 @@ def pod(rank, size, **further):
 def assert_met(told, size, mpi):
     assert set(told.codes) == {0}, told.output
     met = told.all("met")
-    assert [said["place"] for said in met] == [[rank, size, rank, size, 0, 1] for rank in range(size)]
+    assert [said["place"] for said in met] == [
+        [rank, size, rank, size, 0, 1] for rank in range(size)
+    ]
     assert {said["sum"] for said in met} == {float(size)}
     assert {said["mpi"] for said in met} == {mpi}
     assert [said["sum"] for said in told.all("again")] == [2.0 * size] * size
@@ -82,6 +84,9 @@ say("mpi", rank=hvd.rank(), initialized=MPI.Is_initialized(),
 hvd.shutdown()
 hvd.init(comm=world.Split(world.Get_rank() % 2, world.Get_rank()))
 say("part", rank=world.Get_rank(), place=place(), sum=total(world.Get_rank()))
+hvd.shutdown()
+hvd.init()
+say("whole", rank=hvd.rank(), sum=total(1))
 if os.environ["FINALIZE"] == "theirs":
     MPI.Finalize()
 """
@@ -105,6 +110,7 @@ def test_a_bare_mpirun_gives_a_world_that_mpi_knows_too(tmp_path, flavour):
         [1, 2, 1, 2, 0, 1],
     ]
     assert [said["sum"] for said in parts] == [2.0, 1.0, 2.0]
+    assert [said["sum"] for said in told.all("whole")] == [3.0, 3.0, 3.0]
 
 
 @pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
@@ -136,7 +142,8 @@ def test_under_open_mpi_the_others_name_the_rank_that_was_killed(tmp_path):
 
 
 def test_torchrun(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    options = ["--nproc-per-node", "2", "--no-python"]
+    command = [sys.executable, "-m", "torch.distributed.run", *options]
     told = run(tmp_path, command, MEET + LOSE, {"VICTIM": "1", "HOW": "kill"})
     assert told.codes != [0]
     assert [said["place"] for said in told.all("met")] == [[0, 2, 0, 2, 0, 1], [1, 2, 1, 2, 0, 1]]

@@ -19,15 +19,21 @@ use ronde_launch::hosts;
 use super::mpi::{Handle, Mpi};
 use super::process::{interruptible, refused};
 
-static HELD: Mutex<Option<Held>> = Mutex::new(None);
+static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
 
-/// The meeting place of this process's job.
+/// A meeting place of this process's job: that of all ranks, or the last one of some of them.
 struct Held {
     gathered: Gathered,
-    rank: Rank,
-    size: u32,
+    circle: Circle,
     /// A forked child inherits this memory, but neither the service's thread nor the rank.
     pid: u32,
+}
+
+/// Who meets. Only all ranks can know without a word that they have met before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Circle {
+    All,
+    Some,
 }
 
 /// By which launcher this process was started if not by `horovodrun`, its rank, and their number.
@@ -66,10 +72,15 @@ pub(crate) fn seat(
 
 /// Ends rank 0's service, once it has passed on what was said.
 pub(crate) fn finish() {
-    let held = lock().take();
-    match held {
-        Some(held) if held.pid == std::process::id() => drop(held),
-        other => std::mem::forget(other),
+    let held = std::mem::take(&mut *lock());
+    held.into_iter().for_each(Held::end);
+}
+
+impl Held {
+    fn end(self) {
+        if self.pid != std::process::id() {
+            std::mem::forget(self);
+        }
     }
 }
 
@@ -98,10 +109,12 @@ fn meet(
     limit: Duration,
 ) -> PyResult<Meeting> {
     let pid = std::process::id();
-    let (rank, size) = (started.rank, started.size);
-    if let Some(held) = &*lock()
-        && (held.pid, held.rank, held.size) == (pid, rank, size)
-    {
+    let circle = match mpi {
+        Some((mpi, comm)) if comm != mpi.everybody() => Circle::Some,
+        _ => Circle::All,
+    };
+    let known = |held: &&Held| circle == Circle::All && held.circle == circle && held.pid == pid;
+    if let Some(held) = lock().iter().find(known) {
         return Ok(held.gathered.meeting.clone());
     }
     let gathered = match mpi {
@@ -110,10 +123,11 @@ fn meet(
     };
     let gathered = gathered.map_err(|error| refused(&error))?;
     let meeting = gathered.meeting.clone();
-    let before = lock().replace(Held { gathered, rank, size, pid });
-    if let Some(inherited) = before.filter(|held| held.pid != pid) {
-        std::mem::forget(inherited);
-    }
+    let mut all = lock();
+    let before: Vec<Held> = all.extract_if(.., |held| held.circle == circle).collect();
+    all.push(Held { gathered, circle, pid });
+    drop(all);
+    before.into_iter().for_each(Held::end);
     Ok(meeting)
 }
 
@@ -166,6 +180,6 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn lock() -> MutexGuard<'static, Option<Held>> {
+fn lock() -> MutexGuard<'static, Vec<Held>> {
     HELD.lock().expect("nothing panics while it holds this lock")
 }

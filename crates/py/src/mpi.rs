@@ -128,6 +128,11 @@ impl Mpi {
 }
 
 impl Mpi {
+    /// The communicator of all processes.
+    pub(crate) fn everybody(&self) -> Handle {
+        self.world
+    }
+
     /// This process among those of a communicator, and their number.
     pub(crate) fn seat(&self, comm: Handle) -> Result<(u32, u32), String> {
         let number = |function: AskedOf| {

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from horovod import _native
@@ -41,29 +41,32 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
     controller = os.environ.get("HOROVOD_CONTROLLER", "").lower()
     started = _native.launched()
     if "HOROVOD_RANK" in os.environ or controller == "gloo":
-        return _otherwise(comm)
-    launcher = started[0] if started else None
-    mpi = _library(launcher if launcher in NAMES or controller == "mpi" else None)
+        _refuse(comm)
+        return None
+    launcher = started[0] if started else ""
     wanted = comm is not None or launcher in NAMES or controller == "mpi"
+    mpi = _library(launcher, _candidates(launcher) if wanted else ())
     if mpi is None:
         if controller == "mpi":
             raise ValueError(
-                "HOROVOD_CONTROLLER is `mpi`, but no MPI library can be opened; install Open MPI or "
-                "MPICH, or unset it"
+                "HOROVOD_CONTROLLER is `mpi`, but no MPI library can be opened; install Open MPI "
+                "or MPICH, or unset it"
             )
-        return _otherwise(comm)
+        _refuse(comm)
+        return None
     if not wanted and not mpi.is_running():
         return None
     mpi.start(os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "0") in ("", "0"))
     seat = mpi.seat(mpi.world)
     if comm is None and started and seat != started[1:]:
         # Each process has a world of its own: the library is not the launcher's.
-        _log.warning(
-            "%s says that this is rank %d of %d, but %s says rank %d of %d; MPI is not used",
-            *started,
-            mpi.family,
-            *seat,
-        )
+        if wanted:
+            _log.warning(
+                "%s says that this is rank %d of %d, but %s says rank %d of %d; MPI is not used",
+                *started,
+                mpi.family,
+                *seat,
+            )
         return None
     _in_use = True
     return mpi, mpi.world if comm is None else _handle(comm)
@@ -90,7 +93,7 @@ def is_communicator(comm: object) -> bool:
     return type(comm).__module__.partition(".")[0] == "mpi4py"
 
 
-def _otherwise(comm: object) -> None:
+def _refuse(comm: object) -> None:
     if comm is not None:
         raise ValueError(
             "Horovod has not been built with MPI support. Start the job with mpirun or "
@@ -105,17 +108,15 @@ def _handle(comm: object) -> int:
     return int(MPI._handleof(comm)) & 0xFFFFFFFFFFFFFFFF
 
 
-def _library(launcher: str | None) -> _native.Mpi | None:
-    """The library that this process has loaded, or the one that belongs to this launcher."""
+def _library(launcher: str, candidates: Iterable[str]) -> _native.Mpi | None:
+    """The library that this process has loaded, or else the first of these that can be opened."""
     global _opened
     if _opened is not None:
         return _opened
-    family = launcher if launcher in NAMES else None
     loaded = _loaded()
-    candidates = [loaded] if loaded else list(_candidates(launcher)) if launcher else []
-    for path in candidates:
+    for path in [loaded] if loaded else candidates:
         try:
-            _opened = _native.Mpi(path, family)
+            _opened = _native.Mpi(path, launcher if launcher in NAMES else None)
         except OSError as error:
             _log.debug("%s", error)
         else:

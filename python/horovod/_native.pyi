@@ -27,6 +27,8 @@ __all__ = [
     "claim",
     "cross_rank",
     "cross_size",
+    "deliver_result",
+    "fetch_function",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
@@ -243,3 +245,9 @@ def wait(handle: int) -> Any:
     owns the result, and the numbers of rows that it got from each member; a share of a reduction
     has one such number. For a grouped operation it gives the list of these.
     """
+
+def fetch_function() -> bytes:
+    """The bytes that the caller of `horovod.run` gave for this job."""
+
+def deliver_result(result: bytes) -> None:
+    """Gives the caller of `horovod.run` bytes from this rank; returns when they are there."""

@@ -4,7 +4,6 @@ import inspect
 
 import pytest
 
-import horovod
 import horovod.torch as hvd
 from horovod.common.missing import MISSING
 from horovod.torch import mpi_ops
@@ -91,11 +90,6 @@ def test_what_this_release_lacks_says_so(name):
     assert str(error.value) == (
         f"horovod.torch.{name} is not in this release yet; see the table in README.md"
     )
-
-
-def test_running_a_function_is_not_in_this_release():
-    with pytest.raises(AttributeError, match=r"horovod\.run is not in this release yet"):
-        _ = horovod.run
 
 
 def test_private_names_that_other_projects_use_exist():

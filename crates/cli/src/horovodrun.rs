@@ -14,7 +14,7 @@ use ronde_launch::delegate::{Order, jsrun};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
-use ronde_launch::{Job, LaunchError, Output, hostfile};
+use ronde_launch::{Job, LaunchError, Output, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
@@ -97,8 +97,11 @@ struct Arguments {
 
 /// The command: `arguments` are those behind the name, `program` is the executable that can also play
 /// the hidden parts. Gives the exit code.
-pub fn horovodrun_main(program: &Path, arguments: Vec<OsString>) -> u8 {
-    if let Some(code) = hidden_part(program, &arguments) {
+pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
+    let called = arguments.first().is_some_and(|word| word == CALLED);
+    if called {
+        arguments.remove(0);
+    } else if let Some(code) = hidden_part(program, &arguments) {
         return code;
     }
     let parsed = read(arguments).map_err(|mistake| complain(&mistake, USAGE));
@@ -120,7 +123,7 @@ pub fn horovodrun_main(program: &Path, arguments: Vec<OsString>) -> u8 {
         Some(other) => Err(hand_over(&arguments, other, set)),
         None => job(program, arguments, set),
     };
-    match result {
+    match if called { result.and_then(with_function) } else { result } {
         Ok(job) => run(&job),
         Err(mistake) => complain(&mistake, USAGE),
     }
@@ -154,6 +157,16 @@ fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
         }
         Err(mistake) => mistake,
     }
+}
+
+/// The first word of a command line that `horovod.run` writes; users never type it.
+const CALLED: &str = "__ronde-called";
+
+fn with_function(job: Job) -> Result<Job, Mistake> {
+    let function = caller::read_function(&mut io::stdin().lock()).map_err(|error| {
+        Mistake::new(format!("no function came: {error}"), "call `horovod.run` from Python")
+    })?;
+    Ok(Job { function: Some(function.into()), ..job })
 }
 
 pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> {
@@ -237,6 +250,7 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
         slots,
         cwd,
         program: program.to_owned(),
+        function: None,
         join_timeout: join_timeout()?,
     })
 }
@@ -337,7 +351,9 @@ pub(crate) fn join_timeout() -> Result<Duration, Mistake> {
 fn run(job: &Job) -> u8 {
     match ronde_launch::run(job) {
         Ok(outcome) => {
-            if let Some(text) = outcome.text {
+            if job.function.is_some() {
+                tell_bytes(&caller::over(&outcome));
+            } else if let Some(text) = outcome.text {
                 let _ = io::stderr().write_all(text.as_bytes());
             }
             outcome.code
@@ -394,6 +410,11 @@ pub(crate) fn complain(mistake: &Mistake, code: u8) -> u8 {
 }
 
 pub(crate) fn tell(text: &str) -> u8 {
-    let _ = io::stdout().write_all(text.as_bytes());
+    tell_bytes(text.as_bytes());
     0
+}
+
+fn tell_bytes(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
 }

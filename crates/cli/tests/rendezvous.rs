@@ -8,7 +8,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
-use ronde_control::wire::{DriverToRank, RankToDriver};
+use ronde_control::wire::errand::Parcel;
+use ronde_control::wire::{DriverToRank, Greeting, RankToDriver};
 use support::rank::{FakeRank, Meeting, TELL_MEETING, is_dropped};
 use support::{Launched, eventually, launch, signal};
 
@@ -92,7 +93,7 @@ echo "meet $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
     let mut waiting = FakeRank::join(&meeting, 0);
     let DriverToRank::Refused { reason } = waiting.hear() else { panic!("no refusal") };
     assert!(reason.starts_with("rank 1 (localhost, slot 1) exited with code 0"), "{reason}");
-    assert!(waiting.try_hear().is_err(), "the connection is closed");
+    assert!(waiting.try_hear::<DriverToRank>().is_err(), "the connection is closed");
 }
 
 #[test]
@@ -114,6 +115,20 @@ fn other_versions_and_doubles_are_refused() {
     let mut second = FakeRank::join(&meeting, 1);
     let DriverToRank::Refused { reason } = second.hear() else { panic!("no refusal") };
     assert!(reason.contains("two processes have the same HOROVOD_RANK"), "{reason}");
+}
+
+#[test]
+fn nobody_gets_a_function_from_a_job_that_has_none() {
+    let (_launched, meeting) = open(2);
+    let version = ronde_control::VERSION.to_owned();
+    for greeting in [
+        Greeting::Fetch { version: version.clone(), rank: Rank(0) },
+        Greeting::Deliver { version, rank: Rank(0) },
+    ] {
+        let mut curious = FakeRank::come(&meeting, 0, &greeting);
+        let Ok(Parcel::Refused { reason }) = curious.try_hear() else { panic!("no refusal") };
+        assert!(reason.contains("not started by `horovod.run`"), "{reason}");
+    }
 }
 
 #[test]

@@ -311,6 +311,13 @@ pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<(Settings, Place
     }
 }
 
+/// Reads only where the launcher's rendezvous is, which a world of one has no use for.
+pub fn meeting(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadSettings> {
+    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
+    let meeting = reader.meeting();
+    meeting.filter(|_| reader.mistakes.is_empty()).ok_or(BadSettings(reader.mistakes))
+}
+
 struct Reader<'a> {
     look_up: &'a dyn Fn(&str) -> Option<String>,
     mistakes: Vec<String>,

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod caller;
 pub mod delegate;
 pub mod driver;
 pub mod gather;

@@ -5,6 +5,7 @@
 
 mod array;
 mod capsule;
+mod errand;
 mod errors;
 mod handles;
 mod launched;
@@ -32,6 +33,9 @@ mod _native {
 
     #[pymodule_export]
     use super::capsule::{arena, claim, in_arena};
+
+    #[pymodule_export]
+    use super::errand::{deliver_result, fetch_function};
 
     #[pymodule_export]
     use super::handles::{poll, wait};

@@ -11,6 +11,7 @@ use ronde_control::negotiate::{
 };
 use ronde_control::rendezvous::{Connection, Event, Rendezvous, Seat};
 use ronde_control::wire::agent::{self, AgentToDriver, DriverToAgent, Exit};
+use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
@@ -93,6 +94,7 @@ pub fn messages(bytes: &[u8]) {
     same_again::<Greeting>(bytes);
     same_again::<RankToDriver>(bytes);
     same_again::<DriverToRank>(bytes);
+    same_again::<Parcel>(bytes);
     same_again::<Vec<MemberToCoordinator>>(bytes);
     same_again::<Vec<CoordinatorToMember>>(bytes);
 }

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 MISSING: dict[str, frozenset[str]] = {
-    "horovod": frozenset({"run"}),
     "horovod.torch": frozenset({"elastic"}),
 }
 

@@ -1,1 +1,147 @@
-"""Starting jobs from Python."""
+"""Starting jobs from Python: `horovod.run(func, num_proc=4)`."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from horovod.runner.arguments import _HorovodArgs
+from horovod.runner.caller import Call, Outcome
+from horovod.runner.program import horovodrun
+
+__all__ = ["run"]
+
+_FAILED = "Horovod detected that one or more processes exited with non-zero status"
+
+
+class RankTraceback(Exception):
+    """Where an exception was raised on its rank, in words; the cause of the one raised here."""
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: tuple[int, int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Calls `func(*args, **kwargs)` on `num_proc` ranks; gives what they returned, in rank order.
+
+    The function and its results travel over the job's own connections, authenticated and encrypted.
+    What the ranks write appears here while they run. An exception on a rank is raised here, with
+    the rank's traceback as its cause; a rank that dies makes it a `RuntimeError` that tells
+    which and how. An interrupt ends the job.
+    """
+    wanted = _HorovodArgs()
+    wanted.num_proc = _renamed("num_proc", num_proc, "np", np)
+    wanted.min_num_proc = _renamed("min_num_proc", min_num_proc, "min_np", min_np)
+    wanted.max_num_proc = _renamed("max_num_proc", max_num_proc, "max_np", max_np)
+    wanted.slots, wanted.reset_limit, wanted.cooldown_range = slots, reset_limit, cooldown_range
+    wanted.hosts, wanted.hostfile = hosts, hostfile
+    wanted.host_discovery_script = host_discovery_script
+    wanted.start_timeout = start_timeout
+    wanted.ssh_port, wanted.ssh_identity_file = ssh_port, ssh_identity_file
+    wanted.disable_cache, wanted.output_filename = disable_cache, output_filename
+    wanted.verbose, wanted.use_gloo, wanted.use_mpi = verbose, use_gloo, use_mpi
+    wanted.mpi_args = mpi_args
+    wanted.nics = _interfaces(network_interface, network_interfaces)
+    wanted.executable = executable or sys.executable
+    wanted.command = [wanted.executable, "-m", "horovod.runner.run_task"]
+    wanted.run_func = func
+    options = wanted.options()
+    function = _pickled(func, tuple(args), dict(kwargs or {}))
+    call = Call([horovodrun(), "__ronde-called", *options, *wanted.command], function)
+    outcome = call.wait()
+    return _results(call, outcome, wanted.num_proc or 1)
+
+
+def _renamed(name: str, value: int | None, old: str, given: int | None) -> int | None:
+    if given is None:
+        return value
+    warnings.warn(f"{old} is deprecated, use {name} instead", DeprecationWarning, stacklevel=3)
+    return given
+
+
+def _interfaces(one: str | None, several: str | Sequence[str] | None) -> list[str]:
+    if one is not None:
+        warnings.warn(
+            "network_interface is deprecated, use network_interfaces instead",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+    names = several.split(",") if isinstance(several, str) else list(several or ())
+    return [*(one.split(",") if one else ()), *names]
+
+
+def _pickled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    # Imported here, so that whoever only reads this module's names does not pay for it.
+    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+    # Two layers: the folders must be known before what lies in them is looked for.
+    inner = cloudpickle.dumps((func, args, kwargs))
+    return pickle.dumps((list(sys.path), inner))
+
+
+def _results(call: Call, outcome: Outcome, ranks: int) -> list[Any]:
+    if outcome.code != 0:
+        raise _failure(call, outcome)
+    missing = [rank for rank in range(ranks) if rank not in call.complete]
+    if missing:
+        raise RuntimeError(
+            f"rank {missing[0]} ended with code 0 before its function returned; does it call "
+            "`sys.exit()` or `os._exit()`?"
+        )
+    values = []
+    for rank in range(ranks):
+        # One at a time, so that no result is held twice for long.
+        values.append(pickle.loads(memoryview(call.results.pop(rank))[1:]))
+    return values
+
+
+def _failure(call: Call, outcome: Outcome) -> BaseException:
+    first = outcome.first
+    if first is not None and first in call.complete and call.results[first][:1] == b"e":
+        return _raised(first, call.results[first])
+    if not call.started:
+        kind = ValueError if outcome.code == 2 else RuntimeError
+        return kind(outcome.text.strip())
+    return RuntimeError(f"{_FAILED}:\n{outcome.text.strip()}")
+
+
+def _raised(rank: int, record: bytearray) -> BaseException:
+    whole, name, message, text = pickle.loads(memoryview(record)[1:])
+    error: BaseException | None = None
+    if whole is not None:
+        try:
+            error = pickle.loads(whole)
+        except Exception:
+            error = None
+    if not isinstance(error, BaseException):
+        error = RuntimeError(f"rank {rank} raised {name}: {message}")
+    error.__cause__ = RankTraceback(f"on rank {rank}:\n\n{text}")
+    return error

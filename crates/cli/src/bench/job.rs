@@ -127,6 +127,7 @@ fn job(order: &Order<'_>, folder: &Path) -> Result<Job, Failure> {
         program: order.program.to_owned(),
         start_timeout: START_TIMEOUT,
         output: Output::default(),
+        function: None,
         join_timeout: join_timeout().map_err(refuse)?,
         listen: Ipv4Addr::LOCALHOST.into(),
     })

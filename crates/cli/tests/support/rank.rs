@@ -8,6 +8,7 @@ use ronde_control::wire::frame::{Opener, Sealer, frame_length};
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
 use ronde_control::{Rank, VERSION};
+use serde::de::DeserializeOwned;
 
 use super::{Launched, PATIENCE};
 
@@ -42,6 +43,11 @@ pub(crate) struct FakeRank {
 
 impl FakeRank {
     pub(crate) fn greet(meeting: &Meeting, rank: u32, version: &str) -> FakeRank {
+        let greeting = Greeting::Rendezvous { version: version.into(), rank: Rank(rank) };
+        FakeRank::come(meeting, rank, &greeting)
+    }
+
+    pub(crate) fn come(meeting: &Meeting, rank: u32, greeting: &Greeting) -> FakeRank {
         let mut stream = TcpStream::connect(meeting.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -52,8 +58,7 @@ impl FakeRank {
         let mut answer = vec![0; envelope_length(header).unwrap()];
         stream.read_exact(&mut answer).unwrap();
         let (mut sealer, opener) = initiator.finish(&answer).unwrap();
-        let greeting = Greeting::Rendezvous { version: version.into(), rank: Rank(rank) };
-        let sealed = sealer.seal(&encode(&greeting));
+        let sealed = sealer.seal(&encode(greeting));
         stream.write_all(&sealed).unwrap();
         FakeRank { stream, sealer, opener, rank, recorded: [hello, sealed].concat() }
     }
@@ -78,7 +83,7 @@ impl FakeRank {
         self.try_hear().expect("a message from the rendezvous")
     }
 
-    pub(crate) fn try_hear(&mut self) -> io::Result<DriverToRank> {
+    pub(crate) fn try_hear<M: DeserializeOwned>(&mut self) -> io::Result<M> {
         let mut header = [0; 4];
         self.stream.read_exact(&mut header)?;
         let mut sealed = vec![0; frame_length(header).unwrap()];

@@ -52,6 +52,8 @@ pub struct Outcome {
     pub code: u8,
     /// What to tell the user, unless all went well. Ends with a newline.
     pub text: Option<String>,
+    /// The rank that failed first, if one did.
+    pub first: Option<Rank>,
 }
 
 impl Verdict {
@@ -137,10 +139,10 @@ impl Verdict {
     /// The launcher's exit code and last words.
     pub fn outcome(&self) -> Outcome {
         if let Some(problem) = &self.problem {
-            return Outcome { code: 1, text: Some(self.problem_text(problem)) };
+            return Outcome { code: 1, text: Some(self.problem_text(problem)), first: None };
         }
         if let (Some(text), None) = (&self.called_off, self.interrupted) {
-            return Outcome { code: 1, text: Some(text.clone()) };
+            return Outcome { code: 1, text: Some(text.clone()), first: None };
         }
         if let Some(signal) = self.interrupted {
             let what = match self.called_off {
@@ -148,11 +150,14 @@ impl Verdict {
                 None => format!("and all {} ranks with it", self.seats.len()),
             };
             let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
-            return Outcome { code: Exit::Signal(signal).code(), text: Some(text) };
+            let code = Exit::Signal(signal).code();
+            return Outcome { code, text: Some(text), first: None };
         }
         match self.first_cause() {
-            Some(rank) => Outcome { code: self.code(rank), text: Some(self.text(rank)) },
-            None => Outcome { code: 0, text: None },
+            Some(rank) => {
+                Outcome { code: self.code(rank), text: Some(self.text(rank)), first: Some(rank) }
+            }
+            None => Outcome { code: 0, text: None, first: None },
         }
     }
 

@@ -189,7 +189,7 @@ fn what_never_ran_and_what_was_stopped_is_told() {
 #[test]
 fn a_job_without_failures_says_nothing() {
     let outcome = judge((0..4).map(|rank| code(rank, 0)).collect());
-    assert_eq!(outcome, Outcome { code: 0, text: None });
+    assert_eq!(outcome, Outcome { code: 0, text: None, first: None });
 }
 
 #[test]

@@ -59,6 +59,20 @@ pub enum Greeting {
         /// The host's number.
         host: u32,
     },
+    /// A rank that comes to the driver for the function that it is to call.
+    Fetch {
+        /// The version of Ronde on the rank's side.
+        version: String,
+        /// Who comes.
+        rank: Rank,
+    },
+    /// A rank that brings the driver what that function returned.
+    Deliver {
+        /// The version of Ronde on the rank's side.
+        version: String,
+        /// Who comes.
+        rank: Rank,
+    },
 }
 
 /// What a rank tells the driver.

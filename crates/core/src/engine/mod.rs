@@ -6,6 +6,7 @@
 
 mod alone;
 mod background;
+pub mod errand;
 mod inbox;
 mod join;
 mod plane;

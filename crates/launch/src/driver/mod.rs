@@ -11,7 +11,9 @@
 mod cluster;
 pub mod ending;
 mod environment;
+mod errand;
 mod files;
+mod guests;
 mod hands;
 mod screen;
 pub mod service;
@@ -22,15 +24,16 @@ use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_control::muster::{self, Muster};
 use ronde_control::rendezvous::{Action, Event, Rendezvous, Seat, Time};
 use ronde_control::verdict::{Outcome, Verdict};
-use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{
     AgentToDriver, DriverToAgent, Exit, Stream, output_cost, signal_name,
 };
+use ronde_control::wire::{Greeting, JobKey};
 use ronde_control::{Rank, VERSION};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -40,17 +43,23 @@ use crate::logs::{Lines, Stamp, Times};
 use crate::reach::{Trouble, Way};
 use crate::signals::Signals;
 use crate::supervise::{self, Scope};
+use crate::wire::Sealed;
 use crate::{LaunchError, machine};
 use ending::{Ending, Step};
+use errand::Returned;
 use files::Files;
+use guests::Guests;
 use hands::Hands;
-use screen::{Done, Screen, Text};
+use screen::{Done, Screen, Text, Viewer};
 use service::{Heard, Outboxes};
 use start::Start;
 use stdin::Stdin;
 
 /// News that may wait for the driver; whoever brings more waits.
 const NEWS: usize = 1024;
+
+/// What a job is told whose caller has gone.
+const HANG_UP: i32 = 1;
 
 /// A job, ready to run.
 #[derive(Clone, Debug)]
@@ -77,6 +86,8 @@ pub struct Job {
     pub join_timeout: Duration,
     /// What becomes of the ranks' output beside the screen.
     pub output: Output,
+    /// The function that all ranks call, if `horovod.run` starts this job.
+    pub function: Option<Arc<[u8]>>,
 }
 
 /// What becomes of the ranks' output beside the screen.
@@ -104,12 +115,19 @@ enum News {
     Printed(Done),
     /// Standard input, or its end.
     Stdin(Option<Vec<u8>>),
+    /// Somebody with the key has come for something else than the rendezvous.
+    Guest(Sealed, Greeting),
+    /// A rank has returned something to the caller of `horovod.run`.
+    Returned(Rank, Returned),
+    /// That caller has gone.
+    Orphaned,
 }
 
 impl From<Heard> for News {
     fn from(heard: Heard) -> News {
         match heard {
             Heard::Silent(host, error) => News::Silent(host as usize, error),
+            Heard::Guest(sealed, greeting) => News::Guest(sealed, greeting),
             heard => News::Rendezvous(heard),
         }
     }
@@ -161,6 +179,8 @@ struct Driver {
     stamp: Stamp,
     screen: Screen,
     stdin: Stdin,
+    viewer: Viewer,
+    guests: Guests,
     service: tokio::task::JoinHandle<()>,
     dismissed: bool,
     given_up: bool,
@@ -179,14 +199,12 @@ impl Driver {
             .iter()
             .map(|slot| Seat { host: slot.host.clone(), slot: slot.local_rank })
             .collect();
+        let viewer = if job.function.is_some() { Viewer::Caller } else { Viewer::Terminal };
         let printed = news.clone();
-        let input = news.clone();
-        let screen = Screen::start(files, move |done| {
+        let screen = Screen::start(viewer, files, move |done| {
             let _ = printed.blocking_send(News::Printed(done));
         });
-        let stdin = Stdin::start(move |piece| {
-            let _ = input.blocking_send(News::Stdin(piece));
-        });
+        let stdin = start_stdin(viewer, news.clone()).map_err(machine("start a thread"))?;
         let service = tokio::spawn(service::run(listener, key.clone(), news.clone()));
         Ok(Driver {
             muster: start::muster(job, addresses),
@@ -200,7 +218,9 @@ impl Driver {
             lines: Lines::default(),
             stamp: Stamp::new(job.output.times),
             screen: screen.map_err(machine("start a thread"))?,
-            stdin: stdin.map_err(machine("start a thread"))?,
+            stdin,
+            viewer,
+            guests: Guests::new(job, news.clone()),
             service,
             dismissed: false,
             given_up: false,
@@ -223,6 +243,9 @@ impl Driver {
             News::Printed(Done { agent, cost }) => {
                 self.agents[agent].tell(DriverToAgent::Printed { cost });
             }
+            News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
+            News::Returned(rank, returned) => self.screen.hand_over(rank, returned),
+            News::Orphaned => self.signalled(HANG_UP, now),
             News::Stdin(piece) => {
                 let command = match piece {
                     Some(bytes) => DriverToAgent::Stdin { bytes },
@@ -249,8 +272,10 @@ impl Driver {
             }
             AgentToDriver::Started { rank, pid } => {
                 tracing::info!(rank = rank.0, pid, "a rank runs");
-                if rank == Rank(0) {
-                    self.stdin.next();
+                match self.viewer {
+                    _ if rank != Rank(0) => {}
+                    Viewer::Terminal => self.stdin.next(),
+                    Viewer::Caller => self.agents[index].tell(DriverToAgent::StdinEnd),
                 }
             }
             AgentToDriver::Output { rank, stream, bytes } => {
@@ -442,6 +467,17 @@ impl Driver {
             self.screen.show(Text { rank, stream, bytes, done: None });
         }
         (self.verdict.outcome(), (!self.given_up).then_some(self.screen))
+    }
+}
+
+fn start_stdin(viewer: Viewer, news: mpsc::Sender<News>) -> std::io::Result<Stdin> {
+    match viewer {
+        Viewer::Terminal => Stdin::start(move |piece| {
+            let _ = news.blocking_send(News::Stdin(piece));
+        }),
+        Viewer::Caller => Stdin::lifeline(move || {
+            let _ = news.blocking_send(News::Orphaned);
+        }),
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) enum Heard {
     Greeted(Connection, Greeting, Outbox),
     /// Something else happened.
     Event(Event),
+    /// Somebody with the key has come for something else than the rendezvous.
+    Guest(Sealed, Greeting),
     /// The lifeline of this host's agent broke.
     Silent(u32, io::Error),
 }
@@ -70,7 +72,7 @@ impl Outboxes {
                 }
                 event
             }
-            Heard::Silent(..) => Event::Tick,
+            Heard::Silent(..) | Heard::Guest(..) => Event::Tick,
         }
     }
 
@@ -163,6 +165,10 @@ async fn serve<N: From<Heard>>(
     if let Greeting::Lifeline { host } = greeting {
         let error = lifeline::hold(sealed).await;
         let _ = news.send(Heard::Silent(host, error).into()).await;
+        return;
+    }
+    if matches!(greeting, Greeting::Fetch { .. } | Greeting::Deliver { .. }) {
+        let _ = news.send(Heard::Guest(sealed, greeting).into()).await;
         return;
     }
     let Sealed { stream, sealer, opener } = sealed;

@@ -39,6 +39,18 @@ impl Stdin {
         Ok(Stdin { wanted, _stop: stop })
     }
 
+    /// Reads nothing for a rank: the input only shows whether the caller of `horovod.run` lives. `gone`
+    /// is called when it ends.
+    pub(super) fn lifeline(gone: impl Fn() + Send + 'static) -> io::Result<Stdin> {
+        let stdin = Stdin::start(move |piece| {
+            if piece.is_none() {
+                gone();
+            }
+        })?;
+        stdin.next();
+        Ok(stdin)
+    }
+
     /// Asks for the next piece.
     pub(super) fn next(&self) {
         // At the end of the input the thread has gone, and there is no next piece.

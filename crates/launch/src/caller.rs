@@ -1,0 +1,84 @@
+//! The pipes between a driver and the Python that called `horovod.run`.
+//!
+//! Python starts the driver as a child. On its standard input it writes eight bytes of length
+//! (little-endian) and the function, and then keeps it open: when it closes, the caller is gone and the
+//! job ends. On its standard output the driver writes frames: a byte for the kind, four for the
+//! rank, four for the length, all little-endian, and that many bytes. `python/horovod/runner/caller.py`
+//! is the other end.
+
+use std::io::{self, Read};
+
+use ronde_control::Rank;
+use ronde_control::verdict::Outcome;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The job has been started; before this, only mistakes are told.
+    Started = 0,
+    /// Lines of standard output.
+    Stdout = 1,
+    /// Lines of standard error.
+    Stderr = 2,
+    /// Bytes of a rank's result.
+    Piece = 3,
+    /// A rank's result is complete.
+    Complete = 4,
+    /// The job is over: the exit code in a byte, then words if it has failed. The rank is the first
+    /// that failed.
+    Over = 5,
+}
+
+/// In the place of a rank where there is none.
+pub const NOBODY: u32 = u32::MAX;
+
+/// A frame.
+pub fn frame(kind: Kind, rank: u32, bytes: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(9 + bytes.len());
+    frame.push(kind as u8);
+    frame.extend(rank.to_le_bytes());
+    frame.extend((bytes.len() as u32).to_le_bytes());
+    frame.extend(bytes);
+    frame
+}
+
+/// The last frame.
+pub fn over(outcome: &Outcome) -> Vec<u8> {
+    let text = outcome.text.as_deref().unwrap_or_default();
+    let rank = outcome.first.map_or(NOBODY, |Rank(rank)| rank);
+    frame(Kind::Over, rank, &[&[outcome.code], text.as_bytes()].concat())
+}
+
+/// Reads the function.
+pub fn read_function(input: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut length = [0; 8];
+    input.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    let mut function = Vec::new();
+    input.take(length).read_to_end(&mut function)?;
+    match function.len() as u64 == length {
+        true => Ok(function),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_what_python_reads() {
+        let outcome = Outcome { code: 3, text: Some("x".into()), first: Some(Rank(2)) };
+        assert_eq!(over(&outcome), [5, 2, 0, 0, 0, 2, 0, 0, 0, 3, b'x']);
+        assert_eq!(frame(Kind::Started, NOBODY, b""), [0, 255, 255, 255, 255, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_function_is_read_whole_or_not_at_all() {
+        let pipe = [&[3, 0, 0, 0, 0, 0, 0, 0][..], b"abcd"].concat();
+        assert_eq!(read_function(&mut &pipe[..]).unwrap(), b"abc");
+        assert!(read_function(&mut &pipe[..10]).is_err());
+        assert!(read_function(&mut &[255; 9][..]).is_err());
+    }
+}

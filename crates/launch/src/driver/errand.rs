@@ -1,0 +1,110 @@
+//! Hands the function of `horovod.run` to the ranks that come for it, and takes what they return.
+//!
+//! What is on its way back to the caller is bounded: a rank sends no more while the caller has so
+//! much to read. The bytes are never looked into.
+
+use std::io;
+use std::sync::Arc;
+
+use ronde_control::wire::errand::{LARGEST_PIECE, Parcel};
+use ronde_control::wire::frame::MAX_FRAME;
+use ronde_control::wire::{self, Greeting};
+use ronde_control::{Rank, VERSION};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::News;
+use crate::wire::{Sealed, read_sealed};
+
+/// Pieces of results that the caller has not read yet.
+const WINDOW: usize = 16;
+
+/// The function of a job, and the way back for what it returns.
+pub(super) struct Errand {
+    function: Arc<[u8]>,
+    ranks: usize,
+    window: Arc<Semaphore>,
+}
+
+/// What came back from a rank.
+pub(super) enum Returned {
+    /// Bytes, and their part of the window, which is free again when this is dropped.
+    Piece(Vec<u8>, OwnedSemaphorePermit),
+    /// That was all.
+    End,
+}
+
+impl Errand {
+    pub(super) fn new(function: Arc<[u8]>, ranks: usize) -> Errand {
+        Errand { function, ranks, window: Arc::new(Semaphore::new(WINDOW)) }
+    }
+
+    fn refusal(&self, version: &str, rank: Rank) -> Option<String> {
+        if version != VERSION {
+            return Some(format!(
+                "{rank} runs Ronde {version} and its launcher runs Ronde {VERSION}: install the same \
+                 version on every host"
+            ));
+        }
+        (rank.index() >= self.ranks)
+            .then(|| format!("there is no {rank} in a job of {}", self.ranks))
+    }
+}
+
+/// Serves somebody who came to fetch or to deliver.
+pub(super) async fn serve(
+    mut sealed: Sealed,
+    greeting: Greeting,
+    errand: Option<&Errand>,
+    news: &mpsc::Sender<News>,
+) -> io::Result<()> {
+    let (Greeting::Fetch { version, rank } | Greeting::Deliver { version, rank }) = &greeting
+    else {
+        return Ok(());
+    };
+    let Some(errand) = errand else {
+        let reason = "this job was not started by `horovod.run`: it has no function to call";
+        return send(&mut sealed, &Parcel::Refused { reason: reason.into() }).await;
+    };
+    if let Some(reason) = errand.refusal(version, *rank) {
+        return send(&mut sealed, &Parcel::Refused { reason }).await;
+    }
+    match greeting {
+        Greeting::Fetch { .. } => hand_out(&mut sealed, &errand.function).await,
+        _ => take_back(&mut sealed, *rank, errand, news).await,
+    }
+}
+
+async fn hand_out(sealed: &mut Sealed, function: &[u8]) -> io::Result<()> {
+    for piece in function.chunks(LARGEST_PIECE) {
+        send(sealed, &Parcel::Piece { bytes: piece.to_vec() }).await?;
+    }
+    send(sealed, &Parcel::End).await?;
+    // The rank hangs up when it has read everything.
+    let _ = sealed.stream.read(&mut [0]).await;
+    Ok(())
+}
+
+async fn take_back(
+    sealed: &mut Sealed,
+    rank: Rank,
+    errand: &Errand,
+    news: &mpsc::Sender<News>,
+) -> io::Result<()> {
+    let over = |_| io::Error::other("the job is over");
+    loop {
+        let plain = read_sealed(&mut sealed.stream, &mut sealed.opener, MAX_FRAME).await?;
+        let plain = plain.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let Parcel::Piece { bytes } = wire::decode(&plain).map_err(io::Error::other)? else {
+            break;
+        };
+        let place = errand.window.clone().acquire_owned().await.map_err(io::Error::other)?;
+        news.send(News::Returned(rank, Returned::Piece(bytes, place))).await.map_err(over)?;
+    }
+    news.send(News::Returned(rank, Returned::End)).await.map_err(over)?;
+    send(sealed, &Parcel::End).await
+}
+
+async fn send(sealed: &mut Sealed, parcel: &Parcel) -> io::Result<()> {
+    sealed.stream.write_all(&sealed.sealer.seal(&wire::encode(parcel))).await
+}

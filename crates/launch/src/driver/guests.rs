@@ -1,0 +1,39 @@
+//! Those who come to the rendezvous for something else than meeting; each is served by a task of its
+//! own, which ends with the driver.
+
+use std::sync::Arc;
+
+use ronde_control::wire::Greeting;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::errand::{self, Errand};
+use super::{Job, News};
+use crate::wire::Sealed;
+
+/// The guests of a job.
+pub(super) struct Guests {
+    errand: Option<Arc<Errand>>,
+    news: mpsc::Sender<News>,
+    tasks: JoinSet<()>,
+}
+
+impl Guests {
+    pub(super) fn new(job: &Job, news: mpsc::Sender<News>) -> Guests {
+        let errand = job.function.clone().map(|function| Errand::new(function, job.slots.len()));
+        Guests { errand: errand.map(Arc::new), news, tasks: JoinSet::new() }
+    }
+
+    /// Serves somebody who has proved that they hold the key.
+    pub(super) fn receive(&mut self, sealed: Sealed, greeting: Greeting) {
+        // Those who have been served are forgotten.
+        while self.tasks.try_join_next().is_some() {}
+        let (errand, news) = (self.errand.clone(), self.news.clone());
+        self.tasks.spawn(async move {
+            let served = errand::serve(sealed, greeting, errand.as_deref(), &news).await;
+            if let Err(error) = served {
+                tracing::debug!(%error, "a guest has gone");
+            }
+        });
+    }
+}

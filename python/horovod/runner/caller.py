@@ -1,0 +1,166 @@
+"""The caller's end of `horovod.run`: the launcher as a child process, and what it tells.
+
+The launcher gets the function on its standard input, which stays open: when this process goes,
+however it goes, the launcher notices and ends the job. It answers with frames on its standard
+output: a byte for the kind, four for the rank, four for the length (little-endian), and that many
+bytes.
+`crates/launch/src/caller.rs` is the other end.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import IO, NamedTuple, cast
+
+_HEADER = struct.Struct("<BII")
+_LENGTH = struct.Struct("<Q")
+_STARTED, _STDOUT, _STDERR, _PIECE, _COMPLETE, _OVER = range(6)
+_NOBODY = 0xFFFFFFFF
+
+# Longer than the launcher needs to make its ranks end.
+_PATIENCE_SECONDS = 30.0
+
+
+class Outcome(NamedTuple):
+    """How a job ended: the exit code, what the launcher says, and the first rank that failed."""
+
+    code: int
+    text: str
+    first: int | None
+
+
+class Call:
+    """One job: started with the object, done after `wait`."""
+
+    def __init__(self, command: list[str], function: bytes) -> None:
+        self.results: dict[int, bytearray] = {}
+        self.complete: set[int] = set()
+        self._outcome: Outcome | None = None
+        self._input = bytearray()
+        # What the launcher says before the job has started is the reason why it does not.
+        self._early: bytearray | None = bytearray()
+        # A session of its own: a Ctrl-C in a terminal is for this process, which passes it on.
+        self._launcher = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._stdin = cast("IO[bytes]", self._launcher.stdin)
+        self._function = function
+
+    @property
+    def started(self) -> bool:
+        """Whether there were ranks at all."""
+        return self._early is None
+
+    def wait(self) -> Outcome:
+        """Shows the output while the job runs and tells how it ended.
+
+        An interrupt ends the job, and a second one ends it at once; both go on to the caller.
+        """
+        try:
+            with suppress(BrokenPipeError):
+                self._stdin.write(_LENGTH.pack(len(self._function)))
+                self._stdin.write(self._function)
+                self._stdin.flush()
+            self._listen()
+        except BaseException:
+            self._stop()
+            raise
+        finally:
+            self._close()
+        code = self._launcher.returncode
+        return self._outcome or Outcome(
+            code, bytes(self._early or b"").decode(errors="replace"), None
+        )
+
+    def _listen(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for pipe in (self._launcher.stdout, self._launcher.stderr):
+                selector.register(cast("IO[bytes]", pipe), selectors.EVENT_READ)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    data = os.read(key.fd, 1 << 20)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                    elif key.fileobj is self._launcher.stdout:
+                        self._take(data)
+                    else:
+                        self._complain(data)
+        self._launcher.wait()
+
+    def _take(self, data: bytes) -> None:
+        self._input += data
+        for kind, rank, content in self._frames():
+            if kind == _STARTED:
+                early, self._early = self._early, None
+                self._complain(bytes(early or b""))
+            elif kind in (_STDOUT, _STDERR):
+                _show(sys.stdout if kind == _STDOUT else sys.stderr, content)
+            elif kind == _PIECE and rank not in self.complete:
+                self.results.setdefault(rank, bytearray()).extend(content)
+            elif kind == _COMPLETE:
+                self.complete.add(rank)
+            elif kind == _OVER:
+                first = None if rank == _NOBODY else rank
+                self._outcome = Outcome(content[0], content[1:].decode(errors="replace"), first)
+
+    def _frames(self) -> Iterator[tuple[int, int, bytes]]:
+        at = 0
+        while len(self._input) >= at + _HEADER.size:
+            kind, rank, length = _HEADER.unpack_from(self._input, at)
+            end = at + _HEADER.size + length
+            if len(self._input) < end:
+                break
+            yield kind, rank, bytes(self._input[at + _HEADER.size : end])
+            at = end
+        del self._input[:at]
+
+    def _complain(self, data: bytes) -> None:
+        if self._early is not None:
+            self._early += data
+        elif data:
+            _show(sys.stderr, data)
+
+    def _stop(self) -> None:
+        """Interrupts the job and waits until nothing of it is left."""
+        while self._launcher.poll() is None:
+            with suppress(ProcessLookupError):
+                self._launcher.send_signal(signal.SIGINT)
+            try:
+                self._drain()
+                self._launcher.wait(_PATIENCE_SECONDS)
+            except KeyboardInterrupt:
+                continue
+            except subprocess.TimeoutExpired:
+                break
+        if self._launcher.poll() is None:
+            self._launcher.kill()
+            self._launcher.wait()
+
+    def _drain(self) -> None:
+        # Whatever went wrong here, the launcher must not wait for a reader.
+        with suppress(Exception):
+            self._listen()
+
+    def _close(self) -> None:
+        for pipe in (self._launcher.stdin, self._launcher.stdout, self._launcher.stderr):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+
+def _show(stream: IO[str], data: bytes) -> None:
+    # In a notebook there are no bytes to write to, and a closed screen is not the job's business.
+    with suppress(OSError, ValueError):
+        stream.write(data.decode(errors="replace"))
+        stream.flush()

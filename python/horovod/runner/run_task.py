@@ -1,0 +1,58 @@
+"""What a rank of `horovod.run` does: fetch the function, call it, deliver what it returned.
+
+Started by the launcher as `python -m horovod.runner.run_task`. An exception is delivered too, and
+then ends this process as it would end a script.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import traceback
+from typing import NoReturn
+
+import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+from horovod import _native
+
+VALUE, ERROR = b"v", b"e"
+
+
+def main() -> None:
+    """Runs the errand of this rank."""
+    path, function = cloudpickle.loads(_native.fetch_function())
+    # What the caller could import, this process can: a notebook may have added folders.
+    sys.path.extend(folder for folder in path if folder not in sys.path)
+    try:
+        call, args, kwargs = pickle.loads(function)
+        value = call(*args, **kwargs)
+        result = _pickled(VALUE, value)
+    except Exception as error:
+        _fail(error)
+    _native.deliver_result(result)
+
+
+def _fail(error: Exception) -> NoReturn:
+    inner = error.__traceback__.tb_next if error.__traceback__ else None
+    error = error.with_traceback(inner)
+    text = "".join(traceback.format_exception(type(error), error, inner))
+    name = type(error).__name__
+    try:
+        whole: bytes | None = cloudpickle.dumps(error)
+    except Exception:
+        # Not every exception can travel; its words can.
+        whole = None
+    _native.deliver_result(_pickled(ERROR, (whole, name, str(error), text)))
+    raise error
+
+
+def _pickled(tag: bytes, value: object) -> bytes:
+    buffer = io.BytesIO()
+    buffer.write(tag)
+    cloudpickle.dump(value, buffer)
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":
+    main()

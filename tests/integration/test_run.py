@@ -1,0 +1,182 @@
+"""`horovod.run`: a function of this process on ranks of a job, and everything that can go wrong."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import environments, until
+
+import horovod
+import horovod.runner
+
+pytestmark = pytest.mark.timeout(60)
+
+MARK = "RONDE_TEST_MARK"
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    """A mark in the environment of everything that a test starts; nothing of it may be left."""
+    mark = f"run-{os.getpid()}-{time.monotonic_ns()}"
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield mark
+    until(lambda: not marked(mark), 10, lambda: f"left behind: {marked(mark)}")
+
+
+def marked(mark):
+    entry = f"{MARK}={mark}".encode()
+    own = os.getpid()
+    return [pid for pid, env in environments() if entry in env and pid != own]
+
+
+class OwnError(Exception):
+    """An exception that cannot be made again from its words alone."""
+
+    def __init__(self, code, *, detail):
+        super().__init__(f"{code}: {detail}")
+
+
+def sum_of_ranks(factor, *, offset=0):
+    import horovod.raw as hvd
+
+    hvd.init()
+    print(f"here is {hvd.rank()}", flush=True)
+    total = hvd.allreduce(np.full(4, float(hvd.rank() + 1)), op=hvd.Sum)
+    return hvd.rank(), total * factor + offset
+
+
+def test_the_module_and_the_package_have_one_function():
+    assert horovod.run is horovod.runner.run
+
+
+def test_results_come_in_rank_order_and_output_while_ranks_run(mark, capsys):
+    results = horovod.run(sum_of_ranks, (10,), {"offset": 1}, num_proc=3)
+    assert [rank for rank, _ in results] == [0, 1, 2]
+    assert all((total == 61).all() for _, total in results)
+    printed = capsys.readouterr().out
+    assert sorted(printed.splitlines()) == [f"[{rank}]<stdout>:here is {rank}" for rank in range(3)]
+
+
+def test_what_travels_is_seen_by_nobody_and_may_be_large(mark, tmp_path):
+    secret = "a-secret-argument" * 3
+
+    def look(word, size):
+        seen = Path("/proc/self/cmdline").read_bytes() + Path("/proc/self/environ").read_bytes()
+        return word.encode() in seen, os.getcwd(), os.environ[MARK], bytes(size)
+
+    large = 40_000_000
+    results = horovod.run(
+        functools.partial(look, secret),
+        (large,),
+        num_proc=2,
+        executable=sys.executable,
+        output_filename=str(tmp_path / "kept"),
+        verbose=0,
+    )
+    for seen, folder, kept_mark, data in results:
+        assert not seen
+        assert (folder, kept_mark, len(data)) == (os.getcwd(), mark, large)
+    assert (tmp_path / "kept" / "rank.1" / "stdout").exists()
+
+
+def fail_on(rank, error):
+    if int(os.environ["HOROVOD_RANK"]) == rank:
+        raise error
+    time.sleep(60)
+
+
+def test_an_exception_is_raised_here_with_its_traceback_in_words(mark, capsys):
+    with pytest.raises(KeyError, match="no such thing") as caught:
+        horovod.run(fail_on, (1, KeyError("no such thing")), num_proc=2)
+    cause = str(caught.value.__cause__)
+    assert cause.startswith("on rank 1:") and "fail_on" in cause and "raise error" in cause
+    assert "[1]<stderr>:KeyError: 'no such thing'" in capsys.readouterr().err
+
+
+def test_an_exception_that_cannot_travel_is_told(mark):
+    def fail():
+        raise OwnError(3, detail="broken")
+
+    with pytest.raises(RuntimeError, match="rank 0 raised OwnError: 3: broken") as caught:
+        horovod.run(fail)
+    assert "OwnError" in str(caught.value.__cause__)
+
+
+def test_a_dead_rank_is_named(mark):
+    def die():
+        if os.environ["HOROVOD_RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(die, num_proc=2)
+    text = str(caught.value)
+    assert text.startswith(
+        "Horovod detected that one or more processes exited with non-zero status"
+    )
+    assert "rank 1 (localhost, slot 1) was killed by signal 9 (SIGKILL)" in text
+    assert "Process name: 1" in text and "Exit code: 137" in text
+
+
+def test_a_function_that_never_returns_but_exits_well_is_told(mark):
+    with pytest.raises(RuntimeError, match="rank 0 ended with code 0 before"):
+        horovod.run(sys.exit, (0,))
+
+
+def test_what_the_launcher_refuses_is_a_value_error(mark):
+    with pytest.raises(ValueError, match=r"Requested more processes \(2\)"):
+        horovod.run(print, num_proc=2, hosts="localhost:1")
+    with pytest.raises(RuntimeError, match="could not be started: `/no/such/python`"):
+        horovod.run(print, executable="/no/such/python")
+
+
+def test_an_interrupt_ends_the_job_and_nothing_else(mark, tmp_path):
+    def wait():
+        open(tmp_path / os.environ["HOROVOD_RANK"], "w").close()
+        time.sleep(60)
+
+    def interrupt():
+        until(lambda: len(list(tmp_path.iterdir())) == 2, 30, lambda: "no ranks")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        horovod.run(wait, num_proc=2)
+    thread.join()
+    assert time.monotonic() - start < 30
+    assert marked(mark) == []
+    assert horovod.run(max, (3, 4)) == [4]
+
+
+def test_when_the_caller_is_killed_the_job_goes_with_it(mark, tmp_path):
+    script = tmp_path / "caller.py"
+    script.write_text(
+        textwrap.dedent("""
+            import horovod, time
+            def wait():
+                print("up", flush=True)
+                time.sleep(60)
+            horovod.run(wait, num_proc=2)
+        """)
+    )
+    caller = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    with caller:
+        assert sorted(caller.stdout.readline() for _ in range(2)) == [
+            "[0]<stdout>:up\n",
+            "[1]<stdout>:up\n",
+        ]
+        with suppress(ProcessLookupError):
+            caller.kill()
+    until(lambda: not marked(mark), 10, lambda: f"left behind: {marked(mark)}")

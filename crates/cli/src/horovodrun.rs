@@ -14,7 +14,7 @@ use ronde_launch::delegate::{Order, jsrun};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
-use ronde_launch::{Job, LaunchError, Output, caller, hostfile};
+use ronde_launch::{Job, LaunchError, Output, caller, hostfile, registry};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
@@ -251,6 +251,7 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
         cwd,
         program: program.to_owned(),
         function: None,
+        registry: Some(registry()),
         join_timeout: join_timeout()?,
     })
 }
@@ -280,6 +281,12 @@ fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
     };
     let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
     Ok((hosts, slots))
+}
+
+/// Where the jobs of this user are listed.
+pub(crate) fn registry() -> PathBuf {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    registry::folder(runtime, &std::env::temp_dir())
 }
 
 fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {

@@ -10,6 +10,7 @@ mod horovodrun;
 mod mpi;
 mod ronde;
 mod ssh;
+mod status;
 mod tunables;
 mod words;
 

@@ -10,6 +10,7 @@ use ronde_control::VERSION;
 
 use crate::bench;
 use crate::horovodrun::{complain, hidden_part, log_to_stderr, tell};
+use crate::status;
 use crate::words::{Mistake, USAGE};
 
 const ALL_COMMANDS: &str = "`ronde --help` lists all commands";
@@ -28,7 +29,8 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Bench(bench::Arguments),
+    Bench(Box<bench::Arguments>),
+    Status(status::Arguments),
 }
 
 /// The command: `arguments` are those behind the name, `program` is the executable that can also play
@@ -44,24 +46,32 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
     if arguments.version {
         return tell(&format!("{VERSION}\n"));
     }
-    let Some(Command::Bench(arguments)) = arguments.command else {
-        return complain(&Mistake::new("the command is missing", ALL_COMMANDS), USAGE);
-    };
-    log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
-    bench::run(program, &arguments)
+    match arguments.command {
+        Some(Command::Bench(arguments)) => {
+            log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
+            bench::run(program, &arguments)
+        }
+        Some(Command::Status(arguments)) => status::run(&arguments),
+        None => complain(&Mistake::new("the command is missing", ALL_COMMANDS), USAGE),
+    }
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     let name = std::iter::once(OsString::from("ronde"));
+    let help = match arguments.first().and_then(|word| word.to_str()) {
+        Some(command @ ("bench" | "status")) => format!("`ronde {command} --help`"),
+        _ => "`ronde --help`".into(),
+    };
     let arguments = arguments.into_iter().map(spelled_for_clap);
     Arguments::try_parse_from(name.chain(arguments)).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp => tell(&error.render().to_string()),
         ErrorKind::InvalidSubcommand => complain(&unknown_command(&error), USAGE),
-        ErrorKind::UnknownArgument => complain(&unknown_option(&error), USAGE),
+        ErrorKind::UnknownArgument => complain(&unknown_option(&error, &help), USAGE),
         _ => {
             let text = error.render().to_string();
-            let hint = "hint: `ronde bench --help` lists all options";
-            let text = text.replace("For more information, try '--help'.", hint).replace('\'', "`");
+            let hint = format!("hint: {help} lists all options");
+            let text =
+                text.replace("For more information, try '--help'.", &hint).replace('\'', "`");
             let _ = io::stderr().write_all(text.as_bytes());
             USAGE
         }
@@ -86,11 +96,11 @@ fn unknown_command(error: &clap::Error) -> Mistake {
     Mistake::new(format!("there is no command `{name}`"), hint)
 }
 
-fn unknown_option(error: &clap::Error) -> Mistake {
+fn unknown_option(error: &clap::Error, help: &str) -> Mistake {
     let name = context(error, ContextKind::InvalidArg).unwrap_or_default();
     let hint = match context(error, ContextKind::SuggestedArg) {
         Some(similar) => format!("did you mean `{similar}`?"),
-        None => "`ronde --help` and `ronde bench --help` list all options".into(),
+        None => format!("{help} lists all options"),
     };
     Mistake::new(format!("there is no option `{name}`"), hint)
 }

@@ -26,7 +26,8 @@ fn version_and_help() {
     Usage: ronde [COMMAND]
 
     Commands:
-      bench  Measure the collectives on this machine, beside torch's gloo and MPI if asked
+      bench   Measure the collectives on this machine, beside torch's gloo and MPI if asked
+      status  Show how a running job of yours on this machine stands
 
     Options:
       -v, --version  Show the version
@@ -112,7 +113,7 @@ fn mistakes() {
     $ ronde --nonsense
     error: there is no option `--nonsense`
 
-    hint: `ronde --help` and `ronde bench --help` list all options
+    hint: `ronde --help` lists all options
     (2)
 
     $ ronde bench --collectives allreduce

@@ -14,6 +14,7 @@ pub mod negotiate;
 pub mod rendezvous;
 pub mod seating;
 pub mod settings;
+pub mod status;
 mod tuning;
 pub mod verdict;
 pub mod watching;

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::Kind;
 use ronde_control::settings::Transport;
+use ronde_control::status::Report;
 use ronde_control::watching::{Cycles, DumpTo, MetricsAt, TimelineWish};
 use ronde_control::{Rank, ReduceOp};
-use ronde_testkit::{Tensor, World};
+use ronde_testkit::{Launcher, Tensor, World};
 
 const TRANSPORTS: [(Transport, &str); 2] = [(Transport::Auto, "SHM"), (Transport::Tcp, "TCP")];
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -263,6 +264,51 @@ fn a_stall_that_ends_the_job_is_written_down_by_the_late_rank_too() {
     let texts = folder.texts();
     assert_eq!(texts.len(), 2, "{texts:?}");
     assert!(texts.iter().all(|text| text.contains("waiting for the remainder of ranks")));
+}
+
+#[test]
+fn a_rank_says_what_it_has_done_and_what_it_waits_for() {
+    for (transport, way) in TRANSPORTS {
+        let together = Barrier::new(2);
+        World::new(2).over(transport).run(|member| {
+            let tensor = Tensor::floats(&[1.0; 100]);
+            member.run("done", sum(), &tensor, &tensor).unwrap();
+            let ticket = (member.rank() == 0).then(|| {
+                let ticket = member.reduce("late", ReduceOp::Sum, &tensor, &tensor).unwrap();
+                let (own, other) = reports_of_two(&member.launcher, |own| own.outstanding == 1);
+                assert_eq!((own.collectives, own.bytes), (1, 400), "{way}");
+                assert_eq!(
+                    (own.waiting[0].name.as_str(), own.waiting[0].released),
+                    ("late", false)
+                );
+                assert_eq!(own.last.as_ref().unwrap().name, "done", "{way}");
+                assert_eq!((other.collectives, other.outstanding), (1, 0), "{way}");
+                ticket
+            });
+            together.wait();
+            match ticket {
+                Some(ticket) => drop(member.wait(&ticket).unwrap()),
+                None => drop(member.run("late", sum(), &tensor, &tensor).unwrap()),
+            }
+        });
+    }
+}
+
+/// Asks until both ranks have answered and rank 0 has said what was waited for.
+fn reports_of_two(launcher: &Launcher, wanted: impl Fn(&Report) -> bool) -> (Report, Report) {
+    let mut last = [None, None];
+    until("rank 0 says so", || {
+        launcher.ask();
+        until("both ranks answer", || {
+            for (rank, report) in launcher.reports() {
+                last[rank.index()] = Some(report);
+            }
+            last.iter().all(Option::is_some)
+        });
+        last[0].as_ref().is_some_and(&wanted) || last[0].take().is_none()
+    });
+    let [own, other] = last.map(Option::unwrap);
+    (own, other)
 }
 
 fn ask(mut stream: impl Read + Write, path: &str) -> String {

@@ -27,8 +27,10 @@ pub mod interfaces;
 mod lifeline;
 pub mod logs;
 pub mod reach;
+pub mod registry;
 pub mod signals;
 pub mod supervise;
+pub mod watcher;
 mod wire;
 
 use std::io;

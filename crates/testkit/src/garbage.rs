@@ -10,6 +10,7 @@ use ronde_control::negotiate::{
     Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request, TensorId,
 };
 use ronde_control::rendezvous::{Connection, Event, Rendezvous, Seat};
+use ronde_control::status::{DriverToWatcher, WatcherToDriver};
 use ronde_control::wire::agent::{self, AgentToDriver, DriverToAgent, Exit};
 use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::frame::frame_length;
@@ -95,6 +96,8 @@ pub fn messages(bytes: &[u8]) {
     same_again::<RankToDriver>(bytes);
     same_again::<DriverToRank>(bytes);
     same_again::<Parcel>(bytes);
+    same_again::<WatcherToDriver>(bytes);
+    same_again::<DriverToWatcher>(bytes);
     same_again::<Vec<MemberToCoordinator>>(bytes);
     same_again::<Vec<CoordinatorToMember>>(bytes);
 }

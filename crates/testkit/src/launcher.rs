@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use ronde_control::status::Report;
 use ronde_control::wire::frame::{Opener, Sealer, frame_length};
 use ronde_control::wire::handshake::{Callee, envelope_length, respond};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
@@ -17,6 +18,7 @@ pub struct Launcher {
     address: SocketAddr,
     key: JobKey,
     ranks: Ranks,
+    reports: Reports,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -39,6 +41,9 @@ struct Connection {
 
 type Ranks = Arc<Mutex<Vec<Connection>>>;
 
+/// What ranks have said of themselves.
+type Reports = Arc<Mutex<Vec<(Rank, Report)>>>;
+
 impl Launcher {
     /// Starts listening for that many ranks, which then reach each other by those roads.
     pub fn start(size: usize, roads: Roads) -> Launcher {
@@ -46,21 +51,26 @@ impl Launcher {
         let address = listener.local_addr().expect("a bound socket has an address");
         let key = JobKey::from_entropy([42; 32]);
         let ranks = Arc::new(Mutex::new(Vec::new()));
-        let (their_key, their_ranks) = (key.clone(), ranks.clone());
+        let reports = Reports::default();
+        let (their_key, their_ranks, their_reports) = (key.clone(), ranks.clone(), reports.clone());
         let thread = std::thread::spawn(move || {
             let (mut met, layout) = meet(&listener, &their_key, size, &roads)?;
             // Whoever has heard the last word of the meeting can be told of a loss.
             let mut ranks = their_ranks.lock().expect("nobody panics with this lock");
-            met.iter_mut().try_for_each(|connection| connection.send(&layout))?;
+            for connection in &mut met {
+                connection.send(&DriverToRank::Ask)?;
+                connection.send(&layout)?;
+                connection.send(&DriverToRank::Ask)?;
+            }
             for connection in &mut met {
                 let (ears, rank) = (connection.ears()?, connection.rank);
-                let ranks = their_ranks.clone();
-                std::thread::spawn(move || listen(ears, rank, &ranks));
+                let (ranks, reports) = (their_ranks.clone(), their_reports.clone());
+                std::thread::spawn(move || listen(ears, rank, &ranks, &reports));
             }
             ranks.append(&mut met);
             Ok(())
         });
-        Launcher { address, key, ranks, thread: Some(thread) }
+        Launcher { address, key, ranks, reports, thread: Some(thread) }
     }
 
     /// Where the ranks meet.
@@ -71,6 +81,16 @@ impl Launcher {
     /// The job's key.
     pub fn key(&self) -> &JobKey {
         &self.key
+    }
+
+    /// Asks all ranks what they have done, as on behalf of somebody who watches the job.
+    pub fn ask(&self) {
+        tell(&self.ranks, |_| Some(DriverToRank::Ask));
+    }
+
+    /// What ranks have answered since the last look.
+    pub fn reports(&self) -> Vec<(Rank, Report)> {
+        std::mem::take(&mut *self.reports.lock().expect("nobody panics with this lock"))
     }
 
     /// Tells everybody else that a rank has died.
@@ -94,12 +114,21 @@ fn tell(ranks: &Ranks, message: impl Fn(Rank) -> Option<DriverToRank>) {
 }
 
 /// Passes on what a rank says of another, as the driver does, until it closes the connection.
-fn listen((mut stream, mut opener): (TcpStream, Opener), from: Rank, ranks: &Ranks) {
+fn listen(
+    (mut stream, mut opener): (TcpStream, Opener),
+    from: Rank,
+    ranks: &Ranks,
+    reports: &Reports,
+) {
     while let Ok(message) = receive(&mut stream, &mut opener) {
-        if let RankToDriver::GivenUp { rank, cause } = message {
-            tell(ranks, |to| {
+        match message {
+            RankToDriver::GivenUp { rank, cause } => tell(ranks, |to| {
                 Some(if to == rank { lost(from, &cause) } else { lost(rank, &cause) })
-            });
+            }),
+            RankToDriver::Report(report) => {
+                reports.lock().expect("nobody panics with this lock").push((from, report));
+            }
+            _ => {}
         }
     }
 }
@@ -149,6 +178,8 @@ fn meet(
     for connection in &mut ranks {
         let mut peers = peers.clone();
         roads.lay(&mut peers, connection.rank);
+        // Somebody may ask at any time, also while ranks are still on their way.
+        connection.send(&DriverToRank::Ask)?;
         connection.send(&DriverToRank::World { epoch: Epoch(1), peers })?;
     }
     let mut leaders = Vec::new();

@@ -128,6 +128,7 @@ fn job(order: &Order<'_>, folder: &Path) -> Result<Job, Failure> {
         start_timeout: START_TIMEOUT,
         output: Output::default(),
         function: None,
+        registry: None,
         join_timeout: join_timeout().map_err(refuse)?,
         listen: Ipv4Addr::LOCALHOST.into(),
     })

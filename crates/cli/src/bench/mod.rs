@@ -10,7 +10,7 @@ mod job;
 mod plot;
 mod results;
 mod table;
-mod units;
+pub(crate) mod units;
 
 use std::io::{self, Write};
 use std::path::Path;

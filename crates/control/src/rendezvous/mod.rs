@@ -18,6 +18,7 @@ use std::time::Duration;
 
 pub use member::Seat;
 
+use crate::status::Report;
 use crate::wire::agent::Exit;
 use crate::wire::{DriverToRank, Greeting, Peer, RankToDriver};
 use crate::{Epoch, Rank};
@@ -66,6 +67,8 @@ pub enum Action {
         /// The rank whose loss caused that exception, if one did.
         blames: Option<Rank>,
     },
+    /// A rank has said what it has done so far.
+    Reported(Rank, Report),
     /// A rank was lost and everybody in its world has been told.
     Lost {
         /// Who.
@@ -157,6 +160,15 @@ impl Rendezvous {
         times.chain(self.deadline).min()
     }
 
+    /// The ranks whose world is complete, and the ways to them.
+    pub fn inside(&self) -> impl Iterator<Item = (Rank, Connection)> {
+        let all = (0..).map(Rank).zip(&self.members);
+        all.filter_map(|(rank, member)| match member.phase {
+            Phase::Inside { leader: Some(_) } => Some((rank, member.connection?)),
+            _ => None,
+        })
+    }
+
     fn greeted(
         &mut self,
         connection: Connection,
@@ -234,6 +246,7 @@ impl Rendezvous {
                 self.leaving(rank, error, blames, now, actions);
                 self.seat_parked(rank, now, actions);
             }
+            (RankToDriver::Report(report), _) => actions.push(Action::Reported(rank, report)),
             (RankToDriver::GivenUp { rank: lost, cause }, _) => {
                 self.given_up(rank, lost, &cause, actions);
             }

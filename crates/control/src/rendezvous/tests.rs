@@ -15,6 +15,7 @@ struct Stage {
     closed: Vec<Connection>,
     lost: Vec<(Rank, String)>,
     left: Vec<Rank>,
+    reported: Vec<(Rank, Report)>,
     now: Time,
 }
 
@@ -33,6 +34,7 @@ impl Stage {
             closed: Vec::new(),
             lost: Vec::new(),
             left: Vec::new(),
+            reported: Vec::new(),
             now: Duration::ZERO,
         }
     }
@@ -49,6 +51,7 @@ impl Stage {
                 Action::Close(connection) => self.closed.push(connection),
                 Action::Lost { rank, cause } => self.lost.push((rank, cause)),
                 Action::Left { rank, .. } => self.left.push(rank),
+                Action::Reported(rank, report) => self.reported.push((rank, report)),
                 Action::Formed(_) => {}
             }
         }
@@ -409,4 +412,20 @@ fn without_agents_ranks_are_named_by_what_they_said() {
     assert!(reason.contains("missing: rank 1 (node, slot 1), rank 2, rank 3;"), "{reason}");
     let stranger = stage.greet(7, "1");
     assert!(stage.refusal(stranger).contains("rank is set by the launcher"));
+}
+
+#[test]
+fn only_ranks_that_have_found_their_place_are_asked_what_they_do() {
+    let mut stage = Stage::new(2);
+    let connections = [stage.join(0), stage.join(1)];
+    assert_eq!(stage.rendezvous.inside().count(), 0);
+    stage.say(0, RankToDriver::Located { leader: Rank(0) });
+    stage.say(1, RankToDriver::Located { leader: Rank(0) });
+    let inside: Vec<_> = stage.rendezvous.inside().collect();
+    assert_eq!(inside, [(Rank(0), connections[0]), (Rank(1), connections[1])]);
+    let report = Report { collectives: 7, ..Report::default() };
+    stage.say(1, RankToDriver::Report(report.clone()));
+    assert_eq!(stage.reported, [(Rank(1), report)]);
+    stage.say(1, RankToDriver::Leaving { error: None, blames: None });
+    assert_eq!(stage.rendezvous.inside().count(), 1);
 }

@@ -10,13 +10,15 @@
 //! The connection then stays open: the driver says `Lost` when it learns of a death, and the rank
 //! says `Leaving` before it ends. Whoever sees the other end vanish knows that it died. A rank that has
 //! lost its connection to another one which lives says `GivenUp`, and the driver passes that on: so all
-//! ranks name the same two, instead of each the one that it saw give up.
+//! ranks name the same two, instead of each the one that it saw give up. When somebody watches the job,
+//! the driver says `Ask` and the rank answers `Report`.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::LinkKeys;
+use crate::status::Report;
 use crate::{Epoch, Rank};
 
 /// The first sealed frame on every connection: who dialled, and what for.
@@ -73,6 +75,11 @@ pub enum Greeting {
         /// Who comes.
         rank: Rank,
     },
+    /// Somebody who wants to know how the job stands.
+    Watch {
+        /// The version of Ronde on their side.
+        version: String,
+    },
 }
 
 /// What a rank tells the driver.
@@ -110,6 +117,8 @@ pub enum RankToDriver {
         /// What was seen of it.
         cause: String,
     },
+    /// What the rank has done so far, because it was asked.
+    Report(Report),
 }
 
 /// What the driver tells a rank.
@@ -141,6 +150,8 @@ pub enum DriverToRank {
         /// Why, and what to do.
         reason: String,
     },
+    /// Somebody wants to know what the rank has done so far.
+    Ask,
 }
 
 /// One rank as the others need to know it.

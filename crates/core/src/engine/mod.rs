@@ -107,6 +107,9 @@ impl Engine {
             stop: AtomicBool::new(false),
             bench: Default::default(),
         });
+        let told = Arc::downgrade(&watch);
+        let report = move || told.upgrade().map(|watch| watch.report()).unwrap_or_default();
+        shared.vigil.sentinel.report_by(Box::new(report));
         watch.start(server, readings(&shared.vigil))?;
         let background = background::start(shared.clone()).inspect_err(|_| watch.end())?;
         let background = Mutex::new(Some(background));

@@ -2,12 +2,13 @@
 //! other ranks that carry nothing and only break when their owner dies.
 
 use std::os::fd::AsFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use ronde_control::Rank;
 use ronde_control::settings::Keeper;
+use ronde_control::status::Report;
 use ronde_control::wire::{DriverToRank, RankToDriver};
 use rustix::event::PollFlags;
 
@@ -23,9 +24,13 @@ pub(crate) struct Sentinel {
     lifelines: Vec<Lifeline>,
 }
 
+/// What this rank says of itself when the launcher asks.
+pub(crate) type Reporter = Box<dyn Fn() -> Report + Send + Sync>;
+
 struct Launcher {
     keeper: Keeper,
     wire: Mutex<Wire>,
+    reporter: OnceLock<Reporter>,
     /// The same socket again, so that a sleeper can poll it without the lock.
     watched: Socket,
     gone: AtomicBool,
@@ -45,10 +50,18 @@ impl Sentinel {
         lifelines: Vec<(Rank, Socket)>,
     ) -> std::io::Result<Sentinel> {
         let (watched, gone) = (wire.socket().duplicate()?, AtomicBool::new(false));
-        let launcher = Launcher { keeper, wire: Mutex::new(wire), watched, gone };
+        let (wire, reporter) = (Mutex::new(wire), OnceLock::new());
+        let launcher = Launcher { keeper, wire, reporter, watched, gone };
         let lifeline = |(rank, socket)| Lifeline { rank, socket, broken: AtomicBool::new(false) };
         let lifelines = lifelines.into_iter().map(lifeline).collect();
         Ok(Sentinel { launcher: Some(launcher), lifelines })
+    }
+
+    /// Says who answers the launcher.
+    pub(crate) fn report_by(&self, reporter: Reporter) {
+        if let Some(launcher) = &self.launcher {
+            let _ = launcher.reporter.set(reporter);
+        }
     }
 
     /// Adds what a sleeper must wake up for; gives how many there are.
@@ -98,6 +111,12 @@ impl Launcher {
                 Ok(Some(DriverToRank::Lost { rank, cause, .. })) => {
                     fate.lose(rank, cause);
                     news = true;
+                }
+                Ok(Some(DriverToRank::Ask)) => {
+                    // A report fits into any socket; one that does not is not worth a wait.
+                    if let Some(reporter) = self.reporter.get() {
+                        let _ = wire.send(&RankToDriver::Report(reporter()));
+                    }
                 }
                 Ok(Some(other)) => {
                     tracing::debug!(?other, "the launcher said something out of turn");

@@ -10,6 +10,7 @@ mod ledger;
 mod metrics;
 mod post;
 mod record;
+mod report;
 mod signal;
 mod timeline;
 

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use ronde_control::Rank;
 use ronde_control::wire::agent::Stream;
 
+use crate::LaunchError;
+
 /// The files of one job.
 pub(super) struct Files {
     folder: PathBuf,
@@ -24,7 +26,12 @@ pub(super) struct Files {
 
 impl Files {
     /// Makes the directories and empties the files of so many ranks.
-    pub(super) fn create(folder: &Path, ranks: usize) -> io::Result<Files> {
+    pub(super) fn create(folder: &Path, ranks: usize) -> Result<Files, LaunchError> {
+        let path = folder.display().to_string();
+        Files::try_create(folder, ranks).map_err(|source| LaunchError::Files { path, source })
+    }
+
+    fn try_create(folder: &Path, ranks: usize) -> io::Result<Files> {
         let digits = ranks.saturating_sub(1).to_string().len();
         let files =
             Files { folder: folder.to_owned(), digits, open: HashMap::new(), complained: false };

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::errand::{self, Errand};
-use super::{Job, News};
+use super::{Job, News, watchers};
 use crate::wire::Sealed;
 
 /// The guests of a job.
@@ -30,7 +30,10 @@ impl Guests {
         while self.tasks.try_join_next().is_some() {}
         let (errand, news) = (self.errand.clone(), self.news.clone());
         self.tasks.spawn(async move {
-            let served = errand::serve(sealed, greeting, errand.as_deref(), &news).await;
+            let served = match greeting {
+                Greeting::Watch { version } => watchers::serve(sealed, &version, &news).await,
+                errands => errand::serve(sealed, errands, errand.as_deref(), &news).await,
+            };
             if let Err(error) = served {
                 tracing::debug!(%error, "a guest has gone");
             }

@@ -19,11 +19,12 @@ mod screen;
 pub mod service;
 mod start;
 mod stdin;
+mod watchers;
 
 use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ use ronde_control::verdict::{Outcome, Verdict};
 use ronde_control::wire::agent::{
     AgentToDriver, DriverToAgent, Exit, Stream, output_cost, signal_name,
 };
-use ronde_control::wire::{Greeting, JobKey};
+use ronde_control::wire::{DriverToRank, Greeting, JobKey};
 use ronde_control::{Rank, VERSION};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -54,6 +55,7 @@ use screen::{Done, Screen, Text, Viewer};
 use service::{Heard, Outboxes};
 use start::Start;
 use stdin::Stdin;
+use watchers::{Answer, Watchers};
 
 /// News that may wait for the driver; whoever brings more waits.
 const NEWS: usize = 1024;
@@ -86,6 +88,8 @@ pub struct Job {
     pub join_timeout: Duration,
     /// What becomes of the ranks' output beside the screen.
     pub output: Output,
+    /// Where those who want to watch the job find it, if they may.
+    pub registry: Option<PathBuf>,
     /// The function that all ranks call, if `horovod.run` starts this job.
     pub function: Option<Arc<[u8]>>,
 }
@@ -121,6 +125,8 @@ enum News {
     Returned(Rank, Returned),
     /// That caller has gone.
     Orphaned,
+    /// Somebody wants to know how the job stands.
+    Asked(Answer),
 }
 
 impl From<Heard> for News {
@@ -182,13 +188,14 @@ struct Driver {
     viewer: Viewer,
     guests: Guests,
     service: tokio::task::JoinHandle<()>,
+    watchers: Watchers,
     dismissed: bool,
     given_up: bool,
 }
 
 impl Driver {
     async fn start(job: &Job, news: &mpsc::Sender<News>) -> Result<Driver, LaunchError> {
-        let files = job.output.files.as_deref().map(|path| files_in(path, job.slots.len()));
+        let files = job.output.files.as_deref().map(|path| Files::create(path, job.slots.len()));
         let files = files.transpose()?;
         let key = JobKey::from_entropy(entropy()?);
         let (listener, addresses) = start::listen(job).await?;
@@ -204,9 +211,11 @@ impl Driver {
         let screen = Screen::start(viewer, files, move |done| {
             let _ = printed.blocking_send(News::Printed(done));
         });
-        let stdin = start_stdin(viewer, news.clone()).map_err(machine("start a thread"))?;
+        let stdin = stdin::start(viewer, news.clone()).map_err(machine("start a thread"))?;
+        let registration = watchers::register(job, &listener, &key);
         let service = tokio::spawn(service::run(listener, key.clone(), news.clone()));
         Ok(Driver {
+            watchers: Watchers::new(&seats, registration),
             muster: start::muster(job, addresses),
             start: Start::new(job, key),
             rendezvous: Rendezvous::new(VERSION, seats.clone(), job.join_timeout),
@@ -246,6 +255,7 @@ impl Driver {
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
             News::Returned(rank, returned) => self.screen.hand_over(rank, returned),
             News::Orphaned => self.signalled(HANG_UP, now),
+            News::Asked(answer) => self.asked(answer, now),
             News::Stdin(piece) => {
                 let command = match piece {
                     Some(bytes) => DriverToAgent::Stdin { bytes },
@@ -272,6 +282,7 @@ impl Driver {
             }
             AgentToDriver::Started { rank, pid } => {
                 tracing::info!(rank = rank.0, pid, "a rank runs");
+                self.watchers.census.started(rank, pid);
                 match self.viewer {
                     _ if rank != Rank(0) => {}
                     Viewer::Terminal => self.stdin.next(),
@@ -307,6 +318,7 @@ impl Driver {
 
     fn exited(&mut self, rank: Rank, exit: Exit, now: Time) {
         tracing::info!(rank = rank.0, "the rank {exit}");
+        self.watchers.census.exited(rank, exit.to_string());
         self.verdict.exited(rank, exit.clone());
         self.meet(Event::Exited(rank, exit), now);
         if self.verdict.failed() {
@@ -409,6 +421,7 @@ impl Driver {
         self.meet(Event::Tick, now);
         let actions = self.muster.tick(now);
         self.proceed(actions, now);
+        self.watchers.answer(now);
         if let Some(step) = self.ending.tick(now) {
             self.take(step);
         }
@@ -444,15 +457,30 @@ impl Driver {
             match action {
                 Action::Tell(connections, message) => self.outboxes.tell(connections, &message),
                 Action::Close(connection) => self.outboxes.close(connection),
-                Action::Formed(epoch) => tracing::info!(epoch = epoch.0, "a world is formed"),
+                Action::Formed(epoch) => {
+                    tracing::info!(epoch = epoch.0, "a world is formed");
+                    self.watchers.census.formed(epoch.0);
+                }
+                Action::Reported(rank, report) => self.watchers.census.reported(rank, report),
                 Action::Left { rank, error, blames } => self.verdict.left(rank, error, blames),
                 Action::Lost { rank, cause } => tracing::info!(rank = rank.0, cause, "lost a rank"),
             }
         }
     }
 
+    /// Asks the ranks of the world, unless they are just being asked for somebody else.
+    fn asked(&mut self, answer: Answer, now: Time) {
+        if self.watchers.add(answer) {
+            return;
+        }
+        let (ranks, connections): (Vec<_>, Vec<_>) = self.rendezvous.inside().unzip();
+        self.outboxes.tell(connections, &DriverToRank::Ask);
+        self.watchers.census.asked(ranks, now);
+    }
+
     fn next_wakeup(&self) -> Option<Time> {
         let others = self.ending.next_wakeup().into_iter().chain(self.muster.next_wakeup());
+        let others = others.chain(self.watchers.census.next_wakeup());
         self.rendezvous.next_wakeup().into_iter().chain(others).min()
     }
 
@@ -468,22 +496,6 @@ impl Driver {
         }
         (self.verdict.outcome(), (!self.given_up).then_some(self.screen))
     }
-}
-
-fn start_stdin(viewer: Viewer, news: mpsc::Sender<News>) -> std::io::Result<Stdin> {
-    match viewer {
-        Viewer::Terminal => Stdin::start(move |piece| {
-            let _ = news.blocking_send(News::Stdin(piece));
-        }),
-        Viewer::Caller => Stdin::lifeline(move || {
-            let _ = news.blocking_send(News::Orphaned);
-        }),
-    }
-}
-
-fn files_in(path: &Path, ranks: usize) -> Result<Files, LaunchError> {
-    Files::create(path, ranks)
-        .map_err(|source| LaunchError::Files { path: path.display().to_string(), source })
 }
 
 pub(crate) fn entropy() -> Result<[u8; 32], LaunchError> {

@@ -167,7 +167,10 @@ async fn serve<N: From<Heard>>(
         let _ = news.send(Heard::Silent(host, error).into()).await;
         return;
     }
-    if matches!(greeting, Greeting::Fetch { .. } | Greeting::Deliver { .. }) {
+    if matches!(
+        greeting,
+        Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. }
+    ) {
         let _ = news.send(Heard::Guest(sealed, greeting).into()).await;
         return;
     }

@@ -12,9 +12,25 @@ use ronde_control::wire::agent::MAX_PIECE;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::getpgrp;
 use rustix::termios::{isatty, tcgetpgrp};
+use tokio::sync::mpsc::Sender;
+
+use super::News;
+use super::screen::Viewer;
 
 /// How often a job in the background looks whether it has come to the foreground.
 const BACKGROUND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Reads for rank 0, or watches over the caller of `horovod.run`.
+pub(super) fn start(viewer: Viewer, news: Sender<News>) -> io::Result<Stdin> {
+    match viewer {
+        Viewer::Terminal => Stdin::start(move |piece| {
+            let _ = news.blocking_send(News::Stdin(piece));
+        }),
+        Viewer::Caller => Stdin::lifeline(move || {
+            let _ = news.blocking_send(News::Orphaned);
+        }),
+    }
+}
 
 /// The thread's controls; dropping them ends it.
 pub(super) struct Stdin {
@@ -24,7 +40,7 @@ pub(super) struct Stdin {
 
 impl Stdin {
     /// Starts the thread. `piece` is called on it, with nothing at the end of the input.
-    pub(super) fn start(piece: impl Fn(Option<Vec<u8>>) + Send + 'static) -> io::Result<Stdin> {
+    fn start(piece: impl Fn(Option<Vec<u8>>) + Send + 'static) -> io::Result<Stdin> {
         let (wanted, requests) = mpsc::channel();
         let (stopped, stop) = io::pipe()?;
         thread::Builder::new().name("ronde-stdin".into()).spawn(move || {
@@ -41,7 +57,7 @@ impl Stdin {
 
     /// Reads nothing for a rank: the input only shows whether the caller of `horovod.run` lives. `gone`
     /// is called when it ends.
-    pub(super) fn lifeline(gone: impl Fn() + Send + 'static) -> io::Result<Stdin> {
+    fn lifeline(gone: impl Fn() + Send + 'static) -> io::Result<Stdin> {
         let stdin = Stdin::start(move |piece| {
             if piece.is_none() {
                 gone();

@@ -140,7 +140,7 @@ impl Desk {
                         formed();
                     }
                 }
-                Action::Left { .. } => {}
+                Action::Left { .. } | Action::Reported(..) => {}
                 Action::Lost { rank, cause } => {
                     tracing::debug!(rank = rank.0, cause, "lost a rank");
                 }

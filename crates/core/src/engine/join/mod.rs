@@ -220,7 +220,8 @@ impl Newcomer {
                 return Ok(arrival);
             }
             match self.launcher.receive::<DriverToRank>() {
-                Ok(None) => {}
+                // Somebody watches the job, and there is nothing to tell yet.
+                Ok(None | Some(DriverToRank::Ask)) => {}
                 Ok(Some(news)) => return Err(unexpected(&news)),
                 Err(error) => return Err(gone(self.keeper, &error)),
             }
@@ -348,14 +349,21 @@ fn gone(keeper: Keeper, error: &io::Error) -> Error {
 }
 
 fn hear(launcher: &mut Wire, keeper: Keeper, deadline: Instant) -> Result<DriverToRank, Error> {
-    launcher.receive_by(deadline).map_err(|error| match error.kind() {
-        io::ErrorKind::TimedOut => Error::Setup(
-            "the other ranks did not all call `hvd.init()` in time; \
-             `RONDE_JOIN_TIMEOUT_SECONDS` sets how long to wait"
-                .into(),
-        ),
-        _ => gone(keeper, &error),
-    })
+    loop {
+        let heard = launcher.receive_by(deadline).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => Error::Setup(
+                "the other ranks did not all call `hvd.init()` in time; \
+                 `RONDE_JOIN_TIMEOUT_SECONDS` sets how long to wait"
+                    .into(),
+            ),
+            _ => gone(keeper, &error),
+        });
+        match heard {
+            // Somebody watches the job, and there is nothing to tell yet.
+            Ok(DriverToRank::Ask) => {}
+            heard => return heard,
+        }
+    }
 }
 
 fn unexpected(news: &DriverToRank) -> Error {

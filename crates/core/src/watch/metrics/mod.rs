@@ -84,6 +84,14 @@ impl Counts {
         self.queue.add(waited.as_nanos() as u64);
     }
 
+    /// All tensors that have arrived, and their bytes.
+    pub(super) fn totals(&self) -> (u64, u64) {
+        let add = |(tensors, bytes): (u64, u64), kind: &PerKind| {
+            (tensors + kind.tensors, bytes + kind.bytes)
+        };
+        self.kinds.iter().fold((0, 0), add)
+    }
+
     /// All of it in Prometheus' text format.
     pub(super) fn text(&self, who: &Who, others: &[Reading]) -> String {
         let mut out = String::new();

@@ -1,0 +1,150 @@
+//! `ronde status`: how a running job of this user on this machine stands, live or once.
+
+mod json;
+mod table;
+
+use std::io::{self, IsTerminal, Write};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use ronde_control::status::Status;
+use ronde_launch::registry::{self, Entry};
+use ronde_launch::watcher::Watcher;
+use serde_json::json;
+
+use crate::horovodrun::{complain, registry as folder};
+use crate::words::{Mistake, USAGE};
+
+/// Show how a running job of yours on this machine stands
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Which job, by the process id of its `horovodrun`; needed where several run
+    #[arg(value_name = "JOB")]
+    job: Option<u32>,
+
+    /// Show it once instead of every second
+    #[arg(long)]
+    once: bool,
+
+    /// Write JSON, an object on a line for each look
+    #[arg(long)]
+    json: bool,
+}
+
+/// Between two looks, and between the two that rates need when there is only one table.
+const PERIOD: Duration = Duration::from_secs(1);
+const SHORT: Duration = Duration::from_millis(500);
+
+/// One look at a job, and the one before it.
+struct Look<'a> {
+    job: &'a Entry,
+    status: Status,
+    before: Option<(Status, Duration)>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> u8 {
+    let jobs = match registry::jobs(&folder()) {
+        Ok(jobs) => jobs,
+        Err(error) => {
+            let hint = "remove it, or set XDG_RUNTIME_DIR to a directory of your own";
+            return complain(&Mistake::new(error, hint), 1);
+        }
+    };
+    match choose(&jobs, arguments.job) {
+        Ok(Some(job)) => watch(job, arguments).unwrap_or_else(|code| code),
+        Ok(None) => list(&jobs, arguments),
+        Err((mistake, code)) => complain(&mistake, code),
+    }
+}
+
+/// The job that is meant; none where there are several.
+fn choose(jobs: &[Entry], wanted: Option<u32>) -> Result<Option<&Entry>, (Mistake, u8)> {
+    match (jobs, wanted) {
+        ([], _) => {
+            let hint =
+                "start one with `horovodrun`; those of other users and other hosts are not seen";
+            Err((Mistake::new("no job of yours runs on this machine", hint), 1))
+        }
+        ([job], None) => Ok(Some(job)),
+        (_, None) => Ok(None),
+        (jobs, Some(pid)) => match jobs.iter().find(|job| job.pid == pid) {
+            Some(job) => Ok(Some(job)),
+            None => {
+                let all: Vec<String> = jobs.iter().map(|job| job.pid.to_string()).collect();
+                let hint = format!("these run: {}", all.join(", "));
+                Err((Mistake::new(format!("there is no job {pid}"), hint), USAGE))
+            }
+        },
+    }
+}
+
+fn list(jobs: &[Entry], arguments: &Arguments) -> u8 {
+    if arguments.json {
+        let all: Vec<_> = jobs.iter().map(json::job).collect();
+        return show(&format!("{}\n", json!(all)), false).map_or_else(|code| code, |()| 0);
+    }
+    if let Err(code) = show(&table::jobs(jobs), false) {
+        return code;
+    }
+    let _ =
+        writeln!(io::stderr(), "\nhint: `ronde status {}` shows the first of them", jobs[0].pid);
+    0
+}
+
+fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
+    let lost = |error: io::Error| {
+        let error = format!("job {} does not answer: {error}", job.pid);
+        complain(&Mistake::new(error, "it may just have ended; run `ronde status` again"), 1)
+    };
+    let mut watcher = Watcher::connect(job).map_err(lost)?;
+    let status = watcher.ask().map_err(lost)?;
+    let mut look = Look { job, status, before: None };
+    let mut at = Instant::now();
+    let clear = io::stdout().is_terminal() && !arguments.once && !arguments.json;
+    if !arguments.once {
+        look.show(arguments, clear)?;
+    }
+    loop {
+        sleep(if arguments.once { SHORT } else { PERIOD });
+        let Ok(status) = watcher.ask() else {
+            if arguments.once {
+                look.show(arguments, clear)?;
+            }
+            let _ = writeln!(io::stderr(), "the job has ended");
+            return Ok(0);
+        };
+        let passed = at.elapsed();
+        at = Instant::now();
+        let before = std::mem::replace(&mut look.status, status);
+        look.before = Some((before, passed));
+        look.show(arguments, clear)?;
+        if arguments.once {
+            return Ok(0);
+        }
+    }
+}
+
+impl Look<'_> {
+    fn show(&self, arguments: &Arguments, clear: bool) -> Result<(), u8> {
+        match arguments.json {
+            true => show(&format!("{}\n", json::look(self)), clear),
+            false => show(&table::look(self), clear),
+        }
+    }
+
+    /// Tensors and bytes of a rank per second since the last look.
+    fn rates(&self, index: usize) -> Option<(f64, f64)> {
+        let (before, passed) = self.before.as_ref()?;
+        let old = before.ranks.get(index)?.report.as_ref()?;
+        let new = self.status.ranks.get(index)?.report.as_ref()?;
+        let per_second = |new: u64, old: u64| new.saturating_sub(old) as f64 / passed.as_secs_f64();
+        Some((per_second(new.collectives, old.collectives), per_second(new.bytes, old.bytes)))
+    }
+}
+
+/// Writes to standard output; whoever does not read any more ends this.
+fn show(text: &str, clear: bool) -> Result<(), u8> {
+    let clear = if clear { "\x1b[H\x1b[2J" } else { "" };
+    let mut out = io::stdout().lock();
+    out.write_all(format!("{clear}{text}").as_bytes()).and_then(|()| out.flush()).map_err(|_| 0)
+}

@@ -1,0 +1,232 @@
+//! A look at a job as a table, for people.
+
+use std::time::Duration;
+
+use ronde_control::status::{Late, Report, Standing, State, Tensor};
+use ronde_launch::registry::Entry;
+
+use super::Look;
+use crate::bench::units;
+
+const HEADS: [&str; 9] =
+    ["rank", "host", "pid", "state", "collectives", "/s", "bytes", "/s", "last, or waits for"];
+
+/// Columns of numbers, which stand to the right.
+const RIGHT: [bool; 9] = [true, false, true, false, true, true, true, true, false];
+
+/// Characters of a tensor's name that are shown: its end, which tells more.
+const NAME: usize = 40;
+
+/// The jobs there are.
+pub(super) fn jobs(jobs: &[Entry]) -> String {
+    let mut rows = vec![["job", "ranks", "command"].map(str::to_owned).to_vec()];
+    rows.extend(
+        jobs.iter()
+            .map(|job| vec![job.pid.to_string(), job.ranks.to_string(), job.command.clone()]),
+    );
+    aligned(&rows, &[true, true, false])
+}
+
+/// One look.
+pub(super) fn look(look: &Look<'_>) -> String {
+    let status = &look.status;
+    let mut hosts: Vec<&str> = status.ranks.iter().map(|one| one.host.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let world = match status.epoch {
+        0 => "no world yet".into(),
+        epoch => format!("world {epoch}"),
+    };
+    let mut text = format!(
+        "job {}: {} on {}, {world}, for {}: {}\n\n",
+        look.job.pid,
+        count(status.ranks.len(), "rank"),
+        count(hosts.len(), "host"),
+        long(status.age),
+        look.job.command,
+    );
+    let mut rows = vec![HEADS.map(str::to_owned).to_vec()];
+    rows.extend(status.ranks.iter().enumerate().map(|(index, one)| row(look, index, one)));
+    text += &aligned(&rows, &RIGHT);
+    for late in status.late() {
+        text += &format!("\n{}", late_line(&late));
+    }
+    text
+}
+
+fn late_line(late: &Late) -> String {
+    let Late { rank, tensor, kind, waiting, age } = late;
+    let have = if *waiting == 1 { "1 rank has" } else { &format!("{waiting} ranks have") };
+    format!("late: {rank} has not submitted `{tensor}` ({kind}); {have} waited {}\n", long(*age))
+}
+
+fn row(look: &Look<'_>, index: usize, standing: &Standing) -> Vec<String> {
+    let state = match &standing.state {
+        State::Starting => "starting",
+        State::Running => "running",
+        State::Joined => "in world",
+        State::Silent => "no answer",
+        State::Ended(how) => how,
+    };
+    let mut cells = vec![
+        standing.rank.0.to_string(),
+        standing.host.clone(),
+        standing.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+        state.to_owned(),
+    ];
+    let Some(report) = &standing.report else {
+        cells.resize(HEADS.len(), String::new());
+        return cells;
+    };
+    let rates = look.rates(index);
+    let rate = |text: Option<String>| text.unwrap_or_default();
+    cells.extend([
+        report.collectives.to_string(),
+        rate(rates.map(|(collectives, _)| format!("{collectives:.0}"))),
+        units::bytes(report.bytes),
+        rate(rates.map(|(_, bytes)| units::bytes(bytes as u64))),
+        doing(report),
+    ]);
+    cells
+}
+
+fn doing(report: &Report) -> String {
+    let others = |count: u64| match count {
+        0 | 1 => String::new(),
+        more => format!(" and {} more", more - 1),
+    };
+    match (report.waiting.first(), &report.last) {
+        (Some(tensor), _) => {
+            let (age, others) = (long(tensor.age), others(report.outstanding));
+            match tensor.released {
+                true => format!("moves {}{others}, {age}", named(tensor)),
+                false => format!("waits {age} for {}{others}", named(tensor)),
+            }
+        }
+        (None, Some(tensor)) => format!("{}, {} ago", named(tensor), long(tensor.age)),
+        (None, None) => String::new(),
+    }
+}
+
+fn named(tensor: &Tensor) -> String {
+    let length = tensor.name.chars().count();
+    let end: String = tensor.name.chars().skip(length.saturating_sub(NAME)).collect();
+    let cut = if length > NAME { "…" } else { "" };
+    format!("{} {cut}{end}", tensor.kind)
+}
+
+fn count(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// `4.2 s`, `3 min 5 s`, `2 h 7 min`.
+fn long(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..10 => format!("{:.1} s", time.as_secs_f64()),
+        10..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+fn aligned(rows: &[Vec<String>], right: &[bool]) -> String {
+    let width = |column: usize| {
+        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..right.len()).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for ((cell, width), right) in row.iter().zip(&widths).zip(right) {
+            match right {
+                true => line += &format!("{cell:>width$}  "),
+                false => line += &format!("{cell:<width$}  "),
+            }
+        }
+        text += line.trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_control::Rank;
+    use ronde_control::status::Status;
+    use ronde_control::wire::JobKey;
+
+    use super::*;
+
+    fn tensor(name: &str, released: bool, millis: u64) -> Tensor {
+        let (kind, age) = ("allreduce".into(), Duration::from_millis(millis));
+        Tensor { name: name.into(), kind, set: 0, released, age }
+    }
+
+    fn standing(rank: u32, state: State, report: Option<Report>) -> Standing {
+        let pid = (state != State::Starting).then_some(4000 + rank);
+        Standing { rank: Rank(rank), host: "node-a".into(), slot: rank, pid, state, report }
+    }
+
+    fn status(done: u64) -> Status {
+        let report = |waiting: &[Tensor]| Report {
+            collectives: done,
+            bytes: done << 20,
+            failed: 0,
+            last: Some(tensor("layer.3.weight", true, 1200)),
+            outstanding: waiting.len() as u64,
+            waiting: waiting.to_vec(),
+        };
+        let waits = [tensor("layer.4.weight", false, 4200), tensor("layer.4.bias", false, 4100)];
+        Status {
+            age: Duration::from_secs(754),
+            epoch: 1,
+            ranks: vec![
+                standing(0, State::Joined, Some(report(&waits))),
+                standing(1, State::Joined, Some(report(&[]))),
+                standing(2, State::Silent, None),
+                standing(3, State::Starting, None),
+                standing(4, State::Ended("exited with code 0".into()), None),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_look_says_who_does_what_and_who_is_late() {
+        let job = Entry {
+            pid: 3990,
+            address: "127.0.0.1:1".parse().unwrap(),
+            key: JobKey::from_entropy([1; 32]),
+            ranks: 5,
+            command: "python train.py".into(),
+        };
+        let before = Some((status(900), Duration::from_secs(2)));
+        let look = look(&Look { job: &job, status: status(1000), before });
+        insta::assert_snapshot!(look, @r"
+        job 3990: 5 ranks on 1 host, world 1, for 12 min 34 s: python train.py
+
+        rank  host     pid  state               collectives  /s     bytes      /s  last, or waits for
+           0  node-a  4000  in world                   1000  50  1000 MiB  50 MiB  waits 4.2 s for allreduce layer.4.weight and 1 more
+           1  node-a  4001  in world                   1000  50  1000 MiB  50 MiB  allreduce layer.3.weight, 1.2 s ago
+           2  node-a  4002  no answer
+           3  node-a        starting
+           4  node-a  4004  exited with code 0
+
+        late: rank 1 has not submitted `layer.4.weight` (allreduce); 1 rank has waited 4.2 s
+        ");
+        assert_eq!(jobs(&[job]), " job  ranks  command\n3990      5  python train.py\n");
+    }
+
+    #[test]
+    fn times_are_told_as_people_tell_them() {
+        for (millis, expected) in [
+            (40, "0.0 s"),
+            (4_200, "4.2 s"),
+            (59_999, "59 s"),
+            (185_000, "3 min 5 s"),
+            (7_620_000, "2 h 7 min"),
+        ] {
+            assert_eq!(long(Duration::from_millis(millis)), expected);
+        }
+    }
+}

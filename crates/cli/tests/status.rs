@@ -1,0 +1,162 @@
+//! `ronde status` beside real launchers: which jobs there are, what their ranks say, who is late.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use ronde_control::status::{Report, Tensor};
+use ronde_control::wire::{DriverToRank, RankToDriver};
+use support::eventually;
+use support::rank::{FakeRank, Meeting};
+
+/// A launcher whose jobs are listed in a folder of its own.
+struct Job {
+    launcher: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Job {
+    fn start(runtime: &Path, count: &str, script: &str) -> Job {
+        let mut launcher = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
+            .args(["-np", count, "sh", "-c", script])
+            .env("XDG_RUNTIME_DIR", runtime)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(launcher.stdout.take().unwrap());
+        Job { launcher, lines }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.launcher.kill();
+        let _ = self.launcher.wait();
+    }
+}
+
+fn status(runtime: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ronde"))
+        .arg("status")
+        .args(arguments)
+        .env("XDG_RUNTIME_DIR", runtime)
+        .output()
+        .unwrap()
+}
+
+fn text(output: &Output) -> String {
+    let (out, error) = (&output.stdout, &output.stderr);
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(error))
+}
+
+/// Joins as a rank and answers every question in the same way, until the connection ends.
+fn take_part(meeting: &Meeting, rank: u32, report: Report) -> thread::JoinHandle<()> {
+    let mut fake = FakeRank::join(meeting, rank);
+    thread::spawn(move || {
+        fake.meet();
+        while let Ok(message) = fake.try_hear() {
+            if matches!(message, DriverToRank::Ask) {
+                fake.say(&RankToDriver::Report(report.clone()));
+            }
+        }
+    })
+}
+
+#[test]
+fn a_job_is_shown_with_its_ranks_and_who_is_late() {
+    let runtime = tempfile::tempdir().unwrap();
+    let mut job = Job::start(
+        runtime.path(),
+        "3",
+        r#"test "$RANK" != 0 || echo "$RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#,
+    );
+    let line = job.line();
+    let (address, key) = line.trim().split_once(">:").unwrap().1.split_once(' ').unwrap();
+    let key = ronde_control::wire::JobKey::from_hex(key).unwrap();
+    let meeting = Meeting { address: address.parse().unwrap(), key };
+    let before = text(&status(runtime.path(), &["--once"]));
+    assert!(before.contains("no world yet") && before.contains("running"), "{before}");
+    let waits = Tensor {
+        name: "layer.1".into(),
+        kind: "allreduce".into(),
+        set: 0,
+        released: false,
+        age: Duration::from_secs(5),
+    };
+    let waiting = Report {
+        collectives: 12,
+        bytes: 1 << 20,
+        waiting: vec![waits],
+        outstanding: 1,
+        ..Report::default()
+    };
+    let idle = Report { collectives: 12, ..Report::default() };
+    let ranks = [waiting.clone(), idle, waiting].map(Some);
+    let threads: Vec<_> =
+        (0..).zip(ranks).map(|(rank, report)| take_part(&meeting, rank, report.unwrap())).collect();
+    let once = eventually("the world is there", Duration::from_secs(20), || {
+        let output = status(runtime.path(), &["--once"]);
+        text(&output).contains("in world").then_some(output)
+    });
+    let shown = text(&once);
+    for part in [
+        "3 ranks on 1 host, world 1, for ",
+        "sh -c test",
+        "waits 5.0 s for allreduce layer.1",
+        "late: rank 1 has not submitted `layer.1` (allreduce); 2 ranks have waited 5.0 s",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let output = status(runtime.path(), &["--once", "--json"]);
+    let parsed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(parsed["job"], job.launcher.id());
+    assert_eq!(parsed["ranks"][0]["report"]["bytes"], 1 << 20);
+    assert_eq!(parsed["ranks"][0]["report"]["bytes_per_second"], 0.0);
+    assert_eq!(parsed["late"][0]["rank"], 1);
+    drop(job);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn jobs_are_listed_only_while_they_run() {
+    let runtime = tempfile::tempdir().unwrap();
+    let none = status(runtime.path(), &[]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(&none).starts_with("error: no job of yours runs on this machine"));
+    let [mut one, mut two] =
+        ["1", "2"].map(|count| Job::start(runtime.path(), count, "echo up; exec sleep 300"));
+    one.line();
+    two.line();
+    let both = status(runtime.path(), &[]);
+    let (first, second) = (one.launcher.id(), two.launcher.id());
+    for part in [first.to_string(), second.to_string(), "sh -c echo up".into()] {
+        assert!(text(&both).contains(&part), "{part}: {}", text(&both));
+    }
+    let other = status(runtime.path(), &["1"]);
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other));
+    let chosen = text(&status(runtime.path(), &["--once", &second.to_string()]));
+    assert!(chosen.starts_with(&format!("job {second}: 2 ranks")), "{chosen}");
+    // A killed driver leaves its file behind, and the next look removes it.
+    drop(one);
+    let folder = runtime.path().join("ronde");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+    assert!(text(&status(runtime.path(), &["--once"])).starts_with(&format!("job {second}:")));
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    support::signal(second as i32, "TERM");
+    two.launcher.wait().unwrap();
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}

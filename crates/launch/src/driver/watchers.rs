@@ -1,0 +1,93 @@
+//! Those who watch the job: whoever holds its key may ask how it stands, as often as they like.
+
+use std::io;
+
+use ronde_control::VERSION;
+use ronde_control::rendezvous::{Seat, Time};
+use ronde_control::status::{Census, DriverToWatcher, Status, WatcherToDriver};
+use ronde_control::wire::{self, JobKey};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Job, News};
+use crate::registry::{Entry, Registration};
+use crate::wire::{Sealed, read_sealed};
+
+/// The longest question.
+const LONGEST: usize = 256;
+
+/// The way back to somebody who has asked.
+pub(super) type Answer = oneshot::Sender<Status>;
+
+/// What is known for those who watch, and who waits for an answer.
+pub(super) struct Watchers {
+    pub(super) census: Census,
+    askers: Vec<Answer>,
+    /// The job can be found while this is there.
+    _registration: Option<Registration>,
+}
+
+impl Watchers {
+    pub(super) fn new(seats: &[Seat], registration: Option<Registration>) -> Watchers {
+        Watchers { census: Census::new(seats), askers: Vec::new(), _registration: registration }
+    }
+
+    /// Somebody has asked; gives whether the ranks are being asked already.
+    pub(super) fn add(&mut self, answer: Answer) -> bool {
+        self.askers.push(answer);
+        self.census.is_open()
+    }
+
+    /// Answers everybody, if it is time.
+    pub(super) fn answer(&mut self, now: Time) {
+        if let Some(status) = self.census.complete(now) {
+            for asker in self.askers.drain(..) {
+                // Whoever does not wait any more loses nothing.
+                let _ = asker.send(status.clone());
+            }
+        }
+    }
+}
+
+/// Lists the job where watchers look for it.
+pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Option<Registration> {
+    let command: Vec<_> = job.command.iter().map(|word| word.to_string_lossy()).collect();
+    let entry = Entry {
+        pid: std::process::id(),
+        address: listener.local_addr().ok()?,
+        key: key.clone(),
+        ranks: job.slots.len() as u32,
+        command: command.join(" "),
+    };
+    Registration::new(job.registry.as_deref()?, &entry)
+        .inspect_err(|error| tracing::info!(%error, "`ronde status` will not find this job"))
+        .ok()
+}
+
+/// Answers until the watcher hangs up.
+pub(super) async fn serve(
+    mut sealed: Sealed,
+    version: &str,
+    news: &mpsc::Sender<News>,
+) -> io::Result<()> {
+    if version != VERSION {
+        let reason = format!(
+            "the job runs Ronde {VERSION} and this is Ronde {version}: use the `ronde` that lies \
+             beside the job's `horovodrun`"
+        );
+        return tell(&mut sealed, &DriverToWatcher::Refused { reason }).await;
+    }
+    while let Some(plain) = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST).await? {
+        let WatcherToDriver::Ask = wire::decode(&plain).map_err(io::Error::other)?;
+        let (answer, status) = oneshot::channel();
+        news.send(News::Asked(answer)).await.map_err(io::Error::other)?;
+        let status = status.await.map_err(io::Error::other)?;
+        tell(&mut sealed, &DriverToWatcher::Status(status)).await?;
+    }
+    Ok(())
+}
+
+async fn tell(sealed: &mut Sealed, message: &DriverToWatcher) -> io::Result<()> {
+    sealed.stream.write_all(&sealed.sealer.seal(&wire::encode(message))).await
+}

@@ -26,6 +26,9 @@ use crate::wire::{Sealed, answer, read_sealed};
 /// How long somebody has to prove and name themselves.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
 
+/// How many may wait to be taken in; the system may allow fewer.
+const BACKLOG: i32 = 4096;
+
 /// How many may be at it at a time, and how long each has surely when all places are taken.
 const UNPROVEN: usize = 128;
 const HESITATION: Duration = Duration::from_millis(500);
@@ -103,6 +106,8 @@ pub(crate) async fn run<N>(listener: TcpListener, key: JobKey, news: mpsc::Sende
 where
     N: From<Heard> + Send + 'static,
 {
+    // Ranks come all at once, and whoever finds the queue full tries again a second later.
+    let _ = rustix::net::listen(&listener, BACKLOG);
     let (proven, mut finished) = mpsc::channel(UNPROVEN);
     let mut unproven: BTreeMap<u64, (Instant, AbortHandle)> = BTreeMap::new();
     let mut next = 0;

@@ -56,6 +56,9 @@ use crate::watch::Watch;
 /// has the same limit, and knows who is missing.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
+/// For how long a rank tries to reach a launcher that hangs up on it.
+const INSISTENCE: Duration = Duration::from_secs(10);
+
 /// What a joined world consists of.
 type Joined = (Progress, Arc<Vigil>, Standby);
 
@@ -113,6 +116,23 @@ fn reachable(launcher: &Wire, door: &Door) -> Vec<SocketAddr> {
     door.addresses().iter().map(at).collect()
 }
 
+/// Tries again for a while if somebody hung up: in a crowd the launcher sends away who hesitates.
+fn insist<T>(deadline: Instant, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    let end = deadline.min(Instant::now() + INSISTENCE);
+    loop {
+        match call() {
+            Err(error)
+                if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+                    && Instant::now() < end =>
+            {
+                std::thread::sleep(INSISTENCE / 100);
+            }
+            other => return other,
+        }
+    }
+}
+
 fn random_name() -> Result<String, Error> {
     let mut bytes = [0u8; 12];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -151,8 +171,8 @@ impl Newcomer {
             Error::Setup(format!("{whose} could not be reached: {error}"))
         };
         let call = (&meeting.key, Callee::Launcher);
-        let mut launcher =
-            dial(&meeting.addresses, call, &greeting, deadline).map_err(unreachable)?;
+        let mut launcher = insist(deadline, || dial(&meeting.addresses, call, &greeting, deadline))
+            .map_err(unreachable)?;
         let join = RankToDriver::Join {
             pid: std::process::id(),
             host: place.host.clone(),

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 from lab import Lab, horovodrun, marked, why_not
@@ -432,3 +433,45 @@ def test_output_of_other_hosts_is_whole_whatever_its_bytes(lab, tmp_path):
         assert lines[-1] == f"{mark}last without end"
         kept = (tmp_path / "out" / f"rank.{rank}" / "stdout").read_bytes()
         assert kept.count(b"x" * 4000) == 3000
+
+
+CALLER = """
+import json, subprocess, sys
+import horovod
+
+def where(ronde):
+    import socket
+    import numpy
+    import horovod.raw as hvd
+
+    hvd.init()
+    total = hvd.allreduce(numpy.ones(2), op=hvd.Sum).tolist()
+    status = None
+    if hvd.rank() == 0:
+        look = [ronde, "status", "--once", "--json"]
+        status = json.loads(subprocess.run(look, stdout=subprocess.PIPE, check=True).stdout)
+    hvd.allreduce(numpy.ones(2), name="end")
+    return socket.gethostname(), total, status
+
+ronde, hosts, port = sys.argv[1:]
+results = horovod.run(where, (ronde,), num_proc=3, hosts=hosts, ssh_port=int(port))
+print(json.dumps(results))
+"""
+
+
+def test_a_function_runs_on_other_hosts_and_its_job_can_be_watched(lab, tmp_path):
+    ronde = str(Path(horovodrun()).with_name("ronde"))
+    path = script(tmp_path, CALLER)
+    env = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    result = lab.run(sys.executable, path, ronde, hosts(), PORT, env=env)
+    assert result.returncode == 0, result.stderr
+    results = json.loads(result.stdout)
+    assert [name for name, _, _ in results] == ["node-a", "node-b", "node-c"]
+    assert all(total == [3.0, 3.0] for _, total, _ in results)
+    ranks = results[0][2]["ranks"]
+    assert [(rank["host"], rank["state"]) for rank in ranks] == [
+        ("node-a", "joined"),
+        ("node-b", "joined"),
+        ("node-c", "joined"),
+    ]
+    assert all(rank["report"]["collectives"] >= 1 for rank in ranks)

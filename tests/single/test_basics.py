@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod.common import process_sets
 from horovod.torch import mpi_ops
 
+SCOPES = ("", "local_", "cross_")
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
@@ -175,3 +177,18 @@ def test_the_exception_that_ends_the_process_is_told_to_the_core(end, told):
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
     )
     assert result.stdout == f"{told!r} True\n", result.stderr
+
+
+def test_c_code_can_ask_what_python_can():
+    library = process_sets._basics.MPI_LIB_CTYPES
+    numbers = [f"horovod_{scope}{what}" for scope in SCOPES for what in ("rank", "size")]
+    assert not library.horovod_is_initialized()
+    assert [getattr(library, name)() for name in numbers] == [-1] * 6
+    hvd.init()
+    assert library.horovod_is_initialized()
+    assert [getattr(library, name)() for name in numbers] == [0, 1] * 3
+    assert library.horovod_is_homogeneous()
+    for name in ("mpi", "gloo", "nccl", "ddl", "ccl", "cuda", "rocm"):
+        assert getattr(library, f"horovod_{name}_built")() == getattr(hvd, f"{name}_built")()
+    for name in ("Average", "Sum", "Adasum", "Min", "Max", "Product"):
+        assert getattr(library, f"horovod_reduce_op_{name.lower()}")() == getattr(hvd, name)

@@ -13,6 +13,7 @@ mod mpi;
 mod process;
 mod repeat;
 mod submit;
+mod symbols;
 mod tensor;
 
 use pyo3::prelude::*;

@@ -24,14 +24,27 @@ struct Running {
     engine: Arc<Engine>,
     /// A forked child inherits this memory, but neither the threads nor the right to speak.
     pid: u32,
+    over_mpi: bool,
 }
 
 /// The engine, for whoever submits or waits.
 pub(crate) fn engine() -> PyResult<Arc<Engine>> {
-    match &*lock() {
-        Some(running) if running.pid == std::process::id() => Ok(running.engine.clone()),
-        _ => Err(PyValueError::new_err("Horovod has not been initialized; use hvd.init().")),
-    }
+    running()
+        .ok_or_else(|| PyValueError::new_err("Horovod has not been initialized; use hvd.init()."))
+}
+
+/// The engine, if this process is part of a world.
+pub(crate) fn running() -> Option<Arc<Engine>> {
+    lock()
+        .as_ref()
+        .filter(|running| running.pid == std::process::id())
+        .map(|running| running.engine.clone())
+}
+
+/// Whether the ranks of this process's world have met over MPI.
+pub(crate) fn met_over_mpi() -> bool {
+    let process = lock();
+    process.as_ref().is_some_and(|running| running.over_mpi && running.pid == std::process::id())
 }
 
 /// Joins the world described by the environment, or by a communicator of MPI.
@@ -42,7 +55,7 @@ pub(crate) fn init(
     mpi: Option<Bound<'_, Mpi>>,
     comm: Option<Handle>,
 ) -> PyResult<()> {
-    if engine().is_ok() {
+    if running().is_some() {
         return Ok(());
     }
     let variable = |name: &str| match name {
@@ -59,7 +72,8 @@ pub(crate) fn init(
     };
     let engine = engine.map_err(|error| refused(&error))?;
     handles::forget_done();
-    let running = Running { engine: Arc::new(engine), pid: std::process::id() };
+    let engine = Arc::new(engine);
+    let running = Running { engine, pid: std::process::id(), over_mpi: mpi.is_some() };
     let before = lock().replace(running);
     // What a forked child inherited is not its own to close.
     if let Some(inherited) = before {
@@ -97,7 +111,7 @@ pub(crate) fn stay_out_at_exit() {
 #[pyo3(signature = (error = None, exiting = false))]
 pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) {
     EXITING.store(exiting, Ordering::SeqCst);
-    if let Ok(engine) = engine() {
+    if let Some(engine) = running() {
         end(py, &engine, error);
     }
     if exiting {
@@ -133,7 +147,7 @@ pub(crate) fn stop_timeline(py: Python<'_>) -> PyResult<()> {
 /// Whether this process is part of a world.
 #[pyfunction]
 pub(crate) fn is_initialized() -> bool {
-    engine().is_ok()
+    running().is_some()
 }
 
 /// This process among all.
@@ -175,7 +189,12 @@ pub(crate) fn cross_size() -> PyResult<u32> {
 /// Whether every host has the same number of processes.
 #[pyfunction]
 pub(crate) fn is_homogeneous() -> PyResult<bool> {
-    place(|place| place.local_size * place.cross_size == place.size)
+    place(homogeneous)
+}
+
+/// Whether every host has the same number of processes, as far as this one can tell.
+pub(crate) fn homogeneous(place: &Place) -> bool {
+    place.local_size * place.cross_size == place.size
 }
 
 fn place<T>(read: impl FnOnce(&Place) -> T) -> PyResult<T> {

@@ -10,12 +10,16 @@ import atexit
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from horovod import _native
 from horovod.common import mpi
 from horovod.common import process_sets as sets
 from horovod.common.process_sets import ProcessSet
+
+if TYPE_CHECKING:
+    import ctypes
 
 
 class HorovodBasics:
@@ -145,6 +149,13 @@ class HorovodBasics:
     def rocm_built(self) -> bool:
         """Whether ROCm is built in: not in this release."""
         return False
+
+    @cached_property
+    def MPI_LIB_CTYPES(self) -> ctypes.CDLL:
+        """The native module as ctypes sees it: Horovod's C functions that ask and change nothing."""
+        import ctypes
+
+        return ctypes.CDLL(_native.__file__)
 
     def _leave_at_exit(self) -> None:
         # A forked child inherits the registration but not the engine.

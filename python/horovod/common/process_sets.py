@@ -260,3 +260,12 @@ def _duplicate(position: int, process_set: ProcessSet) -> ValueError:
         f"Horovod could not be initialized because process_sets entry number {position} is a "
         f"duplicate: {process_set}"
     )
+
+
+def __getattr__(name: str) -> Any:
+    # Programs reach the basics through this module, which stands below them.
+    if name != "_basics":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from horovod.common.basics import _basics
+
+    return _basics

@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  lab deny bench bench-results soak loom fuzz clean
+  lab deny bench bench-results bench-training soak loom fuzz clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -74,6 +74,10 @@ bench: .venv/demo .venv/ronde ## Measure allreduce beside torch's gloo and the M
 
 bench-results: .venv/demo .venv/ronde ## Measure everything and keep it in bench/results
 	.venv/bin/python bench/record.py
+
+bench-training: .venv/demo .venv/ronde ## Measure training steps beside DistributedDataParallel and keep them there
+	.venv/bin/python bench/costs.py
+	.venv/bin/python bench/training.py --save
 
 soak: ## Run the random tests much longer (EFFORT times), and those that take gigabytes
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-core --test behaviour --test killed

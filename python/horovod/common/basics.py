@@ -152,7 +152,7 @@ class HorovodBasics:
 
     @cached_property
     def MPI_LIB_CTYPES(self) -> ctypes.CDLL:
-        """The native module as ctypes sees it: Horovod's C functions that ask and change nothing."""
+        """The native module for ctypes: it has Horovod's C functions that ask."""
         import ctypes
 
         return ctypes.CDLL(_native.__file__)

@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  lab deny bench bench-results bench-training soak loom fuzz clean
+  lab matrix deny bench bench-results bench-training soak loom fuzz clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,9 @@ python-single: .venv/dev .venv/ronde ## Those that need no launcher
 
 deny: $(DENY) ## Licences, sources and bans of the dependencies
 	$(DENY) --locked check bans licenses sources
+
+matrix: .venv/bin/uv ## Test one wheel with several PyTorches; RONDE_TEST_PATIENCE=3 on a busy machine
+	.venv/bin/python tests/matrix.py
 
 bench: .venv/demo .venv/ronde ## Measure allreduce beside torch's gloo and the MPI on the PATH
 	.venv/bin/ronde bench --collective allreduce,resnet50 --compare gloo,mpi

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -100,18 +101,18 @@ def test_an_example_runs_on_two_ranks(folder):
     absent = [name for name in needs if find_spec(name) is None]
     if absent:
         pytest.skip(f"{' and '.join(absent)} not installed")
-    script, *flags = command.split()
-    job = subprocess.run(
-        [launcher(), "-np", "2", sys.executable, str(EXAMPLES / folder / script), *flags],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert job.returncode == 0, job.stdout + job.stderr
-    said = re.findall(r"^\[0\]<stdout>:(.*)$", job.stdout, re.MULTILINE)
-    assert re.fullmatch("\n".join(lines), "\n".join(said)), job.stdout
+    assert re.fullmatch("\n".join(lines), "\n".join(said(folder, command)))
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="inductor needs a C++ compiler"
+)
+def test_a_model_compiled_by_inductor_learns_the_same(tmp_path):
+    command, _, lines = PROGRAMS["06-compile"]
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    lines = [line.replace("aot_eager", "inductor") for line in lines]
+    output = said("06-compile", command + " --backend inductor", cache)
+    assert re.fullmatch("\n".join(lines), "\n".join(output))
 
 
 def test_every_example_has_a_page_and_a_test():
@@ -121,3 +122,18 @@ def test_every_example_has_a_page_and_a_test():
     for folder in folders:
         assert (EXAMPLES / folder / "README.md").is_file()
         assert f"[{folder}]({folder})" in index
+
+
+def said(folder, command, env=None):
+    """What rank 0 prints when an example runs on two ranks."""
+    script, *flags = command.split()
+    job = subprocess.run(
+        [launcher(), "-np", "2", sys.executable, str(EXAMPLES / folder / script), *flags],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert job.returncode == 0, job.stdout + job.stderr
+    return re.findall(r"^\[0\]<stdout>:(.*)$", job.stdout, re.MULTILINE)

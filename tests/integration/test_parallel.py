@@ -1,4 +1,4 @@
-"""Runs the test files of `tests/parallel` as jobs, on 2 and 4 ranks and over every transport."""
+"""Runs the test files of `tests/parallel` as jobs, on 2 to 4 ranks and over every transport."""
 
 import importlib.util
 from pathlib import Path
@@ -19,7 +19,15 @@ def test_every_rank_passes(batch, world):
     assert problem is None, problem
 
 
+@pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
+@pytest.mark.parametrize("world", runner.ODD_WORLDS, ids=lambda world: f"{world[0]}-{world[1]}")
+def test_every_rank_of_an_odd_number_passes(world):
+    problem = runner.run(runner.ODD_BATCH, *world)
+    assert problem is None, problem
+
+
 def test_every_file_is_run():
+    assert set(runner.ODD_BATCH) < set(runner.FILES)
     assert len(runner.FILES) >= 3
     assert sorted(file for batch in runner.BATCHES for file in batch) == runner.FILES
 

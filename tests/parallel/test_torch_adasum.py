@@ -14,8 +14,12 @@ def pair(a, b):
 
 
 def tree(tensors):
-    """What the tensors of a power of two of ranks become."""
+    """What the tensors of all ranks become: first those above a power of two are folded in."""
     level = [tensor.to(torch.float64) for tensor in tensors]
+    half = 1 << (len(level).bit_length() - 1)
+    surplus = len(level) - half
+    folded = [pair(level[place], level[place + half]) for place in range(surplus)]
+    level = folded + level[surplus:half]
     while len(level) > 1:
         level = [pair(a, b) for a, b in zip(level[::2], level[1::2])]
     return level[0]

@@ -52,7 +52,7 @@ pub(crate) fn met_over_mpi() -> bool {
 #[pyo3(signature = (mpi = None, comm = None))]
 pub(crate) fn init(
     py: Python<'_>,
-    mpi: Option<Bound<'_, Mpi>>,
+    mpi: Option<&Bound<'_, Mpi>>,
     comm: Option<Handle>,
 ) -> PyResult<()> {
     if running().is_some() {
@@ -64,7 +64,7 @@ pub(crate) fn init(
     };
     let (settings, place) = settings::read(variable).map_err(|error| refused(&error))?;
     start_log();
-    let mpi = mpi.as_ref().map(Bound::get).zip(comm);
+    let mpi = mpi.map(Bound::get).zip(comm);
     let place = launched::seat(py, place, mpi, settings.join_timeout)?;
     let engine = match place.size {
         1 => Engine::join(&settings, place),

@@ -14,6 +14,7 @@ use ronde_launch::delegate::{Order, jsrun};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
+use ronde_launch::reach::ssh::Strictness;
 use ronde_launch::{Job, LaunchError, Output, caller, hostfile, registry};
 use tracing_subscriber::EnvFilter;
 
@@ -140,6 +141,7 @@ fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
             interfaces: arguments.network_interfaces.clone(),
             ssh_port: ssh.port,
             ssh_identity_file: ssh.identity,
+            ssh_strict: ssh.strict == Strictness::Strict,
             output_filename: arguments.output_filename.clone(),
             timestamps: arguments.prefix_output_with_timestamp,
             tcp: set.iter().any(|(name, _)| name == "NCCL_IB_DISABLE"),

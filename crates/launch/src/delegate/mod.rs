@@ -37,6 +37,8 @@ pub struct Order {
     pub ssh_port: Option<u16>,
     /// The same.
     pub ssh_identity_file: Option<PathBuf>,
+    /// Whether a host whose key ssh does not know is refused.
+    pub ssh_strict: bool,
     /// Where the ranks' output is written besides the screen.
     pub output_filename: Option<PathBuf>,
     /// Whether each line of output carries the time.

@@ -49,11 +49,14 @@ pub struct Uneven {
 
 /// What to run.
 pub fn line(order: &Order, flavour: Flavour) -> Result<Line, Uneven> {
-    let env = exported(order);
+    let mut env = exported(order);
     let mut arguments = match flavour {
         Flavour::OpenMpi | Flavour::Spectrum => open_mpi(order, flavour, &env),
-        Flavour::Mpich | Flavour::Intel => hydra(order)?,
+        Flavour::Mpich | Flavour::Intel => hydra(order, flavour)?,
     };
+    if let (Flavour::Mpich, Some(ssh)) = (flavour, ssh(order)) {
+        env.push(("HYDRA_LAUNCHER_EXTRA_ARGS".into(), ssh.into()));
+    }
     arguments.extend(order.extra.iter().cloned());
     arguments.extend(order.command.iter().cloned());
     Ok(Line { program: "mpirun".into(), arguments, env })
@@ -86,8 +89,7 @@ fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Ve
     if flavour == Flavour::OpenMpi {
         words.add(["--mca", "pml", "ob1", "--mca", "btl", "^openib"]);
     }
-    let ssh = ssh(order);
-    if !ssh.is_empty() {
+    if let Some(ssh) = ssh(order) {
         words.add(["--mca".into(), "plm_rsh_args".into(), ssh]);
     }
     if order.hosts.len() >= MANY_HOSTS {
@@ -112,7 +114,7 @@ fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Ve
     words.0
 }
 
-fn hydra(order: &Order) -> Result<Vec<OsString>, Uneven> {
+fn hydra(order: &Order, flavour: Flavour) -> Result<Vec<OsString>, Uneven> {
     let mut words = Words(Vec::new());
     words.add(["-l", "-np"]);
     words.add([order.count.to_string()]);
@@ -128,8 +130,8 @@ fn hydra(order: &Order) -> Result<Vec<OsString>, Uneven> {
         let names: Vec<&str> = order.hosts.iter().map(|host| host.name.as_str()).collect();
         words.add(["-ppn".to_owned(), first.slots.to_string(), "-hosts".into(), names.join(",")]);
     }
-    let ssh = ssh(order);
-    if !ssh.is_empty() {
+    // MPICH takes the same by a variable.
+    if let (Flavour::Intel, Some(ssh)) = (flavour, ssh(order)) {
         words.add(["-bootstrap=ssh".into(), "-bootstrap-exec-args".into(), ssh]);
     }
     if let Some(interface) = order.interfaces.first() {
@@ -151,10 +153,20 @@ fn hosts(order: &Order) -> String {
     each.collect::<Vec<_>>().join(",")
 }
 
-fn ssh(order: &Order) -> String {
-    let port = order.ssh_port.map(|port| format!("-p {port}"));
-    let identity = order.ssh_identity_file.as_ref().map(|path| format!("-i {}", path.display()));
-    port.into_iter().chain(identity).collect::<Vec<_>>().join(" ")
+/// What ssh is told, if it is used: never to ask anybody anything, above all.
+fn ssh(order: &Order) -> Option<String> {
+    if order.hosts.iter().all(|host| host.name == "localhost") {
+        return None;
+    }
+    let checking = if order.ssh_strict { "yes" } else { "accept-new" };
+    let mut text = format!("-o BatchMode=yes -o StrictHostKeyChecking={checking}");
+    if let Some(port) = order.ssh_port {
+        text += &format!(" -p {port}");
+    }
+    if let Some(path) = &order.ssh_identity_file {
+        text += &format!(" -i {}", path.display());
+    }
+    Some(text)
 }
 
 #[cfg(test)]
@@ -194,8 +206,8 @@ mod tests {
     #[test]
     fn open_mpi_is_told_hosts_and_the_names_of_variables() {
         assert_eq!(
-            text(&order("a:2,b:2", "python 'my train.py'"), Flavour::OpenMpi),
-            "mpirun --allow-run-as-root --tag-output -np 4 -H a:2,b:2 --bind-to none --map-by slot \
+            text(&order("localhost:4", "python 'my train.py'"), Flavour::OpenMpi),
+            "mpirun --allow-run-as-root --tag-output -np 4 -H localhost:4 --bind-to none --map-by slot \
              --mca pml ob1 --mca btl ^openib -x PATH -x PYTHONUNBUFFERED python 'my train.py'"
         );
     }
@@ -206,6 +218,7 @@ mod tests {
             interfaces: vec!["eth0".into(), "eth1".into()],
             ssh_port: Some(12345),
             ssh_identity_file: Some("/k".into()),
+            ssh_strict: true,
             output_filename: Some("/logs".into()),
             timestamps: true,
             extra: vec!["--oversubscribe".into()],
@@ -215,8 +228,8 @@ mod tests {
         assert_eq!(
             text(&order, Flavour::OpenMpi),
             "mpirun --allow-run-as-root --tag-output --timestamp-output -np 4 -H a:4 --bind-to core \
-             --mca pml ob1 --mca btl ^openib --mca plm_rsh_args '-p 12345 -i /k' --mca \
-             btl_tcp_if_include eth0,eth1 --output-filename /logs -x NCCL_SOCKET_IFNAME -x PATH -x PYTHONUNBUFFERED \
+             --mca pml ob1 --mca btl ^openib --mca plm_rsh_args '-o BatchMode=yes -o \
+             StrictHostKeyChecking=yes -p 12345 -i /k' --mca btl_tcp_if_include eth0,eth1 --output-filename /logs -x NCCL_SOCKET_IFNAME -x PATH -x PYTHONUNBUFFERED \
              --oversubscribe x"
         );
         let many: Vec<String> = (0..64).map(|host| format!("h{host}:1")).collect();
@@ -227,10 +240,10 @@ mod tests {
 
     #[test]
     fn spectrum_binds_to_sockets_and_knows_tcp() {
-        let order = Order { tcp: true, ..order("a:4", "x") };
+        let order = Order { tcp: true, ..order("localhost:4", "x") };
         assert_eq!(
             text(&order, Flavour::Spectrum),
-            "mpirun -tcp --allow-run-as-root --tag-output -np 4 -H a:4 --bind-to socket --map-by \
+            "mpirun -tcp --allow-run-as-root --tag-output -np 4 -H localhost:4 --bind-to socket --map-by \
              socket -x NCCL_IB_DISABLE -x PATH -x PYTHONUNBUFFERED x"
         );
     }
@@ -244,13 +257,21 @@ mod tests {
             extra: vec!["-verbose".into()],
             ..order("a:2,b:2", "x y")
         };
-        for flavour in [Flavour::Mpich, Flavour::Intel] {
-            assert_eq!(
-                text(&order, flavour),
-                "mpirun -l -np 4 -ppn 2 -hosts a,b -bootstrap=ssh -bootstrap-exec-args '-p 22' -iface \
-                 eth0 -outfile-pattern /logs -genvall -verbose x y"
-            );
-        }
+        let ssh = "-o BatchMode=yes -o StrictHostKeyChecking=accept-new -p 22";
+        assert_eq!(
+            text(&order, Flavour::Intel),
+            format!(
+                "mpirun -l -np 4 -ppn 2 -hosts a,b -bootstrap=ssh -bootstrap-exec-args '{ssh}' \
+                 -iface eth0 -outfile-pattern /logs -genvall -verbose x y"
+            )
+        );
+        assert_eq!(
+            text(&order, Flavour::Mpich),
+            "mpirun -l -np 4 -ppn 2 -hosts a,b -iface eth0 -outfile-pattern /logs -genvall -verbose \
+             x y"
+        );
+        let env = line(&order, Flavour::Mpich).unwrap().env;
+        assert!(env.contains(&("HYDRA_LAUNCHER_EXTRA_ARGS".into(), ssh.into())));
         let error = line(&self::order("a:1,b:3", "x"), Flavour::Mpich).unwrap_err();
         assert!(error.to_string().ends_with("`a` offers 1 slots and `b` offers 3"), "{error}");
     }

@@ -1,0 +1,116 @@
+"""Ranks on several hosts that another launcher than `horovodrun` has started."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from lab import Lab, horovodrun, why_not
+from launchers import PRELUDE, Told, environment, mpirun
+
+REASON = why_not()
+pytestmark = [
+    pytest.mark.skipif(REASON is not None, reason=str(REASON)),
+    pytest.mark.timeout(60),
+]
+
+PORT = 2222
+LIMIT_SECONDS = 50
+MEET = """
+hvd.init()
+say("met", rank=hvd.rank(), place=place(), sum=total(1), mpi=hvd.mpi_enabled())
+"""
+LOSE = """
+try:
+    while True:
+        total(1)
+        if hvd.rank() == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+except HorovodInternalError as error:
+    say("lost", rank=hvd.rank(), error=str(error).splitlines()[0])
+"""
+# One rank on the first host and two on the second, as Horovod counts them.
+PLACES = [[0, 3, 0, 1, 0, 2], [1, 3, 0, 2, 1, 2], [2, 3, 1, 2, 0, 1]]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    with Lab(tmp_path_factory.mktemp("lab"), 2, port=PORT, network="10.79.0") as lab:
+        yield lab
+
+
+def start_three(lab, folder, script, variables):
+    """Starts each rank by hand with what `variables` gives for it, and waits for all."""
+    path = folder / "script.py"
+    path.write_text(PRELUDE + script)
+    first, second = lab.hosts
+    ranks = [
+        subprocess.Popen(
+            [*host.prefix(), sys.executable, str(path)],
+            env=environment(folder, variables(rank)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, host in enumerate([first, second, second])
+    ]
+    try:
+        outputs = [rank.communicate(timeout=LIMIT_SECONDS)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return Told(folder, [rank.returncode for rank in ranks], "".join(outputs))
+
+
+def test_tasks_of_srun_meet_by_a_note_and_name_whoever_is_lost_with_its_host(lab, tmp_path):
+    def task(rank):
+        return {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(max(rank - 1, 0)),
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NUM_TASKS": "3",
+            "SLURM_STEP_NUM_NODES": "2",
+            "SLURM_JOB_ID": "4711",
+            "RONDE_RENDEZVOUS_DIR": str(tmp_path),
+        }
+
+    told = start_three(lab, tmp_path, MEET + LOSE, task)
+    assert [said["place"] for said in told.all("met")] == PLACES, told.output
+    lost = told.all("lost")
+    assert [said["rank"] for said in lost] == [0, 1], told.output
+    assert all(said["error"].startswith("lost rank 2 (node-b, slot 1): ") for said in lost)
+
+
+def test_pods_meet_at_the_host_of_rank_0_with_a_secret(lab, tmp_path):
+    def pod(rank):
+        return {
+            "JOB_COMPLETION_INDEX": str(rank),
+            "WORLD_SIZE": "3",
+            "MASTER_ADDR": "node-a",
+            "RONDE_SECRET": "0f" * 32,
+        }
+
+    told = start_three(lab, tmp_path, MEET, pod)
+    assert told.codes == [0, 0, 0], told.output
+    # Nobody has said who sits where on a host.
+    assert [said["place"] for said in told.all("met")] == PLACES
+    assert {said["sum"] for said in told.all("met")} == {3.0}
+
+
+@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+def test_mpirun_reaches_the_hosts_and_the_ranks_meet_over_mpi(lab, tmp_path, flavour):
+    _, folder = mpirun(flavour)
+    path = tmp_path / "script.py"
+    path.write_text(PRELUDE + MEET)
+    env = environment(tmp_path, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    options = ["--mpi", "-p", PORT, "-np", 4, "-H", "node-a:2,node-b:2"]
+    if flavour == "openmpi":
+        options += ["--mpi-args", f"--prefix {folder.parent}"]
+    job = lab.run(horovodrun(), *options, sys.executable, path, env=env, limit=LIMIT_SECONDS)
+    assert job.returncode == 0, job.stdout + job.stderr
+    met = Told(tmp_path, [], "").all("met")
+    assert [said["place"] for said in met] == [
+        [rank, 4, rank % 2, 2, rank // 2, 2] for rank in range(4)
+    ]
+    assert {(said["sum"], said["mpi"]) for said in met} == {(4.0, True)}

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use ronde_control::launcher::{self, Invitation};
 use ronde_control::negotiate::{
     Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request, TensorId,
 };
@@ -147,7 +148,9 @@ pub fn negotiation(bytes: &[u8]) {
 /// The bytes as what is said on three connections to the rendezvous of two ranks.
 pub fn rendezvous(bytes: &[u8]) {
     let seats = (0..2).map(|slot| Seat { host: "node".into(), slot }).collect();
-    let mut rendezvous = Rendezvous::new("1", seats, Duration::from_secs(5));
+    let limit = Duration::from_secs(5);
+    let mut drivers = Rendezvous::new("1", seats, limit);
+    let mut ranks = Rendezvous::kept_by_a_rank("1", 2, limit);
     for (time, (from, body)) in letters(bytes).enumerate() {
         let now = Duration::from_millis(300 * time as u64);
         let connection = Connection(u64::from(from % 3));
@@ -158,9 +161,9 @@ pub fn rendezvous(bytes: &[u8]) {
             (body == [9]).then(|| Event::Exited(Rank(from.into()), Exit::Signal(9))),
         ];
         for event in events.into_iter().flatten() {
-            let _ = rendezvous.on(event, now);
+            let _ = (drivers.on(event.clone(), now), ranks.on(event, now));
         }
-        let _ = rendezvous.next_wakeup();
+        let _ = (drivers.next_wakeup(), ranks.next_wakeup());
     }
 }
 
@@ -173,8 +176,20 @@ pub fn texts(bytes: &[u8]) {
     if let Ok(key) = JobKey::from_hex(&text) {
         assert_eq!(key.to_hex(), text.to_ascii_lowercase());
     }
+    if let Some(invitation) = Invitation::from_text(&text) {
+        let again = Invitation::from_text(&invitation.to_text());
+        assert!(invitation.addresses.len() > 32 || again == Some(invitation));
+    }
     let read = |name: &str| (!name.is_empty()).then(|| text.to_string());
     let _ = ronde_control::settings::read(read);
+    // A task of Slurm, whose list of hosts is the text.
+    let step = |name: &str| match name {
+        "SLURM_STEP_NODELIST" => Some(text.to_string()),
+        "SLURM_PROCID" | "SLURM_STEP_ID" => Some("0".into()),
+        "SLURM_STEP_NUM_TASKS" => Some("2".into()),
+        _ => None,
+    };
+    let _ = launcher::detect(step);
 }
 
 /// Cuts bytes into letters: who wrote it, its length, and it.
@@ -303,5 +318,8 @@ fn meetings() -> Vec<Vec<u8>> {
 fn some_texts() -> Vec<Vec<u8>> {
     let texts =
         [Tuning::default().to_string(), key().to_hex(), "12".into(), "127.0.0.1:1,x".into()];
-    texts.into_iter().map(String::into_bytes).collect()
+    let addresses = vec!["127.0.0.1:1".parse().expect("this is an address")];
+    let invitation = Invitation { addresses, key: key() }.to_text();
+    let texts = texts.into_iter().chain([invitation, "node[03-05,9]-ib,x".into()]);
+    texts.map(String::into_bytes).collect()
 }

@@ -13,7 +13,7 @@ pub mod note;
 mod probe;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
@@ -185,14 +185,19 @@ struct Door {
 impl Door {
     /// Listens no wider than the job is: on loopback if all ranks are here. Port 0 is any.
     fn open(spread: Spread, host: Option<&str>, port: u16) -> Result<Door, GatherError> {
-        let wide = match spread {
-            Spread::OneHost => Ipv4Addr::LOCALHOST,
-            Spread::Hosts => Ipv4Addr::UNSPECIFIED,
+        let at = |ip: IpAddr| {
+            let address = SocketAddr::new(ip, port);
+            TcpListener::bind(address).map_err(|source| GatherError::Listen { address, source })
         };
-        let address = SocketAddr::from((wide, port));
-        let failed = |source| GatherError::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        let port = listener.local_addr().map_err(failed)?.port();
+        let listener = match spread {
+            Spread::OneHost => at(Ipv4Addr::LOCALHOST.into())?,
+            // A kernel without IPv6 listens without it.
+            Spread::Hosts => {
+                at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))?
+            }
+        };
+        let address = listener.local_addr();
+        let port = address.map_err(|error| GatherError::Machine(error.to_string()))?.port();
         let addresses = match spread {
             Spread::OneHost => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
             Spread::Hosts => own_addresses(host),
@@ -206,7 +211,7 @@ impl Door {
 /// reaches the world, then all others.
 fn own_addresses(host: Option<&str>) -> Vec<IpAddr> {
     let named = host.and_then(|host| resolve(host, 0).ok()).unwrap_or_default();
-    let named = named.into_iter().map(|address| address.ip()).filter(|ip| hosts::is_own(*ip));
+    let named = named.into_iter().map(|address| address.ip());
     // Nothing is sent: connecting such a socket only asks the routes.
     let outward = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
@@ -217,7 +222,8 @@ fn own_addresses(host: Option<&str>) -> Vec<IpAddr> {
     let all = all.into_iter().map(|interface| interface.address);
     let mut best: Vec<IpAddr> = Vec::new();
     for ip in named.chain(outward).chain(all) {
-        if ip.is_ipv4() && !ip.is_loopback() && !ip.is_unspecified() && !best.contains(&ip) {
+        let usable = !ip.is_loopback() && !ip.is_unspecified() && hosts::is_own(ip);
+        if usable && !best.contains(&ip) {
             best.push(ip);
         }
     }

@@ -87,6 +87,9 @@ class Mpi:
     def seat(self, comm: int) -> tuple[int, int]:
         """This process among those of a communicator, and their number."""
 
+    def part(self, ranks: list[int]) -> int:
+        """A communicator of these processes, all of which must ask for it, and nobody else."""
+
     def finish(self) -> None:
         """Finalises it if it was initialised here and nobody else has finalised it."""
 

@@ -85,6 +85,12 @@ hvd.shutdown()
 hvd.init(comm=world.Split(world.Get_rank() % 2, world.Get_rank()))
 say("part", rank=world.Get_rank(), place=place(), sum=total(world.Get_rank()))
 hvd.shutdown()
+try:
+    hvd.init(comm=[2, 0])
+    say("listed", rank=world.Get_rank(), place=place(), sum=total(1))
+    hvd.shutdown()
+except ValueError as error:
+    say("outside", rank=world.Get_rank(), error=str(error))
 hvd.init()
 say("whole", rank=hvd.rank(), sum=total(1))
 if os.environ["FINALIZE"] == "theirs":
@@ -110,6 +116,10 @@ def test_a_bare_mpirun_gives_a_world_that_mpi_knows_too(tmp_path, flavour):
         [1, 2, 1, 2, 0, 1],
     ]
     assert [said["sum"] for said in parts] == [2.0, 1.0, 2.0]
+    listed = told.all("listed")
+    assert [said["place"] for said in listed] == [[1, 2, 1, 2, 0, 1], [0, 2, 0, 2, 0, 1]]
+    assert [said["sum"] for said in listed] == [2.0, 2.0]
+    assert [said["rank"] for said in told.all("outside")] == [1]
     assert [said["sum"] for said in told.all("whole")] == [3.0, 3.0, 3.0]
 
 

@@ -34,6 +34,9 @@ type InitThread =
 type Asked = unsafe extern "C" fn(*mut c_int) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 type AskedOf = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
+type GroupOf = unsafe extern "C" fn(Handle, *mut Handle) -> c_int;
+type Include = unsafe extern "C" fn(Handle, c_int, *const c_int, *mut Handle) -> c_int;
+type CreateGroup = unsafe extern "C" fn(Handle, Handle, c_int, *mut Handle) -> c_int;
 type Broadcast = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, Handle) -> c_int;
 
 /// The functions and handles that are used of an MPI library. It is never closed again.
@@ -46,6 +49,9 @@ pub(crate) struct Mpi {
     finalize: Finalize,
     comm_rank: AskedOf,
     comm_size: AskedOf,
+    comm_group: GroupOf,
+    group_incl: Include,
+    comm_create_group: CreateGroup,
     broadcast: Broadcast,
     world: Handle,
     byte: Handle,
@@ -115,6 +121,12 @@ impl Mpi {
         self.seat(comm).map_err(PyRuntimeError::new_err)
     }
 
+    /// A communicator of these processes, in this order; all of them must ask for it, and nobody else.
+    fn part(&self, py: Python<'_>, ranks: Vec<c_int>) -> PyResult<Handle> {
+        let ranks = ranks.into_boxed_slice();
+        py.detach(|| self.create(&ranks)).map_err(PyRuntimeError::new_err)
+    }
+
     /// Finalises MPI if it was initialised here and nobody else has finalised it.
     fn finish(&self, py: Python<'_>) {
         if self.ours.swap(false, Ordering::SeqCst) && self.is_running() {
@@ -145,6 +157,24 @@ impl Mpi {
             }
         };
         Ok((number(self.comm_rank)?, number(self.comm_size)?))
+    }
+
+    fn create(&self, ranks: &[c_int]) -> Result<Handle, String> {
+        let done = |code: c_int| match code {
+            SUCCESS => Ok(()),
+            code => Err(format!("MPI makes no communicator of the ranks {ranks:?} (code {code})")),
+        };
+        let count = c_int::try_from(ranks.len()).map_err(|error| error.to_string())?;
+        // A handle that is a number fills the lower half of what was zero before.
+        let (mut all, mut some, mut comm): (Handle, Handle, Handle) = (0, 0, 0);
+        let (group, include, create) = (self.comm_group, self.group_incl, self.comm_create_group);
+        // SAFETY: the communicator is the library's own, and `all` is ours.
+        done(unsafe { group(self.world, &raw mut all) })?;
+        // SAFETY: there are as many ranks as said, and `some` is ours.
+        done(unsafe { include(all, count, ranks.as_ptr(), &raw mut some) })?;
+        // SAFETY: both handles are the library's own, and `comm` is ours.
+        done(unsafe { create(self.world, some, 0, &raw mut comm) })?;
+        Ok(comm)
     }
 
     /// Gives all processes of a communicator the bytes of its first one.
@@ -250,6 +280,9 @@ impl Library {
             finalize: function!(c"MPI_Finalize" as Finalize),
             comm_rank: function!(c"MPI_Comm_rank" as AskedOf),
             comm_size: function!(c"MPI_Comm_size" as AskedOf),
+            comm_group: function!(c"MPI_Comm_group" as GroupOf),
+            group_incl: function!(c"MPI_Group_incl" as Include),
+            comm_create_group: function!(c"MPI_Comm_create_group" as CreateGroup),
             broadcast: function!(c"MPI_Bcast" as Broadcast),
             world,
             byte,

@@ -36,8 +36,8 @@ class HorovodBasics:
         """Joins the world; does nothing if this process has already joined one.
 
         `process_sets` are registered on all ranks, in this order; "dynamic" allows to add others
-        later. Every rank must give the same. `comm`, a communicator of mpi4py, makes its members
-        the world; a list must name all ranks.
+        later. Every rank must give the same. `comm`, a communicator of mpi4py or a list
+        of ranks, makes its members the world, under mpirun.
         """
         communicator = _communicator(comm)
         wanted = _wanted(process_sets)
@@ -187,7 +187,7 @@ def _uncaught_exception() -> str | None:
 
 
 def _communicator(comm: object) -> object:
-    """The communicator of mpi4py that makes the world; None if it is all processes."""
+    """The communicator of mpi4py, or the list, that makes the world; None if it is everybody."""
     if comm is None or comm == []:
         return None
     if mpi.is_communicator(comm):
@@ -200,13 +200,17 @@ def _communicator(comm: object) -> object:
     # The launcher's word counts: ranks outside the list may never come to meet the others.
     launched = None if "HOROVOD_SIZE" in os.environ else _native.launched()
     size = launched[2] if launched else int(os.environ.get("HOROVOD_SIZE", "1"))
-    if sorted(comm) != list(range(size)):
+    if sorted(comm) == list(range(size)):
+        return None
+    if not mpi.can_divide():
         raise NotImplementedError(
-            "init(comm=[...]) with some ranks only is not in this release; start the job on the "
-            "ranks you want with `horovodrun -np N`, give the list as a process set: "
-            "init(process_sets=[hvd.ProcessSet([...])]), or under mpirun a communicator of mpi4py"
+            "init(comm=[...]) with some ranks only works under mpirun; start the job on the ranks "
+            "you want with `horovodrun -np N`, or give the list as a process set: "
+            "init(process_sets=[hvd.ProcessSet([...])])"
         )
-    return None
+    if len(set(comm)) < len(comm) or not all(0 <= rank < size for rank in comm):
+        raise ValueError(f"init(comm={list(comm)}) does not name some of {size} ranks once each")
+    return list(comm)
 
 
 def _wanted(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:

@@ -34,17 +34,19 @@ _in_use = False
 def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
     """The library and the communicator over which the ranks meet; None if they meet otherwise.
 
-    `comm` is a communicator of mpi4py, or None for all processes. MPI is initialised on the way.
+    `comm` is a communicator of mpi4py, a list of some processes, or None for all. MPI is
+    initialised on the way.
     """
     global _in_use
     _in_use = False
-    controller = os.environ.get("HOROVOD_CONTROLLER", "").lower()
+    controller = _controller()
     started = _native.launched()
     if "HOROVOD_RANK" in os.environ or controller == "gloo":
         _refuse(comm)
         return None
     launcher = started[0] if started else ""
-    wanted = comm is not None or launcher in NAMES or controller == "mpi"
+    wanted = launcher in NAMES or controller == "mpi"
+    # Whoever has a communicator has loaded the library.
     mpi = _library(launcher, _candidates(launcher) if wanted else ())
     if mpi is None:
         if controller == "mpi":
@@ -54,7 +56,7 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
             )
         _refuse(comm)
         return None
-    if not wanted and not mpi.is_running():
+    if not wanted and comm is None and not mpi.is_running():
         return None
     mpi.start(os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "0") in ("", "0"))
     seat = mpi.seat(mpi.world)
@@ -69,7 +71,7 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
             )
         return None
     _in_use = True
-    return mpi, mpi.world if comm is None else _handle(comm)
+    return mpi, mpi.world if comm is None else _handle(mpi, comm)
 
 
 def enabled() -> bool:
@@ -88,6 +90,12 @@ def finish() -> None:
         _opened.finish()
 
 
+def can_divide() -> bool:
+    """Whether some ranks of the job can be a world of their own: MPI's launcher has started it."""
+    launched = _native.launched()
+    return _controller() == "mpi" or (launched is not None and launched[0] in NAMES)
+
+
 def is_communicator(comm: object) -> bool:
     """Whether this is mpi4py's."""
     return type(comm).__module__.partition(".")[0] == "mpi4py"
@@ -101,7 +109,22 @@ def _refuse(comm: object) -> None:
         )
 
 
-def _handle(comm: object) -> int:
+def _controller() -> str:
+    controller = os.environ.get("HOROVOD_CONTROLLER", "").lower()
+    if controller not in ("", "mpi", "gloo"):
+        raise ValueError(
+            f"Unsupported controller type, HOROVOD_CONTROLLER is `{controller}`; it must be mpi or "
+            "gloo"
+        )
+    return controller
+
+
+def _handle(mpi: _native.Mpi, comm: object) -> int:
+    if isinstance(comm, list):
+        rank = mpi.seat(mpi.world)[0]
+        if rank not in comm:
+            raise ValueError(f"this is rank {rank} of all, which is not in init(comm={comm})")
+        return mpi.part(comm)
     from mpi4py import MPI
 
     # The number of an MPICH handle is an int that may be negative in C.

@@ -224,6 +224,7 @@ value = torch.ones(1)
 dist.all_reduce(value)
 config = json.loads(os.environ["TF_CONFIG"])
 say("gloo", rank=dist.get_rank(), sum=value.item(), config=config)
+dist.destroy_process_group()
 """
 
 

@@ -26,3 +26,6 @@ pub use tuning::{Knob, MOST_CONNECTIONS, Tuning};
 
 /// Horovod's API level with Ronde's own version as the local part.
 pub const VERSION: &str = concat!("0.28.1+ronde.", env!("CARGO_PKG_VERSION"));
+
+/// Ronde's own version: that of the package `ronde`.
+pub const PACKAGE_VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -11,10 +11,10 @@
 //! Whatever cannot work ends the muster with words: which hosts, what was seen of them, what to do.
 //! Nothing here waits, reads a clock or owns a socket.
 
-mod paths;
+pub(crate) mod paths;
 #[cfg(test)]
 mod tests;
-mod words;
+pub(crate) mod words;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -164,10 +164,7 @@ impl Muster {
         let mut actions = Vec::new();
         match event {
             Event::Hello { version } if version != self.version => {
-                let ours = &self.version;
-                let reason = format!("it runs Ronde {version}, and this launcher is Ronde {ours}");
-                let hint = format!("install the same version there: `pip install ronde=={ours}`");
-                self.hosts[host].state = State::Gone { reason, hint };
+                self.hosts[host].state = gone(words::other_version(&version, &self.version));
             }
             Event::Hello { .. } => {
                 self.hosts[host].state = State::There;
@@ -178,7 +175,7 @@ impl Muster {
             Event::Listening { listeners, known, ports } => {
                 self.hosts[host].state = match listeners.is_empty() {
                     false => State::Listening,
-                    true => words::no_address(&known),
+                    true => gone(words::no_address(&known)),
                 };
                 (self.hosts[host].listeners, self.hosts[host].ports) = (listeners, ports);
             }
@@ -246,13 +243,10 @@ impl Muster {
         (0..self.hosts.len()).map(|host| Action::Dial(host, self.targets(host))).collect()
     }
 
-    /// Whom a host dials: the launcher, and the others; of very many hosts only some, so that the
-    /// number of calls stays bearable.
+    /// Whom a host dials: the launcher, and the others.
     fn targets(&mut self, from: usize) -> Vec<Target> {
-        const ALL: usize = 64;
         let count = self.hosts.len();
-        let near = |to: usize| to == 0 || from.abs_diff(to).is_power_of_two();
-        let others = (0..count).filter(|to| *to != from && (count <= ALL || near(*to)));
+        let others = (0..count).filter(|to| *to != from && dials(from, *to, count));
         let mut targets: Vec<Target> = others
             .map(|to| Target {
                 callee: Callee::Host(to as u32),
@@ -308,4 +302,15 @@ impl Muster {
         self.phase = Phase::Over;
         Action::Fail(text)
     }
+}
+
+/// Whether a host of so many dials another: of very many hosts each dials only some, so that the
+/// number of calls stays bearable.
+pub(crate) fn dials(from: usize, to: usize, count: usize) -> bool {
+    const ALL: usize = 64;
+    count <= ALL || to == 0 || from.abs_diff(to).is_power_of_two()
+}
+
+fn gone((reason, hint): (String, String)) -> State {
+    State::Gone { reason, hint }
 }

@@ -7,19 +7,19 @@ use crate::wire::Callee;
 use crate::wire::agent::{Dial, Target};
 
 /// Every call that was asked for, and what came of it once that is known.
-pub(super) struct Paths {
+pub(crate) struct Paths {
     hosts: usize,
     calls: BTreeMap<(usize, usize), Vec<Call>>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) address: SocketAddr,
-    pub(super) outcome: Option<Dial>,
+pub(crate) struct Call {
+    pub(crate) address: SocketAddr,
+    pub(crate) outcome: Option<Dial>,
 }
 
 impl Paths {
-    pub(super) fn new(hosts: usize) -> Paths {
+    pub(crate) fn new(hosts: usize) -> Paths {
         Paths { hosts, calls: BTreeMap::new() }
     }
 
@@ -32,13 +32,13 @@ impl Paths {
         }
     }
 
-    pub(super) fn expect(&mut self, from: usize, target: &Target) {
+    pub(crate) fn expect(&mut self, from: usize, target: &Target) {
         let Some(to) = self.number(target.callee) else { return };
         let call = |address: &SocketAddr| Call { address: *address, outcome: None };
         self.calls.insert((from, to), target.addresses.iter().map(call).collect());
     }
 
-    pub(super) fn note(&mut self, from: usize, to: Callee, address: SocketAddr, outcome: &Dial) {
+    pub(crate) fn note(&mut self, from: usize, to: Callee, address: SocketAddr, outcome: &Dial) {
         let Some(to) = self.number(to) else { return };
         let calls = self.calls.get_mut(&(from, to)).into_iter().flatten();
         for call in calls.filter(|call| call.address == address) {
@@ -47,29 +47,29 @@ impl Paths {
     }
 
     /// Whether every host has reached the launcher and whom else it must.
-    pub(super) fn is_complete(&self) -> bool {
-        self.needed().all(|(_, calls)| calls.iter().any(|call| micros(call).is_some()))
+    pub(crate) fn is_complete(&self) -> bool {
+        self.needed().all(|(_, calls)| calls.iter().any(|call| call.micros().is_some()))
     }
 
     /// Whether any call has not been answered.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.calls.values().flatten().any(|call| call.outcome.is_none())
     }
 
     /// The needed calls that failed at every address: who, whom (none is the launcher), and how.
-    pub(super) fn broken(&self) -> Vec<(usize, Option<usize>, &[Call])> {
-        let broken = self.needed().filter(|(_, calls)| calls.iter().all(|c| micros(c).is_none()));
+    pub(crate) fn broken(&self) -> Vec<(usize, Option<usize>, &[Call])> {
+        let broken = self.needed().filter(|(_, calls)| calls.iter().all(|c| c.micros().is_none()));
         let whom = |to: usize| (to < self.hosts).then_some(to);
         broken.map(|((from, to), calls)| (from, whom(to), calls)).collect()
     }
 
     /// Where `from` reached `to`, fastest first.
-    pub(super) fn reached(&self, from: usize, to: Callee) -> Vec<SocketAddr> {
+    pub(crate) fn reached(&self, from: usize, to: Callee) -> Vec<SocketAddr> {
         let calls = self.number(to).and_then(|to| self.calls.get(&(from, to)));
         let mut found: Vec<(u32, SocketAddr)> = calls
             .into_iter()
             .flatten()
-            .filter_map(|call| micros(call).map(|micros| (magnitude(micros), call.address)))
+            .filter_map(|call| call.micros().map(|micros| (magnitude(micros), call.address)))
             .collect();
         // Addresses that are about as fast stay in the order in which the host named them.
         found.sort_by_key(|(magnitude, _)| *magnitude);
@@ -77,12 +77,12 @@ impl Paths {
     }
 
     /// Where others reached a host: what most of them reached first, then what was fast for all.
-    pub(super) fn best_of(&self, to: usize) -> Vec<SocketAddr> {
+    pub(crate) fn best_of(&self, to: usize) -> Vec<SocketAddr> {
         let mut found: Vec<(SocketAddr, usize, u32)> = Vec::new();
         for ((from, _), calls) in self.calls.iter().filter(|((_, called), _)| *called == to) {
             debug_assert_ne!(*from, to, "nobody calls itself");
             for call in calls {
-                let Some(micros) = micros(call) else { continue };
+                let Some(micros) = call.micros() else { continue };
                 match found.iter_mut().find(|(address, ..)| *address == call.address) {
                     Some((_, count, worst)) => {
                         *count += 1;
@@ -106,10 +106,24 @@ impl Paths {
     }
 }
 
-fn micros(call: &Call) -> Option<u32> {
-    match call.outcome {
-        Some(Dial::Reached { micros }) => Some(micros),
-        _ => None,
+impl Call {
+    /// How long it took to be answered by the one who was meant.
+    pub(crate) fn micros(&self) -> Option<u32> {
+        match self.outcome {
+            Some(Dial::Reached { micros }) => Some(micros),
+            _ => None,
+        }
+    }
+
+    /// What came of it instead, in words that read behind the address.
+    pub(crate) fn failure(&self) -> Option<String> {
+        match &self.outcome {
+            Some(Dial::Reached { .. }) => None,
+            Some(Dial::Refused) => Some("refused".into()),
+            Some(Dial::Stranger) => Some("is somebody else".into()),
+            Some(Dial::Failed { error }) => Some(error.clone()),
+            Some(Dial::TimedOut) | None => Some("timed out".into()),
+        }
     }
 }
 

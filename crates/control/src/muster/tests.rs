@@ -163,6 +163,9 @@ fn another_version_is_refused_with_what_to_install() {
     let text = "error: `b`: it runs Ronde 0, and this launcher is Ronde 1\n\nhint: install the same \
                 version there: `pip install ronde==1`\n";
     assert_eq!(ended, [Action::Fail(text.into())]);
+    // What is installed has Ronde's own version.
+    let (_, hint) = words::other_version("x", crate::VERSION);
+    assert!(hint.ends_with(&format!("`pip install ronde=={}`", crate::PACKAGE_VERSION)), "{hint}");
 }
 
 #[test]

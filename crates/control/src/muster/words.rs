@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::paths::{Call, Paths};
-use super::{Host, State};
+use super::{Guest, Host, State};
 use crate::rendezvous::Time;
 use crate::wire::agent::Dial;
 
@@ -24,12 +24,9 @@ pub(super) fn missing(hosts: &[Host], limit: Duration, now: Time) -> String {
                 }
             }
             State::Awaited | State::There if now >= limit => {
-                lines.push(format!("`{name}`: it has not answered within {} s", limit.as_secs()));
-                let wait = "`--start-timeout` sets how long to wait";
-                hints.push(match host.guest.here {
-                    true => wait.to_owned(),
-                    false => format!("see whether `ssh {name} true` answers; {wait}"),
-                });
+                let (reason, hint) = not_answered(&host.guest, limit);
+                lines.push(format!("`{name}`: {reason}"));
+                hints.push(hint);
             }
             _ => {}
         }
@@ -52,48 +49,65 @@ pub(super) fn unreachable(hosts: &[Host], paths: &Paths) -> String {
             format!("{} cannot reach {}: {}", name(*from), whom(*to), how(calls))
         })
         .collect();
-    let dropped = broken.iter().flat_map(|(.., calls)| calls.iter());
-    let dropped = dropped.into_iter().any(|call| !matches!(call.outcome, Some(Dial::Refused)));
-    let hint = match dropped {
-        true => {
-            "what times out is mostly dropped by a firewall: allow TCP between these hosts, on \
-                 the ports of `sysctl net.ipv4.ip_local_port_range`, or name an interface that is \
-                 not filtered with `--network-interfaces`"
-        }
-        false => {
-            "something between these hosts refuses TCP: allow it on the ports of `sysctl \
-                  net.ipv4.ip_local_port_range`, or name another interface with \
-                  `--network-interfaces`"
-        }
-    };
+    let hint = to_open(broken.iter().flat_map(|(.., calls)| calls.iter()));
     text("some hosts cannot reach each other", &lines, &[hint.to_owned()])
 }
 
-/// A host has no interface that will do, but perhaps these.
-pub(super) fn no_address(known: &[String]) -> State {
-    let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
-    match names.as_slice() {
-        [] => State::Gone {
-            reason: "it has no network address but its loopback".into(),
-            hint: "connect it to the network of the other hosts; `ip address` there shows what it \
-                   has"
-            .into(),
-        },
-        names => State::Gone {
-            reason: "none of the interfaces that `--network-interfaces` names has an address"
-                .into(),
-            hint: format!("name what it has, too: {}", names.join(", ")),
-        },
+/// What to do about calls that failed.
+pub(crate) fn to_open<'a>(mut calls: impl Iterator<Item = &'a Call>) -> &'static str {
+    match calls.any(|call| !matches!(call.outcome, Some(Dial::Refused))) {
+        true => {
+            "what times out is mostly dropped by a firewall: allow TCP between these hosts, on \
+             the ports of `sysctl net.ipv4.ip_local_port_range`, or name an interface that is \
+             not filtered with `--network-interfaces`"
+        }
+        false => {
+            "something between these hosts refuses TCP: allow it on the ports of `sysctl \
+             net.ipv4.ip_local_port_range`, or name another interface with \
+             `--network-interfaces`"
+        }
     }
 }
 
-fn how(calls: &[Call]) -> String {
-    let what = |call: &Call| match &call.outcome {
-        Some(Dial::Reached { .. }) => format!("{} answered", call.address),
-        Some(Dial::Refused) => format!("{} refused", call.address),
-        Some(Dial::Stranger) => format!("{} is somebody else", call.address),
-        Some(Dial::Failed { error }) => format!("{} {error}", call.address),
-        Some(Dial::TimedOut) | None => format!("{} timed out", call.address),
+/// A host has another version than the launcher: what it is, and what to do.
+pub(crate) fn other_version(theirs: &str, ours: &str) -> (String, String) {
+    // The package has Ronde's own version, without Horovod's in front.
+    let package = ours.rsplit("ronde.").next().unwrap_or(ours);
+    (
+        format!("it runs Ronde {theirs}, and this launcher is Ronde {ours}"),
+        format!("install the same version there: `pip install ronde=={package}`"),
+    )
+}
+
+/// A host has not answered in time.
+pub(crate) fn not_answered(guest: &Guest, limit: Duration) -> (String, String) {
+    let wait = "`--start-timeout` sets how long to wait";
+    let hint = match guest.here {
+        true => wait.to_owned(),
+        false => format!("see whether `ssh {} true` answers; {wait}", guest.name),
+    };
+    (format!("it has not answered within {} s", limit.as_secs()), hint)
+}
+
+/// A host has no interface that will do, but perhaps these.
+pub(crate) fn no_address(known: &[String]) -> (String, String) {
+    let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+    match names.as_slice() {
+        [] => (
+            "it has no network address but its loopback".into(),
+            "connect it to the network of the other hosts; `ip address` there shows what it has"
+                .into(),
+        ),
+        names => (
+            "none of the interfaces that `--network-interfaces` names has an address".into(),
+            format!("name what it has, too: {}", names.join(", ")),
+        ),
+    }
+}
+
+pub(crate) fn how(calls: &[Call]) -> String {
+    let what = |call: &Call| {
+        format!("{} {}", call.address, call.failure().unwrap_or_else(|| "answered".into()))
     };
     match calls {
         [] => "it has no address".into(),

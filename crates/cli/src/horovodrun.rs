@@ -291,7 +291,7 @@ pub(crate) fn registry() -> PathBuf {
     registry::folder(runtime, &std::env::temp_dir())
 }
 
-fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
+pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| {
         Mistake::new(
@@ -398,7 +398,7 @@ pub(crate) fn number_of_processes(text: &str) -> Result<u32, String> {
     }
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
+pub(crate) fn seconds(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| "it must be a whole number from 0".into())
 }
 

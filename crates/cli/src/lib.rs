@@ -5,6 +5,7 @@ mod arguments;
 mod bench;
 mod build_report;
 mod config;
+mod doctor;
 mod flags;
 mod horovodrun;
 mod mpi;

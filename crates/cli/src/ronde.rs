@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use ronde_control::VERSION;
 
 use crate::bench;
+use crate::doctor;
 use crate::horovodrun::{complain, hidden_part, log_to_stderr, tell};
 use crate::status;
 use crate::words::{Mistake, USAGE};
@@ -30,6 +31,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Bench(Box<bench::Arguments>),
+    Doctor(doctor::Arguments),
     Status(status::Arguments),
 }
 
@@ -51,6 +53,10 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
             log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
             bench::run(program, &arguments)
         }
+        Some(Command::Doctor(arguments)) => {
+            log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
+            doctor::run(program, &arguments)
+        }
         Some(Command::Status(arguments)) => status::run(&arguments),
         None => complain(&Mistake::new("the command is missing", ALL_COMMANDS), USAGE),
     }
@@ -59,7 +65,7 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
 fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     let name = std::iter::once(OsString::from("ronde"));
     let help = match arguments.first().and_then(|word| word.to_str()) {
-        Some(command @ ("bench" | "status")) => format!("`ronde {command} --help`"),
+        Some(command @ ("bench" | "doctor" | "status")) => format!("`ronde {command} --help`"),
         _ => "`ronde --help`".into(),
     };
     let arguments = arguments.into_iter().map(spelled_for_clap);

@@ -6,6 +6,7 @@
 
 pub mod autotune;
 pub mod bench;
+pub mod doctor;
 mod dtype;
 mod ids;
 pub mod launcher;

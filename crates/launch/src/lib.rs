@@ -18,6 +18,7 @@
 pub mod agent;
 pub mod caller;
 pub mod delegate;
+pub mod doctor;
 pub mod driver;
 pub mod gather;
 pub mod hidden;

@@ -12,7 +12,7 @@ use ronde_control::negotiate::{
 };
 use ronde_control::rendezvous::{Connection, Event, Rendezvous, Seat};
 use ronde_control::status::{DriverToWatcher, WatcherToDriver};
-use ronde_control::wire::agent::{self, AgentToDriver, DriverToAgent, Exit};
+use ronde_control::wire::agent::{self, AgentToAgent, AgentToDriver, DriverToAgent, Exit};
 use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
@@ -95,6 +95,7 @@ pub fn frames(bytes: &[u8]) {
 pub fn messages(bytes: &[u8]) {
     same_again::<Greeting>(bytes);
     same_again::<RankToDriver>(bytes);
+    same_again::<AgentToAgent>(bytes);
     same_again::<DriverToRank>(bytes);
     same_again::<Parcel>(bytes);
     same_again::<WatcherToDriver>(bytes);
@@ -284,13 +285,16 @@ fn all_messages() -> Vec<Vec<u8>> {
     let lost = DriverToRank::Lost { rank: Rank(1), host: "h".into(), cause: "x".into() };
     let mut all = vec![encode(&greeting), encode(&lost)];
     all.extend([encode(&to_coordinator()), encode(&to_member())]);
+    all.push(encode(&AgentToAgent::Carried { bytes: 1 << 40, micros: 80_000 }));
     all.extend(to_driver().iter().map(encode));
     all
 }
 
 fn agent_frames() -> Vec<Vec<u8>> {
     let exited = AgentToDriver::Exited { rank: Rank(1), exit: Exit::Signal(9) };
-    vec![agent::frame(&exited), agent::frame(&DriverToAgent::Signal { signal: 15 })]
+    let examined = AgentToDriver::Examined { facts: Box::default() };
+    let signal = DriverToAgent::Signal { signal: 15 };
+    vec![agent::frame(&exited), agent::frame(&examined), agent::frame(&signal)]
 }
 
 /// Every message from everybody, one after the other.

@@ -46,6 +46,16 @@ impl Paths {
         }
     }
 
+    /// All calls, by who called and who was called; the launcher stands behind the hosts.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = ((usize, usize), &[Call])> {
+        self.calls.iter().map(|(pair, calls)| (*pair, calls.as_slice()))
+    }
+
+    /// The calls from one host to another.
+    pub(crate) fn calls(&self, from: usize, to: usize) -> &[Call] {
+        self.calls.get(&(from, to)).map_or(&[], Vec::as_slice)
+    }
+
     /// Whether every host has reached the launcher and whom else it must.
     pub(crate) fn is_complete(&self) -> bool {
         self.needed().all(|(_, calls)| calls.iter().any(|call| call.micros().is_some()))

@@ -13,6 +13,8 @@
 //! 2. `Started`, `Output` and `Exited` come from the ranks as things happen; `Signal` goes to them.
 //! 3. `End` once nothing is wanted any more: the agent removes what is left and closes the pipe.
 //!
+//! For `ronde doctor` there are no ranks: `AskTime`, `Examine` and `Measure` are each answered once.
+//!
 //! Output flows on credit: the agent sends at most [`OUTPUT_WINDOW`] that the driver has not `Printed`,
 //! so that a slow screen slows the ranks down and never holds up the news of an exit.
 //! Standard input is sent one piece at a time, the next when the last one was `StdinTaken`.
@@ -25,6 +27,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::frame::{FrameError, MAX_FRAME};
 use super::{Callee, DecodeError, JobKey, decode, encode};
 use crate::Rank;
+use crate::doctor::Facts;
 
 /// Bytes of output that may be on their way to the screen.
 pub const OUTPUT_WINDOW: usize = 4 << 20;
@@ -90,6 +93,19 @@ pub enum DriverToAgent {
     Stay {
         /// Where the launcher was reached, best first.
         addresses: Vec<SocketAddr>,
+    },
+    /// Say what time it is.
+    AskTime,
+    /// Say how the host is.
+    Examine,
+    /// Measure the way to another agent that listens.
+    Measure {
+        /// Who should answer.
+        callee: Callee,
+        /// Where.
+        address: SocketAddr,
+        /// How long to send for.
+        millis: u32,
     },
 }
 
@@ -197,6 +213,52 @@ pub enum AgentToDriver {
         address: SocketAddr,
         /// What came of it.
         outcome: Dial,
+    },
+    /// What time it is.
+    Time {
+        /// Microseconds since 1970.
+        unix_micros: u64,
+    },
+    /// How the host is.
+    Examined {
+        /// What was found.
+        facts: Box<Facts>,
+    },
+    /// A measurement has ended.
+    Measured {
+        /// To whom.
+        callee: Callee,
+        /// The figures, or why there are none.
+        outcome: Result<Rate, String>,
+    },
+}
+
+/// How fast the way to another host is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rate {
+    /// What one connection carries.
+    pub bytes_per_second: u64,
+    /// The median time of a few bytes there and back.
+    pub round_trip_micros: u32,
+}
+
+/// What two agents say to each other when they measure the way between them, sealed, on a connection
+/// that has begun with the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AgentToAgent {
+    /// To be answered by the same at once.
+    Echo,
+    /// From here on this side sends bytes that mean nothing, until it closes its direction.
+    Load {
+        /// How long it will take.
+        millis: u32,
+    },
+    /// That is what came of them.
+    Carried {
+        /// How many, without those of the beginning, when a connection is still slow.
+        bytes: u64,
+        /// In what time.
+        micros: u64,
     },
 }
 
@@ -331,6 +393,9 @@ mod tests {
             AgentToDriver::Output { rank: Rank(1), stream: Stream::Stderr, bytes: b"x".into() };
         assert_eq!(frame(&output), [5, 0, 0, 0, 1, 1, 1, 1, b'x']);
         assert_eq!(frame(&DriverToAgent::End), [1, 0, 0, 0, 5]);
+        assert_eq!(frame(&DriverToAgent::AskTime), [1, 0, 0, 0, 9]);
+        assert_eq!(frame(&AgentToDriver::Time { unix_micros: 5 }), [2, 0, 0, 0, 8, 5]);
+        assert_eq!(frame(&AgentToAgent::Load { millis: 80 }), [2, 0, 0, 0, 1, 80]);
     }
 
     #[test]

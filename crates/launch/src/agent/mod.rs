@@ -5,9 +5,11 @@
 //! goes away, or this process is told to stop, it ends the ranks by itself: a request first, a kill
 //! [`GRACE`] later.
 
+mod examine;
 mod pipe;
 mod rank;
 mod survey;
+mod trial;
 
 pub(crate) use pipe::read_frame;
 
@@ -16,7 +18,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ronde_control::Rank;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, RankSpec};
@@ -104,6 +106,7 @@ where
         all_well: true,
         survey: Survey::default(),
         lifeline: JoinSet::new(),
+        examination: JoinSet::new(),
     };
     let mut children = signal(SignalKind::child())?;
     let mut stop = [
@@ -119,7 +122,9 @@ where
                 Some(command) => agent.obey(command).await,
                 None => break Parting::Abandoned,
             },
-            _ = children.recv() => agent.reap().await,
+            // What an examination runs is awaited by itself.
+            _ = children.recv(), if agent.examination.is_empty() => agent.reap().await,
+            Some(_) = agent.examination.join_next() => {}
             Some(Ok(error)) = agent.lifeline.join_next() => {
                 tracing::warn!(%error, "the launcher's host does not answer any more");
                 break Parting::Abandoned;
@@ -160,6 +165,8 @@ struct Agent {
     survey: Survey,
     /// The connection that shows whether the launcher's host is still there.
     lifeline: JoinSet<io::Error>,
+    /// Finds out how the host is, if somebody wants to know.
+    examination: JoinSet<()>,
 }
 
 impl Agent {
@@ -204,6 +211,22 @@ impl Agent {
                 if let Some((key, host)) = self.survey.identity() {
                     self.lifeline.spawn(lifeline::hold_on(addresses, key, host));
                 }
+            }
+            DriverToAgent::AskTime => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let unix_micros = since.as_micros() as u64;
+                self.tell(AgentToDriver::Time { unix_micros }).await;
+            }
+            DriverToAgent::Examine => {
+                let (program, news) = (self.program.clone(), self.news.clone());
+                self.examination.spawn(async move {
+                    let facts = Box::new(examine::facts(&program).await);
+                    let _ = news.send(AgentToDriver::Examined { facts }).await;
+                });
+            }
+            DriverToAgent::Measure { callee, address, millis } => {
+                let load = Duration::from_millis(millis.into());
+                self.survey.measure((callee, address), load, &self.news);
             }
         }
     }
@@ -283,6 +306,7 @@ impl Agent {
     /// Ends what is left, passes the last output on, and reports the last exits.
     async fn clear_up(&mut self, parting: Parting, commands: &mut mpsc::Receiver<DriverToAgent>) {
         self.stdin = None;
+        self.examination.shutdown().await;
         if parting == Parting::Abandoned {
             self.all_well = false;
             // Nothing may wait any more for a driver that does not read.

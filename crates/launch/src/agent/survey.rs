@@ -1,4 +1,4 @@
-//! The agent's part in finding out which addresses reach which host.
+//! The agent's part in finding out which addresses reach which host, and how fast.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::trial;
 use crate::interfaces::{self, Interface};
 use crate::wire::{answer, call};
 
@@ -65,6 +66,21 @@ impl Survey {
         }
     }
 
+    /// Measures the way to another; the news tell what came of it.
+    pub(super) fn measure(
+        &mut self,
+        (callee, address): (Callee, SocketAddr),
+        load: Duration,
+        news: &mpsc::Sender<AgentToDriver>,
+    ) {
+        let Some((key, _)) = self.identity.clone() else { return };
+        let news = news.clone();
+        self.tasks.spawn(async move {
+            let outcome = trial::measure(&key, callee, address, load).await;
+            let _ = news.send(AgentToDriver::Measured { callee, outcome }).await;
+        });
+    }
+
     /// The job's key and this host's number, once the driver has told them.
     pub(super) fn identity(&self) -> Option<(JobKey, u32)> {
         self.identity.clone()
@@ -83,7 +99,9 @@ async fn receive(listener: TcpListener, key: JobKey, callee: Callee) {
         let Ok((stream, _)) = listener.accept().await else { return };
         let key = key.clone();
         callers.spawn(async move {
-            let _ = timeout(HEARING, answer(stream, &key, callee)).await;
+            let hearing = timeout(HEARING, answer(stream, &key, callee)).await;
+            let Ok(Ok(sealed)) = hearing else { return };
+            let _ = timeout(HEARING, trial::answer(sealed)).await;
         });
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Errand {
 }
 
 /// What came back from a rank.
-pub(super) enum Returned {
+pub(crate) enum Returned {
     /// Bytes, and their part of the window, which is free again when this is dropped.
     Piece(Vec<u8>, OwnedSemaphorePermit),
     /// That was all.

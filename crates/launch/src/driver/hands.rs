@@ -24,20 +24,20 @@ const NOISE: usize = 16 << 10;
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// One agent.
-pub(super) struct Hands {
-    pub(super) host: String,
-    pub(super) mark: String,
-    pub(super) way: Way,
-    pub(super) gone: bool,
+pub(crate) struct Hands {
+    pub(crate) host: String,
+    pub(crate) mark: String,
+    pub(crate) way: Way,
+    pub(crate) gone: bool,
     /// Why it was let go, if that is known better than its pipe can tell.
-    pub(super) silent: Option<Trouble>,
+    pub(crate) silent: Option<Trouble>,
     commands: Option<mpsc::Sender<DriverToAgent>>,
     stop: Option<oneshot::Sender<()>>,
 }
 
 impl Hands {
     /// Takes hold of an agent that was just started; its news will carry `index`.
-    pub(super) fn new(
+    pub(crate) fn new(
         index: usize,
         (host, mark, way): (String, String, Way),
         child: Child,
@@ -53,7 +53,7 @@ impl Hands {
 
     /// Sends a command. An agent that does not read for so long that the queue is full is as good as
     /// gone; the driver's own time limits end that.
-    pub(super) fn tell(&self, command: DriverToAgent) {
+    pub(crate) fn tell(&self, command: DriverToAgent) {
         if let Some(commands) = &self.commands
             && commands.try_send(command).is_err()
         {
@@ -62,7 +62,7 @@ impl Hands {
     }
 
     /// Kills the process at this end of the pipe, upon which the agent ends everything.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }

@@ -14,10 +14,10 @@ mod environment;
 mod errand;
 mod files;
 mod guests;
-mod hands;
+pub(crate) mod hands;
 mod screen;
 pub mod service;
-mod start;
+pub(crate) mod start;
 mod stdin;
 mod watchers;
 
@@ -104,7 +104,7 @@ pub struct Output {
 }
 
 /// Everything the driver can learn.
-enum News {
+pub(crate) enum News {
     /// Something happened at the rendezvous.
     Rendezvous(Heard),
     /// An agent is there; this is its version.
@@ -198,9 +198,9 @@ impl Driver {
         let files = job.output.files.as_deref().map(|path| Files::create(path, job.slots.len()));
         let files = files.transpose()?;
         let key = JobKey::from_entropy(entropy()?);
-        let (listener, addresses) = start::listen(job).await?;
+        let (listener, addresses) = start::listen(&job.hosts, job.listen, &job.interfaces).await?;
         tracing::info!(?addresses, ranks = job.slots.len(), "the rendezvous is open");
-        let agents = start::agents(job, &hex(&entropy()?[..12]), news)?;
+        let agents = start::agents(&job.hosts, &job.program, &hex(&entropy()?[..12]), news)?;
         let seats: Vec<Seat> = job
             .slots
             .iter()
@@ -303,6 +303,10 @@ impl Driver {
             AgentToDriver::Problem { reason } => {
                 tracing::warn!(host = self.agents[index].host, reason, "an agent has a problem");
             }
+            // A job does not ask for these.
+            AgentToDriver::Time { .. }
+            | AgentToDriver::Examined { .. }
+            | AgentToDriver::Measured { .. } => {}
         }
     }
 
@@ -508,6 +512,6 @@ pub(crate) fn entropy() -> Result<[u8; 32], LaunchError> {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

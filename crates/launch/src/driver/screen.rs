@@ -43,7 +43,7 @@ pub(super) enum Viewer {
 
 /// So much of an agent's window is free again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Done {
+pub(crate) struct Done {
     pub(super) agent: usize,
     pub(super) cost: u32,
 }

@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::time::Duration;
 
 use ronde_control::VERSION;
@@ -19,6 +20,7 @@ use super::environment::{self, Shared};
 use super::hands::Hands;
 use super::{Job, News};
 use crate::agent::free_ports;
+use crate::reach::Way;
 use crate::{LaunchError, interfaces, machine};
 
 /// How long one call between hosts may take.
@@ -106,12 +108,17 @@ impl Start {
     }
 }
 
-/// Where the ranks will meet, and the addresses by which the hosts may try to reach it.
-pub(super) async fn listen(job: &Job) -> Result<(TcpListener, Vec<SocketAddr>), LaunchError> {
+/// Where the ranks will meet, and the addresses by which the hosts may try to reach it. `alone` is
+/// the one if all hosts are this machine.
+pub(crate) async fn listen(
+    hosts: &[(String, Way)],
+    alone: IpAddr,
+    interfaces: &[String],
+) -> Result<(TcpListener, Vec<SocketAddr>), LaunchError> {
     let failed = || machine("listen for the ranks");
-    let spans = job.hosts.iter().any(|(_, way)| !way.is_local());
+    let spans = hosts.iter().any(|(_, way)| !way.is_local());
     if !spans {
-        let listener = TcpListener::bind((job.listen, 0)).await.map_err(failed())?;
+        let listener = TcpListener::bind((alone, 0)).await.map_err(failed())?;
         let address = listener.local_addr().map_err(failed())?;
         return Ok((listener, vec![address]));
     }
@@ -123,7 +130,7 @@ pub(super) async fn listen(job: &Job) -> Result<(TcpListener, Vec<SocketAddr>), 
     let port = listener.local_addr().map_err(failed())?.port();
     let all = interfaces::all().unwrap_or_default();
     let others = interfaces::for_others(&all);
-    let named = interfaces::named(&others, &job.interfaces);
+    let named = interfaces::named(&others, interfaces);
     // The names may be those of other hosts: the dialling decides.
     let chosen = if named.is_empty() { others } else { named };
     let addresses: Vec<IpAddr> = chosen.iter().map(|each| each.address).collect();
@@ -132,27 +139,25 @@ pub(super) async fn listen(job: &Job) -> Result<(TcpListener, Vec<SocketAddr>), 
 
 /// Nobody is there yet.
 pub(super) fn muster(job: &Job, launcher: Vec<SocketAddr>) -> Muster {
-    let guest = |(name, way): &(String, crate::reach::Way)| Guest {
-        name: name.clone(),
-        here: way.is_local(),
-    };
+    let guest = |(name, way): &(String, Way)| Guest { name: name.clone(), here: way.is_local() };
     let guests = job.hosts.iter().map(guest).collect();
     Muster::new(VERSION, guests, launcher, job.start_timeout)
 }
 
 /// Starts one agent per host. `id` makes the marks of their processes.
-pub(super) fn agents(
-    job: &Job,
+pub(crate) fn agents(
+    hosts: &[(String, Way)],
+    program: &Path,
     id: &str,
     news: &mpsc::Sender<News>,
 ) -> Result<Vec<Hands>, LaunchError> {
-    let hosts = job.hosts.iter().enumerate();
+    let hosts = hosts.iter().enumerate();
     hosts
         .map(|(index, (host, way))| {
             // Each host has its own mark, because two names may mean one machine.
             let mark = format!("{id}-{index}");
             let child = way
-                .start(&job.program, &mark)
+                .start(program, &mark)
                 .map_err(|source| LaunchError::Agent { host: host.clone(), source })?;
             Ok(Hands::new(index, (host.clone(), mark, way.clone()), child, news.clone()))
         })

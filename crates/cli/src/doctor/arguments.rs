@@ -1,0 +1,100 @@
+//! The options of `ronde doctor`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use ronde_launch::doctor::Rounds;
+use ronde_launch::hosts::{self, Host};
+
+use crate::horovodrun::{about_hosts, from_hostfile, seconds};
+use crate::ssh::Ssh;
+use crate::words::Mistake;
+
+/// Look at the hosts of a job and between them, and say what would go wrong.
+#[derive(Clone, Debug, Args)]
+#[command(
+    override_usage = "ronde doctor [-H <HOSTS>] [OPTIONS]",
+    after_help = "It ends with code 0 if a job on these hosts would start, with 1 if not.\n\nExamples:\n  \
+                  ronde doctor\n  ronde doctor -H node-a:4,node-b:4 -p 12345\n  ronde doctor \
+                  --hostfile hosts --json"
+)]
+pub(crate) struct Arguments {
+    /// Hosts and how many ranks each is to take, as in `node-a:4,node-b` [default: this machine]
+    #[arg(short = 'H', long, value_name = "HOSTS")]
+    hosts: Option<String>,
+
+    /// A file of them: `node-a slots=4`, one host on a line
+    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    hostfile: Option<PathBuf>,
+
+    #[command(flatten)]
+    ssh: Ssh,
+
+    /// Interfaces by which hosts may reach each other, as in `eth0,ib0` [default: whatever works]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    network_interfaces: Vec<String>,
+
+    /// Seconds that each host has to answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = seconds)]
+    start_timeout: u64,
+
+    /// Write everything as JSON instead of tables
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Tell each step on standard error
+    #[arg(long)]
+    pub(crate) verbose: bool,
+}
+
+impl Arguments {
+    /// Whom to visit.
+    pub(super) fn rounds(&self, program: &Path) -> Result<Rounds, Mistake> {
+        let hosts = match (&self.hosts, &self.hostfile) {
+            (Some(text), _) => hosts::parse(&with_slots(text)).map_err(|e| about_hosts(&e))?,
+            (None, Some(path)) => from_hostfile(path)?,
+            (None, None) => vec![Host::local(1)],
+        };
+        let count = hosts.iter().fold(0u32, |sum, host| sum.saturating_add(host.slots));
+        let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
+        let limit = Duration::from_secs(self.start_timeout);
+        // What ssh says about a host that is silent tells more than that its time is over.
+        let ssh = self.ssh.options(limit.saturating_sub(Duration::from_secs(1)));
+        let ways = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
+        let slots = hosts.iter().map(|host| host.slots);
+        Ok(Rounds {
+            hosts: ways.into_iter().zip(slots).map(|((name, way), n)| (name, way, n)).collect(),
+            program: program.to_owned(),
+            interfaces: self.network_interfaces.clone(),
+            limit,
+        })
+    }
+}
+
+/// A host without a number of slots is to take one rank.
+fn with_slots(text: &str) -> String {
+    let spelled = |host: &str| match host.rsplit_once(':') {
+        Some((_, slots)) if !host.ends_with(']') && !slots.is_empty() => host.to_owned(),
+        _ => format!("{host}:1"),
+    };
+    text.split(',').map(|host| spelled(host.trim())).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_may_be_left_out() {
+        for (text, expected) in
+            [("a", "a:1"), ("a:2, b", "a:2,b:1"), ("[::1]", "[::1]:1"), ("[::1]:2", "[::1]:2")]
+        {
+            assert_eq!(with_slots(text), expected);
+        }
+        // What is no host stays none.
+        for text in ["", "a:x", "a b", ","] {
+            assert!(hosts::parse(&with_slots(text)).is_err(), "{text:?}");
+        }
+    }
+}

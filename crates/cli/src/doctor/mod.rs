@@ -1,0 +1,50 @@
+//! `ronde doctor`: looks at the hosts of a job and between them, and says what would go wrong.
+//!
+//! The visit is in `launch::doctor`, what its findings mean in `control::doctor`; here they are shown,
+//! as tables for people or as JSON for programs.
+
+mod arguments;
+mod screen;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub(crate) use arguments::Arguments;
+use ronde_control::VERSION;
+use ronde_control::doctor::Report;
+use serde_json::json;
+
+use crate::horovodrun::{about_launch, complain, tell};
+use crate::words::USAGE;
+
+/// Does what the arguments ask for; `program` is the executable that can also play an agent.
+pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
+    let rounds = match arguments.rounds(program) {
+        Ok(rounds) => rounds,
+        Err(mistake) => return complain(&mistake, USAGE),
+    };
+    let start = Instant::now();
+    let report = match ronde_launch::doctor::visit(&rounds) {
+        Ok(report) => report,
+        Err(error) => return complain(&about_launch(&error), 1),
+    };
+    let taken = start.elapsed();
+    tell(&match arguments.json {
+        true => document(&report, taken),
+        false => screen::text(&report, taken),
+    });
+    u8::from(!report.is_well())
+}
+
+fn document(report: &Report, taken: Duration) -> String {
+    let document = json!({
+        "ronde": VERSION,
+        "seconds": taken.as_secs_f64(),
+        "well": report.is_well(),
+        "hosts": report.hosts,
+        "paths": report.paths,
+        "speeds": report.speeds,
+        "findings": report.findings,
+    });
+    format!("{document:#}\n")
+}

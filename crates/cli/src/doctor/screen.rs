@@ -1,0 +1,237 @@
+//! A visit as people read it: what runs where, what each machine has, the ways between them, and what
+//! to do.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use ronde_control::VERSION;
+use ronde_control::doctor::{
+    Clock, Facts, Finding, Gpus, HostReport, Limit, Report, Severity, Speed,
+};
+
+/// Up to so many hosts the ways between them are a table; of more, only the worst are shown.
+const MATRIX: usize = 8;
+
+/// The packages in the order in which they are shown, if anybody has them.
+const PACKAGES: [&str; 9] =
+    ["ronde", "horovod", "torch", "tensorflow", "keras", "jax", "mxnet", "lightning", "numpy"];
+
+/// Everything, tables first.
+pub(super) fn text(report: &Report, taken: Duration) -> String {
+    let count = plural(report.hosts.len(), "host");
+    let mut text = format!("Ronde {VERSION}: {count} in {:.1} s\n\n", taken.as_secs_f64());
+    text += &aligned(&software(&report.hosts));
+    text += "\n";
+    text += &aligned(&machines(&report.hosts));
+    if !report.speeds.is_empty() {
+        text += "\n";
+        text += &match report.hosts.len() <= MATRIX {
+            true => aligned(&ways(report)),
+            false => worst(&report.speeds),
+        };
+    }
+    text += "\n";
+    for finding in &report.findings {
+        text += &told(finding);
+    }
+    text + &verdict(report)
+}
+
+fn software(hosts: &[HostReport]) -> Vec<Vec<String>> {
+    let has = |name: &&str| {
+        let mut facts = hosts.iter().filter_map(|host| host.facts.as_ref());
+        facts.any(|facts| facts.python.packages.contains_key(*name))
+    };
+    let packages: Vec<&str> = PACKAGES.into_iter().filter(has).collect();
+    let mut header = vec!["host", "agent", "python"];
+    header.extend(&packages);
+    let row = |host: &HostReport| {
+        let python = host.facts.as_ref().map(|facts| &facts.python);
+        let mut row = vec![host.name.clone()];
+        row.push(host.ronde.clone().unwrap_or_else(|| "not reached".into()));
+        row.push(shown(python.and_then(|python| python.version.clone())));
+        row.extend(
+            packages
+                .iter()
+                .map(|name| shown(python.and_then(|python| python.packages.get(*name).cloned()))),
+        );
+        row
+    };
+    with_header(&header, hosts.iter().map(row))
+}
+
+fn machines(hosts: &[HostReport]) -> Vec<Vec<String>> {
+    let header = [
+        "host",
+        "slots",
+        "CPUs",
+        "memory",
+        "free",
+        "/dev/shm",
+        "files",
+        "processes",
+        "GPUs",
+        "clock",
+        "addresses",
+    ];
+    let row = |host: &HostReport| {
+        let fact = |show: fn(&Facts) -> String| shown(host.facts.as_ref().map(show));
+        let addresses: Vec<String> = host
+            .addresses
+            .iter()
+            .map(|each| format!("{} ({})", each.address, each.interface))
+            .collect();
+        vec![
+            host.name.clone(),
+            host.slots.to_string(),
+            fact(|facts| facts.cpus.usable.to_string()),
+            fact(|facts| gibibytes(facts.memory.total_bytes)),
+            fact(|facts| gibibytes(facts.memory.available_bytes)),
+            fact(|facts| shown(facts.shm_bytes.map(gibibytes))),
+            fact(|facts| limit(facts.limits.files)),
+            fact(|facts| limit(facts.limits.processes)),
+            fact(|facts| gpus(&facts.gpus)),
+            shown(host.clock.map(clock)),
+            shown((!addresses.is_empty()).then(|| addresses.join(", "))),
+        ]
+    };
+    with_header(&header, hosts.iter().map(row))
+}
+
+/// What each row sends to each column, and how long a few bytes take there and back.
+fn ways(report: &Report) -> Vec<Vec<String>> {
+    let names: Vec<&str> = report.hosts.iter().map(|host| host.name.as_str()).collect();
+    let mut header = vec!["from \\ to"];
+    header.extend(&names);
+    let cell = |from: &str, to: &str| {
+        let found = report.speeds.iter().find(|speed| speed.from == from && speed.to == to);
+        shown(found.filter(|speed| speed.problem.is_none()).map(speed))
+    };
+    let row = |from: &&str| {
+        let mut row = vec![(*from).to_owned()];
+        row.extend(names.iter().map(|to| cell(from, to)));
+        row
+    };
+    with_header(&header, names.iter().map(row))
+}
+
+/// Of many hosts, the ways that hold the others up.
+fn worst(speeds: &[Speed]) -> String {
+    let mut measured: Vec<&Speed> = speeds.iter().filter(|way| way.problem.is_none()).collect();
+    let mut text = format!("{} measured\n", plural(measured.len(), "way"));
+    measured.sort_by_key(|way| way.bytes_per_second);
+    for way in measured.iter().take(3) {
+        let _ = writeln!(text, "  slowest: `{}` to `{}`, {}", way.from, way.to, speed(way));
+    }
+    if let Some(way) = measured.get(measured.len() / 2) {
+        let _ = writeln!(text, "  median: {}", speed(way));
+    }
+    measured.sort_by_key(|way| std::cmp::Reverse(way.round_trip_micros));
+    for way in measured.iter().take(1) {
+        let _ = writeln!(text, "  farthest: `{}` to `{}`, {}", way.from, way.to, speed(way));
+    }
+    text
+}
+
+fn told(finding: &Finding) -> String {
+    let Finding { severity, hosts, what, fix } = finding;
+    let names: Vec<String> = hosts.iter().map(|host| format!("`{host}`")).collect();
+    format!("{}: {}: {what}\n  fix: {fix}\n", word(*severity), names.join(", "))
+}
+
+fn verdict(report: &Report) -> String {
+    let mut counts: BTreeMap<Severity, usize> = BTreeMap::new();
+    for finding in &report.findings {
+        *counts.entry(finding.severity).or_default() += 1;
+    }
+    counts.remove(&Severity::Note);
+    let listed = counts.iter().map(|(severity, count)| plural(*count, word(*severity)));
+    let listed = listed.collect::<Vec<_>>().join(", ");
+    let one = report.hosts.len() == 1;
+    let these = if one { "this host" } else { "these hosts" };
+    let blank = if report.findings.is_empty() { "" } else { "\n" };
+    match (report.is_well(), listed.as_str()) {
+        (true, "") => format!("{blank}nothing is wrong: a job on {these} would start\n"),
+        (true, listed) => format!("{blank}{listed}: a job on {these} would start\n"),
+        (false, listed) => format!("{blank}{listed}: a job on {these} would not start\n"),
+    }
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Note => "note",
+    }
+}
+
+fn with_header(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<Vec<String>> {
+    let header = header.iter().map(|name| (*name).to_owned()).collect();
+    std::iter::once(header).chain(rows).collect()
+}
+
+/// Rows of cells as lines, the columns two blanks apart.
+fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        text += cells.join("  ").trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+fn plural(count: usize, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
+}
+
+fn shown(value: Option<String>) -> String {
+    value.unwrap_or_else(|| "-".into())
+}
+
+fn gibibytes(bytes: u64) -> String {
+    match bytes {
+        ..0x4000_0000 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+fn limit(limit: Limit) -> String {
+    limit.soft.map_or_else(|| "unlimited".into(), |soft| soft.to_string())
+}
+
+fn gpus(gpus: &Gpus) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for gpu in &gpus.devices {
+        *counts.entry(&gpu.name).or_default() += 1;
+    }
+    let listed = counts.iter().map(|(name, count)| format!("{count} × {name}"));
+    let listed = listed.collect::<Vec<_>>().join(", ");
+    shown((!listed.is_empty()).then_some(listed))
+}
+
+fn clock(clock: Clock) -> String {
+    let seconds = clock.ahead_micros as f64 * 1e-6;
+    match clock.ahead_micros.unsigned_abs() {
+        1_000_000.. => format!("{seconds:+.1} s"),
+        // A tenth of a millisecond is less than the question takes.
+        ..50 => "0.0 ms".into(),
+        _ => format!("{:+.1} ms", seconds * 1e3),
+    }
+}
+
+fn speed(speed: &Speed) -> String {
+    let rate = speed.bytes_per_second as f64 * 8e-9;
+    let trip = speed.round_trip_micros;
+    match trip {
+        ..1_000 => format!("{rate:.2} Gb/s, {trip} µs"),
+        _ => format!("{rate:.2} Gb/s, {:.1} ms", f64::from(trip) * 1e-3),
+    }
+}

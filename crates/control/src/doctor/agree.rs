@@ -1,0 +1,107 @@
+//! Whether the hosts have the same of what should be the same.
+
+use std::collections::BTreeMap;
+
+use super::{Facts, Finding, HostReport, Severity};
+use crate::PACKAGE_VERSION;
+
+/// The packages that are compared, and whether a job starts if they differ.
+const PACKAGES: [(&str, Severity); 8] = [
+    // Ranks of another version are refused when they join.
+    ("ronde", Severity::Error),
+    ("torch", Severity::Warning),
+    ("tensorflow", Severity::Warning),
+    ("keras", Severity::Warning),
+    ("jax", Severity::Warning),
+    ("mxnet", Severity::Warning),
+    ("lightning", Severity::Warning),
+    ("numpy", Severity::Warning),
+];
+
+pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (package, severity) in PACKAGES {
+        let version = |facts: &Facts| facts.python.packages.get(package).cloned();
+        let fix = |wanted: &str| format!("`pip install {package}=={wanted}` on the others");
+        findings.extend(differing((package, severity), &with_python(hosts), version, fix));
+    }
+    let pythons = with_python(hosts);
+    let minor = |facts: &Facts| {
+        let version = facts.python.version.as_deref()?;
+        Some(version.splitn(3, '.').take(2).collect::<Vec<_>>().join("."))
+    };
+    let fix = |wanted: &str| format!("use Python {wanted} everywhere: what is pickled may not fit");
+    findings.extend(differing(("Python", Severity::Warning), &pythons, minor, fix));
+    let all: Vec<Known<'_>> = known(hosts).collect();
+    let count = |facts: &Facts| Some(facts.gpus.devices.len().to_string());
+    let fix = |_: &str| "see `nvidia-smi -L` there: one may be hidden or have failed".to_owned();
+    findings.extend(differing(("the number of GPUs", Severity::Warning), &all, count, fix));
+    let driver = |facts: &Facts| facts.gpus.driver.clone();
+    let with_driver: Vec<Known<'_>> =
+        all.iter().filter(|(_, facts)| facts.gpus.driver.is_some()).copied().collect();
+    let fix = |wanted: &str| format!("install driver {wanted} everywhere");
+    findings.extend(differing(("NVIDIA's driver", Severity::Warning), &with_driver, driver, fix));
+    findings
+}
+
+type Known<'a> = (&'a str, &'a Facts);
+
+fn known(hosts: &[HostReport]) -> impl Iterator<Item = Known<'_>> {
+    hosts.iter().filter_map(|host| Some((host.name.as_str(), host.facts.as_ref()?)))
+}
+
+fn with_python(hosts: &[HostReport]) -> Vec<Known<'_>> {
+    known(hosts).filter(|(_, facts)| facts.python.version.is_some()).collect()
+}
+
+/// Says who has what, unless all have the same. What most have is what the others should have; of
+/// Ronde, what the launcher has.
+fn differing(
+    (thing, severity): (&str, Severity),
+    hosts: &[Known<'_>],
+    value: impl Fn(&Facts) -> Option<String>,
+    fix: impl Fn(&str) -> String,
+) -> Option<Finding> {
+    let mut having: BTreeMap<Option<String>, Vec<&str>> = BTreeMap::new();
+    for (name, facts) in hosts {
+        having.entry(value(facts)).or_default().push(name);
+    }
+    if having.len() < 2 {
+        return None;
+    }
+    let most = having.iter().filter(|(value, _)| value.is_some()).max_by_key(|(value, names)| {
+        let ours = thing == "ronde" && value.as_deref() == Some(PACKAGE_VERSION);
+        // Of as many, that of the host which was named first.
+        let place = hosts.iter().position(|(name, _)| names.first() == Some(name));
+        (ours, names.len(), std::cmp::Reverse(place))
+    });
+    let (wanted, right) = most?;
+    let wanted = wanted.clone()?;
+    let others = having.iter().filter(|(value, _)| value.as_ref() != Some(&wanted));
+    let others: Vec<String> = others
+        .map(|(value, names)| {
+            format!("{} on {}", value.as_deref().unwrap_or("missing"), listed(names))
+        })
+        .collect();
+    let wrong = hosts.iter().map(|(name, _)| *name).filter(|name| !right.contains(name));
+    // Where it is only missing, the job may use another Python.
+    let severity = match having.keys().flatten().count() {
+        1 => severity.max(Severity::Warning),
+        _ => severity,
+    };
+    Some(Finding {
+        severity,
+        hosts: wrong.map(str::to_owned).collect(),
+        what: format!("{thing} differs: {wanted} on {}; {}", listed(right), others.join("; ")),
+        fix: fix(&wanted),
+    })
+}
+
+fn listed(names: &[&str]) -> String {
+    const MOST: usize = 4;
+    let shown: Vec<String> = names.iter().take(MOST).map(|name| format!("`{name}`")).collect();
+    match names.len().saturating_sub(MOST) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}

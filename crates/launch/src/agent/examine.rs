@@ -1,0 +1,202 @@
+//! How a host is: what an agent finds out for `ronde doctor`.
+//!
+//! Everything is read from the system but two things that only others know: the installed packages,
+//! for which a Python runs, and the GPUs, for which `nvidia-smi` does. Neither gets longer than
+//! [`LIMIT`].
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use ronde_control::doctor::{Address, Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
+use rustix::process::{Resource, Rlimit, getrlimit};
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::interfaces;
+
+/// How long a program may take.
+const LIMIT: Duration = Duration::from_millis(2500);
+
+const PACKAGES: &str = include_str!("packages.py");
+
+/// Finds everything out. `program` is this executable.
+pub(super) async fn facts(program: &Path) -> Facts {
+    let (python, gpus) = tokio::join!(python(program), gpus());
+    let name = rustix::system::uname();
+    Facts {
+        hostname: name.nodename().to_string_lossy().into_owned(),
+        kernel: name.release().to_string_lossy().into_owned(),
+        cpus: cpus(),
+        memory: memory(),
+        shm_bytes: rustix::fs::statvfs("/dev/shm").ok().map(|shm| shm.f_blocks * shm.f_frsize),
+        limits: Limits { files: limit(Resource::Nofile), processes: limit(Resource::Nproc) },
+        addresses: addresses(),
+        gpus,
+        python,
+    }
+}
+
+fn addresses() -> Vec<Address> {
+    let all = interfaces::all().unwrap_or_default();
+    let others = interfaces::for_others(&all).into_iter();
+    others.map(|each| Address { interface: each.name, address: each.address }).collect()
+}
+
+fn cpus() -> Cpus {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let models = text.lines().filter(|line| line.starts_with("model name"));
+    let model = models.filter_map(|line| Some(line.split_once(':')?.1.trim().to_owned())).next();
+    Cpus {
+        model: model.unwrap_or_default(),
+        usable: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
+        online: text.lines().filter(|line| line.starts_with("processor")).count() as u32,
+    }
+}
+
+/// The machine's memory, or what the container has of it.
+fn memory() -> Memory {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let (total, available) = (kibibytes(&text, "MemTotal:"), kibibytes(&text, "MemAvailable:"));
+    let number = |file: &str| {
+        fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse::<u64>().ok()
+    };
+    match (number("memory.max"), number("memory.current")) {
+        (Some(most), Some(used)) if most < total => {
+            Memory { total_bytes: most, available_bytes: available.min(most.saturating_sub(used)) }
+        }
+        _ => Memory { total_bytes: total, available_bytes: available },
+    }
+}
+
+fn kibibytes(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or(0) << 10
+}
+
+fn limit(resource: Resource) -> Limit {
+    let Rlimit { current, maximum } = getrlimit(resource);
+    Limit { soft: current, hard: maximum }
+}
+
+async fn python(program: &Path) -> Python {
+    let executable = interpreter(program);
+    let path = executable.display().to_string();
+    match output(Command::new(&executable).args(["-c", PACKAGES])).await {
+        Ok(text) => Python { executable: path, ..packages(&text) },
+        Err(problem) => {
+            let problem = Some(format!("`{path}` {problem}"));
+            Python { executable: path, problem, ..Python::default() }
+        }
+    }
+}
+
+/// The Python for which this command was installed, or the one on the PATH.
+fn interpreter(program: &Path) -> PathBuf {
+    let beside = program.parent().map(|folder| folder.join("python"));
+    beside.filter(|python| python.is_file()).unwrap_or_else(|| "python3".into())
+}
+
+/// What the program in `packages.py` prints.
+fn packages(text: &str) -> Python {
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    let mut named: BTreeMap<String, String> =
+        lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
+    let version = named.remove("python");
+    let executable = named.remove("executable").unwrap_or_default();
+    let problem = version.is_none().then(|| "says nothing".to_owned());
+    Python { executable, version, packages: named, problem }
+}
+
+async fn gpus() -> Gpus {
+    let query = ["--query-gpu=driver_version,memory.total,name", "--format=csv,noheader"];
+    match output(Command::new("nvidia-smi").args(query)).await {
+        Ok(text) => devices(&text),
+        // A host without it has no GPU of this kind.
+        Err(problem) if problem == ABSENT => Gpus::default(),
+        Err(problem) => Gpus { problem: Some(problem), ..Gpus::default() },
+    }
+}
+
+/// Lines such as `570.1, 143771 MiB, NVIDIA H200`.
+fn devices(text: &str) -> Gpus {
+    let mut gpus = Gpus::default();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ',').map(|field| field.trim().to_owned());
+        if let (Some(driver), Some(memory), Some(name)) =
+            (fields.next(), fields.next(), fields.next())
+        {
+            gpus.driver = Some(driver);
+            gpus.devices.push(Gpu { name, memory });
+        }
+    }
+    gpus
+}
+
+const ABSENT: &str = "was not found";
+
+/// What a program writes, if it ends well and in time; else what is wrong with it.
+async fn output(command: &mut Command) -> Result<String, String> {
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = match timeout(LIMIT, command.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(ABSENT.into());
+        }
+        Ok(Err(error)) => return Err(format!("could not be run: {error}")),
+        Err(_) => return Err(format!("took longer than {:.1} s", LIMIT.as_secs_f32())),
+    };
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = [output.stderr, output.stdout].map(|said| last_line(&said));
+    let said = said.into_iter().find(|line| !line.is_empty()).unwrap_or_default();
+    Err(format!("failed ({}): {said}", output.status))
+}
+
+fn last_line(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_processors_memory_and_limits() {
+        let (cpus, memory) = (cpus(), memory());
+        assert!(cpus.usable >= 1 && cpus.online >= 1, "{cpus:?}");
+        assert!(memory.available_bytes <= memory.total_bytes, "{memory:?}");
+        assert!(memory.total_bytes > 64 << 20, "{memory:?}");
+        let files = limit(Resource::Nofile);
+        assert!(files.soft.unwrap_or(u64::MAX) <= files.hard.unwrap_or(u64::MAX), "{files:?}");
+    }
+
+    #[test]
+    fn what_programs_print_is_read() {
+        let python = packages("executable /venv/bin/python\npython 3.11.2\ntorch 2.9.0+cpu\n");
+        assert_eq!(python.version.as_deref(), Some("3.11.2"));
+        assert_eq!(python.packages["torch"], "2.9.0+cpu");
+        assert_eq!(packages("").problem.as_deref(), Some("says nothing"));
+        let gpus = devices("570.1, 143771 MiB, NVIDIA H200\n570.1, 143771 MiB, NVIDIA H200\n");
+        assert_eq!((gpus.devices.len(), gpus.driver.as_deref()), (2, Some("570.1")));
+        assert_eq!(gpus.devices[0].name, "NVIDIA H200");
+        assert_eq!(kibibytes("MemTotal:    8 kB\n", "MemTotal:"), 8192);
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_a_program_is_said() {
+        let shell = |script: &'static str| async move {
+            output(Command::new("sh").args(["-c", script])).await
+        };
+        assert_eq!(shell("echo well").await.unwrap(), "well\n");
+        let error = shell("echo first; echo no device >&2; exit 9").await.unwrap_err();
+        assert_eq!(error, "failed (exit status: 9): no device");
+        let error = output(&mut Command::new("ronde-no-such-program")).await.unwrap_err();
+        assert_eq!(error, ABSENT);
+    }
+}

@@ -1,0 +1,175 @@
+"""`ronde doctor` in a lab of hosts: all well, faults planted, and hosts that do not answer."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from lab import Lab, horovodrun, why_not
+
+REASON = why_not()
+pytestmark = [
+    pytest.mark.skipif(REASON is not None, reason=str(REASON)),
+    pytest.mark.timeout(60),
+]
+
+PORT = 2222
+# Longer than a busy machine takes; a visit ends by itself as soon as everybody has answered.
+PATIENT = ("--start-timeout", "20")
+
+
+@pytest.fixture
+def lab(tmp_path):
+    with Lab(tmp_path, 4, network="10.80.0") as lab:
+        yield lab
+
+
+def ronde():
+    return str(Path(horovodrun()).with_name("ronde"))
+
+
+def doctor(lab, names, *options, program=None):
+    hosts = ",".join(f"node-{name}" for name in names)
+    return lab.run(program or ronde(), "doctor", "-H", hosts, "-p", PORT, *options)
+
+
+def findings(report, *severities):
+    """Host, severity and text of each finding, without notes unless they are asked for."""
+    wanted = severities or ("error", "warning")
+    # How fast the ways are is up to how busy the machine is.
+    speed = re.compile(r"Gb/s|there and back")
+    return [
+        (",".join(each["hosts"]), each["severity"], each["what"])
+        for each in report["findings"]
+        if each["severity"] in wanted and not speed.search(each["what"])
+    ]
+
+
+@contextmanager
+def without_sshd(host):
+    """The host is up, and nobody listens for ssh."""
+    holder = subprocess.Popen([*host.prefix(), "sleep", "100"])
+    try:
+        # Its namespaces live on with whoever is inside.
+        inside = os.readlink(f"/proc/{host.sshd.pid}/ns/mnt")
+        while os.readlink(f"/proc/{holder.pid}/ns/mnt") != inside:
+            assert holder.poll() is None
+        host.sshd.kill()
+        host.sshd.wait()
+        yield
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_healthy_hosts_have_no_findings_and_every_fact_is_told(lab):
+    # Every host has the same bridge address, as with docker.
+    for host in lab.hosts[:3]:
+        host.enter("ip", "link", "add", "docker0", "type", "bridge")
+        host.enter("ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
+        host.enter("ip", "link", "set", "docker0", "up")
+    result = doctor(lab, "abc", *PATIENT, "--json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    report = json.loads(result.stdout)
+    assert report["well"] is True
+    assert findings(report) == []
+    notes = findings(report, "note")
+    assert len(notes) == 1 and notes[0][0] == "node-a,node-b,node-c", notes
+    assert "172.17.0.1 (`docker0`), and other hosts have the same one" in notes[0][2]
+    for host, machine in zip(lab.hosts, report["hosts"]):
+        assert machine["name"] == host.name
+        assert machine["facts"]["hostname"] == host.name
+        assert machine["ronde"] == report["ronde"]
+        assert {"interface": host.interface, "address": host.address} in machine["addresses"]
+        assert machine["facts"]["python"]["version"].count(".") == 2
+        assert machine["facts"]["memory"]["total_bytes"] > machine["facts"]["shm_bytes"] // 4
+        # They share one clock, so any offset is an error of at most half the question.
+        clock = machine["clock"]
+        assert abs(clock["ahead_micros"]) <= clock["round_trip_micros"] // 2 + 1000
+    pairs = {(speed["from"], speed["to"]) for speed in report["speeds"]}
+    assert len(pairs) == len(report["speeds"]) == 6
+    for speed in report["speeds"]:
+        assert speed["problem"] is None
+        assert speed["bytes_per_second"] > 10_000_000
+        assert 0 < speed["round_trip_micros"] < 1_000_000
+        assert not speed["address"].startswith("172.17.")
+    # Three ports of each of two addresses of each of three hosts are tried from the two others.
+    assert sum(len(path["calls"]) for path in report["paths"] if path["to"]) == 36
+
+
+def test_planted_faults_are_found_with_what_to_do(lab):
+    _, second, third, last = lab.hosts
+    third.lose(second)
+    subprocess.run(["prlimit", "--pid", str(second.sshd.pid), "--nofile=256:256"], check=True)
+    with without_sshd(last):
+        result = doctor(lab, "abcd", *PATIENT)
+    assert result.returncode == 1, result.stdout + result.stderr
+    text = result.stdout
+    expected = [
+        r"error: `node-d`: nobody listens for ssh on port 2222\n"
+        r"  fix: start `sshd` there, or name its port with `-p`; try `ssh -p 2222 node-d`\n",
+        r"error: `node-c`: cannot reach `node-b`: (10\.80\.0\.2:\d+ timed out(, )?){3}\n"
+        r"  fix: what times out is mostly dropped by a firewall",
+        r"warning: `node-b`: a process may open only 256 files and sockets \(`ulimit -n`\)",
+        r"\n2 errors, \d warnings?: a job on these hosts would not start\n",
+        # The tables show all hosts, and the ways between those that are reached.
+        r"\nnode-d +not reached +-",
+        r"\nnode-b +1 +\d+ +[\d.]+ GiB .* 256 +",
+        r"\nnode-a +- +[\d.]+ Gb/s, [\d.]+ .s +[\d.]+ Gb/s, [\d.]+ .s +-\n",
+    ]
+    for pattern in expected:
+        assert re.search(pattern, text), f"{pattern}\n{text}"
+
+
+def test_hosts_that_hang_or_have_another_version_hold_nobody_up(lab, tmp_path):
+    folder, other = tmp_path / "bin", tmp_path / "other"
+    for place in (folder, other):
+        place.mkdir()
+    program = folder / "ronde"
+    shutil.copy(ronde(), program)
+    (other / "ronde").write_text("#!/bin/sh\necho ronde-agent 0.28.1+ronde.0.0.9\ncat >&2\n")
+    (other / "ronde").chmod(0o755)
+    _, second, third, last = lab.hosts
+    third.enter("mount", "--bind", other, folder)
+    os.kill(last.sshd.pid, signal.SIGSTOP)
+    second.unplug()
+    try:
+        options = ("--start-timeout", "5", "--json")
+        result = doctor(lab, "abcd", *options, program=program)
+    finally:
+        os.kill(last.sshd.pid, signal.SIGCONT)
+        third.enter("umount", folder)
+    report = json.loads(result.stdout)
+    assert result.returncode == 1
+    told = {host: what for host, severity, what in findings(report, "error")}
+    assert set(told) == {"node-b", "node-c", "node-d"}
+    assert re.match("it did not answer ssh|there is no way to it", told["node-b"]), told
+    assert told["node-c"].startswith("it runs Ronde 0.28.1+ronde.0.0.9, and this launcher is ")
+    assert told["node-d"] == "it did not answer ssh on port 2222 in time"
+    fixes = [each["fix"] for each in report["findings"] if each["hosts"] == ["node-c"]]
+    assert re.fullmatch(r"install the same version there: `pip install ronde==\d[^+]*`", fixes[0])
+    # Time-outs run side by side, and the one that is well was looked at all the same.
+    assert report["seconds"] < 9
+    assert report["hosts"][0]["facts"]["hostname"] == "node-a"
+    assert report["speeds"] == []
+
+
+def test_hosts_come_from_a_file_and_interfaces_by_name(lab, tmp_path):
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("# ours\nnode-a slots=1\nnode-b slots=9999\n")
+    first = lab.hosts[0].interface
+    options = ("--hostfile", hostfile, "-p", PORT, "--network-interfaces", first, "--json")
+    result = lab.run(ronde(), "doctor", *options, *PATIENT)
+    report = json.loads(result.stdout)
+    assert result.returncode == 1
+    told = findings(report)
+    assert any(
+        host == "node-b" and "none of the interfaces that `--network-interfaces`" in what
+        for host, _, what in told
+    ), told
+    assert any("takes 9999 ranks and lets a process use" in what for _, _, what in told), told

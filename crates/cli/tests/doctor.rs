@@ -130,6 +130,7 @@ fn this_machine_is_looked_at_and_its_programs_are_asked() {
     assert_eq!(host["ronde"], all["ronde"]);
     let facts = &host["facts"];
     assert_eq!(facts["python"]["version"], "3.13.1");
+    assert_eq!(facts["python"]["executable"], "/opt/python3");
     assert_eq!(facts["python"]["packages"]["torch"], "2.9.0+cpu");
     assert_eq!(facts["gpus"]["devices"][0]["name"], "NVIDIA H200");
     assert_eq!(facts["gpus"]["driver"], "570.1");
@@ -150,7 +151,7 @@ fn programs_that_are_missing_fail_or_hang_are_told_in_time() {
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     let findings = all["findings"].as_array().unwrap();
     let told: Vec<&str> = findings.iter().map(|each| each["what"].as_str().unwrap()).collect();
-    assert!(told.contains(&"no Python runs there: `python3` was not found"), "{told:?}");
+    assert!(told.contains(&"its Python cannot be asked: `python3` was not found"), "{told:?}");
     assert!(told.contains(&"`nvidia-smi` fails there: took longer than 2.5 s"), "{told:?}");
     assert!(told.iter().any(|what| what.contains("takes 1000000 ranks")), "{told:?}");
     for finding in findings {

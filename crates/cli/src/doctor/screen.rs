@@ -235,3 +235,121 @@ fn speed(speed: &Speed) -> String {
         _ => format!("{rate:.2} Gb/s, {:.1} ms", f64::from(trip) * 1e-3),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ronde_control::doctor::{Address, Cpus, Gpu, Limits, Memory, Python, Trouble};
+
+    fn host(name: &str) -> HostReport {
+        let limit = |soft| Limit { soft, hard: None };
+        let python = Python {
+            version: Some("3.11.2".into()),
+            packages: [("ronde".into(), "0.1.0".into()), ("torch".into(), "2.9.0".into())].into(),
+            ..Python::default()
+        };
+        let gpu = Gpu { name: "NVIDIA H200".into(), memory: "143771 MiB".into() };
+        HostReport {
+            name: name.into(),
+            slots: 4,
+            ronde: Some("1".into()),
+            clock: Some(Clock { ahead_micros: -2_340_000, round_trip_micros: 300 }),
+            addresses: vec![Address {
+                interface: "eth0".into(),
+                address: "10.0.0.1".parse().unwrap(),
+            }],
+            facts: Some(Facts {
+                cpus: Cpus { usable: 8, ..Cpus::default() },
+                memory: Memory { total_bytes: 16 << 30, available_bytes: 700 << 20 },
+                shm_bytes: Some(64 << 20),
+                limits: Limits { files: limit(Some(1024)), processes: limit(None) },
+                gpus: Gpus { devices: vec![gpu; 2], ..Gpus::default() },
+                python,
+                ..Facts::default()
+            }),
+            ..HostReport::default()
+        }
+    }
+
+    fn way(from: &str, to: &str, round_trip_micros: u32) -> Speed {
+        Speed {
+            from: from.into(),
+            to: to.into(),
+            address: "10.0.0.1:4000".parse().unwrap(),
+            bytes_per_second: 1_180_000_000,
+            round_trip_micros,
+            problem: None,
+        }
+    }
+
+    fn finding(severity: Severity, hosts: &[&str]) -> Finding {
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        Finding { severity, hosts, what: "it is so".into(), fix: "do this".into() }
+    }
+
+    fn shown(report: &Report) -> String {
+        text(report, Duration::from_millis(1840)).replace(VERSION, "1")
+    }
+
+    #[test]
+    fn a_few_hosts_are_tables() {
+        let trouble = Some(Trouble { reason: String::new(), hint: String::new() });
+        let lost = HostReport { name: "node-lost".into(), slots: 1, trouble, ..Default::default() };
+        let report = Report {
+            hosts: vec![host("a"), host("b"), lost],
+            speeds: vec![way("a", "b", 58), way("b", "a", 12_300)],
+            findings: vec![
+                finding(Severity::Error, &["node-lost"]),
+                finding(Severity::Warning, &["a", "b"]),
+                finding(Severity::Note, &["a"]),
+            ],
+            ..Report::default()
+        };
+        insta::assert_snapshot!(shown(&report), @r"
+        Ronde 1: 3 hosts in 1.8 s
+
+        host       agent        python  ronde  torch
+        a          1            3.11.2  0.1.0  2.9.0
+        b          1            3.11.2  0.1.0  2.9.0
+        node-lost  not reached  -       -      -
+
+        host       slots  CPUs  memory    free     /dev/shm  files  processes  GPUs             clock   addresses
+        a          4      8     16.0 GiB  700 MiB  64 MiB    1024   unlimited  2 × NVIDIA H200  -2.3 s  10.0.0.1 (eth0)
+        b          4      8     16.0 GiB  700 MiB  64 MiB    1024   unlimited  2 × NVIDIA H200  -2.3 s  10.0.0.1 (eth0)
+        node-lost  1      -     -         -        -         -      -          -                -       -
+
+        from \ to  a                   b                 node-lost
+        a          -                   9.44 Gb/s, 58 µs  -
+        b          9.44 Gb/s, 12.3 ms  -                 -
+        node-lost  -                   -                 -
+
+        error: `node-lost`: it is so
+          fix: do this
+        warning: `a`, `b`: it is so
+          fix: do this
+        note: `a`: it is so
+          fix: do this
+
+        1 error, 1 warning: a job on these hosts would not start
+        ");
+    }
+
+    #[test]
+    fn of_many_hosts_the_worst_ways_are_shown() {
+        let names: Vec<String> = (0..9).map(|number| format!("n{number}")).collect();
+        let mut speeds: Vec<Speed> = names.iter().map(|name| way(name, "n0", 60)).skip(1).collect();
+        speeds[3].bytes_per_second = 1_000_000;
+        speeds[4].round_trip_micros = 90_000;
+        let hosts = names.iter().map(|name| host(name)).collect();
+        let text = shown(&Report { hosts, speeds, ..Report::default() });
+        for line in [
+            "8 ways measured\n",
+            "  slowest: `n4` to `n0`, 0.01 Gb/s, 60 µs\n",
+            "  median: 9.44 Gb/s, ",
+            "  farthest: `n5` to `n0`, 9.44 Gb/s, 90.0 ms\n",
+            "\nnothing is wrong: a job on these hosts would start\n",
+        ] {
+            assert!(text.contains(line), "{line} is missing in {text}");
+        }
+    }
+}

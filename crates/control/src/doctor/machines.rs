@@ -157,7 +157,7 @@ fn python(facts: &Facts, findings: &mut Findings<'_>) {
     if let Some(problem) = &python.problem {
         findings.add(
             Severity::Warning,
-            format!("no Python runs there: {problem}"),
+            format!("its Python cannot be asked: {problem}"),
             "install Ronde into a Python environment there: its commands lie beside that Python",
         );
         return;

@@ -231,8 +231,8 @@ impl Visit {
     pub fn is_over(&self) -> bool {
         self.now >= self.limit + WORK
             || (self.hosts.iter().all(|host| host.is_settled(self.doors()))
-                && !self.is_dialling()
-                && !self.trials.iter().any(|(pair, trial)| self.is_running(*pair, trial)))
+                && !self.trials.iter().any(|(pair, trial)| self.is_running(*pair, trial))
+                && !self.is_dialling())
     }
 
     /// What was found out, and what it means.
@@ -327,6 +327,7 @@ impl Visit {
     /// Pairs that may measure now.
     fn measure(&mut self) -> Vec<Action> {
         let count = self.hosts.len();
+        let mut idle = self.idle();
         let mut actions = Vec::new();
         for distance in 1..count {
             if count > EACH_WITH_EACH && !distance.is_power_of_two() {
@@ -334,23 +335,29 @@ impl Visit {
             }
             for from in 0..count {
                 let to = (from + distance) % count;
-                let reached = self.paths.reached(from, Callee::Host(to as u32));
-                let known = self.trials.contains_key(&(from, to));
-                let idle = [from, to].iter().all(|host| self.is_idle(*host));
-                if let (Some(address), false, true) = (reached.first(), known, idle) {
-                    self.trials.insert((from, to), Trial { address: *address, outcome: None });
-                    actions.push(Action::Measure(from, to, *address));
+                if !idle[from] || !idle[to] || self.trials.contains_key(&(from, to)) {
+                    continue;
                 }
+                let reached = self.paths.reached(from, Callee::Host(to as u32));
+                let Some(address) = reached.first().copied() else { continue };
+                (idle[from], idle[to]) = (false, false);
+                self.trials.insert((from, to), Trial { address, outcome: None });
+                actions.push(Action::Measure(from, to, address));
             }
         }
         actions
     }
 
-    fn is_idle(&self, host: usize) -> bool {
-        let mut running = self.trials.iter().filter(|(pair, trial)| self.is_running(**pair, trial));
-        self.hosts[host].state == State::There
-            && self.hosts[host].report.facts.is_some()
-            && !running.any(|((from, to), _)| *from == host || *to == host)
+    /// Whether each host has nothing to do that a measurement would disturb.
+    fn idle(&self) -> Vec<bool> {
+        let ready = |host: &Host| host.state == State::There && host.report.facts.is_some();
+        let mut idle: Vec<bool> = self.hosts.iter().map(ready).collect();
+        for ((from, to), trial) in &self.trials {
+            if self.is_running((*from, *to), trial) {
+                (idle[*from], idle[*to]) = (false, false);
+            }
+        }
+        idle
     }
 
     fn is_running(&self, (from, to): (usize, usize), trial: &Trial) -> bool {

@@ -1,3 +1,5 @@
+//! Visits without hosts: every answer is made up, and so is the time.
+
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(3);
@@ -365,7 +367,7 @@ fn a_python_that_does_not_run_or_has_horovod_is_told() {
     let ours = crate::PACKAGE_VERSION;
     let expected = [
         "Error c: `/venv/bin/python` has Horovod 0.28.1 and not Ronde".to_owned(),
-        "Warning b: no Python runs there: `python3` was not found".into(),
+        "Warning b: its Python cannot be asked: `python3` was not found".into(),
         format!("Warning c: ronde differs: {ours} on `a`; missing on `c`"),
     ];
     assert_eq!(lines(&report), expected);
@@ -405,4 +407,22 @@ fn a_way_that_is_much_slower_than_the_others_is_told() {
         "Warning c: could not measure the way to `b`: 10.0.0.2:4000 timed out",
     ];
     assert_eq!(lines(&visit.report()), expected);
+}
+
+#[test]
+fn of_many_hosts_each_is_measured_with_some() {
+    const HOSTS: usize = 40;
+    let names: Vec<String> = (0..HOSTS).map(|number| format!("n{number}")).collect();
+    let names: Vec<(&str, bool)> = names.iter().map(|name| (name.as_str(), false)).collect();
+    let mut visit = visit(&names);
+    let mut actions = Vec::new();
+    for host in 0..HOSTS {
+        actions.extend(greet(&mut visit, host, facts(), &[]));
+    }
+    go_on(&mut visit, actions, reached, fast);
+    assert!(visit.is_over());
+    let report = visit.report();
+    assert_eq!(report.findings, []);
+    // To the hosts that are 1, 2, 4, 8, 16 and 32 places further on.
+    assert_eq!(report.speeds.len(), 6 * HOSTS);
 }

@@ -1,3 +1,5 @@
+//! Musters without hosts: every answer is made up, and so is the time.
+
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(30);

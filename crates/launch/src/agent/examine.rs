@@ -86,7 +86,7 @@ async fn python(program: &Path) -> Python {
     let executable = interpreter(program);
     let path = executable.display().to_string();
     match output(Command::new(&executable).args(["-c", PACKAGES])).await {
-        Ok(text) => Python { executable: path, ..packages(&text) },
+        Ok(text) => packages(&text),
         Err(problem) => {
             let problem = Some(format!("`{path}` {problem}"));
             Python { executable: path, problem, ..Python::default() }

@@ -6,11 +6,13 @@ import re
 import shutil
 import signal
 import subprocess
+import time
+import uuid
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab import Lab, horovodrun, why_not
+from lab import Lab, horovodrun, marked, why_not
 
 REASON = why_not()
 pytestmark = [
@@ -35,7 +37,14 @@ def ronde():
 
 def doctor(lab, names, *options, program=None):
     hosts = ",".join(f"node-{name}" for name in names)
-    return lab.run(program or ronde(), "doctor", "-H", hosts, "-p", PORT, *options)
+    mark = uuid.uuid4().hex
+    command = (program or ronde(), "doctor", "-H", hosts, "-p", PORT, *options)
+    result = lab.run(*command, env={"LAB_MARK": mark})
+    end = time.monotonic() + 10
+    while left := marked(f"LAB_MARK={mark}"):
+        assert time.monotonic() < end, f"left behind: {left}"
+        time.sleep(0.05)
+    return result
 
 
 def findings(report, *severities):

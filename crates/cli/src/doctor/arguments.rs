@@ -59,8 +59,8 @@ impl Arguments {
         let count = hosts.iter().fold(0u32, |sum, host| sum.saturating_add(host.slots));
         let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
         let limit = Duration::from_secs(self.start_timeout);
-        // What ssh says about a host that is silent tells more than that its time is over.
-        let ssh = self.ssh.options(limit.saturating_sub(Duration::from_secs(1)));
+        // A job leaves ssh two seconds less than it has; of three that is too much, and one will do.
+        let ssh = self.ssh.options(limit + Duration::from_secs(1));
         let ways = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
         let slots = hosts.iter().map(|host| host.slots);
         Ok(Rounds {

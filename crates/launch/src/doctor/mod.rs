@@ -29,7 +29,7 @@ const CALL: Duration = Duration::from_millis(1500);
 const LOAD: Duration = Duration::from_millis(80);
 
 /// How long agents have to say goodbye.
-const FAREWELL: Duration = Duration::from_millis(700);
+const FAREWELL: Duration = Duration::from_millis(1500);
 
 /// News that may wait; whoever brings more waits.
 const NEWS: usize = 1024;

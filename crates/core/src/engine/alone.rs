@@ -3,8 +3,9 @@
 use ronde_control::Rank;
 use ronde_control::negotiate::{Kind, Notice, Request, Work};
 
-use super::ticket::{Made, Outcome};
-use crate::buffer::{Buffer, Region};
+use super::results::Results;
+use super::ticket::{Outcome, Targets};
+use crate::buffer::Region;
 use crate::error::Error;
 use crate::reduce::{Reduction, fold_regions};
 use crate::watch::{Leg, Watch};
@@ -14,7 +15,7 @@ pub(super) fn run_watched(
     watch: &Watch,
     request: Request,
     sources: &[Region],
-    targets: &[Region],
+    targets: &Targets,
 ) -> Result<Outcome, Error> {
     let at = watch.now();
     if watch.shows() {
@@ -32,47 +33,50 @@ pub(super) fn run_watched(
     outcome
 }
 
-fn run(request: &Request, sources: &[Region], targets: &[Region]) -> Result<Outcome, Error> {
+fn run(request: &Request, sources: &[Region], targets: &Targets) -> Result<Outcome, Error> {
     match request.kind {
         Kind::Allreduce { op, prescale, postscale } => {
             let reduction = Reduction { dtype: request.dtype, op, prescale, postscale };
-            for (source, target) in sources.iter().zip(targets) {
+            for (source, target) in sources.iter().zip(targets.regions()) {
                 fold_regions(*target, &[*source], &reduction);
             }
         }
         Kind::Broadcast { .. } => {
-            sources.iter().zip(targets).for_each(|(source, target)| source.copy_to(*target));
+            sources
+                .iter()
+                .zip(targets.regions())
+                .for_each(|(source, target)| source.copy_to(*target));
         }
         Kind::Barrier => {}
         Kind::Allgather | Kind::Alltoall { .. } | Kind::Reducescatter { .. } => {
             if let Some(error) = request.impossible() {
                 return Err(Error::Mismatch(error.into()));
             }
-            let made = sources.iter().zip(&request.shapes);
-            return Ok(Outcome::Made(
-                made.map(|(source, shape)| make(request, *source, shape)).collect(),
-            ));
+            let mut results = Results::new(targets);
+            for (source, shape) in sources.iter().zip(&request.shapes) {
+                make(request, *source, shape, &mut results);
+            }
+            return results.outcome();
         }
         Kind::AddSet { .. } | Kind::RemoveSet { .. } => {}
     }
     Ok(Outcome::Done)
 }
 
-fn make(request: &Request, source: Region, shape: &[u64]) -> Made {
+fn make(request: &Request, source: Region, shape: &[u64], results: &mut Results<'_>) {
     let unit = shape[1..].iter().product::<u64>() as usize * request.dtype.size();
     let rows = match &request.kind {
         // What no split covers is dropped.
         Kind::Alltoall { splits } => splits.iter().sum(),
         _ => shape[0],
     };
-    let buffer = Buffer::new(rows as usize * unit);
-    let source = source.part(0..buffer.length());
+    let target = results.place(vec![rows], rows as usize * unit);
+    let source = source.part(0..target.length());
     match request.kind {
         Kind::Reducescatter { op, prescale, postscale } => {
             let reduction = Reduction { dtype: request.dtype, op, prescale, postscale };
-            fold_regions(buffer.region(), &[source], &reduction);
+            fold_regions(target, &[source], &reduction);
         }
-        _ => source.copy_to(buffer.region()),
+        _ => source.copy_to(target),
     }
-    Made { buffer, rows: vec![rows] }
 }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ronde_control::negotiate::{Request, SubmitError};
 
-use super::ticket::Ticket;
+use super::ticket::{Targets, Ticket};
 use crate::buffer::Region;
 use crate::error::Error;
 
 pub(super) enum Submission {
-    Tensor { request: Request, sources: Vec<Region>, targets: Vec<Region>, ticket: Arc<Ticket> },
+    Tensor { request: Request, sources: Vec<Region>, targets: Targets, ticket: Arc<Ticket> },
     Join { ticket: Arc<Ticket> },
     Leave { reason: Option<String>, ticket: Arc<Ticket> },
 }

@@ -11,6 +11,7 @@ mod inbox;
 mod join;
 mod plane;
 mod progress;
+mod results;
 mod run;
 mod sets;
 mod stall;
@@ -33,7 +34,7 @@ use self::background::Standby;
 use self::inbox::{Inbox, Submission};
 use self::progress::Progress;
 use self::sets::Sets;
-pub use self::ticket::{Made, Outcome, Ticket};
+pub use self::ticket::{Done, Made, Outcome, Room, Targets, Ticket};
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::group::Arena;
@@ -145,36 +146,74 @@ impl Engine {
     /// Hands tensors over: the regions belong to the engine until the ticket is done.
     pub fn submit(
         &self,
-        mut request: Request,
+        request: Request,
         sources: Vec<Region>,
         targets: Vec<Region>,
         next: Next,
     ) -> Result<Arc<Ticket>, Error> {
-        self.check(&request)?;
         let ticket = Arc::new(Ticket::default());
+        self.enter(request, sources, Targets::Regions(targets), (ticket.clone(), next))?;
+        Ok(ticket)
+    }
+
+    /// Hands tensors over for somebody who will not wait: `done` is called with the outcome, at once
+    /// if the request is refused.
+    pub fn submit_then(
+        &self,
+        request: Request,
+        sources: Vec<Region>,
+        targets: Targets,
+        done: Done,
+    ) {
+        let ticket = Arc::new(Ticket::then(done));
+        let entered = self.enter(request, sources, targets, (ticket.clone(), Next::GoesOn));
+        if let Err(error) = entered {
+            ticket.complete(Err(error));
+        }
+    }
+
+    fn enter(
+        &self,
+        mut request: Request,
+        sources: Vec<Region>,
+        targets: Targets,
+        (ticket, next): (Arc<Ticket>, Next),
+    ) -> Result<(), Error> {
+        self.check(&request)?;
         let Some(World { shared, .. }) = &self.world else {
             ticket.complete(alone::run_watched(&self.watch, request, &sources, &targets));
-            return Ok(ticket);
+            return Ok(());
         };
         if request.set != SetId::WORLD {
             // Names are matched within a set: the same one may be in flight in another.
             request.name = format!("{}@{}", request.name, request.set.0);
         }
-        let submission = Submission::Tensor { request, sources, targets, ticket: ticket.clone() };
-        shared.put(submission, next)?;
-        Ok(ticket)
+        shared.put(Submission::Tensor { request, sources, targets, ticket }, next)
     }
 
     /// Contributes nothing from now on until everybody has joined.
     pub fn join_in(&self, next: Next) -> Result<Arc<Ticket>, Error> {
         let ticket = Arc::new(Ticket::default());
-        match &self.world {
-            Some(World { shared, .. }) => {
-                shared.put(Submission::Join { ticket: ticket.clone() }, next)?;
-            }
-            None => ticket.complete(Ok(Outcome::Joined { last: self.place.rank })),
-        }
+        self.enter_join(ticket.clone(), next)?;
         Ok(ticket)
+    }
+
+    /// The same for somebody who will not wait.
+    pub fn join_in_then(&self, done: Done) {
+        let ticket = Arc::new(Ticket::then(done));
+        if let Err(error) = self.enter_join(ticket.clone(), Next::GoesOn) {
+            ticket.complete(Err(error));
+        }
+    }
+
+    fn enter_join(&self, ticket: Arc<Ticket>, next: Next) -> Result<(), Error> {
+        match &self.world {
+            Some(World { shared, .. }) => shared.put(Submission::Join { ticket }, next),
+            None => {
+                ticket.complete(Ok(Outcome::Joined { last: self.place.rank }));
+                Ok(())
+            }
+        }
     }
 
     /// The members of a set of ranks, in rising order, if there is such a set.

@@ -17,7 +17,7 @@ use ronde_control::{Rank, SetId};
 use super::inbox::{Inbox, Submission};
 use super::plane::{Broken, FollowPlane, LeadPlane};
 use super::stall::StallWatch;
-use super::ticket::{Outcome, Ticket};
+use super::ticket::{Outcome, Targets, Ticket};
 use super::tune::Tuner;
 use super::{Sets, run};
 use crate::buffer::Region;
@@ -67,7 +67,7 @@ pub(super) enum Role {
 pub(super) struct Flight {
     pub(super) ticket: Arc<Ticket>,
     pub(super) sources: Vec<Region>,
-    pub(super) targets: Vec<Region>,
+    pub(super) targets: Targets,
     pub(super) record: RecordId,
 }
 
@@ -418,7 +418,7 @@ impl Progress {
                 // What makes something comes alone.
                 let mut made = Some(outcome);
                 for flight in flights.iter().flatten() {
-                    flight.ticket.complete(Ok(made.take().unwrap_or(Outcome::Done)));
+                    flight.ticket.complete(made.take().unwrap_or(Ok(Outcome::Done)));
                 }
                 Ok(())
             }

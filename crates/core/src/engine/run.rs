@@ -6,7 +6,8 @@ use ronde_control::Rank;
 use ronde_control::negotiate::{Kind, Request, Work};
 
 use super::progress::Flight;
-use super::ticket::{Made, Outcome};
+use super::results::Results;
+use super::ticket::{Outcome, Targets};
 use crate::buffer::{Buffer, Region, Segments};
 use crate::collective::{self, Choice, Operands, Parts, row};
 use crate::error::Error;
@@ -16,9 +17,10 @@ use crate::reduce::Reduction;
 /// More bytes than this no tensor has.
 const MOST: u64 = 1 << 48;
 
-/// What came of a bucket, and by which algorithm; none where nothing travelled.
+/// What came of a bucket, and by which algorithm; none where nothing travelled. A bucket that ran may
+/// still have failed for this rank alone.
 pub(super) struct Ran {
-    pub(super) outcome: Outcome,
+    pub(super) outcome: Result<Outcome, Error>,
     pub(super) algorithm: Option<&'static str>,
 }
 
@@ -49,29 +51,32 @@ pub(super) fn run(
             let (operands, _zeros) = operands(bucket, flights);
             let reduction = reduction(*op, *prescale, *postscale);
             choice = Some(collective::allreduce(&mut group, &operands, &reduction)?);
-            Outcome::Done
+            Ok(Outcome::Done)
         }
         Kind::Broadcast { .. } => {
             let (operands, _zeros) = operands(bucket, flights);
             let root = root.ok_or_else(|| Error::Invalid("the root is no member".into()))?;
             choice = Some(collective::broadcast(&mut group, &operands, root)?);
-            Outcome::Done
+            Ok(Outcome::Done)
         }
         Kind::Barrier => {
             choice = Some(collective::barrier(&mut group)?);
-            Outcome::Done
+            Ok(Outcome::Done)
         }
         Kind::Allgather | Kind::Alltoall { .. } | Kind::Reducescatter { .. } => {
-            let sources = flights[0].as_ref().map_or(&[][..], |flight| &flight.sources);
-            let mut made = Vec::with_capacity(sources.len());
+            let nothing = (Vec::new(), Targets::Regions(Vec::new()));
+            let (sources, targets) = match &flights[0] {
+                Some(flight) => (&flight.sources, &flight.targets),
+                None => (&nothing.0, &nothing.1),
+            };
+            let mut results = Results::new(targets);
             for (index, source) in sources.iter().enumerate() {
-                let (one, by) = make(&mut group, &bucket[0], index, *source, (me, size))?;
-                made.push(one);
-                choice = Some(by);
+                let place = (&mut results, me, size);
+                choice = Some(make(&mut group, &bucket[0], index, *source, place)?);
             }
-            Outcome::Made(made)
+            results.outcome()
         }
-        Kind::AddSet { .. } | Kind::RemoveSet { .. } => Outcome::Done,
+        Kind::AddSet { .. } | Kind::RemoveSet { .. } => Ok(Outcome::Done),
     };
     if let Some(choice) = choice
         && tracing::enabled!(tracing::Level::DEBUG)
@@ -81,47 +86,42 @@ pub(super) fn run(
     Ok(Ran { outcome, algorithm: choice.map(|choice| choice.algorithm.name()) })
 }
 
-/// Runs a collective whose result lies in memory of our own, for one tensor of a group.
+/// Runs a collective whose result's size is known only now, for one tensor of a group.
 fn make(
     group: &mut Group<'_>,
     work: &Work,
     index: usize,
     source: Region,
-    (me, size): (usize, usize),
-) -> Result<(Made, Choice), Error> {
+    (results, me, size): (&mut Results<'_>, usize, usize),
+) -> Result<Choice, Error> {
     let Request { kind, dtype, shapes, .. } = &work.request;
     let shape = &shapes[index];
     let unit = (shape[1..].iter().product::<u64>() as usize) * dtype.size();
     check_shares(work, unit, (me, size))?;
     let bytes = |rows: &u64| *rows as usize * unit;
-    let operands = |length: usize| {
-        let buffer = Buffer::new(length);
-        let (source, target) = (Segments::new(vec![source]), Segments::new(vec![buffer.region()]));
-        (buffer, Operands { source, target })
+    let mut operands = |rows: Vec<u64>, length: usize| {
+        let target = results.place(rows, length);
+        Operands { source: Segments::new(vec![source]), target: Segments::new(vec![target]) }
     };
     match kind {
         Kind::Allgather => {
             let rows: Vec<u64> = work.shares.iter().map(|share| share[index]).collect();
             let cuts = row(rows.iter().map(bytes));
-            let (buffer, operands) = operands(cuts.last().map_or(0, |cut| cut.end));
-            let choice = collective::allgather(group, &operands, &cuts)?;
-            Ok((Made { buffer, rows }, choice))
+            let operands = operands(rows, cuts.last().map_or(0, |cut| cut.end));
+            collective::allgather(group, &operands, &cuts)
         }
         Kind::Alltoall { .. } => {
             let all = work.shares.iter().map(|share| share.iter().map(bytes).collect()).collect();
             let rows: Vec<u64> = work.shares.iter().map(|share| share[me]).collect();
-            let (buffer, operands) = operands(rows.iter().map(bytes).sum());
-            let choice = collective::alltoall(group, &operands, &Parts { all })?;
-            Ok((Made { buffer, rows }, choice))
+            let length = rows.iter().map(bytes).sum();
+            collective::alltoall(group, &operands(rows, length), &Parts { all })
         }
         Kind::Reducescatter { op, prescale, postscale } => {
             let cuts = even_cuts(shape[0], size, unit);
-            let (buffer, operands) = operands(cuts[me].len());
+            let operands = operands(vec![rows_of(shape[0], size, me)], cuts[me].len());
             let (prescale, postscale) = (*prescale, *postscale);
             let reduction = Reduction { dtype: *dtype, op: *op, prescale, postscale };
-            let choice = collective::reducescatter(group, &operands, &reduction, &cuts)?;
-            let rows = vec![rows_of(shape[0], size, me)];
-            Ok((Made { buffer, rows }, choice))
+            collective::reducescatter(group, &operands, &reduction, &cuts)
         }
         _ => Err(Error::Invalid(format!("{} makes nothing", kind.name()))),
     }
@@ -162,7 +162,7 @@ fn operands(bucket: &[Work], flights: &[Option<Flight>]) -> (Operands, Vec<Buffe
     for (work, flight) in bucket.iter().zip(flights) {
         if let Some(flight) = flight {
             sources.extend_from_slice(&flight.sources);
-            targets.extend_from_slice(&flight.targets);
+            targets.extend_from_slice(flight.targets.regions());
             continue;
         }
         let Request { dtype, shapes, .. } = &work.request;

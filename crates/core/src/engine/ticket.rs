@@ -1,12 +1,41 @@
-//! What a caller holds while its tensor is on its way.
+//! What a caller holds while its tensor is on its way, or what it wants called when it has come.
 
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ronde_control::{Rank, SetId};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Region};
 use crate::error::Error;
+
+/// What is called with the outcome, once, by whichever thread drives at that moment or, in a world
+/// of one, by the one that submitted. It must neither block nor wait for another ticket: nobody
+/// drives meanwhile. It may submit.
+pub type Done = Box<dyn FnOnce(Result<Outcome, Error>) + Send>;
+
+/// Gives memory for the result number so-and-so of a submission, when it is known how many rows it
+/// gets from each member, or how many this rank gets. It must be as long as those rows; whoever has
+/// none says why. Called by the same threads as [`Done`], and before it.
+pub type Room = Box<dyn Fn(usize, &[u64]) -> Result<Region, String> + Send>;
+
+/// Where results go.
+pub enum Targets {
+    /// To memory that the caller has.
+    Regions(Vec<Region>),
+    /// To memory that the caller will have when its size is known.
+    Room(Room),
+}
+
+impl Targets {
+    /// The memory that the caller has.
+    pub(super) fn regions(&self) -> &[Region] {
+        match self {
+            Targets::Regions(regions) => regions,
+            Targets::Room(_) => &[],
+        }
+    }
+}
 
 /// What came of a submission.
 #[derive(Debug)]
@@ -15,6 +44,8 @@ pub enum Outcome {
     Done,
     /// The results lie in memory of our own, one for each tensor.
     Made(Vec<Made>),
+    /// The results lie in the memory that [`Room`] gave; the rows of each tensor, as in [`Made`].
+    Placed(Vec<Vec<u64>>),
     /// Everybody has joined.
     Joined {
         /// The last one to.
@@ -37,20 +68,39 @@ pub struct Made {
 }
 
 /// A submission that will complete.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Ticket {
     done: AtomicBool,
     outcome: Mutex<Option<Result<Outcome, Error>>>,
+    then: Mutex<Option<Done>>,
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").field("done", &self.is_done()).finish_non_exhaustive()
+    }
 }
 
 impl Ticket {
+    /// A ticket that nobody holds: the outcome goes to `done`.
+    pub(super) fn then(done: Done) -> Ticket {
+        Ticket { then: Mutex::new(Some(done)), ..Ticket::default() }
+    }
+
     /// Whether the outcome is there.
     pub fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 
     pub(super) fn complete(&self, outcome: Result<Outcome, Error>) {
-        *self.outcome.lock().expect("nothing panics while it holds this lock") = Some(outcome);
+        let then = self.then.lock().expect("nothing panics while it holds this lock").take();
+        match then {
+            Some(done) => done(outcome),
+            None => {
+                let mut place = self.outcome.lock().expect("nothing panics with this lock");
+                *place = Some(outcome);
+            }
+        }
         self.done.store(true, Ordering::Release);
     }
 

@@ -1,0 +1,181 @@
+//! Submissions that nobody waits for: what is called when they complete, and where their results go.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ronde_control::negotiate::Kind;
+use ronde_control::settings::Transport;
+use ronde_control::{Rank, ReduceOp};
+use ronde_core::Error;
+use ronde_core::buffer::Region;
+use ronde_core::engine::{Done, Engine, Outcome, Room, Targets};
+use ronde_testkit::{Member, Tensor, World};
+
+const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Came = Sender<Result<Outcome, Error>>;
+
+fn sum() -> Kind {
+    Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
+}
+
+fn send(came: &Came) -> Done {
+    let came = came.clone();
+    Box::new(move |outcome| came.send(outcome).expect("the test listens"))
+}
+
+fn in_place(tensor: &Tensor) -> (Vec<Region>, Targets) {
+    (vec![tensor.region()], Targets::Regions(vec![tensor.region()]))
+}
+
+/// Adds up the tensor again and again, each time from the end of the one before.
+fn chain(engine: &Arc<Engine>, tensor: &Arc<Tensor>, left: usize, came: Came) {
+    let (again, same) = (Arc::downgrade(engine), tensor.clone());
+    let done: Done = Box::new(move |outcome| match (outcome, left) {
+        (Ok(_), 1..) => chain(&again.upgrade().expect("still there"), &same, left - 1, came),
+        (outcome, _) => came.send(outcome).expect("the test listens"),
+    });
+    let (sources, targets) = in_place(tensor);
+    engine.submit_then(Member::request("again", sum(), tensor), sources, targets, done);
+}
+
+#[test]
+fn many_in_flight_complete_without_anybody_waiting() {
+    for transport in TRANSPORTS {
+        for size in 1..=3 {
+            World::new(size).over(transport).run(|member| {
+                let (came, outcomes) = channel();
+                let tensors: Vec<Tensor> = (0..100).map(|_| Tensor::floats(&[1.0; 7])).collect();
+                for (number, tensor) in tensors.iter().enumerate() {
+                    let request = Member::request(&format!("x{number}"), sum(), tensor);
+                    let (sources, targets) = in_place(tensor);
+                    member.engine.submit_then(request, sources, targets, send(&came));
+                }
+                for _ in &tensors {
+                    outcomes.recv_timeout(PATIENCE).unwrap().unwrap();
+                }
+                assert!(tensors.iter().all(|tensor| tensor.as_floats() == [size as f32; 7]));
+            });
+        }
+    }
+}
+
+#[test]
+fn a_callback_may_submit_under_the_same_name() {
+    for transport in TRANSPORTS {
+        World::new(2).over(transport).attempt(|member| {
+            let engine = Arc::new(member.unwrap().engine);
+            let tensor = Arc::new(Tensor::floats(&[1.0]));
+            let (came, outcomes) = channel();
+            chain(&engine, &tensor, 9, came);
+            outcomes.recv_timeout(PATIENCE).unwrap().unwrap();
+            assert_eq!(tensor.as_floats(), [1024.0]);
+        });
+    }
+}
+
+#[test]
+fn results_go_to_memory_that_is_given_when_their_size_is_known() {
+    for transport in TRANSPORTS {
+        for size in 1..=3_usize {
+            World::new(size).over(transport).run(|member| {
+                let me = member.rank();
+                let source = Tensor::floats(&vec![me as f32; me + 1]);
+                let given = Arc::new(Mutex::new(None));
+                let place = given.clone();
+                let room: Room = Box::new(move |index, rows| {
+                    assert_eq!(index, 0);
+                    let tensor = Tensor::floats(&vec![-1.0; rows.iter().sum::<u64>() as usize]);
+                    let region = tensor.region();
+                    *place.lock().unwrap() = Some(tensor);
+                    Ok(region)
+                });
+                let (came, outcomes) = channel();
+                let request = Member::request("x", Kind::Allgather, &source);
+                let (sources, targets) = (vec![source.region()], Targets::Room(room));
+                member.engine.submit_then(request, sources, targets, send(&came));
+                let Outcome::Placed(rows) = outcomes.recv_timeout(PATIENCE).unwrap().unwrap()
+                else {
+                    panic!("the result lies elsewhere");
+                };
+                assert_eq!(rows, [(1..=size as u64).collect::<Vec<_>>()]);
+                let expected: Vec<f32> =
+                    (0..size).flat_map(|rank| vec![rank as f32; rank + 1]).collect();
+                assert_eq!(given.lock().unwrap().as_ref().unwrap().as_floats(), expected);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_rank_without_memory_for_the_result_fails_alone() {
+    for size in 1..=2 {
+        World::new(size).run(|member| {
+            let tensor = Tensor::floats(&[1.0, 2.0]);
+            let (came, outcomes) = channel();
+            let request = Member::request("x", Kind::Allgather, &tensor);
+            if member.rank() == 0 {
+                let short = Tensor::floats(&[0.0]).region();
+                let rooms: [Room; 2] =
+                    [Box::new(|_, _| Err("out of memory".into())), Box::new(move |_, _| Ok(short))];
+                for (room, text) in rooms.into_iter().zip(["out of memory", "memory for 4"]) {
+                    let (sources, targets) = (vec![tensor.region()], Targets::Room(room));
+                    member.engine.submit_then(request.clone(), sources, targets, send(&came));
+                    let error = outcomes.recv_timeout(PATIENCE).unwrap().unwrap_err();
+                    assert!(error.to_string().contains(text), "{error}");
+                }
+            } else {
+                for _ in 0..2 {
+                    member.run("x", Kind::Allgather, &tensor, &tensor).unwrap();
+                }
+            }
+            member.barrier("all go on").unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_refusal_and_a_lost_rank_reach_the_callback() {
+    for transport in TRANSPORTS {
+        let ready = std::sync::Barrier::new(2);
+        World::new(2).over(transport).run(|member| {
+            let tensor = Tensor::floats(&[1.0]);
+            let (came, outcomes) = channel();
+            let submit = |name| {
+                let (sources, targets) = in_place(&tensor);
+                let request = Member::request(name, sum(), &tensor);
+                member.engine.submit_then(request, sources, targets, send(&came));
+            };
+            if member.rank() == 1 {
+                ready.wait();
+                member.launcher.lose(Rank(1), "was killed by signal 9 (SIGKILL)");
+                return;
+            }
+            submit("x");
+            submit("x");
+            let refused = outcomes.recv_timeout(PATIENCE).unwrap();
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+            ready.wait();
+            let lost = outcomes.recv_timeout(PATIENCE).unwrap().unwrap_err();
+            assert_eq!(lost.blames(), Some(Rank(1)));
+            submit("after the end");
+            let late = outcomes.recv_timeout(PATIENCE).unwrap().unwrap_err();
+            assert_eq!(late.blames(), Some(Rank(1)));
+        });
+    }
+}
+
+#[test]
+fn joining_calls_back_with_the_last_one() {
+    for size in 1..=2 {
+        World::new(size).run(|member| {
+            let (came, outcomes) = channel();
+            member.engine.join_in_then(send(&came));
+            let outcome = outcomes.recv_timeout(PATIENCE).unwrap().unwrap();
+            let last = size as u32;
+            assert!(matches!(outcome, Outcome::Joined { last: Rank(rank) } if rank < last));
+        });
+    }
+}

@@ -132,7 +132,8 @@ pub(crate) fn wait(py: Python<'_>, handle: u64) -> PyResult<Option<Py<PyAny>>> {
         (Ok(Outcome::SetAdded { id }), _) => number(py, id.0),
         (Ok(Outcome::Done), Answer::Output(output)) => Ok(Some(output)),
         (Ok(Outcome::Done), Answer::Outputs(outputs)) => list(py, outputs).map(Some),
-        (Ok(Outcome::Done), Answer::Made | Answer::MadeGroup | Answer::Nothing) => Ok(None),
+        (Ok(Outcome::Done), Answer::Made | Answer::MadeGroup | Answer::Nothing)
+        | (Ok(Outcome::Placed(_)), _) => Ok(None),
     }
 }
 

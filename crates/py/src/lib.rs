@@ -10,6 +10,8 @@ mod errors;
 mod handles;
 mod launched;
 mod mpi;
+#[allow(dead_code, reason = "the kernels of the frameworks call it")]
+mod native;
 mod process;
 mod repeat;
 mod submit;

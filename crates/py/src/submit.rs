@@ -9,6 +9,7 @@ use ronde_core::buffer::Region;
 use ronde_core::engine::Next;
 
 use super::handles::{self, Answer};
+use super::native::{self, Reduce};
 use super::process;
 use super::tensor::View;
 
@@ -187,26 +188,10 @@ fn next(lazy: bool) -> Next {
     if lazy { Next::Waits } else { Next::GoesOn }
 }
 
-/// Horovod's number of an operation as the engine knows it; an average is a sum with a factor.
 fn reduction(op: i32, prescale: f64, postscale: f64, set: SetId) -> PyResult<(ReduceOp, f64, f64)> {
-    let engine = process::engine()?;
-    let (op, postscale) = match op {
-        0 => {
-            // A set that does not exist is refused when the request is submitted.
-            let size = engine.members(set).map_or(1, |members| members.len());
-            (ReduceOp::Sum, postscale / size as f64)
-        }
-        1 => (ReduceOp::Sum, postscale),
-        2 => (ReduceOp::Adasum, postscale),
-        3 => (ReduceOp::Min, postscale),
-        4 => (ReduceOp::Max, postscale),
-        5 => (ReduceOp::Product, postscale),
-        other => {
-            let text = format!("there is no reduction with the number {other}");
-            return Err(PyValueError::new_err(text));
-        }
-    };
-    Ok((op, prescale, postscale))
+    let reduce = Reduce { op: op.into(), prescale, postscale };
+    native::reduction(&*process::engine()?, reduce, set)
+        .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 fn one_to_one(

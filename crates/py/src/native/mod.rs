@@ -1,0 +1,184 @@
+//! Where native code of a framework submits to the engine of this process: no Python, no interpreter
+//! lock, no wait. Kernels of TensorFlow, handlers of XLA and functions of MXNet's engine come here.
+//!
+//! A [`Call`] says what is wanted, [`View`]s say where the tensors lie, and `done` is called once, by
+//! a thread of the engine or, where the call is refused or the world has one rank, by the caller's
+//! own. It must not block; what is submitted belongs to the engine until then.
+
+mod failure;
+
+#[allow(unused_imports, reason = "the kernels of the frameworks name it")]
+pub(crate) use self::failure::{Failure, Fault};
+
+use ronde_control::negotiate::{Kind, Request};
+use ronde_control::{DType, Rank, ReduceOp, SetId};
+use ronde_core::Error;
+use ronde_core::buffer::Region;
+use ronde_core::engine::{Engine, Outcome, Room, Targets};
+
+use super::process;
+use super::tensor::View;
+
+/// A collective and the name that ranks match it by.
+pub(crate) struct Call {
+    pub(crate) name: String,
+    pub(crate) set: u32,
+    pub(crate) wish: Wish,
+}
+
+/// What is to be done; the numbers are those that Horovod's users know.
+#[derive(Clone)]
+pub(crate) enum Wish {
+    Allreduce(Reduce),
+    Allgather,
+    Broadcast { root: i64 },
+    Alltoall { splits: Vec<u64> },
+    Reducescatter(Reduce),
+    Barrier,
+}
+
+/// A reduction by its number (Average 0, Sum 1, Adasum 2, Min 3, Max 4, Product 5), with factors
+/// before and behind it.
+#[derive(Clone, Copy)]
+pub(crate) struct Reduce {
+    pub(crate) op: i64,
+    pub(crate) prescale: f64,
+    pub(crate) postscale: f64,
+}
+
+/// What came of a call.
+pub(crate) enum Answer {
+    /// The results lie in their targets.
+    Done,
+    /// They lie in the memory that was given for them. For each tensor, how many rows came from
+    /// each member, or how many this rank got.
+    Placed(Vec<Vec<u64>>),
+    /// All have joined, this one last.
+    Joined(u32),
+}
+
+pub(crate) type Done = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
+
+/// Submits what has its results in `targets`: a reduction or a broadcast, of one tensor or of several
+/// that go together.
+pub(crate) fn submit(call: Call, sources: &[View], targets: &[View], done: Done) {
+    match alike(sources, targets) {
+        Ok(()) => enter(call, sources, Targets::Regions(regions(targets)), done),
+        Err(failure) => done(Err(failure)),
+    }
+}
+
+/// Submits what gets memory for its results when their sizes are known: a gathering, an exchange or a
+/// scattering.
+pub(crate) fn submit_into(call: Call, sources: &[View], room: Room, done: Done) {
+    match one_type(sources) {
+        Ok(()) => enter(call, sources, Targets::Room(room), done),
+        Err(failure) => done(Err(failure)),
+    }
+}
+
+/// Submits what has no tensors.
+pub(crate) fn command(call: Call, done: Done) {
+    enter(call, &[], Targets::Regions(Vec::new()), done);
+}
+
+/// Contributes nothing until everybody has joined.
+pub(crate) fn join(done: Done) {
+    match process::running() {
+        Some(engine) => engine.join_in_then(Box::new(|outcome| done(answer(outcome)))),
+        None => done(Err(Failure::not_initialized())),
+    }
+}
+
+fn enter(call: Call, sources: &[View], targets: Targets, done: Done) {
+    let Some(engine) = process::running() else { return done(Err(Failure::not_initialized())) };
+    let Call { name, set, wish } = call;
+    let set = SetId(set);
+    let kind = match kind(&engine, set, wish) {
+        Ok(kind) => kind,
+        Err(error) => return done(Err(Failure::from(&error))),
+    };
+    let dtype = sources.first().map_or(DType::U8, |source| source.dtype);
+    let shapes = sources.iter().map(|source| source.shape.clone()).collect();
+    let request = Request { name, set, kind, dtype, shapes };
+    let done = Box::new(|outcome| done(answer(outcome)));
+    engine.submit_then(request, regions(sources), targets, done);
+}
+
+fn kind(engine: &Engine, set: SetId, wish: Wish) -> Result<Kind, Error> {
+    Ok(match wish {
+        Wish::Allreduce(reduce) => {
+            let (op, prescale, postscale) = reduction(engine, reduce, set)?;
+            Kind::Allreduce { op, prescale, postscale }
+        }
+        Wish::Reducescatter(reduce) => {
+            let (op, prescale, postscale) = reduction(engine, reduce, set)?;
+            Kind::Reducescatter { op, prescale, postscale }
+        }
+        Wish::Allgather => Kind::Allgather,
+        // A negative root is as far outside as the largest number.
+        Wish::Broadcast { root } => {
+            Kind::Broadcast { root: Rank(u32::try_from(root).unwrap_or(u32::MAX)) }
+        }
+        Wish::Alltoall { splits } => Kind::Alltoall { splits },
+        Wish::Barrier => Kind::Barrier,
+    })
+}
+
+/// Horovod's number of an operation as the engine knows it; an average is a sum with a factor.
+pub(crate) fn reduction(
+    engine: &Engine,
+    Reduce { op, prescale, postscale }: Reduce,
+    set: SetId,
+) -> Result<(ReduceOp, f64, f64), Error> {
+    let (op, postscale) = match op {
+        0 => {
+            // A set that does not exist is refused when the request is submitted.
+            let size = engine.members(set).map_or(1, |members| members.len());
+            (ReduceOp::Sum, postscale / size as f64)
+        }
+        1 => (ReduceOp::Sum, postscale),
+        2 => (ReduceOp::Adasum, postscale),
+        3 => (ReduceOp::Min, postscale),
+        4 => (ReduceOp::Max, postscale),
+        5 => (ReduceOp::Product, postscale),
+        other => {
+            let text = format!("there is no reduction with the number {other}");
+            return Err(Error::Invalid(text));
+        }
+    };
+    Ok((op, prescale, postscale))
+}
+
+fn answer(outcome: Result<Outcome, Error>) -> Result<Answer, Failure> {
+    match outcome {
+        Ok(Outcome::Placed(rows)) => Ok(Answer::Placed(rows)),
+        Ok(Outcome::Joined { last }) => Ok(Answer::Joined(last.0)),
+        // Nothing that is submitted here makes memory of its own, or sets.
+        Ok(Outcome::Done | Outcome::Made(_) | Outcome::SetAdded { .. }) => Ok(Answer::Done),
+        Err(error) => Err(Failure::from(&error)),
+    }
+}
+
+/// Input and output must be alike, or memory would be overrun.
+fn alike(sources: &[View], targets: &[View]) -> Result<(), Failure> {
+    one_type(sources)?;
+    let same = |(source, target): (&View, &View)| {
+        source.dtype == target.dtype && source.region.length() == target.region.length()
+    };
+    if sources.len() != targets.len() || !sources.iter().zip(targets).all(same) {
+        return Err(Failure::invalid("input and output differ in number, type or size"));
+    }
+    Ok(())
+}
+
+fn one_type(sources: &[View]) -> Result<(), Failure> {
+    match sources.iter().all(|source| source.dtype == sources[0].dtype) {
+        true => Ok(()),
+        false => Err(Failure::invalid("the tensors of a group must have one element type")),
+    }
+}
+
+fn regions(views: &[View]) -> Vec<Region> {
+    views.iter().map(|view| view.region).collect()
+}

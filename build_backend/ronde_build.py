@@ -1,9 +1,10 @@
-"""Builds the wheel: maturin packs the Python files and the native module, this adds the commands.
+"""Builds the wheel: maturin packs the Python files and the native module, this adds the rest.
 
-maturin leaves a workspace's binaries out of a wheel that holds a Python module, but packs what it
-finds in the folder `data` of pyproject.toml. So each build compiles the commands with the module's
-profile, fills that folder from nothing, and hands over. Cargo's output stays in the source tree's
-target folder (or in `CARGO_TARGET_DIR`), so a second build compiles only what changed.
+maturin leaves a workspace's binaries, and libraries that are no Python modules, out of a wheel that
+holds a Python module, but packs what it finds in the folder `data` of pyproject.toml. So each build
+compiles the commands and the library that TensorFlow loads with the module's profile, fills that
+folder from nothing, and hands over. Cargo's output stays in the source tree's target folder (or in
+`CARGO_TARGET_DIR`), so a second build compiles only what changed.
 """
 
 from __future__ import annotations
@@ -37,9 +38,13 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ROOT / "wheel.data" / "scripts"
-COMPILE_COMMANDS = [
-    *("cargo", "build", "--locked", "--release", "--package", "ronde-cli", "--bins"),
+DATA = ROOT / "wheel.data"
+SCRIPTS = DATA / "scripts"
+# Beside the package's own files, wherever those are installed.
+LIBRARIES = DATA / "platlib" / "horovod"
+COMPILE = [
+    *("cargo", "build", "--locked", "--release", "--lib", "--bins"),
+    *("--package", "ronde-cli", "--package", "ronde-tensorflow"),
     "--message-format=json-render-diagnostics",
 ]
 
@@ -60,7 +65,7 @@ def build_wheel(
     metadata_directory: str | None = None,
 ) -> str:
     """Builds the wheel and returns its file name."""
-    collect_commands()
+    collect_extras()
     name: str = maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
     return name
 
@@ -71,21 +76,25 @@ def build_editable(
     metadata_directory: str | None = None,
 ) -> str:
     """Builds the wheel of an editable install and returns its file name."""
-    collect_commands()
+    collect_extras()
     name: str = maturin.build_editable(wheel_directory, config_settings, metadata_directory)
     return name
 
 
-def collect_commands() -> None:
-    """Compiles the native commands into the folder that maturin packs, and nothing else into it."""
-    build = subprocess.run(COMPILE_COMMANDS, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+def collect_extras() -> None:
+    """Compiles the commands and the library into the folder that maturin packs, and only them."""
+    build = subprocess.run(COMPILE, cwd=ROOT, stdout=subprocess.PIPE, check=False)
     if build.returncode != 0:
         # Cargo has said on stderr what is wrong.
         raise SystemExit(build.returncode)
 
-    shutil.rmtree(SCRIPTS.parent)
+    shutil.rmtree(DATA)
     SCRIPTS.mkdir(parents=True)
+    LIBRARIES.mkdir(parents=True)
     for line in build.stdout.splitlines():
-        executable = json.loads(line).get("executable")
-        if executable:
-            shutil.copy2(executable, SCRIPTS)
+        artifact = json.loads(line)
+        if artifact.get("executable"):
+            shutil.copy2(artifact["executable"], SCRIPTS)
+        elif artifact.get("target", {}).get("name") == "ronde_tensorflow":
+            for file in artifact["filenames"]:
+                shutil.copy2(file, LIBRARIES)

@@ -10,13 +10,13 @@ mod errors;
 mod handles;
 mod launched;
 mod mpi;
-#[allow(dead_code, reason = "the kernels of the frameworks call it")]
 mod native;
 mod process;
 mod repeat;
 mod submit;
 mod symbols;
 mod tensor;
+mod tensorflow;
 
 use pyo3::prelude::*;
 
@@ -57,6 +57,9 @@ mod _native {
         add_process_set, allgather, allreduce, alltoall, barrier, broadcast, grouped_allgather,
         grouped_allreduce, grouped_reducescatter, join, reducescatter, remove_process_set,
     };
+
+    #[pymodule_export]
+    use super::tensorflow::tensorflow_problem;
 
     #[pymodule_init]
     fn start(module: &Bound<'_, PyModule>) -> PyResult<()> {

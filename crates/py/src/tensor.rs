@@ -72,6 +72,7 @@ static TYPES: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 const CPU: i32 = 1;
 
 /// A tensor's memory and what lies in it.
+#[derive(Clone)]
 pub(crate) struct View {
     pub(crate) region: Region,
     pub(crate) shape: Vec<u64>,

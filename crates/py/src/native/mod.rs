@@ -6,9 +6,10 @@
 //! own. It must not block; what is submitted belongs to the engine until then.
 
 mod failure;
+mod library;
 
-#[allow(unused_imports, reason = "the kernels of the frameworks name it")]
 pub(crate) use self::failure::{Failure, Fault};
+pub(crate) use self::library::Library;
 
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::{DType, Rank, ReduceOp, SetId};

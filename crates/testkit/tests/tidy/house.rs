@@ -12,6 +12,7 @@ pub(crate) const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("cli", &["control", "launch", "hub"]),
     // Under another launcher, rank 0 keeps the rendezvous, which is `launch`'s.
     ("py", &["control", "core", "launch", "cli"]),
+    ("tensorflow", &[]),
     ("testkit", &["control", "core", "launch"]),
 ];
 
@@ -84,7 +85,11 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/py/src/mpi.rs",
     // Names for C: that nobody else has them, no compiler can check.
     "crates/py/src/symbols.rs",
+    // Functions of frameworks are found by name, and called by the signatures of their C interfaces.
+    "crates/py/src/native/library.rs",
     "crates/py/src/tensor.rs",
+    "crates/py/src/tensorflow/",
+    "crates/tensorflow/src/",
 ];
 
 /// Lints of the workspace that other rules lean on, and how they must stand in `Cargo.toml`.

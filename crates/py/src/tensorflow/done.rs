@@ -1,0 +1,119 @@
+//! The end of an asynchronous kernel.
+//!
+//! TensorFlow passes the address of a `std::function` that dies when the kernel's function returns, so
+//! a callback that is to run later has to be copied out of it, as the copy constructor of GNU's C++
+//! library does: two words of data, and a manager that clones (2) and destroys (3) them. Whether it is
+//! such a function is checked first: manager and invoker must be code of TensorFlow. If they are not,
+//! the kernel waits for the collective instead, which is right but lets only a few be in flight.
+#![expect(unsafe_code, reason = "a C++ object is copied")]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::mpsc::sync_channel;
+
+use super::api::{Handle, api};
+
+const CLONE: c_int = 2;
+const DESTROY: c_int = 3;
+
+/// What a kernel calls when it has come to its end.
+pub(super) type Finish = Box<dyn FnOnce() + Send>;
+
+/// Starts something that ends later; TensorFlow is told when it has.
+pub(super) fn run(done: Handle, start: impl FnOnce(Finish)) {
+    if let Some(copy) = Copy::of(done) {
+        start(Box::new(move || copy.call()));
+        return;
+    }
+    let (sender, receiver) = sync_channel(1);
+    start(Box::new(move || {
+        let _ = sender.send(());
+    }));
+    let _ = receiver.recv();
+    api().run_done(done);
+}
+
+type Manager = unsafe extern "C" fn(*mut usize, *const usize, c_int) -> bool;
+
+/// A `std::function` of GNU's C++ library.
+#[repr(C)]
+struct Function {
+    data: [usize; 2],
+    manager: Option<Manager>,
+    invoker: usize,
+}
+
+/// A copy of TensorFlow's callback.
+struct Copy(Box<Function>);
+
+// SAFETY: TensorFlow's callbacks may run on any thread; that is what they are for.
+unsafe impl Send for Copy {}
+
+impl Copy {
+    fn of(done: Handle) -> Option<Copy> {
+        // SAFETY: TensorFlow passes the address of a live function object of at least this size.
+        let original = unsafe { &*done.cast::<Function>() };
+        let manager = original.manager?;
+        if !is_code(manager as usize) || !is_code(original.invoker) {
+            return None;
+        }
+        let data = [0; 2];
+        let mut copy =
+            Box::new(Function { data, manager: Some(manager), invoker: original.invoker });
+        // SAFETY: this is what the copy constructor does; both live.
+        unsafe { manager(copy.data.as_mut_ptr(), original.data.as_ptr(), CLONE) };
+        Some(Copy(copy))
+    }
+
+    fn call(mut self) {
+        api().run_done((&raw mut *self.0).cast());
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let data = self.0.data.as_mut_ptr();
+        if let Some(manager) = self.0.manager.take() {
+            // SAFETY: this is what the destructor does, and it happens once.
+            unsafe { manager(data, data, DESTROY) };
+        }
+    }
+}
+
+/// Whether there is code of TensorFlow at this address. The places are looked up once: asking the
+/// loader whose an address is takes it a millisecond.
+fn is_code(address: usize) -> bool {
+    static PLACES: OnceLock<Vec<std::ops::Range<usize>>> = OnceLock::new();
+    PLACES.get_or_init(code).iter().any(|place| place.contains(&address))
+}
+
+fn code() -> Vec<std::ops::Range<usize>> {
+    let mut places: Vec<std::ops::Range<usize>> = Vec::new();
+    // SAFETY: the callback is called with what it expects, and only until this returns.
+    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut places).cast()) };
+    places
+}
+
+unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, places: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid description.
+    let info = unsafe { &*info };
+    // SAFETY: `code` passes this, and waits for us.
+    let places = unsafe { &mut *places.cast::<Vec<std::ops::Range<usize>>>() };
+    if info.dlpi_name.is_null() || info.dlpi_phdr.is_null() {
+        return 0;
+    }
+    // SAFETY: a name of the loader's, which ends with a zero.
+    let name = unsafe { CStr::from_ptr(info.dlpi_name) };
+    if !name.to_string_lossy().contains("tensorflow") {
+        return 0;
+    }
+    // SAFETY: the description says how many there are.
+    let parts = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    for part in parts {
+        if part.p_type == libc::PT_LOAD && part.p_flags & libc::PF_X != 0 {
+            let start = info.dlpi_addr as usize + part.p_vaddr as usize;
+            places.push(start..start + part.p_memsz as usize);
+        }
+    }
+    0
+}

@@ -1,0 +1,365 @@
+//! The kernels: each takes what TensorFlow gives it, submits it, and is done when the engine is.
+//!
+//! A kernel is made once for a node of a graph, with the node's name and attributes, and computes many
+//! times. Its function returns at once, so that hundreds can be in flight with two threads.
+#![expect(unsafe_code, reason = "TensorFlow gives back the address of the kernel that we gave it")]
+
+use std::ffi::{CStr, c_int};
+use std::sync::{Arc, Mutex};
+
+use super::api::{Handle, api};
+use super::context::{Context, Status, Tensor};
+use super::done::{self, Finish};
+use crate::native::{self, Answer, Call, Failure, Reduce, Wish};
+use crate::process;
+use crate::tensor::View;
+
+/// What a node says about its collective.
+struct Kernel {
+    name: String,
+    set: u32,
+    wish: Wish,
+}
+
+impl Kernel {
+    fn call(&self) -> Call {
+        Call { name: self.name.clone(), set: self.set, wish: self.wish.clone() }
+    }
+}
+
+/// Makes kernels; gives nothing, and tells TensorFlow why, when an attribute is missing.
+fn make(construction: Handle, wish: impl FnOnce(&Attributes) -> Result<Wish, Failure>) -> Handle {
+    let attributes = Attributes(construction);
+    let kernel = wish(&attributes).and_then(|wish| {
+        let set = attributes.integer(c"process_set_id", Some(0))?;
+        // A number that no set has is refused when something is submitted.
+        let set = u32::try_from(set).unwrap_or(u32::MAX);
+        Ok(Kernel { name: attributes.name()?, set, wish })
+    });
+    match kernel {
+        Ok(kernel) => Box::into_raw(Box::new(kernel)).cast(),
+        Err(failure) => {
+            api().construction_fails(construction, Status::of(&failure).handle());
+            std::ptr::null_mut()
+        }
+    }
+}
+
+pub(super) extern "C" fn allreduce(construction: Handle) -> Handle {
+    make(construction, |attributes| Ok(Wish::Allreduce(attributes.reduce()?)))
+}
+
+pub(super) extern "C" fn reducescatter(construction: Handle) -> Handle {
+    make(construction, |attributes| Ok(Wish::Reducescatter(attributes.reduce()?)))
+}
+
+pub(super) extern "C" fn broadcast(construction: Handle) -> Handle {
+    make(construction, |attributes| {
+        Ok(Wish::Broadcast { root: attributes.integer(c"root_rank", None)? })
+    })
+}
+
+pub(super) extern "C" fn allgather(construction: Handle) -> Handle {
+    make(construction, |_| Ok(Wish::Allgather))
+}
+
+/// Also of the ops that only look something up: they need the number of a set, and no wish.
+pub(super) extern "C" fn alltoall(construction: Handle) -> Handle {
+    make(construction, |_| Ok(Wish::Alltoall { splits: Vec::new() }))
+}
+
+pub(super) extern "C" fn barrier(construction: Handle) -> Handle {
+    make(construction, |_| Ok(Wish::Barrier))
+}
+
+pub(super) extern "C" fn delete(kernel: Handle) {
+    if !kernel.is_null() {
+        // SAFETY: `make` leaked it, and TensorFlow gives it back once.
+        drop(unsafe { Box::from_raw(kernel.cast::<Kernel>()) });
+    }
+}
+
+/// The kernel behind a handle; TensorFlow keeps it until nothing computes any more.
+fn kernel<'a>(handle: Handle) -> &'a Kernel {
+    // SAFETY: `make` gave it; one that could not be made is never run.
+    unsafe { &*handle.cast::<Kernel>() }
+}
+
+/// Attributes of the node that a kernel is made for.
+struct Attributes(Handle);
+
+impl Attributes {
+    /// What ranks match the node by.
+    fn name(&self) -> Result<String, Failure> {
+        let text = api().kernel_name(self.0);
+        // SAFETY: the text is TensorFlow's, and lives as long as the construction.
+        let bytes = unsafe { std::slice::from_raw_parts(text.start.cast::<u8>(), text.length) };
+        let name = String::from_utf8_lossy(bytes);
+        let short = self.flag(c"ignore_name_scope")?;
+        let last = name.rsplit('/').next().filter(|_| short);
+        Ok(last.unwrap_or(&name).to_owned())
+    }
+
+    fn reduce(&self) -> Result<Reduce, Failure> {
+        Ok(Reduce {
+            op: self.integer(c"reduce_op", None)?,
+            prescale: self.factor(c"prescale_factor")?,
+            postscale: self.factor(c"postscale_factor")?,
+        })
+    }
+
+    fn has(&self, name: &CStr) -> bool {
+        api().has_attribute(self.0, name.as_ptr(), Status::new().handle())
+    }
+
+    fn integer(&self, name: &CStr, default: Option<i64>) -> Result<i64, Failure> {
+        if let Some(default) = default
+            && !self.has(name)
+        {
+            return Ok(default);
+        }
+        let (status, mut value) = (Status::new(), 0);
+        api().int_attribute(self.0, name.as_ptr(), &raw mut value, status.handle());
+        status.check().map(|()| value)
+    }
+
+    fn factor(&self, name: &CStr) -> Result<f64, Failure> {
+        let (status, mut value) = (Status::new(), 0.0);
+        api().float_attribute(self.0, name.as_ptr(), &raw mut value, status.handle());
+        status.check().map(|()| f64::from(value))
+    }
+
+    fn flag(&self, name: &CStr) -> Result<bool, Failure> {
+        if !self.has(name) {
+            return Ok(false);
+        }
+        let (status, mut value) = (Status::new(), 0);
+        api().bool_attribute(self.0, name.as_ptr(), &raw mut value, status.handle());
+        status.check().map(|()| value != 0)
+    }
+}
+
+/// Reductions and broadcasts, of one tensor or of several: every result is like its input.
+pub(super) extern "C" fn compute_alike(handle: Handle, context: Handle, done: Handle) {
+    let context = Context::new(context);
+    done::run(done, |finish| {
+        let started = (0..context.inputs()).map(|index| Pair::of(context, index)).collect();
+        match started {
+            Ok(pairs) => submit_alike(kernel(handle).call(), context, pairs, finish),
+            Err(failure) => end(context, Err(failure), finish),
+        }
+    });
+}
+
+/// An input and its result, and what they are references to.
+struct Pair {
+    source: View,
+    target: View,
+    _input: Option<Tensor>,
+    _output: Tensor,
+}
+
+impl Pair {
+    fn of(context: Context, index: c_int) -> Result<Pair, Failure> {
+        let (input, output) = context.like_input(index)?;
+        let target = output.view()?;
+        let source = input.as_ref().unwrap_or(&output).view()?;
+        Ok(Pair { source, target, _input: input, _output: output })
+    }
+}
+
+fn submit_alike(call: Call, context: Context, pairs: Vec<Pair>, finish: Finish) {
+    let regions =
+        |pick: fn(&Pair) -> &View| -> Vec<View> { pairs.iter().map(pick).cloned().collect() };
+    let (sources, targets) = (regions(|pair| &pair.source), regions(|pair| &pair.target));
+    native::submit(
+        call,
+        &sources,
+        &targets,
+        Box::new(move |answer| {
+            drop(pairs);
+            end(context, answer.map(|_| ()), finish);
+        }),
+    );
+}
+
+/// Gatherings and scatterings, of one tensor or of several: the first dimension of each result is
+/// known when all ranks have spoken.
+pub(super) extern "C" fn compute_rows(handle: Handle, context: Handle, done: Handle) {
+    let context = Context::new(context);
+    done::run(done, |finish| {
+        let inputs = (0..context.inputs()).map(|index| context.input(index)).collect();
+        let call = kernel(handle).call();
+        submit_rows(
+            call,
+            context,
+            inputs,
+            Box::new(move |answer| {
+                end(context, answer.map(|_| ()), finish);
+            }),
+        );
+    });
+}
+
+/// An exchange: the second input says how many rows each rank gets, the second result how many came.
+pub(super) extern "C" fn compute_alltoall(handle: Handle, context: Handle, done: Handle) {
+    let context = Context::new(context);
+    done::run(done, |finish| {
+        let kernel = kernel(handle);
+        let splits = splits(context, kernel.set);
+        let tensor = context.input(0).map(|tensor| vec![tensor]);
+        let (inputs, splits) = match (tensor, splits) {
+            (Ok(tensor), Ok(splits)) => (Ok(tensor), splits),
+            (Err(failure), _) | (_, Err(failure)) => (Err(failure), Vec::new()),
+        };
+        let call = Call { wish: Wish::Alltoall { splits }, ..kernel.call() };
+        submit_rows(
+            call,
+            context,
+            inputs,
+            Box::new(move |answer| {
+                let put = answer.and_then(|answer| match answer {
+                    Answer::Placed(rows) => {
+                        let rows: Vec<i32> =
+                            rows.concat().iter().map(|rows| *rows as i32).collect();
+                        context.put_numbers(1, &[rows.len() as i64], &rows)
+                    }
+                    _ => Err(Failure::invalid("an exchange did not say what came of it")),
+                });
+                end(context, put, finish);
+            }),
+        );
+    });
+}
+
+/// The rows for each member of the set; without any the rows are dealt out evenly.
+fn splits(context: Context, set: u32) -> Result<Vec<u64>, Failure> {
+    let given = context.input(1)?.numbers()?;
+    if !given.is_empty() {
+        let number = |rows: &i32| {
+            u64::try_from(*rows).map_err(|_| Failure::invalid("splits must not be negative"))
+        };
+        return given.iter().map(number).collect();
+    }
+    let rows = context.input(0)?.sizes().first().copied().unwrap_or(0) as u64;
+    let members = members(set)?.len() as u64;
+    match rows % members.max(1) {
+        0 => Ok(vec![rows / members.max(1); members as usize]),
+        _ => Err(Failure::invalid(
+            "splits not provided, but first dimension of tensor is not an even multiple of the \
+             number of workers.",
+        )),
+    }
+}
+
+fn submit_rows(
+    call: Call,
+    context: Context,
+    inputs: Result<Vec<Tensor>, Failure>,
+    done: native::Done,
+) {
+    let views = inputs.and_then(|inputs| {
+        let views = inputs.iter().map(Tensor::view).collect::<Result<Vec<_>, _>>()?;
+        let kinds = inputs.iter().map(|input| (input.sizes(), input.dtype())).collect();
+        Ok((inputs, views, kinds))
+    });
+    let (inputs, views, kinds): (_, _, Vec<(Vec<i64>, c_int)>) = match views {
+        Ok(views) => views,
+        Err(failure) => return done(Err(failure)),
+    };
+    let outputs = Arc::new(Mutex::new(Vec::new()));
+    let kept = outputs.clone();
+    let room = Box::new(move |index: usize, rows: &[u64]| {
+        let (mut sizes, dtype) = kinds[index].clone();
+        sizes[0] = rows.iter().sum::<u64>() as i64;
+        let output = context.allocate(index as c_int, &sizes, dtype);
+        let output = output.map_err(|failure| failure.text)?;
+        let region = output.view().map_err(|failure| failure.text)?.region;
+        kept.lock().map_err(|_| "a thread has panicked")?.push(output);
+        Ok(region)
+    });
+    native::submit_into(
+        call,
+        &views,
+        room,
+        Box::new(move |answer| {
+            drop((inputs, outputs));
+            done(answer);
+        }),
+    );
+}
+
+/// Joining: the result is the last one to.
+pub(super) extern "C" fn compute_join(_: Handle, context: Handle, done: Handle) {
+    let context = Context::new(context);
+    done::run(done, |finish| {
+        native::join(Box::new(move |answer| {
+            let put = answer.and_then(|answer| match answer {
+                Answer::Joined(last) => context.put_number(0, last as i32),
+                _ => Err(Failure::invalid("joining did not say who was last")),
+            });
+            end(context, put, finish);
+        }));
+    });
+}
+
+/// What has neither inputs nor results.
+pub(super) extern "C" fn compute_command(handle: Handle, context: Handle, done: Handle) {
+    let context = Context::new(context);
+    done::run(done, |finish| {
+        let done = Box::new(move |answer: Result<_, _>| end(context, answer.map(|_| ()), finish));
+        native::command(kernel(handle).call(), done);
+    });
+}
+
+/// The references to tensors are gone by now: `finish` may free the context.
+fn end(context: Context, outcome: Result<(), Failure>, finish: Finish) {
+    if let Err(failure) = outcome {
+        context.fail(&failure);
+    }
+    finish();
+}
+
+fn members(set: u32) -> Result<Vec<ronde_control::Rank>, Failure> {
+    let engine = process::running().ok_or_else(Failure::not_initialized)?;
+    let unknown = || Failure::invalid(&format!("process set {set} does not exist"));
+    engine.members(ronde_control::SetId(set)).ok_or_else(unknown)
+}
+
+pub(super) extern "C" fn compute_size(handle: Handle, context: Handle) {
+    put(context, members(kernel(handle).set).map(|members| members.len() as i32));
+}
+
+/// One or zero; without a world -1, and -2 where there is no such set.
+pub(super) extern "C" fn compute_included(handle: Handle, context: Handle) {
+    let set = ronde_control::SetId(kernel(handle).set);
+    let included = process::running().map_or(-1, |engine| {
+        let me = engine.place().rank;
+        engine.members(set).map_or(-2, |members| i32::from(members.contains(&me)))
+    });
+    put(context, Ok(included));
+}
+
+pub(super) extern "C" fn compute_rank(_: Handle, context: Handle) {
+    put_place(context, |place| place.rank.0);
+}
+
+pub(super) extern "C" fn compute_local_rank(_: Handle, context: Handle) {
+    put_place(context, |place| place.local_rank);
+}
+
+pub(super) extern "C" fn compute_local_size(_: Handle, context: Handle) {
+    put_place(context, |place| place.local_size);
+}
+
+fn put_place(context: Handle, read: impl FnOnce(&ronde_control::settings::Place) -> u32) {
+    let engine = process::running().ok_or_else(Failure::not_initialized);
+    put(context, engine.map(|engine| read(engine.place()) as i32));
+}
+
+fn put(context: Handle, number: Result<i32, Failure>) {
+    let context = Context::new(context);
+    if let Err(failure) = number.and_then(|number| context.put_number(0, number)) {
+        context.fail(&failure);
+    }
+}

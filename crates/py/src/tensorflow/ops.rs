@@ -1,0 +1,225 @@
+//! The table of ops: their names, attributes and arguments are those that graphs, saved models and
+//! programs for Horovod know.
+//!
+//! Whatever returns a value is stateless, because TensorFlow runs stateful nodes of a function one
+//! after the other; what only looks something up must not be taken for a constant, and is stateful.
+
+use std::ffi::{CStr, CString, c_char};
+
+use super::api::{Api, Compute, ComputeAsync, Create, Handle};
+use super::context::Status;
+use super::{kernel, shape};
+
+const ELEMENTS: &CStr =
+    c"T: {uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool}";
+const SCOPE: &CStr = c"ignore_name_scope: bool = false";
+const SET: &CStr = c"process_set_id: int = 0";
+const OP: &CStr = c"reduce_op: int";
+const PRESCALE: &CStr = c"prescale_factor: float";
+const POSTSCALE: &CStr = c"postscale_factor: float";
+const COUNT: &CStr = c"num_tensors: int >= 1";
+
+struct Op {
+    name: &'static CStr,
+    attributes: &'static [&'static CStr],
+    inputs: &'static [&'static CStr],
+    outputs: &'static [&'static CStr],
+    shape: Compute,
+    create: Option<Create>,
+    compute: Work,
+}
+
+enum Work {
+    Collective(ComputeAsync),
+    /// One that must run even if nobody uses its result.
+    Command(ComputeAsync),
+    LookUp(Compute),
+}
+
+const REDUCE: &[&CStr] = &[ELEMENTS, OP, PRESCALE, POSTSCALE, SCOPE, SET];
+const REDUCE_GROUP: &[&CStr] = &[ELEMENTS, COUNT, OP, PRESCALE, POSTSCALE, SCOPE, SET];
+const MANY: &[&CStr] = &[c"tensors: num_tensors * T"];
+const ONE: &[&CStr] = &[c"tensor: T"];
+
+const OPS: &[Op] = &[
+    Op {
+        name: c"HorovodAllreduce",
+        attributes: REDUCE,
+        inputs: ONE,
+        outputs: &[c"sum: T"],
+        shape: shape::same,
+        create: Some(kernel::allreduce),
+        compute: Work::Collective(kernel::compute_alike),
+    },
+    Op {
+        name: c"HorovodGroupedAllreduce",
+        attributes: REDUCE_GROUP,
+        inputs: MANY,
+        outputs: &[c"sum: num_tensors * T"],
+        shape: shape::same,
+        create: Some(kernel::allreduce),
+        compute: Work::Collective(kernel::compute_alike),
+    },
+    Op {
+        name: c"HorovodAllgather",
+        attributes: &[ELEMENTS, SCOPE, SET],
+        inputs: ONE,
+        outputs: &[c"output: T"],
+        shape: shape::rows_unknown,
+        create: Some(kernel::allgather),
+        compute: Work::Collective(kernel::compute_rows),
+    },
+    Op {
+        name: c"HorovodGroupedAllgather",
+        attributes: &[ELEMENTS, COUNT, SCOPE, SET],
+        inputs: MANY,
+        outputs: &[c"output: num_tensors * T"],
+        shape: shape::rows_unknown,
+        create: Some(kernel::allgather),
+        compute: Work::Collective(kernel::compute_rows),
+    },
+    Op {
+        name: c"HorovodBroadcast",
+        attributes: &[ELEMENTS, c"root_rank: int", SCOPE, SET],
+        inputs: ONE,
+        outputs: &[c"output: T"],
+        shape: shape::same,
+        create: Some(kernel::broadcast),
+        compute: Work::Collective(kernel::compute_alike),
+    },
+    Op {
+        name: c"HorovodAlltoall",
+        attributes: &[ELEMENTS, SCOPE, SET],
+        inputs: &[c"tensor: T", c"splits: int32"],
+        outputs: &[c"output: T", c"received_splits: int32"],
+        shape: shape::exchanged,
+        create: Some(kernel::alltoall),
+        compute: Work::Collective(kernel::compute_alltoall),
+    },
+    Op {
+        name: c"HorovodReducescatter",
+        attributes: REDUCE,
+        inputs: ONE,
+        outputs: &[c"output: T"],
+        shape: shape::rows_unknown,
+        create: Some(kernel::reducescatter),
+        compute: Work::Collective(kernel::compute_rows),
+    },
+    Op {
+        name: c"HorovodGroupedReducescatter",
+        attributes: REDUCE_GROUP,
+        inputs: MANY,
+        outputs: &[c"output: num_tensors * T"],
+        shape: shape::rows_unknown,
+        create: Some(kernel::reducescatter),
+        compute: Work::Collective(kernel::compute_rows),
+    },
+    Op {
+        name: c"HorovodJoin",
+        attributes: &[],
+        inputs: &[],
+        outputs: &[c"output: int32"],
+        shape: shape::number,
+        create: None,
+        compute: Work::Command(kernel::compute_join),
+    },
+    Op {
+        name: c"HorovodBarrier",
+        attributes: &[SCOPE, SET],
+        inputs: &[],
+        outputs: &[],
+        shape: shape::nothing,
+        create: Some(kernel::barrier),
+        compute: Work::Command(kernel::compute_command),
+    },
+    Op {
+        name: c"HorovodSize",
+        attributes: &[SET],
+        inputs: &[],
+        outputs: &[c"size: int32"],
+        shape: shape::number,
+        create: Some(kernel::alltoall),
+        compute: Work::LookUp(kernel::compute_size),
+    },
+    Op {
+        name: c"HorovodProcessSetIncluded",
+        attributes: &[SET],
+        inputs: &[],
+        outputs: &[c"included: int32"],
+        shape: shape::number,
+        create: Some(kernel::alltoall),
+        compute: Work::LookUp(kernel::compute_included),
+    },
+    Op {
+        name: c"HorovodRank",
+        attributes: &[],
+        inputs: &[],
+        outputs: &[c"rank: int32"],
+        shape: shape::number,
+        create: None,
+        compute: Work::LookUp(kernel::compute_rank),
+    },
+    Op {
+        name: c"HorovodLocalRank",
+        attributes: &[],
+        inputs: &[],
+        outputs: &[c"local_rank: int32"],
+        shape: shape::number,
+        create: None,
+        compute: Work::LookUp(kernel::compute_local_rank),
+    },
+    Op {
+        name: c"HorovodLocalSize",
+        attributes: &[],
+        inputs: &[],
+        outputs: &[c"local_size: int32"],
+        shape: shape::number,
+        create: None,
+        compute: Work::LookUp(kernel::compute_local_size),
+    },
+];
+
+/// Tells TensorFlow of all ops and their kernels.
+pub(super) fn register(api: &Api) -> Result<(), String> {
+    for op in OPS {
+        define(api, op)?;
+        // On a GPU the tensors come through host memory, and TensorFlow copies them.
+        for device in [c"CPU", c"GPU"] {
+            add_kernel(api, op, device)?;
+        }
+    }
+    Ok(())
+}
+
+fn define(api: &Api, op: &Op) -> Result<(), String> {
+    let (status, builder) = (Status::new(), api.new_op(op.name.as_ptr()));
+    op.attributes.iter().for_each(|spec| api.op_attribute(builder, spec.as_ptr()));
+    op.inputs.iter().for_each(|spec| api.op_input(builder, spec.as_ptr()));
+    op.outputs.iter().for_each(|spec| api.op_output(builder, spec.as_ptr()));
+    api.op_is_stateful(builder, !matches!(op.compute, Work::Collective(_)));
+    api.op_shape(builder, op.shape);
+    api.register_op(builder, status.handle());
+    status.check().map_err(|failure| failure.text)
+}
+
+fn add_kernel(api: &Api, op: &Op, device: &CStr) -> Result<(), String> {
+    let (name, place) = (op.name.as_ptr(), device.as_ptr());
+    let delete = op.create.map(|_| kernel::delete as unsafe extern "C" fn(Handle));
+    let builder = match op.compute {
+        Work::Collective(compute) | Work::Command(compute) => {
+            api.new_async_kernel(name, place, op.create, compute, delete)
+        }
+        Work::LookUp(compute) => api.new_kernel(name, place, op.create, compute, delete),
+    };
+    for spec in op.inputs.iter().chain(op.outputs) {
+        let argument = spec.to_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
+        let argument = CString::new(argument).unwrap_or_default();
+        let argument: *const c_char = argument.as_ptr();
+        if device == c"GPU" {
+            api.host_memory(builder, argument);
+        }
+    }
+    let status = Status::new();
+    api.register_kernel(name, builder, status.handle());
+    status.check().map_err(|failure| failure.text)
+}

@@ -196,7 +196,10 @@ fn define(api: &Api, op: &Op) -> Result<(), String> {
     op.attributes.iter().for_each(|spec| api.op_attribute(builder, spec.as_ptr()));
     op.inputs.iter().for_each(|spec| api.op_input(builder, spec.as_ptr()));
     op.outputs.iter().for_each(|spec| api.op_output(builder, spec.as_ptr()));
-    api.op_is_stateful(builder, !matches!(op.compute, Work::Collective(_)));
+    if !matches!(op.compute, Work::Collective(_)) {
+        // TensorFlow does not look at the argument: to call this is to say it.
+        api.op_is_stateful(builder, true);
+    }
     api.op_shape(builder, op.shape);
     api.register_op(builder, status.handle());
     status.check().map_err(|failure| failure.text)

@@ -49,6 +49,7 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
+    "tensorflow_problem",
     "wait",
 ]
 
@@ -254,3 +255,6 @@ def fetch_function() -> bytes:
 
 def deliver_result(result: bytes) -> None:
     """Gives the caller of `horovod.run` bytes from this rank; returns when they are there."""
+
+def tensorflow_problem() -> str | None:
+    """Why TensorFlow has no ops of ours after it has loaded their library; None if it has."""

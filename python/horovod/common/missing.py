@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 MISSING: dict[str, frozenset[str]] = {
+    "horovod.keras": frozenset({"elastic"}),
+    "horovod.tensorflow": frozenset({"elastic"}),
+    "horovod.tensorflow.keras": frozenset({"elastic"}),
     "horovod.torch": frozenset({"elastic"}),
 }
 

@@ -6,35 +6,32 @@ Nothing here copies a tensor that is contiguous. Element types are checked by th
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
 
 from horovod import _native
 from horovod.common.process_sets import ProcessSet, next_unnamed, registered_id
+from horovod.common.reductions import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    handle_average_backwards_compatibility,
+)
 from horovod.torch.handles import Exchange, Gather, GatherGroup, Group
 
-Average = 0
-Sum = 1
-Adasum = 2
-Min = 3
-Max = 4
-Product = 5
-
-
-def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
-    """The reduction that `op` and the old `average` ask for together."""
-    if average is None:
-        return Average if op is None else op
-    if op is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    warnings.warn(
-        "Parameter `average` has been replaced with `op` and will be removed in v1.0.",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return Average if average else Sum
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "handle_average_backwards_compatibility",
+]
 
 
 def allreduce(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 SOURCES = Path(__file__).resolve().parents[2] / "python"
-NATIVE = "horovod/_native.abi3.so"
+NATIVE = {"horovod/_native.abi3.so", "horovod/libronde_tensorflow.so"}
 COMMANDS = ["horovodrun", "ronde"]
 
 
@@ -17,7 +17,7 @@ def packed():
     return [path for path in files("ronde") if path.suffix != ".pyc"]
 
 
-def test_the_package_holds_every_source_file_and_the_native_module():
+def test_the_package_holds_every_source_file_and_the_native_libraries():
     found = {path.as_posix() for path in packed() if path.parts[0] == "horovod"}
     sources = {
         path.relative_to(SOURCES).as_posix()
@@ -25,7 +25,7 @@ def test_the_package_holds_every_source_file_and_the_native_module():
         if path.suffix in {".py", ".pyi", ".typed"}
     }
     assert {"horovod/py.typed", "horovod/_native.pyi"} <= sources
-    assert found == sources | {NATIVE}
+    assert found == sources | NATIVE
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -46,6 +46,15 @@ def test_without_torch_the_adapter_says_what_to_install():
     )
 
 
+@pytest.mark.parametrize("framework", ["tensorflow", "keras"])
+def test_without_a_framework_its_adapter_says_what_to_install(framework):
+    result = python(f"import sys; sys.modules['{framework}'] = None\nimport horovod.{framework}")
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: horovod.{framework} needs ")
+    assert last.endswith(f"install it with `pip install {framework}`")
+
+
 @pytest.mark.parametrize("module", ["horovod", "horovod.torch"])
 def test_a_name_that_does_not_exist_is_an_ordinary_attribute_error(module):
     __import__(module)

@@ -135,8 +135,8 @@ pub(crate) const HOROVOD_NAMES: &[&str] = &[
 pub(crate) const FRAMEWORKS: &[(&str, &[&str])] = &[
     ("torch", &["torch", "lightning", "_bench"]),
     ("lightning", &["lightning"]),
-    ("tensorflow", &["tensorflow", "keras"]),
-    ("keras", &["tensorflow", "keras"]),
+    ("tensorflow", &["tensorflow", "keras", "_keras"]),
+    ("keras", &["tensorflow", "keras", "_keras"]),
     ("jax", &["jax"]),
     ("mxnet", &["mxnet"]),
 ];

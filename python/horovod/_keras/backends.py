@@ -1,0 +1,119 @@
+"""Reducing lists of gradients in the backend that Keras runs on.
+
+TensorFlow reduces in its graph (`horovod.tensorflow.reducer`); torch and JAX are handed lists whose
+tensors travel together.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from horovod.common.process_sets import ProcessSet
+from horovod.common.reductions import Average, Sum
+
+
+def backend_of(keras: Any) -> str:
+    """The name of the backend; Keras 2 has TensorFlow's only."""
+    if not is_keras_3(keras):
+        return "tensorflow"
+    return str(keras.backend.backend())
+
+
+def is_keras_3(keras: Any) -> bool:
+    """Whether this is Keras 3 or newer."""
+    # Not every module that offers Keras 2 says its version.
+    return hasattr(keras, "ops")
+
+
+class GroupReducer:
+    """Reduces lists of gradients of torch or JAX, as `GradientReducer` does those of TensorFlow."""
+
+    def __init__(
+        self,
+        backend: str,
+        compression: Any,
+        op: int,
+        gradient_predivide_factor: float,
+        process_set: ProcessSet,
+        scale_local_gradients: bool,
+    ) -> None:
+        self._hvd: Any = importlib.import_module(f"horovod.{backend}")
+        self._compression = compression
+        self._op = op
+        self._factor = gradient_predivide_factor
+        self._process_set = process_set
+        self._scale = scale_local_gradients
+        self._local: set[int] = set()
+
+    def register_local(self, variable: Any) -> None:
+        """The gradient of this variable is not reduced."""
+        self._local.add(id(variable))
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
+        """The gradients of all ranks; None stays None, and local ones are at most scaled."""
+        results = list(gradients)
+        variables = list(variables) if variables is not None else [None] * len(results)
+        size = self._process_set.size()
+        if not self._process_set.included() or size == 1:
+            return results
+        shared = []
+        for position, (gradient, variable) in enumerate(zip(results, variables)):
+            if gradient is None:
+                continue
+            if id(variable) in self._local:
+                results[position] = gradient / size if self._scale else gradient
+            else:
+                shared.append(position)
+        if not shared:
+            return results
+        small = [self._compression.compress(results[position]) for position in shared]
+        reduced = self._hvd.grouped_allreduce(
+            [tensor for tensor, _ in small],
+            op=self._op,
+            prescale_factor=1.0 / self._factor,
+            postscale_factor=self._factor,
+            process_set=self._process_set,
+        )
+        for position, tensor, (_, context) in zip(shared, reduced, small):
+            results[position] = self._compression.decompress(tensor, context)
+        return results
+
+
+def make_reducer(
+    keras: Any,
+    name: str,
+    op: int,
+    gradient_predivide_factor: float,
+    process_set: ProcessSet,
+    scale_local_gradients: bool,
+    **options: Any,
+) -> Any:
+    """What reduces gradients in the backend of this Keras; `options` are those of `compression`,
+    devices, groups and sparse gradients, of which only the first means anything but in TensorFlow.
+    """
+    if op not in (Average, Sum):
+        raise ValueError("op currently only supports Average and Sum")
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    backend = backend_of(keras)
+    if backend == "tensorflow":
+        from horovod.tensorflow.reducer import GradientReducer
+
+        return GradientReducer(
+            name,
+            op=op,
+            gradient_predivide_factor=gradient_predivide_factor,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+            **options,
+        )
+    return GroupReducer(
+        backend,
+        options["compression"],
+        op,
+        gradient_predivide_factor,
+        process_set,
+        scale_local_gradients,
+    )

@@ -1,0 +1,238 @@
+"""The callbacks, for whichever Keras they are mixed with.
+
+What they average or send are single numbers or whole variables outside of any graph, so they use
+the engine on bare arrays, and work with every backend.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from horovod import raw
+from horovod._keras.backends import backend_of, is_keras_3
+from horovod.common.basics import _basics
+
+
+class BroadcastGlobalVariables:
+    """Overwrites model and optimizer with those of one rank, once, behind the first batch.
+
+    Only then all variables exist. With JAX they are no longer looked at during training, so there
+    the optimizer is built and all is sent before it.
+    """
+
+    keras: Any
+    model: Any
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None) -> None:
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device
+        self.broadcast_done = False
+        self._local: list[Any] = []
+        for variable in _as_list(local_variables):
+            if not hasattr(variable, "assign"):
+                raise ValueError("All local variables must be of tf.Variable type.")
+            self.register_local_var(variable)
+
+    def register_local_var(self, var: Any) -> None:
+        """This variable stays as it is."""
+        self._local.append(var)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if backend_of(self.keras) == "jax" and not self.broadcast_done:
+            optimizer = self.model.optimizer
+            if not optimizer.built:
+                optimizer.build(self.model.trainable_variables)
+            self._send()
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        if not self.broadcast_done:
+            self._send()
+
+    def _send(self) -> None:
+        local = {id(variable) for variable in self._local}
+        found = [*self.model.variables, *_variables(self.model.optimizer)]
+        chosen = {id(variable): variable for variable in found if id(variable) not in local}
+        for number, variable in enumerate(chosen.values()):
+            value = _value(self.keras, variable)
+            if not _is_seed(value):
+                sent = raw.broadcast(value, self.root_rank, f"keras_variable.{number}")
+                _assign(self.keras, variable, sent)
+        self.broadcast_done = True
+
+
+class MetricAverage:
+    """Replaces the numbers in the logs of an epoch by their averages over all ranks."""
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        self.device = device
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        for metric in sorted(logs or {}):
+            value = np.asarray(logs[metric], dtype=np.float64)
+            logs[metric] = float(raw.allreduce(value.reshape(1), f"metric.{metric}")[0])
+
+
+class LearningRateSchedule:
+    """Multiplies the learning rate by a number or a function of the epoch, in a range of epochs."""
+
+    keras: Any
+    model: Any
+    params: Any
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("Parameter `initial_lr` is required")
+        self.initial_lr = initial_lr
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch = 0
+        self.restore_momentum: float | None = None
+        if callable(multiplier):
+            self.multiplier = multiplier
+        else:
+            factor = multiplier
+            self.multiplier = lambda epoch: factor ** (epoch - start_epoch)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self._detected_steps()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.current_epoch = epoch
+
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        end = math.inf if self.end_epoch is None else self.end_epoch
+        if not self.start_epoch <= self.current_epoch < end:
+            return
+        if self.staircase and batch == 0:
+            self._adjust(self.current_epoch)
+        elif not self.staircase:
+            self._adjust(self.current_epoch + batch / float(self.steps_per_epoch or 1))
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.restore_momentum is not None:
+            _assign(self.keras, self.model.optimizer.momentum, self.restore_momentum)
+            self.restore_momentum = None
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if logs is not None:
+            logs["lr"] = self._rate()
+
+    def _adjust(self, epoch: float) -> None:
+        old, new = self._rate(), self.initial_lr * self.multiplier(epoch)
+        _assign(self.keras, self._rate_variable(), new)
+        momentum = getattr(self.model.optimizer, "momentum", None)
+        # A momentum that is a plain number is part of what was compiled, and stays.
+        if self.momentum_correction and hasattr(momentum, "assign") and old:
+            self.restore_momentum = float(_value(self.keras, momentum))
+            _assign(self.keras, momentum, self.restore_momentum * new / old)
+
+    def _rate(self) -> float:
+        return float(_value(self.keras, self._rate_variable()))
+
+    def _rate_variable(self) -> Any:
+        rate = self.model.optimizer.learning_rate
+        if not hasattr(rate, "assign"):
+            raise ValueError(
+                "the optimizer has a learning rate schedule of its own; give it a number if a "
+                "callback is to change it"
+            )
+        return rate
+
+    def _detected_steps(self) -> int:
+        steps = (self.params or {}).get("steps")
+        if steps:
+            return int(steps)
+        raise ValueError(
+            "Could not autodetect the number of steps per epoch. Please specify the "
+            "steps_per_epoch parameter to the callback."
+        )
+
+
+class LearningRateWarmup(LearningRateSchedule):
+    """Raises the learning rate from that of one rank to that of all, over some epochs.
+
+    `initial_lr` is the learning rate for all ranks together.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        def multiplier(epoch: float) -> float:
+            # What counts is the end of the batch, so that the last one has the full rate.
+            epoch += 1.0 / float(self.steps_per_epoch or 1)
+            size = _basics.size()
+            return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
+
+        super().__init__(
+            initial_lr,
+            multiplier,
+            start_epoch=0,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
+            print(
+                f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}."
+            )
+
+
+def _variables(optimizer: Any) -> Iterable[Any]:
+    found = getattr(optimizer, "variables", None)
+    found = found() if callable(found) else found
+    return found or []
+
+
+def _value(keras: Any, variable: Any) -> Any:
+    """The value of a variable as an array."""
+    if is_keras_3(keras):
+        return np.array(keras.ops.convert_to_numpy(variable))
+    return np.array(keras.backend.get_value(variable))
+
+
+def _assign(keras: Any, variable: Any, value: Any) -> None:
+    if is_keras_3(keras):
+        variable.assign(value)
+    else:
+        keras.backend.set_value(variable, value)
+
+
+def _is_seed(value: Any) -> bool:
+    # Generators of random numbers keep two words of state that each rank has for itself.
+    return bool(value.dtype == np.uint32)
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -1,0 +1,195 @@
+"""Optimizers of Keras whose gradients are those of all ranks.
+
+The class is made from the class of the optimizer that is wrapped, and has its name and module, so
+that a saved model holds the plain optimizer and loads where this package is not installed. Keras 3
+calls `apply` from everywhere, Keras 2 `apply_gradients`; there the gradients are reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from horovod._keras.backends import backend_of, is_keras_3, make_reducer
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reductions import Average
+
+
+class Settings:
+    """How an optimizer reduces; what stands behind its class."""
+
+    def __init__(self, reducer: Any, aggregation: Any) -> None:
+        self.reducer = reducer
+        self.aggregation = aggregation
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The gradients to apply."""
+        if self.aggregation is not None:
+            return list(self.aggregation.compute_gradients(gradients, variables))
+        return list(self.reducer.reduce(gradients, variables))
+
+
+class _Distributed:
+    """What both kinds of optimizers get."""
+
+    _hvd: Settings
+
+    @property
+    def _agg_helper(self) -> Any:
+        return self._hvd.aggregation
+
+    def register_local_var(self, var: Any) -> None:
+        """The gradient of this variable is not reduced."""
+        self._hvd.reducer.register_local(var)
+
+
+class _Keras3(_Distributed):
+    """Mixed into the class of an optimizer of Keras 3."""
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Applies the gradients of all ranks."""
+        grads = list(grads)
+        above: Any = super()
+        if not grads:
+            return above.apply(grads, trainable_variables)
+        known: Any = self
+        variables = trainable_variables if trainable_variables is not None else _tracked(known)
+        variables = list(variables)
+        reduced = self._hvd.reduce(grads, variables)
+        if self._hvd.aggregation is None:
+            return above.apply(reduced, trainable_variables)
+        if not known.built:
+            known.build(variables)
+        return _every_nth(self._hvd, lambda: above.apply(reduced, variables))
+
+
+class _Keras2(_Distributed):
+    """Mixed into the class of an optimizer of Keras 2."""
+
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        """Applies the gradients of all ranks, unless the caller says that it has reduced them."""
+        above: Any = super()
+        done = kwargs.get("skip_gradients_aggregation", False)
+        done = done or not kwargs.get("experimental_aggregate_gradients", True)
+        pairs = list(grads_and_vars)
+        if done or not pairs:
+            return above.apply_gradients(pairs, *args, **kwargs)
+        gradients, variables = zip(*pairs)
+        pairs = list(zip(self._hvd.reduce(gradients, variables), variables))
+        if self._hvd.aggregation is None:
+            return above.apply_gradients(pairs, *args, **kwargs)
+        build: Any = getattr(self, "build", None)
+        if build is not None:
+            import tensorflow as tf
+
+            with tf.init_scope():
+                build(variables)
+        _every_nth(self._hvd, lambda: above.apply_gradients(pairs, *args, **kwargs))
+        return self.iterations  # type: ignore[attr-defined]
+
+
+def _tracked(optimizer: Any) -> Any:
+    return optimizer._trainable_variables
+
+
+def _every_nth(settings: Settings, apply: Any) -> Any:
+    import tensorflow as tf
+
+    def applied() -> Any:
+        apply()
+        return tf.constant(1)
+
+    return settings.aggregation.apply_gradients(applied, lambda: tf.constant(0))
+
+
+def distributed_class(keras: Any, kind: type) -> type:
+    """A class like `kind` whose instances reduce gradients."""
+    mixin = _Keras3 if is_keras_3(keras) else _Keras2
+    body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (mixin, kind), body)
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether an optimizer reduces gradients."""
+    return isinstance(optimizer, _Distributed)
+
+
+def make_settings(
+    keras: Any,
+    name: str,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = None,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Settings:
+    """How an optimizer is to reduce."""
+    reducer = make_reducer(
+        keras,
+        name,
+        op,
+        gradient_predivide_factor,
+        process_set,
+        scale_local_gradients,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        groups=groups,
+    )
+    if backward_passes_per_step == 1:
+        return Settings(reducer, None)
+    if backend_of(keras) != "tensorflow":
+        raise NotImplementedError(
+            f"backward_passes_per_step > 1 needs Keras's TensorFlow backend, and this is "
+            f"{backend_of(keras)}; use the optimizer's own gradient_accumulation_steps"
+        )
+    from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+
+    aggregation = LocalGradientAggregationHelper(
+        backward_passes_per_step, reducer.reduce, sparse_as_dense, average_aggregated_gradients
+    )
+    return Settings(reducer, aggregation)
+
+
+def create_distributed_optimizer(
+    keras: Any, optimizer: Any, name: str | None = None, **options: Any
+) -> Any:
+    """A new optimizer with the configuration of `optimizer` that reduces gradients."""
+    if is_distributed(optimizer):
+        raise ValueError("this optimizer reduces its gradients already; it was wrapped before")
+    kind = distributed_class(keras, type(optimizer))
+    wrapped = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
+    own_name = name or f"Distributed{type(optimizer).__name__}"
+    object.__setattr__(wrapped, "_hvd", make_settings(keras, own_name, **options))
+    return wrapped
+
+
+def distribute_in_place(keras: Any, optimizer: Any, **options: Any) -> None:
+    """Makes an optimizer reduce gradients; all its state stays."""
+    if optimizer is None or is_distributed(optimizer):
+        return
+    settings = make_settings(keras, f"Distributed{type(optimizer).__name__}", **options)
+    optimizer.__class__ = distributed_class(keras, type(optimizer))
+    object.__setattr__(optimizer, "_hvd", settings)
+
+
+def load_model(
+    keras: Any,
+    filepath: Any,
+    custom_optimizers: Any,
+    custom_objects: Any,
+    compression: Any,
+) -> Any:
+    """A saved model whose optimizer reduces gradients."""
+    objects = {kind.__name__: kind for kind in custom_optimizers or []}
+    objects.update(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=objects)
+    distribute_in_place(keras, getattr(model, "optimizer", None), compression=compression)
+    return model

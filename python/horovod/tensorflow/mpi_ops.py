@@ -1,0 +1,326 @@
+"""The collectives as nodes of a graph or at once, with Horovod's names, arguments and defaults.
+
+Every function makes one op of `library` with the right name and attributes. Ranks match nodes by
+name: the one that is given, or one made from the tensor's. "All ranks" are those of the process
+set; ranks in arguments are ranks of the world. What is built on these ops, such as averages of
+sparse tensors, is in `reductions`; their gradients are in `gradients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.basics import _basics
+from horovod.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from horovod.common.reductions import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    handle_average_backwards_compatibility,
+)
+from horovod.tensorflow.library import ops
+from horovod.tensorflow.util import _executing_eagerly, node_name, set_id
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "check_num_rank_power_of_2",
+    "global_process_set",
+    "grouped_allgather",
+    "handle_average_backwards_compatibility",
+    "join",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "remove_process_set",
+    "size_op",
+]
+
+init = _basics.init
+shutdown = _basics.shutdown
+is_initialized = _basics.is_initialized
+start_timeline = _basics.start_timeline
+stop_timeline = _basics.stop_timeline
+size = _basics.size
+local_size = _basics.local_size
+cross_size = _basics.cross_size
+rank = _basics.rank
+local_rank = _basics.local_rank
+cross_rank = _basics.cross_rank
+is_homogeneous = _basics.is_homogeneous
+mpi_threads_supported = _basics.mpi_threads_supported
+mpi_enabled = _basics.mpi_enabled
+mpi_built = _basics.mpi_built
+gloo_enabled = _basics.gloo_enabled
+gloo_built = _basics.gloo_built
+nccl_built = _basics.nccl_built
+ddl_built = _basics.ddl_built
+ccl_built = _basics.ccl_built
+cuda_built = _basics.cuda_built
+rocm_built = _basics.rocm_built
+
+
+def _allreduce(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The reduction of a dense tensor."""
+    tensor = tf.convert_to_tensor(tensor)
+    return ops.horovod_allreduce(
+        tensor,
+        name=node_name("HorovodAllreduce", name, [tensor]),
+        reduce_op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        ignore_name_scope=ignore_name_scope,
+        process_set_id=set_id(process_set),
+    )
+
+
+def _grouped_allreduce(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Sum,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """The reductions of dense tensors of one type, which run together."""
+    if not tensors:
+        return list(tensors)
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    result = ops.horovod_grouped_allreduce(
+        tensors,
+        name=node_name("HorovodGroupedAllreduce", name, tensors),
+        reduce_op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        ignore_name_scope=ignore_name_scope,
+        process_set_id=set_id(process_set),
+    )
+    return list(result)
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The tensors of all ranks, one behind the other; their first dimensions may differ."""
+    tensor = tf.convert_to_tensor(tensor)
+    return ops.horovod_allgather(
+        tensor,
+        name=node_name("HorovodAllgather", name, [tensor]),
+        ignore_name_scope=ignore_name_scope,
+        process_set_id=set_id(process_set),
+    )
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """The same for several tensors of one type, which travel together."""
+    if not tensors:
+        return list(tensors)
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    result = ops.horovod_grouped_allgather(
+        tensors,
+        name=node_name("HorovodGroupedAllgather", name, tensors),
+        ignore_name_scope=ignore_name_scope,
+        process_set_id=set_id(process_set),
+    )
+    return list(result)
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The tensor of rank `root_rank`."""
+    tensor = tf.convert_to_tensor(tensor)
+    return ops.horovod_broadcast(
+        tensor,
+        name=node_name("HorovodBroadcast", name, [tensor]),
+        root_rank=root_rank,
+        ignore_name_scope=ignore_name_scope,
+        process_set_id=set_id(process_set),
+    )
+
+
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """Overwrites variables with those of rank `root_rank`; gives the variables.
+
+    In a graph it gives what to run instead: the values behind the assignments.
+    """
+    variables = list(variables)
+    kinds = {_is_resource(variable) for variable in variables}
+    if len(kinds) > 1:
+        raise ValueError(
+            "All variables passed to broadcast_() should be of the same kind, resource or reference"
+        )
+    results = []
+    for position, variable in enumerate(variables):
+        own = None if name is None else f"{name}_{position + 1}of{len(variables)}"
+        value = broadcast(variable, root_rank, own, process_set=process_set)
+        assigned = variable.assign(value)
+        results.append(variable if _executing_eagerly() else assigned)
+    return results
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Gives each rank its part of the first dimension, and gets this rank's parts of all.
+
+    With `splits`, the rows for each rank, the result is `(tensor, received_splits)`.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
+    output, received = ops.horovod_alltoall(
+        tensor,
+        splits=rows,
+        name=node_name("HorovodAlltoall", name, [tensor]),
+        ignore_name_scope=ignore_name_scope,
+        process_set_id=set_id(process_set),
+    )
+    return output if splits is None else (output, received)
+
+
+def _reducescatter(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Average,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """This rank's part of the reduction of a dense tensor."""
+    _check_scatter(op)
+    tensor = tf.convert_to_tensor(tensor)
+    return ops.horovod_reducescatter(
+        tensor,
+        name=node_name("HorovodReducescatter", name, [tensor]),
+        reduce_op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        ignore_name_scope=ignore_name_scope,
+        process_set_id=set_id(process_set),
+    )
+
+
+def _grouped_reducescatter(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """The same for several tensors of one type, which run together."""
+    _check_scatter(op)
+    if not tensors:
+        return list(tensors)
+    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    result = ops.horovod_grouped_reducescatter(
+        tensors,
+        name=node_name("HorovodGroupedReducescatter", name, tensors),
+        reduce_op=op,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set_id=set_id(process_set),
+    )
+    return list(result)
+
+
+def join() -> Any:
+    """Contributes zeros to the reductions of others until all have joined; gives the last one."""
+    return ops.horovod_join()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> Any:
+    """Waits for all ranks."""
+    return ops.horovod_barrier(process_set_id=set_id(process_set))
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """The number of ranks at the time the node runs."""
+    return ops.horovod_size(process_set_id=process_set_id, name=name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """Whether this rank is in the set at the time the node runs: 1 or 0, negative without a set."""
+    return ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
+
+
+def rank_op(name: str | None = None) -> Any:
+    """This rank at the time the node runs."""
+    return ops.horovod_rank(name=name)
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    """This rank among those of its host at the time the node runs."""
+    return ops.horovod_local_rank(name=name)
+
+
+def local_size_op(name: str | None = None) -> Any:
+    """The number of ranks of this host at the time the node runs."""
+    return ops.horovod_local_size(name=name)
+
+
+def check_num_rank_power_of_2(num_rank: int) -> None:
+    """Accepts every number of ranks: Adasum works on any here."""
+
+
+def _check_scatter(op: int) -> None:
+    if op not in (Average, Sum):
+        raise NotImplementedError("Reducescatter currently only supports AVERAGE and SUM.")
+
+
+def _is_resource(variable: Any) -> bool:
+    handle = getattr(variable, "handle", None)
+    return handle is not None and handle.dtype == tf.resource

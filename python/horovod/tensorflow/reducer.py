@@ -1,0 +1,190 @@
+"""What tapes and optimizers do with gradients: reduce those of the shared variables, one by one or
+in groups, and leave those of local variables where they are.
+
+In a graph each gradient is reduced by a node of its own as soon as it is there, while others are
+still computed, and the engine puts together what is ready at the same time. Eagerly there is
+nothing to wait for, so all go together in one call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reductions import Average
+from horovod.common.util import split_list
+from horovod.tensorflow import mpi_ops
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.reductions import allreduce, grouped_allreduce, set_size
+from horovod.tensorflow.util import _executing_eagerly, divided, set_id
+
+
+class GradientReducer:
+    """Reduces lists of gradients, all in the same way."""
+
+    def __init__(
+        self,
+        name: str,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        groups: Any = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        if gradient_predivide_factor != 1.0 and op != Average:
+            raise ValueError("gradient_predivide_factor not supported with op != Average")
+        self.name = name
+        self.device_dense = device_dense
+        self.device_sparse = device_sparse
+        self.compression = compression
+        self.sparse_as_dense = sparse_as_dense
+        self.op = op
+        self.prescale = 1.0 / gradient_predivide_factor
+        self.postscale = gradient_predivide_factor
+        self.groups = checked_groups(groups)
+        self.process_set = process_set
+        self.scale_local_gradients = scale_local_gradients
+        self.local: set[Any] = set()
+
+    def register_local(self, variable: Any) -> None:
+        """The gradient of this variable is not reduced."""
+        self.local.add(key_of(variable))
+
+    def is_local(self, variable: Any) -> bool:
+        """Whether the gradient of this variable is not reduced."""
+        return bool(self.local) and key_of(variable) in self.local
+
+    def reduce(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
+        """The gradients of all ranks; None stays None, and local ones are at most scaled."""
+        results = list(gradients)
+        variables = list(variables) if variables is not None else [None] * len(results)
+        shared = []
+        for position, (gradient, variable) in enumerate(zip(results, variables)):
+            if gradient is None:
+                continue
+            if variable is not None and self.is_local(variable):
+                if self.scale_local_gradients:
+                    results[position] = divided(gradient, set_size(self.process_set))
+            else:
+                shared.append(position)
+        chosen = self._when_many(
+            [results[position] for position in shared],
+            [variables[position] for position in shared],
+        )
+        for position, gradient in zip(shared, chosen):
+            results[position] = gradient
+        return results
+
+    def _when_many(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        """Nothing is done by ranks that are no members, or the only one."""
+        if self.sparse_as_dense:
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        if not gradients:
+            return gradients
+        if os.environ.get("HOROVOD_ELASTIC") != "1":
+            # Asking for the number raises the right error for a set that is not registered.
+            set_id(self.process_set)
+            if not self.process_set.included() or self.process_set.size() == 1:
+                return gradients
+            return self._reduce_all(gradients, variables)
+        number = set_id(self.process_set)
+        many = tf.logical_and(
+            mpi_ops.size_op(number) > 1, mpi_ops.process_set_included_op(number) > 0
+        )
+        reduced: list[Any] = tf.cond(
+            many, lambda: self._reduce_all(gradients, variables), lambda: gradients
+        )
+        return reduced
+
+    def _reduce_all(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
+        positions = self._grouped(gradients, variables)
+        results = list(gradients)
+        for number, group in enumerate(positions):
+            if len(group) == 1:
+                reduced = [self._one(gradients[group[0]], group[0])]
+            else:
+                reduced = self._many([gradients[position] for position in group], number)
+            for position, gradient in zip(group, reduced):
+                results[position] = gradient
+        return results
+
+    def _grouped(self, gradients: list[Any], variables: list[Any]) -> list[list[int]]:
+        everything = list(range(len(gradients)))
+        if isinstance(self.groups, int) and self.groups > 0:
+            parts = min(self.groups, len(gradients))
+            return [list(part) for part in split_list(everything, parts)]
+        if isinstance(self.groups, list):
+            keys = [None if variable is None else key_of(variable) for variable in variables]
+            wanted = [[keys.index(key) for key in group if key in keys] for group in self.groups]
+            named = {position for group in wanted for position in group}
+            return [group for group in wanted if group] + [
+                [position] for position in everything if position not in named
+            ]
+        if _executing_eagerly():
+            return [everything]
+        return [[position] for position in everything]
+
+    def _one(self, gradient: Any, number: int) -> Any:
+        sparse = isinstance(gradient, tf.IndexedSlices)
+        return allreduce(
+            gradient,
+            device_dense=self.device_dense,
+            device_sparse=self.device_sparse,
+            compression=self.compression,
+            op=self.op,
+            prescale_factor=1.0 if sparse else self.prescale,
+            postscale_factor=1.0 if sparse else self.postscale,
+            name=f"{self.name}_grad_{number}",
+            process_set=self.process_set,
+        )
+
+    def _many(self, gradients: list[Any], number: int) -> list[Any]:
+        # Sparse ones have no factors, and there is nothing to gain by grouping them.
+        results = [
+            self._one(gradient, position) if isinstance(gradient, tf.IndexedSlices) else gradient
+            for position, gradient in enumerate(gradients)
+        ]
+        dense = [
+            position
+            for position, gradient in enumerate(gradients)
+            if not isinstance(gradient, tf.IndexedSlices)
+        ]
+        reduced = grouped_allreduce(
+            [gradients[position] for position in dense],
+            device_dense=self.device_dense,
+            compression=self.compression,
+            op=self.op,
+            prescale_factor=self.prescale,
+            postscale_factor=self.postscale,
+            process_set=self.process_set,
+            name=f"{self.name}_group_{number}",
+        )
+        for position, gradient in zip(dense, reduced):
+            results[position] = gradient
+        return results
+
+
+def checked_groups(groups: Any) -> Any:
+    """Groups as keys of variables, or their number; none for no groups."""
+    if groups is None:
+        return None
+    if isinstance(groups, int) and groups >= 0:
+        return groups or None
+    if isinstance(groups, (list, tuple)) and all(isinstance(g, (list, tuple)) for g in groups):
+        return [[key_of(variable) for variable in group] for group in groups]
+    raise ValueError("groups should be a non-negative integer or a list of list of tf.Variable.")
+
+
+def key_of(variable: Any) -> Any:
+    """What a variable is known by; those of Keras 3 stand for one of TensorFlow."""
+    inner = getattr(variable, "value", None)
+    inner = variable if callable(inner) or inner is None else inner
+    return inner.ref() if hasattr(inner, "ref") else id(inner)

@@ -1,0 +1,49 @@
+"""Batch normalization over the batches of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from horovod._keras.backends import is_keras_3
+from horovod.common.basics import _basics
+from horovod.common.reductions import Sum
+from horovod.tensorflow.mpi_ops import _allreduce
+
+_Base: Any = tf.keras.layers.BatchNormalization
+_IS_KERAS_2 = not is_keras_3(tf.keras)
+
+
+class SyncBatchNormalization(_Base):
+    """`tf.keras.layers.BatchNormalization` with the mean and the variance of all ranks' batches.
+
+    Every rank must call it equally often. Ranks count alike, whatever the sizes of their batches.
+    """
+
+    def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
+        if fused in (True, None):
+            raise ValueError("SyncBatchNormalization does not support fused=True.")
+        if _IS_KERAS_2:
+            # It would choose a kernel that cannot be looked into.
+            kwargs["fused"] = False
+        super().__init__(**kwargs)
+
+    # Keras 2 has the second of these, which the first calls; Keras 3 has the first alone.
+    def _moments(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """The mean and the variance over all ranks."""
+        mean, variance = super()._moments(*args, **kwargs)
+        return (mean, variance) if _IS_KERAS_2 else _over_ranks(mean, variance)
+
+    def _calculate_mean_and_var(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """The mean and the variance over all ranks."""
+        return _over_ranks(*super()._calculate_mean_and_var(*args, **kwargs))
+
+
+def _over_ranks(mean: Any, variance: Any) -> tuple[Any, Any]:
+    """Means and squares are averages, and averages can be averaged; the variance cannot."""
+    if _basics.size() == 1:
+        return mean, variance
+    both = tf.stack([mean, variance + tf.square(mean)])
+    both = _allreduce(both, op=Sum, postscale_factor=1.0 / _basics.size())
+    return both[0], both[1] - tf.square(both[0])

@@ -1,0 +1,82 @@
+"""Small things that the modules of this folder share; some names are Horovod's."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, registered_id
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
+
+
+def _executing_eagerly() -> bool:
+    """Whether ops run at once."""
+    return bool(tf.executing_eagerly())
+
+
+def _make_subgraph(function: Callable[..., Any]) -> Any:
+    """The function as a graph."""
+    return tf.function(function)
+
+
+def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Remembers what a function gave, for each of its arguments."""
+    return functools.lru_cache(maxsize=None)(function)
+
+
+def vars_to_refs(variables: Any) -> Any:
+    """Variables as what can be compared and hashed; lists become tuples."""
+    if isinstance(variables, (list, tuple)):
+        return tuple(vars_to_refs(variable) for variable in variables)
+    return variables.ref()
+
+
+def refs_to_vars(refs: Any) -> Any:
+    """The opposite; tuples become lists."""
+    if isinstance(refs, (list, tuple)):
+        return [refs_to_vars(ref) for ref in refs]
+    return refs.deref()
+
+
+def node_name(kind: str, name: str | None, tensors: Iterable[Any]) -> str | None:
+    """The name of a node of the graph that is being built, by which ranks will match it."""
+    if _executing_eagerly():
+        return name
+    _refuse_xla(kind)
+    if name is not None:
+        return name
+    first = next(iter(tensors), None)
+    return f"{kind}_{_NOT_IN_NAMES.sub('_', getattr(first, 'name', ''))}"
+
+
+def set_id(process_set: ProcessSet) -> int:
+    """The number of a set that is registered."""
+    return registered_id(process_set)
+
+
+def divided(tensor: Any, number: Any) -> Any:
+    """A dense or sparse tensor, divided by a number."""
+    if isinstance(tensor, tf.IndexedSlices):
+        values = divided(tensor.values, number)
+        return tf.IndexedSlices(values, tensor.indices, tensor.dense_shape)
+    if tensor.dtype.is_integer:
+        return tensor // tf.cast(number, tensor.dtype)
+    return tensor / tf.cast(number, tensor.dtype)
+
+
+def _refuse_xla(kind: str) -> None:
+    try:
+        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+    except ImportError:
+        # TensorFlow itself will say that XLA has no kernel for the op.
+        return
+    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise NotImplementedError(
+            f"{kind} cannot be compiled by XLA in this release: set jit_compile=False, or keep the "
+            "collectives outside of the compiled function"
+        )

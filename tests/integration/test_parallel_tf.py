@@ -1,0 +1,37 @@
+"""Runs the test files of `tests/parallel_tf` as jobs, on 2 and 3 ranks."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+TESTS = Path(__file__).resolve().parents[1]
+FOLDER = TESTS / "parallel_tf"
+spec = importlib.util.spec_from_file_location("parallel_run", TESTS / "parallel" / "run.py")
+runner = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(runner)
+
+FILES = sorted(FOLDER.glob("test_*.py"))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+@pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_rank_passes(file, size):
+    problem = runner.run([file], size, "auto")
+    assert problem is None, problem
+
+
+@pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
+def test_every_rank_passes_with_keras_2(monkeypatch):
+    pytest.importorskip("tf_keras")
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    problem = runner.run([FOLDER / "test_keras.py"], 2, "auto")
+    assert problem is None, problem

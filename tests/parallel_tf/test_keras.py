@@ -1,0 +1,154 @@
+"""`model.fit` and everything around it, with the Keras of TensorFlow and by itself."""
+
+import functools
+import importlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd_tf
+
+MODULES = ["horovod.tensorflow.keras", "horovod.keras"]
+
+
+@pytest.fixture(params=MODULES)
+def hvd(request):
+    return importlib.import_module(request.param)
+
+
+@pytest.fixture
+def kit(hvd):
+    return tf.keras if hvd.__name__ == MODULES[0] else keras
+
+
+def data():
+    random = np.random.RandomState(hvd_tf.rank())
+    inputs = random.rand(32, 4).astype(np.float32)
+    return inputs, inputs.sum(axis=1, keepdims=True)
+
+
+def model_of(kit, start):
+    model = kit.Sequential([kit.layers.Input([4]), kit.layers.Dense(3), kit.layers.Dense(1)])
+    for variable in model.trainable_variables:
+        variable.assign(np.full(variable.shape, start, np.float32))
+    return model
+
+
+def equal_everywhere(model):
+    for weights in model.get_weights():
+        every = hvd_tf.allgather(weights.reshape(1, -1)).numpy()
+        assert np.array_equal(every, np.repeat(every[:1], hvd_tf.size(), axis=0))
+
+
+def test_fit_makes_the_same_model_on_all_ranks(hvd, kit):
+    model = model_of(kit, 0.1 * (hvd.rank() + 1))
+    optimizer = hvd.DistributedOptimizer(kit.optimizers.Adam(0.01 * hvd.size()))
+    assert type(optimizer).__name__ == "Adam"
+    model.compile(optimizer, "mse", metrics=["mae"])
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(0.01 * hvd.size(), warmup_epochs=2),
+    ]
+    history = model.fit(*data(), epochs=3, batch_size=8, verbose=0, callbacks=callbacks).history
+    equal_everywhere(model)
+    assert history["loss"][-1] < history["loss"][0]
+    for losses in (history["loss"], history["mae"]):
+        assert len(set(hvd_tf.allgather_object(tuple(losses)))) == 1
+    assert np.isclose(history["lr"][1], 0.01 * hvd.size())
+
+
+def test_a_saved_model_holds_the_plain_optimizer_and_loads_both_ways(hvd, kit, tmp_path):
+    model = model_of(kit, 0.1)
+    model.compile(hvd.DistributedOptimizer(kit.optimizers.SGD(0.1, momentum=0.9)), "mse")
+    model.fit(*data(), epochs=1, batch_size=8, verbose=0)
+    path = tmp_path / "model.keras"
+    model.save(path)
+    plain = kit.models.load_model(path)
+    assert type(plain.optimizer) is kit.optimizers.SGD
+    again = hvd.load_model(path)
+    assert isinstance(again.optimizer, kit.optimizers.SGD)
+    assert int(again.optimizer.iterations.numpy()) == 4
+    again.fit(*data(), epochs=1, batch_size=8, verbose=0)
+    equal_everywhere(again)
+    plain.fit(*data(), epochs=1, batch_size=8, verbose=0)
+    first = plain.get_weights()[0].reshape(1, -1)
+    every = hvd_tf.allgather(first).numpy()
+    assert not np.array_equal(every[0], every[1])
+
+
+def apply_one(optimizer, variable, gradient):
+    optimizer.apply_gradients([(gradient, variable)])
+
+
+def test_several_passes_are_added_up_before_they_are_applied():
+    hvd = importlib.import_module(MODULES[0])
+    for average in (False, True):
+        optimizer = hvd.DistributedOptimizer(
+            tf.keras.optimizers.SGD(1.0),
+            backward_passes_per_step=2,
+            average_aggregated_gradients=average,
+        )
+        kept = getattr(tf.keras, "Variable", tf.Variable)(0.0)
+
+        step = tf.function(functools.partial(apply_one, optimizer, kept))
+        mean = sum(rank + 1 for rank in range(hvd.size())) / hvd.size()
+        step(tf.constant(float(hvd.rank() + 1)))
+        assert float(kept.numpy()) == 0.0 and int(optimizer._agg_helper.counter.numpy()) == 1
+        step(tf.constant(float(hvd.rank() + 2)))
+        expected = -(2 * mean + 1) / (2 if average else 1)
+        assert np.isclose(float(kept.numpy()), expected)
+        assert int(optimizer.iterations.numpy()) == 1
+
+
+def test_local_variables_are_neither_reduced_nor_broadcast():
+    import horovod.keras as hvd
+
+    model = model_of(keras, float(hvd.rank() + 1))
+    local, shared = model.layers[0], model.layers[1]
+    optimizer = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(0.001), local_layers=[local], scale_local_gradients=False
+    )
+    model.compile(optimizer, "mse")
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(
+        0, local_variables=list(local.trainable_variables)
+    )
+    model.fit(*data(), epochs=1, batch_size=16, verbose=0, callbacks=[callback])
+    every = hvd_tf.allgather(shared.get_weights()[0].reshape(1, -1)).numpy()
+    assert np.array_equal(every[0], every[-1])
+    every = hvd_tf.allgather(local.get_weights()[0].reshape(1, -1)).numpy()
+    assert not np.array_equal(every[0], every[-1])
+
+
+def test_plain_values(hvd):
+    total = sum(range(hvd.size()))
+    assert np.allclose(hvd.allreduce([float(hvd.rank())]), total / hvd.size())
+    assert np.allclose(hvd.allreduce([hvd.rank()], average=None, op=hvd.Sum), total)
+    assert np.array_equal(hvd.allgather([hvd.rank()]), range(hvd.size()))
+    assert np.array_equal(hvd.broadcast([hvd.rank()], 1), [1])
+    rows = np.ones([hvd.size(), 2], np.float32)
+    assert np.array_equal(hvd.reducescatter(rows, op=hvd.Sum), [[hvd.size()] * 2])
+
+
+def test_what_optimizers_refuse(hvd, kit):
+    with pytest.raises(ValueError, match="only supports Average and Sum"):
+        hvd.DistributedOptimizer(kit.optimizers.SGD(), op=hvd_tf.Adasum)
+    wrapped = hvd.DistributedOptimizer(kit.optimizers.SGD())
+    with pytest.raises(ValueError, match="wrapped before"):
+        hvd.DistributedOptimizer(wrapped)
+    with pytest.raises(ValueError, match="initial_lr"):
+        hvd.callbacks.LearningRateScheduleCallback(None, 1.0)
+    with pytest.raises(ValueError, match="All local variables"):
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[1])
+
+
+def test_learning_rates_follow_the_schedule(hvd, kit):
+    model = model_of(kit, 0.1)
+    model.compile(hvd.DistributedOptimizer(kit.optimizers.SGD(0.5)), "mse")
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.5, 0.1, start_epoch=1)
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss")
+    assert best.filepath is None and best.save_best_only
+    history = model.fit(*data(), epochs=3, batch_size=16, verbose=0, callbacks=[schedule]).history
+    assert np.allclose(history["lr"], [0.5, 0.5, 0.05])

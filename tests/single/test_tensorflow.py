@@ -1,0 +1,91 @@
+"""TensorFlow in a world of one, and what is said where it does not fit."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+
+def python(code):
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env
+    )
+
+
+ALONE = """
+import numpy as np
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+value = tf.range(6, dtype=tf.float32)
+try:
+    hvd.allreduce(value)
+except tf.errors.FailedPreconditionError as error:
+    assert "has not been initialized" in str(error)
+else:
+    raise AssertionError("there is no world yet")
+hvd.init()
+assert hvd.size() == 1 and hvd.is_homogeneous()
+for same in (
+    hvd.allreduce(value),
+    hvd.allgather(value),
+    hvd.broadcast(value, 0),
+    hvd.alltoall(value),
+    hvd.reducescatter(value),
+    *hvd.grouped_allreduce([value]),
+):
+    assert np.array_equal(same, value), same
+assert hvd.join().numpy() == 0 and hvd.broadcast_object("x") == "x"
+assert hvd.allgather_object([1]) == [[1]]
+
+
+@tf.function
+def twice(value):
+    total = hvd.allreduce(value, op=hvd.Sum) + hvd.allreduce(value, op=hvd.Max)
+    return hvd.allgather(total)
+
+
+assert twice.get_concrete_function(tf.TensorSpec([None, 3])).structured_outputs.shape[1] == 3
+assert np.array_equal(twice(value), 2 * value)
+graph = twice.get_concrete_function(value).graph.as_graph_def()
+kinds = {node.op for node in graph.node}
+assert {"HorovodAllreduce", "HorovodAllgather"} <= kinds, kinds
+assert not any("^Horovod" in edge for node in graph.node for edge in node.input)
+hvd.shutdown()
+try:
+    hvd.allreduce(value)
+except tf.errors.FailedPreconditionError:
+    print("all is well")
+"""
+
+
+def test_collectives_alone_before_and_after():
+    result = python(ALONE)
+    assert result.stdout == "all is well\n", result.stderr
+
+
+def test_an_old_tensorflow_is_refused_with_the_version_needed():
+    result = python(
+        "import tensorflow; tensorflow.__version__ = '2.12.1'\nimport horovod.tensorflow"
+    )
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: horovod.tensorflow needs TensorFlow 2.13 or newer")
+    assert "this is 2.12.1" in last
+
+
+def test_a_saved_graph_names_the_ops_of_horovod(tmp_path):
+    result = python(
+        "import tensorflow as tf, horovod.tensorflow as hvd\n"
+        "hvd.init()\n"
+        "module = tf.Module()\n"
+        "spec = [tf.TensorSpec([None])]\n"
+        "module.sum = tf.function(lambda v: hvd.allreduce(v, op=hvd.Sum), input_signature=spec)\n"
+        f"tf.saved_model.save(module, {str(tmp_path)!r})\n"
+        f"again = tf.saved_model.load({str(tmp_path)!r})\n"
+        "print(again.sum(tf.ones([2])).numpy().tolist())"
+    )
+    assert result.stdout == "[1.0, 1.0]\n", result.stderr

@@ -1,0 +1,12 @@
+"""Making gradients smaller on the wire: the compressors of the framework that Keras runs on."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import keras
+
+from horovod._keras.backends import backend_of
+
+Compression: Any = importlib.import_module(f"horovod.{backend_of(keras)}.compression").Compression

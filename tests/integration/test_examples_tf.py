@@ -1,0 +1,46 @@
+"""The examples for TensorFlow and Keras train, and all ranks end with the same model."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def job(example, *arguments, **environment):
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", **environment}
+    command = ["horovodrun", "-np", "2", sys.executable, EXAMPLES / example / "train.py"]
+    result = subprocess.run(
+        [*command, *arguments], env=env, capture_output=True, text=True, timeout=55, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    lines = re.findall(r"^\[\d\]<stdout>:rank (\d): (.*)$", result.stdout, re.MULTILINE)
+    assert sorted(rank for rank, _ in lines) == ["0", "1"], result.stdout
+    words = {text for _, text in lines}
+    assert len(words) == 1, words
+    return words.pop()
+
+
+def test_a_loop_with_a_tape():
+    words = job("02-tensorflow-tape", "--steps", "100")
+    assert float(re.search(r"accuracy ([\d.]+)", words)[1]) > 0.9
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_fit(backend, tmp_path):
+    pytest.importorskip(backend)
+    path = tmp_path / "model.keras"
+    words = job("03-keras-fit", "--checkpoint", str(path), KERAS_BACKEND=backend)
+    assert float(re.search(r"accuracy ([\d.]+)", words)[1]) > 0.7
+    assert path.exists()
+
+
+def test_a_session_of_tensorflow_1():
+    found = [float(number) for number in job("04-tensorflow-1", "--steps", "100").split()]
+    assert found == pytest.approx([1, -2, 3, 0.5, 4], abs=0.05)

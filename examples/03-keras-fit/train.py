@@ -43,7 +43,7 @@ def main():
         # This one comes before those that look at the metrics.
         hvd.callbacks.MetricAverageCallback(),
         hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
-        hvd.callbacks.LearningRateScheduleCallback(rate, 0.1, start_epoch=options.epochs - 1),
+        hvd.callbacks.LearningRateScheduleCallback(rate, lambda _: 0.1, options.epochs - 1),
     ]
     if hvd.rank() == 0 and options.checkpoint:
         callbacks.append(keras.callbacks.ModelCheckpoint(options.checkpoint))

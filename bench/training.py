@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -57,7 +58,10 @@ def run(ranks, options):
     """Starts the job for a number of ranks, and keeps what it prints if asked to."""
     stem = RESULTS / f"training-{processor()}-{ranks}"
     file = stem.with_name(stem.name + ".json") if options.save else options.json
-    command = ["horovodrun", "-np", str(ranks), sys.executable, __file__]
+    # The launcher of this interpreter's environment, whether that is active or not.
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    launcher = shutil.which("horovodrun", path=beside) or "horovodrun"
+    command = [launcher, "-np", str(ranks), sys.executable, __file__]
     command += ["--models", *options.models, "--rounds", str(options.rounds)]
     command += ["--steps", str(options.steps)] + (["--json", str(file)] if file else [])
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -74,7 +78,6 @@ def measure(options):
     """What each rank does."""
     torch.set_num_threads(1)
     hvd.init()
-    # Without a device it would take every group for one of its own.
     dist.init_process_group("gloo")
     ours = dist.new_group(backend="ronde")
     load = os.getloadavg()[0]

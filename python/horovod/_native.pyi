@@ -51,6 +51,7 @@ __all__ = [
     "stop_timeline",
     "tensorflow_problem",
     "wait",
+    "xla_handler",
 ]
 
 @final
@@ -258,3 +259,10 @@ def deliver_result(result: bytes) -> None:
 
 def tensorflow_problem() -> str | None:
     """Why TensorFlow has no ops of ours after it has loaded their library; None if it has."""
+
+def xla_handler(collective: str) -> Any:
+    """The handler of a collective for compiled programs, as `jax.ffi.register_ffi_target` wants it.
+
+    ValueError for what is none of `allreduce`, `allgather`, `broadcast`, `alltoall` and
+    `reducescatter`.
+    """

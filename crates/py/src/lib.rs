@@ -17,6 +17,7 @@ mod submit;
 mod symbols;
 mod tensor;
 mod tensorflow;
+mod xla;
 
 use pyo3::prelude::*;
 
@@ -60,6 +61,9 @@ mod _native {
 
     #[pymodule_export]
     use super::tensorflow::tensorflow_problem;
+
+    #[pymodule_export]
+    use super::xla::xla_handler;
 
     #[pymodule_init]
     fn start(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,0 +1,185 @@
+//! Handlers for XLA's foreign function interface: the collectives inside of programs that JAX
+//! compiles.
+//!
+//! A call takes any number of arrays of any element types. Those of one type go together, as one
+//! submission; the call is done when all are. A handler returns at once and completes a future, so
+//! that the threads of XLA go on meanwhile.
+#![expect(unsafe_code, reason = "XLA calls these functions, whose addresses Python hands over")]
+
+mod api;
+mod done;
+mod frame;
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use ronde_control::DType;
+use ronde_core::engine::Room;
+
+use self::api::{Frame, Handle};
+use self::done::Pending;
+use self::frame::{Tensor, Wanted};
+use crate::native::{self, Call, Done, Failure, Wish};
+use crate::tensor::View;
+
+type Handler = extern "C" fn(*mut Frame) -> Handle;
+
+/// The handler of a collective, as `jax.ffi.register_ffi_target` wants it.
+#[pyfunction]
+pub(crate) fn xla_handler<'py>(py: Python<'py>, collective: &str) -> PyResult<Bound<'py, PyAny>> {
+    let handler: Handler = match collective {
+        "allreduce" => allreduce,
+        "allgather" => allgather,
+        "broadcast" => broadcast,
+        "alltoall" => alltoall,
+        "reducescatter" => reducescatter,
+        other => {
+            return Err(PyValueError::new_err(format!("there is no handler for `{other}`")));
+        }
+    };
+    let address = handler as *mut c_void;
+    // SAFETY: the address is a function's, which stays; the capsule neither owns nor names it.
+    let capsule = unsafe { ffi::PyCapsule_New(address, std::ptr::null(), None) };
+    // SAFETY: the object is new and ours, or there is an exception.
+    unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
+}
+
+extern "C" fn allreduce(frame: *mut Frame) -> Handle {
+    handle(frame, |wanted| Ok(Wish::Allreduce(wanted.reduce()?)))
+}
+
+extern "C" fn allgather(frame: *mut Frame) -> Handle {
+    handle(frame, |_| Ok(Wish::Allgather))
+}
+
+extern "C" fn broadcast(frame: *mut Frame) -> Handle {
+    handle(frame, |wanted| Ok(Wish::Broadcast { root: wanted.integer("root")? }))
+}
+
+extern "C" fn alltoall(frame: *mut Frame) -> Handle {
+    handle(frame, |wanted| {
+        let members = wanted.integer("members")?.max(1) as usize;
+        Ok(Wish::Alltoall { splits: vec![0; members] })
+    })
+}
+
+extern "C" fn reducescatter(frame: *mut Frame) -> Handle {
+    handle(frame, |wanted| Ok(Wish::Reducescatter(wanted.reduce()?)))
+}
+
+fn handle(frame: *mut Frame, wish: impl FnOnce(&Wanted) -> Result<Wish, Failure>) -> Handle {
+    // SAFETY: XLA calls with a frame that is this call's own.
+    let frame = unsafe { &mut *frame };
+    if frame::answer_metadata(frame) || !frame::computes(frame) {
+        return std::ptr::null_mut();
+    }
+    let Some(api) = frame::api(frame) else { return std::ptr::null_mut() };
+    let parts = match parts(frame, wish) {
+        Ok(parts) => parts,
+        Err(failure) => return done::error(api, &failure),
+    };
+    // One more than there are submissions: a call of no arrays is done as well.
+    let (pending, then) = match Pending::new(api, frame, parts.len() + 1) {
+        Ok(pending) => pending,
+        Err(error) => return error,
+    };
+    let pending = Arc::new(pending);
+    for part in parts {
+        let pending = pending.clone();
+        part.submit(Box::new(move |answer| pending.count(answer.err())));
+    }
+    pending.count(None);
+    drop(pending);
+    then.outcome(api)
+}
+
+/// What is submitted together: arrays of one element type.
+struct Part {
+    call: Call,
+    sources: Vec<View>,
+    targets: Vec<View>,
+}
+
+fn parts(
+    frame: &Frame,
+    wish: impl FnOnce(&Wanted) -> Result<Wish, Failure>,
+) -> Result<Vec<Part>, Failure> {
+    let wanted = Wanted(&frame.attributes);
+    let (name, wish) = (wanted.text("name")?, wish(&wanted)?);
+    let set = u32::try_from(wanted.integer("set")?).unwrap_or(u32::MAX);
+    let sources = frame::tensors(&frame.operands)?;
+    let targets = frame::tensors(&frame.results)?;
+    if sources.len() != targets.len() {
+        return Err(Failure::invalid("a call needs as many results as operands"));
+    }
+    let mut parts: Vec<Part> = Vec::new();
+    for (source, target) in sources.into_iter().zip(targets) {
+        check(&wish, &source)?;
+        let dtype = source.view.dtype;
+        let together = |part: &&mut Part| part.takes(dtype);
+        if let Some(part) = parts.iter_mut().find(together) {
+            part.sources.push(source.view);
+            part.targets.push(target.view);
+            continue;
+        }
+        let name = format!("{name}.{}.{dtype}", parts.len());
+        let call = Call { name, set, wish: divided(&wish, &source.view) };
+        parts.push(Part { call, sources: vec![source.view], targets: vec![target.view] });
+    }
+    Ok(parts)
+}
+
+fn check(wish: &Wish, source: &Tensor) -> Result<(), Failure> {
+    match wish {
+        Wish::Allreduce(reduce) | Wish::Reducescatter(reduce) => source.numbers.check(*reduce),
+        _ => Ok(()),
+    }
+}
+
+/// The wish for an array; rows are exchanged in equal shares.
+fn divided(wish: &Wish, source: &View) -> Wish {
+    match wish {
+        Wish::Alltoall { splits } => {
+            let rows = source.shape.first().copied().unwrap_or_default();
+            Wish::Alltoall { splits: vec![rows / splits.len() as u64; splits.len()] }
+        }
+        other => other.clone(),
+    }
+}
+
+impl Part {
+    /// Whether an array of this type goes along; an exchange is one array's.
+    fn takes(&self, dtype: DType) -> bool {
+        !matches!(self.call.wish, Wish::Alltoall { .. }) && self.sources[0].dtype == dtype
+    }
+
+    fn submit(self, done: Done) {
+        let Part { call, sources, targets } = self;
+        match call.wish {
+            Wish::Allreduce(_) | Wish::Broadcast { .. } => {
+                native::submit(call, &sources, &targets, done);
+            }
+            _ => native::submit_into(call, &sources, room(targets), done),
+        }
+    }
+}
+
+/// The memory that the program has for results; the program was made for their sizes.
+fn room(targets: Vec<View>) -> Room {
+    Box::new(move |index, rows| {
+        let target = &targets[index];
+        let (came, expected) = (rows.iter().sum::<u64>(), target.shape.first().copied());
+        if Some(came) == expected {
+            return Ok(target.region);
+        }
+        let expected = expected.unwrap_or_default();
+        Err(format!(
+            "a compiled program knows the shapes of its results: this one expects {expected} rows \
+             from all ranks together, but {rows:?} came; give every rank the same number of rows, \
+             or call the collective outside of jax.jit"
+        ))
+    })
+}

@@ -1,0 +1,47 @@
+"""Setting up `jax.distributed` for the ranks of a job, for programs that use JAX's own collectives.
+
+Nothing else in `horovod.jax` needs it: without, every rank's JAX sees its own devices only.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from horovod.common.basics import _basics
+from horovod.jax.functions import broadcast_object
+
+
+def init_jax_distributed(
+    local_device_ids: int | Sequence[int] | None = None, **options: Any
+) -> None:
+    """Calls `jax.distributed.initialize` with rank, size and an address that rank 0 chooses.
+
+    Call it after `init` and before anything that makes JAX look for devices. `options` go to
+    `jax.distributed.initialize` as they are.
+    """
+    address = broadcast_object(
+        _own_address() if _basics.rank() == 0 else None, 0, "jax_distributed"
+    )
+    jax.distributed.initialize(
+        coordinator_address=address,
+        num_processes=_basics.size(),
+        process_id=_basics.rank(),
+        local_device_ids=local_device_ids,
+        **options,
+    )
+
+
+def _own_address() -> str:
+    """An address of this host that the other ranks reach, with a port that is free now."""
+    host = "127.0.0.1"
+    if _basics.local_size() != _basics.size():
+        host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+    with socket.socket() as door:
+        door.bind(("", 0))
+        port: int = door.getsockname()[1]
+    return f"{host}:{port}"

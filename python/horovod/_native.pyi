@@ -40,6 +40,8 @@ __all__ = [
     "launched",
     "local_rank",
     "local_size",
+    "mxnet_open",
+    "mxnet_push",
     "poll",
     "rank",
     "reducescatter",
@@ -259,6 +261,24 @@ def deliver_result(result: bytes) -> None:
 
 def tensorflow_problem() -> str | None:
     """Why TensorFlow has no ops of ours after it has loaded their library; None if it has."""
+
+def mxnet_open(path: str) -> None:
+    """Finds the functions of the MXNet loaded from `path`; ImportError names what is gone."""
+
+def mxnet_push(
+    name: str,
+    process_set: int,
+    how: tuple[int | None, float, float, int],
+    inputs: list[tuple[int, list[int], int]],
+    outputs: list[tuple[int, list[int], int]],
+    priority: int,
+) -> None:
+    """Lets MXNet's engine run a reduction or a broadcast when the arrays are ready.
+
+    `how` is the number of the reduction, or None for a broadcast, the factors before and behind it,
+    and the root. Arrays are their handles, shapes and MXNet's numbers of their types, which must be
+    one. What goes in place stands in `outputs` only.
+    """
 
 def xla_handler(collective: str) -> Any:
     """The handler of a collective for compiled programs, as `jax.ffi.register_ffi_target` wants it.

@@ -57,7 +57,7 @@ def test_small_questions_have_answers():
     assert util.extension_available("torch") and not util.extension_available("mxnet")
     assert util.get_ext_suffix().endswith(".so")
     with pytest.raises(ImportError, match="not in this release yet"):
-        util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", "")
+        util.check_extension("horovod.nonsense", "HOROVOD_WITH_NONSENSE", "")
 
 
 def test_exceptions_carry_what_horovods_do():

@@ -10,6 +10,7 @@ mod errors;
 mod handles;
 mod launched;
 mod mpi;
+mod mxnet;
 mod native;
 mod process;
 mod repeat;
@@ -49,6 +50,9 @@ mod _native {
 
     #[pymodule_export]
     use super::mpi::Mpi;
+
+    #[pymodule_export]
+    use super::mxnet::{mxnet_open, mxnet_push};
 
     #[pymodule_export]
     use super::repeat::repeat_allreduce;

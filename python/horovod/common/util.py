@@ -16,7 +16,7 @@ from horovod.common.basics import _basics
 T = TypeVar("T")
 
 # Frameworks that this release has an adapter for.
-_EXTENSIONS = frozenset({"jax", "keras", "tensorflow", "torch"})
+_EXTENSIONS = frozenset({"jax", "keras", "mxnet", "tensorflow", "torch"})
 
 
 def get_ext_suffix() -> str:

@@ -19,14 +19,10 @@ except ModuleNotFoundError as error:
 from horovod.common.basics import _basics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.missing import not_in_this_release
+from horovod.common.objects import allgather_object, broadcast_object
 from horovod.jax.compression import Compression
 from horovod.jax.distributed import init_jax_distributed
-from horovod.jax.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
+from horovod.jax.functions import broadcast_optimizer_state, broadcast_parameters
 from horovod.jax.mpi_ops import (
     Adasum,
     Average,

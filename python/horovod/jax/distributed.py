@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from horovod.common.basics import _basics
-from horovod.jax.functions import broadcast_object
+from horovod.common.objects import broadcast_object
 
 
 def init_jax_distributed(

@@ -1,0 +1,154 @@
+//! MXNet's operations: each is something that MXNet's own engine runs when its arrays are ready, that
+//! submits them to ours, and that is done when ours is. No thread of MXNet waits meanwhile.
+#![expect(unsafe_code, reason = "MXNet's engine gives back the address that we gave it")]
+
+mod api;
+
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+use pyo3::exceptions::{PyImportError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use ronde_control::DType;
+
+use self::api::{Api, Handle, OnComplete};
+use crate::native::{self, Call, Done, Failure, Reduce, Wish};
+use crate::tensor::View;
+
+static API: OnceLock<Result<Api, String>> = OnceLock::new();
+
+/// Finds the functions of the MXNet that this process has loaded from `path`.
+#[pyfunction]
+pub(crate) fn mxnet_open(path: &str) -> PyResult<()> {
+    match API.get_or_init(|| Api::load(path)) {
+        Ok(_) => Ok(()),
+        Err(problem) => Err(PyImportError::new_err(format!(
+            "horovod.mxnet needs MXNet 1.8 or 1.9 and cannot use this one: {problem}"
+        ))),
+    }
+}
+
+/// An array as Python describes it: its handle, its shape and MXNet's number of its type.
+type Described = (usize, Vec<u64>, i32);
+
+/// Lets MXNet's engine run a reduction or a broadcast: `how` is the number of the reduction, or none
+/// for a broadcast, the factors before and behind it, and the root. What goes in place stands in
+/// `outputs` only; arrays are of one element type.
+#[pyfunction]
+pub(crate) fn mxnet_push(
+    name: String,
+    process_set: u32,
+    how: (Option<i64>, f64, f64, i64),
+    inputs: Vec<Described>,
+    outputs: Vec<Described>,
+    priority: i32,
+) -> PyResult<()> {
+    let api = api().ok_or_else(|| PyRuntimeError::new_err("mxnet_open comes first"))?;
+    let (op, prescale, postscale, root) = how;
+    let wish = match op {
+        Some(op) => Wish::Allreduce(Reduce { op, prescale, postscale }),
+        None => Wish::Broadcast { root },
+    };
+    let call = Call { name, set: process_set, wish };
+    let failed = |problem: String| PyRuntimeError::new_err(problem);
+    let sources = Array::list(api, inputs)?;
+    let targets = Array::list(api, outputs)?;
+    let operation = Operation { call, sources, targets };
+    let (reads, writes) = (handles(&operation.sources), handles(&operation.targets));
+    let operation = Box::into_raw(Box::new(operation)).cast();
+    api.push(run, (operation, forget), &reads, &writes, priority as c_int).map_err(failed)
+}
+
+fn api() -> Option<&'static Api> {
+    API.get().and_then(|api| api.as_ref().ok())
+}
+
+struct Operation {
+    call: Call,
+    sources: Vec<Array>,
+    targets: Vec<Array>,
+}
+
+/// A handle of our own, so that the array lives as long as the operation.
+struct Array {
+    api: &'static Api,
+    handle: Handle,
+    shape: Vec<u64>,
+    dtype: DType,
+}
+
+impl Array {
+    fn list(api: &'static Api, described: Vec<Described>) -> PyResult<Vec<Array>> {
+        let each = |(handle, shape, number): Described| {
+            let dtype = dtype(number).ok_or_else(|| {
+                PyValueError::new_err(format!("MXNet's element type {number} is not supported."))
+            })?;
+            let handle = api.copy(handle as Handle).map_err(PyRuntimeError::new_err)?;
+            Ok(Array { api, handle, shape, dtype })
+        };
+        described.into_iter().map(each).collect()
+    }
+
+    fn view(&self) -> Result<View, Failure> {
+        let start = self.api.data(self.handle).map_err(|problem| Failure::invalid(&problem))?;
+        Ok(View::at(start, self.shape.clone(), self.dtype))
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        self.api.free(self.handle);
+    }
+}
+
+/// MXNet's numbers of element types.
+fn dtype(number: i32) -> Option<DType> {
+    Some(match number {
+        0 => DType::F32,
+        1 => DType::F64,
+        2 => DType::F16,
+        3 => DType::U8,
+        4 => DType::I32,
+        5 => DType::I8,
+        6 => DType::I64,
+        7 => DType::Bool,
+        8 => DType::I16,
+        9 => DType::U16,
+        12 => DType::BF16,
+        _ => return None,
+    })
+}
+
+fn handles(arrays: &[Array]) -> Vec<Handle> {
+    arrays.iter().map(|array| array.handle).collect()
+}
+
+/// Called by MXNet's engine when the arrays are ready.
+extern "C" fn run(_context: Handle, on_complete: *const OnComplete, operation: Handle) {
+    // SAFETY: the engine gives an address of its own; what stands there is copied.
+    let on_complete = unsafe { *on_complete };
+    // SAFETY: `mxnet_push` gave it, and the engine keeps it until the operation is done.
+    let operation = unsafe { &*operation.cast::<Operation>() };
+    let Some(api) = api() else { return };
+    let done: Done = Box::new(move |answer| {
+        api.complete(on_complete, answer.err().map(|failure| failure.text).as_deref());
+    });
+    let views = |arrays: &[Array]| arrays.iter().map(Array::view).collect::<Result<Vec<_>, _>>();
+    let Operation { call, sources, targets } = operation;
+    let in_place = sources.is_empty();
+    let both = views(if in_place { targets } else { sources })
+        .and_then(|sources| Ok((sources, views(targets)?)));
+    match both {
+        Ok((sources, targets)) => {
+            let call = Call { name: call.name.clone(), set: call.set, wish: call.wish.clone() };
+            native::submit(call, &sources, &targets, done);
+        }
+        Err(failure) => done(Err(failure)),
+    }
+}
+
+/// Called by MXNet's engine when it is done with the operation.
+extern "C" fn forget(operation: Handle) {
+    // SAFETY: `mxnet_push` leaked it, and the engine gives it back once.
+    drop(unsafe { Box::from_raw(operation.cast::<Operation>()) });
+}

@@ -1,0 +1,45 @@
+"""Bringing Python objects from one rank to all, or to everybody, for frameworks without a way of
+their own.
+
+Objects travel as cloudpickle bytes between ranks of one job, which have authenticated each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+import numpy as np
+
+from horovod import raw
+from horovod.common.basics import _basics
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The object of rank `root_rank`; what the other ranks pass does not matter."""
+    name = name or "broadcast_object"
+    is_root = _basics.rank() == root_rank
+    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if is_root else np.zeros(0, np.uint8)
+    length = raw.broadcast(np.array([data.size]), root_rank, f"{name}.sz", process_set)
+    if not is_root:
+        data = np.zeros(int(length[0]), np.uint8)
+    data = raw.broadcast(data, root_rank, f"{name}.t", process_set)
+    return obj if is_root else cloudpickle.loads(data.tobytes())
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """The objects of all ranks, in rank order."""
+    name = name or "allgather_object"
+    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
+    lengths = raw.allgather(np.array([data.size]), f"{name}.sz", process_set)
+    gathered = raw.allgather(data, f"{name}.t", process_set)
+    parts = np.split(gathered, np.cumsum(lengths)[:-1])
+    return [cloudpickle.loads(part.tobytes()) for part in parts]

@@ -1,0 +1,85 @@
+"""MXNet's arrays as the native module and NumPy see them, and what they are called."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, check_call
+from mxnet.libinfo import find_lib_path
+
+from horovod import _native
+from horovod.common.process_sets import ProcessSet, next_unnamed, registered_id
+
+_native.mxnet_open(find_lib_path()[0])
+
+NUMBERS = {
+    "float32": 0,
+    "float64": 1,
+    "float16": 2,
+    "uint8": 3,
+    "int32": 4,
+    "int8": 5,
+    "int64": 6,
+    "bool": 7,
+}
+
+
+def described(array: Any) -> tuple[int, list[int], int]:
+    """An array for the native module: handle, shape and MXNet's number of its type."""
+    if array.stype != "default":
+        raise ValueError(
+            f"this array is stored as `{array.stype}`; make it dense with `.tostype('default')`"
+        )
+    if array.context.device_type == "gpu":
+        raise ValueError(
+            f"this release works on CPU arrays only, this one is on {array.context}; copy it with "
+            "`.as_in_context(mx.cpu())`"
+        )
+    return array.handle.value, list(array.shape), number(array)
+
+
+def number(array: Any) -> int:
+    """MXNet's number of the element type."""
+    name = np.dtype(array.dtype).name
+    if name not in NUMBERS:
+        raise ValueError(f"Tensor type {name} is not supported.")
+    return NUMBERS[name]
+
+
+def on_host(array: Any) -> np.ndarray[Any, Any]:
+    """The array's own memory as one of NumPy, when all that writes to it is done."""
+    handle, shape, _ = described(array)
+    array.wait_to_read()
+    dtype = np.dtype(array.dtype)
+    length = int(np.prod(shape)) * dtype.itemsize
+    if length == 0:
+        return np.zeros(shape, dtype)
+    start = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(ctypes.c_void_p(handle), ctypes.byref(start)))
+    memory = (ctypes.c_ubyte * length).from_address(start.value or 0)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def from_host(array: np.ndarray[Any, Any], like: Any) -> Any:
+    """A new array of MXNet."""
+    if array.size == 0:
+        return mx.nd.empty(array.shape, like.context, like.dtype)
+    return mx.nd.array(array, like.context, like.dtype)
+
+
+def full_name(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:
+    """The name among the ranks, and the id of the set."""
+    set_id = registered_id(process_set)
+    return f"{kind}.{name}" if name else f"{kind}.noname.{next_unnamed(set_id)}", set_id
+
+
+def by_type(arrays: Sequence[Any]) -> list[list[int]]:
+    """The places of arrays that have one element type, for each of these."""
+    places: dict[Any, list[int]] = {}
+    for place, array in enumerate(arrays):
+        places.setdefault(np.dtype(array.dtype), []).append(place)
+    return list(places.values())

@@ -1,0 +1,52 @@
+"""Bringing parameters from one rank to all."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import mxnet as mx
+
+from horovod.common.basics import _basics
+from horovod.mxnet.mpi_ops import broadcast_
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
+    """Overwrites parameters with those of rank `root_rank`.
+
+    `params` is a dictionary of arrays, such as `Module.get_params()` gives, or of parameters of
+    Gluon. A parameter whose shape is not known yet is broadcast when it is initialised. Give every
+    call of its own a `prefix`, if names come again.
+    """
+    if _basics.size() == 1:
+        return
+    if not (isinstance(params, Mapping) or hasattr(params, "items")):
+        raise ValueError(f"invalid params of type: {type(params)}")
+    prefix = prefix or ""
+    tensors = []
+    for name, parameter in sorted(params.items()):
+        full = f"{prefix}{name}"
+        if isinstance(parameter, mx.nd.NDArray):
+            tensors.append((full, parameter))
+            continue
+        try:
+            tensors.append((full, parameter.data()))
+        except mx.gluon.parameter.DeferredInitializationError:
+            parameter._init_impl = types.MethodType(_initialising(root_rank, full), parameter)
+    for full, tensor in tensors:
+        broadcast_(tensor, root_rank, name=full)
+    for _, tensor in tensors:
+        tensor.wait_to_read()
+
+
+def _initialising(root_rank: int, name: str) -> Any:
+    def initialise(parameter: Any, *arguments: Any) -> None:
+        # From now on the class's own method is the parameter's again.
+        del parameter._init_impl
+        parameter._init_impl(*arguments)
+        tensor = parameter.data()
+        broadcast_(tensor, root_rank, name=name)
+        tensor.wait_to_read()
+
+    return initialise

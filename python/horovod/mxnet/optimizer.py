@@ -1,0 +1,163 @@
+"""Optimizers and trainers whose gradients are added up over all ranks first.
+
+Gradients are summed, and the division by the number of ranks is part of the factor that MXNet
+rescales them with in any case.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.util import split_list
+from horovod.mxnet.compression import Compression, Compressor
+from horovod.mxnet.mpi_ops import Sum, allreduce_, grouped_allreduce_
+
+
+class DistributedOptimizer(mx.optimizer.Optimizer):
+    """An optimizer whose `update` reduces the gradients first; all else is the wrapped one's."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        # The base is not initialised: every attribute that is asked for is the wrapped one's.
+        self._optimizer = optimizer
+        self._gradient_predivide_factor = gradient_predivide_factor
+        self._num_groups = num_groups
+        self._process_set = process_set
+        optimizer.rescale_grad *= gradient_predivide_factor / (process_set.size() or 1)
+
+    def __getattr__(self, item: str) -> Any:
+        if item == "_optimizer":
+            # While a copy is being made there is none yet.
+            raise AttributeError(item)
+        return getattr(self._optimizer, item)
+
+    def create_state(self, index: Any, weight: Any) -> Any:
+        """The state of the wrapped optimizer."""
+        return self._optimizer.create_state(index, weight)
+
+    def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
+        """The state of the wrapped optimizer, with weights of full precision."""
+        return self._optimizer.create_state_multi_precision(index, weight)
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Reduces the gradient, or all of a list, and updates the weights."""
+        self._reduce(index, grad)
+        self._optimizer.update(index, weight, grad, state)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """The same with weights of full precision."""
+        self._reduce(index, grad)
+        self._optimizer.update_multi_precision(index, weight, grad, state)
+
+    def set_learning_rate(self, lr: float) -> None:
+        """The wrapped optimizer's."""
+        self._optimizer.set_learning_rate(lr)
+
+    def set_lr_mult(self, args_lr_mult: Any) -> None:
+        """The wrapped optimizer's."""
+        self._optimizer.set_lr_mult(args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult: Any) -> None:
+        """The wrapped optimizer's."""
+        self._optimizer.set_wd_mult(args_wd_mult)
+
+    def _reduce(self, index: Any, grad: Any) -> None:
+        if not self._process_set.included() or self._process_set.size() == 1:
+            return
+        several = isinstance(index, (tuple, list))
+        names = [str(each) for each in index] if several else [str(index)]
+        gradients = list(grad) if several else [grad]
+        reduce_all(
+            list(zip(names, gradients)),
+            self._num_groups,
+            self._gradient_predivide_factor,
+            self._process_set,
+        )
+
+
+class DistributedTrainer(mx.gluon.Trainer):
+    """A trainer of Gluon whose gradients are reduced over all ranks before a step.
+
+    Use it instead of a DistributedOptimizer, not together with one. With several trainers, give
+    each a `prefix` of its own for the names of its tensors.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: Any = None,
+        compression: type[Compressor] = Compression.none,
+        gradient_predivide_factor: float = 1.0,
+        prefix: str | None = None,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        self._compression = compression
+        self._process_set = process_set
+        if isinstance(optimizer, DistributedOptimizer):
+            warnings.warn(
+                "DistributedTrainer does not take DistributedOptimizer as its optimizer. We have "
+                "unwrapped it for you.",
+                stacklevel=2,
+            )
+            optimizer.rescale_grad *= (
+                process_set.size() or 1
+            ) / optimizer._gradient_predivide_factor
+            optimizer = optimizer._optimizer
+        # All ranks must number the parameters alike.
+        if isinstance(params, dict) or hasattr(params, "items"):
+            params = [parameter for _, parameter in sorted(params.items())]
+        elif isinstance(params, (list, tuple)):
+            params = sorted(params, key=lambda parameter: parameter.name)
+        super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
+        self._scale *= gradient_predivide_factor / (process_set.size() or 1)
+        self._gradient_predivide_factor = gradient_predivide_factor
+        self._prefix = prefix or ""
+        self._num_groups = num_groups
+
+    def _allreduce_grads(self) -> None:
+        if not self._process_set.included() or self._process_set.size() == 1:
+            return
+        named, restore = [], []
+        for number, parameter in enumerate(self._params):
+            if parameter.grad_req == "null":
+                continue
+            gradient = parameter.list_grad()[0]
+            small, context = self._compression.compress(gradient)
+            named.append((f"{self._prefix}{number}", small))
+            restore.append((gradient, small, context))
+        reduce_all(named, self._num_groups, self._gradient_predivide_factor, self._process_set)
+        for gradient, small, context in restore:
+            if small is not gradient:
+                gradient[:] = self._compression.decompress(small, context)
+
+
+def reduce_all(
+    named: Sequence[tuple[str, Any]],
+    num_groups: int,
+    predivide_factor: float,
+    process_set: ProcessSet,
+) -> None:
+    """Adds up gradients over all ranks, in place; the first ones go first."""
+    how: dict[str, Any] = {"op": Sum, "process_set": process_set}
+    how["prescale_factor"] = 1.0 / predivide_factor
+    if num_groups > 0:
+        for number, group in enumerate(split_list(named, num_groups)):
+            if group:
+                name = f"{group[0][0]}:{group[-1][0]}"
+                tensors = [tensor for _, tensor in group]
+                grouped_allreduce_(tensors, name=name, priority=-number, **how)
+        return
+    for number, (name, tensor) in enumerate(named):
+        allreduce_(tensor, name=name, priority=-number, **how)

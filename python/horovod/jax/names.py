@@ -59,8 +59,9 @@ def _trace_of(tracer: Any) -> Any:
     """What stands for the program being traced, whatever transformations are inside of it."""
     stacks = getattr(jax.core, "thread_local_state", None)
     if stacks is not None:
-        # Until 0.4.35 traces were on a stack.
-        return stacks.trace_state.trace_stack.dynamic
+        # Until 0.4.35 traces were on a stack, and equal if they stood equally deep.
+        frames = [getattr(main, "jaxpr_stack", ()) for main in stacks.trace_state.trace_stack.stack]
+        return next((recorded[0] for recorded in frames if recorded), None)
     found = trace = getattr(tracer, "_trace", None)
     while trace is not None:
         # Those that record a program have a frame; the outermost of them is the program itself.

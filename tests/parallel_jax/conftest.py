@@ -7,6 +7,9 @@ import os
 
 import pytest
 
+# Keras reads it when it is imported.
+os.environ["KERAS_BACKEND"] = "jax"
+
 if "HOROVOD_RANK" not in os.environ:
     collect_ignore_glob = ["test_*.py"]
 

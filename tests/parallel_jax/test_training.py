@@ -99,6 +99,26 @@ def test_state_keys_and_objects_come_from_the_root():
     assert hvd.allgather_object("x" * RANK) == ["x" * rank for rank in range(SIZE)]
 
 
+def test_keras_on_jax_trains_as_one():
+    import keras
+
+    import horovod.keras as hvd_keras
+
+    keras.utils.set_random_seed(RANK)
+    model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
+    model.build((None, 6))
+    optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.05))
+    model.compile(optimizer=optimizer, loss="mse")
+    x = np.asarray(batches(0, 16)[1])
+    callbacks = [
+        hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd_keras.callbacks.MetricAverageCallback(),
+    ]
+    past = model.fit(x, x[:, :1], epochs=2, batch_size=4, verbose=0, callbacks=callbacks)
+    assert past.history["loss"][1] < past.history["loss"][0]
+    assert_same_everywhere([model.get_weights(), past.history["loss"]])
+
+
 def test_a_compiled_program_says_when_the_world_has_ended_and_works_in_the_next():
     program = jax.jit(lambda x: hvd.allreduce(x, hvd.Sum))
     assert program(jnp.ones(2)).tolist() == [SIZE, SIZE]

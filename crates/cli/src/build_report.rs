@@ -9,16 +9,18 @@ use ronde_control::VERSION;
 /// The report. Frameworks are looked for where Python would find them, never imported.
 pub(crate) fn report(program: &Path, python_path: Option<&OsStr>) -> String {
     let folders = package_folders(program, python_path);
-    let torch = folders.iter().any(|folder| folder.join("torch/__init__.py").is_file());
-    let mark = |available: bool| if available { 'X' } else { ' ' };
+    let is_there = |framework: &str| {
+        folders.iter().any(|folder| folder.join(framework).join("__init__.py").is_file())
+    };
+    let mark = |framework: &str| if is_there(framework) { 'X' } else { ' ' };
     // The spaces behind the last line are Horovod's.
     format!(
         "Horovod v{VERSION}:
 
 Available Frameworks:
-    [ ] TensorFlow
+    [{}] TensorFlow
     [{}] PyTorch
-    [ ] MXNet
+    [{}] MXNet
 
 Available Controllers:
     [X] MPI
@@ -31,7 +33,9 @@ Available Tensor Operations:
     [ ] MPI
     [X] Gloo    
 ",
-        mark(torch)
+        mark("tensorflow"),
+        mark("torch"),
+        mark("mxnet")
     )
 }
 
@@ -60,15 +64,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn torch_is_found_beside_the_command_or_on_the_python_path() {
-        let folder = tempfile::tempdir().unwrap();
-        let packages = folder.path().join("lib/python3.12/site-packages");
-        fs::create_dir_all(packages.join("torch")).unwrap();
-        fs::write(packages.join("torch/__init__.py"), "").unwrap();
-        let beside = folder.path().join("bin/horovodrun");
-        assert!(report(&beside, None).contains("[X] PyTorch"));
-        let elsewhere = Path::new("/nowhere/bin/horovodrun");
-        assert!(report(elsewhere, None).contains("[ ] PyTorch"));
-        assert!(report(elsewhere, Some(packages.as_os_str())).contains("[X] PyTorch"));
+    fn frameworks_are_found_beside_the_command_or_on_the_python_path() {
+        for (module, word) in
+            [("tensorflow", "TensorFlow"), ("torch", "PyTorch"), ("mxnet", "MXNet")]
+        {
+            let folder = tempfile::tempdir().unwrap();
+            let packages = folder.path().join("lib/python3.12/site-packages");
+            fs::create_dir_all(packages.join(module)).unwrap();
+            fs::write(packages.join(module).join("__init__.py"), "").unwrap();
+            let (there, missing) = (format!("[X] {word}"), format!("[ ] {word}"));
+            let beside = folder.path().join("bin/horovodrun");
+            assert!(report(&beside, None).contains(&there));
+            assert_eq!(report(&beside, None).matches("[X]").count(), 3);
+            let elsewhere = Path::new("/nowhere/bin/horovodrun");
+            assert!(report(elsewhere, None).contains(&missing));
+            assert!(report(elsewhere, Some(packages.as_os_str())).contains(&there));
+        }
     }
 }

@@ -23,12 +23,12 @@ from horovod.common.process_sets import (
     remove_process_set,
     restart_unnamed,
 )
+from horovod.common.reductions import Adasum, Average, Max, Min, Product, Sum
 from horovod.jax import eager
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
 from horovod.jax.how import How
 from horovod.jax.names import name_here
-from horovod.raw import Adasum, Average, Max, Min, Product, Sum
 
 __all__ = [
     "Adasum",

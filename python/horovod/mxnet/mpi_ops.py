@@ -7,7 +7,6 @@ others must know how much comes before they have an array for it, and wait.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,16 @@ import mxnet as mx
 
 from horovod import _native, raw
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reductions import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    handle_average_backwards_compatibility,
+)
 from horovod.mxnet.arrays import by_type, described, from_host, full_name, on_host
-from horovod.raw import Adasum, Average, Max, Min, Product, Sum
 
 __all__ = [
     "Adasum",
@@ -51,9 +58,9 @@ def allreduce(
 ) -> Any:
     """The reduction of `tensor` over all ranks."""
     how = (_reduction(op, average), prescale_factor, postscale_factor)
-    return _reduce("horovod_allreduce", [tensor], [_new(tensor)], name, how, priority, process_set)[
-        0
-    ]
+    output = _new(tensor)
+    _reduce("horovod_allreduce", [tensor], [output], name, how, priority, process_set)
+    return output
 
 
 def allreduce_(
@@ -68,7 +75,8 @@ def allreduce_(
 ) -> Any:
     """Reduces `tensor` over all ranks, in place."""
     how = (_reduction(op, average), prescale_factor, postscale_factor)
-    return _reduce("horovod_allreduce", [], [tensor], name, how, priority, process_set)[0]
+    _reduce("horovod_allreduce", [], [tensor], name, how, priority, process_set)
+    return tensor
 
 
 def grouped_allreduce(
@@ -207,18 +215,7 @@ def grouped_reducescatter(
 
 
 def _reduction(op: int | None, average: bool | None) -> int:
-    if average is not None:
-        if op is not None:
-            raise ValueError(
-                "The op parameter supersedes average. Please provide only one of them."
-            )
-        warnings.warn(
-            "Parameter `average` has been replaced with `op` and will be removed in v1.0.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-        return Average if average else Sum
-    op = Average if op is None else op
+    op = handle_average_backwards_compatibility(op, average)
     assert op != Adasum, "Adasum is not available for MXNet; use Average or Sum"
     return op
 

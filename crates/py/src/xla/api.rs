@@ -7,6 +7,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 pub(super) type Handle = *mut c_void;
 
+/// The minor version of JAX 0.4.35, the first that asks.
+pub(super) const FIRST_MINOR: c_int = 1;
 /// The newest minor version of the interface whose layouts stand here.
 pub(super) const NEWEST_MINOR: c_int = 3;
 /// The stage of a program's life in which a call computes.

@@ -7,7 +7,7 @@ use std::slice;
 use ronde_control::DType;
 
 use super::api::{Api, Attributes, Buffer, Buffers, EXECUTE, Extension, Frame, Scalar, Text};
-use super::api::{METADATA, MetadataExtension, NEWEST_MINOR};
+use super::api::{FIRST_MINOR, METADATA, MetadataExtension, NEWEST_MINOR};
 use crate::native::{Failure, Reduce};
 use crate::tensor::View;
 
@@ -54,8 +54,9 @@ fn tell(frame: &Frame, extension: *mut Extension) {
     let extension = unsafe { &*extension.cast::<MetadataExtension>() };
     // SAFETY: XLA made it for the answer, and nobody else looks at it meanwhile.
     let Some(metadata) = (unsafe { extension.metadata.as_mut() }) else { return };
-    // XLA refuses handlers of other versions than some around its own.
-    let host = api(frame).map_or(NEWEST_MINOR, |api| api.version.minor);
+    // XLA refuses handlers of other versions than some around its own. Those that do not say which
+    // it is have the first.
+    let host = api(frame).map_or(FIRST_MINOR, |api| api.version.minor);
     (metadata.version.major, metadata.version.minor) = (0, host.min(NEWEST_MINOR));
     metadata.traits = 0;
 }

@@ -152,7 +152,8 @@ def test_hosts_that_hang_or_have_another_version_hold_nobody_up(lab, tmp_path):
         result = doctor(lab, "abcd", *options, program=program)
     finally:
         os.kill(last.sshd.pid, signal.SIGCONT)
-        third.enter("umount", folder)
+        # Lazily: what was started there may take a moment to end.
+        third.enter("umount", "--lazy", folder)
     report = json.loads(result.stdout)
     assert result.returncode == 1
     told = {host: what for host, severity, what in findings(report, "error")}

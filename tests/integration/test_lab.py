@@ -222,7 +222,7 @@ def test_a_host_without_ronde_or_with_another_version_says_what_to_install(lab, 
         assert result.returncode == 1
         assert "`node-b`: it runs Ronde 0.28.1+ronde.0.0.9, and this launcher is" in told(result)
     finally:
-        host.enter("umount", folder)
+        host.enter("umount", "--lazy", folder)
 
 
 def test_a_rank_elsewhere_that_lacks_a_module_is_named(lab):
@@ -293,7 +293,7 @@ def test_a_host_that_lets_ssh_in_but_hangs_is_named_in_time(lab, tmp_path):
         command = ("-np", "2", "-H", hosts(2), "-p", PORT, "--start-timeout", "2", "true")
         result = lab.run(folder / "horovodrun", *command)
     finally:
-        host.enter("umount", folder)
+        host.enter("umount", "--lazy", folder)
     assert result.returncode == 1
     assert told(result) == (
         "error: 1 of 2 hosts cannot take part\n  `node-b`: it has not answered within 2 s\n\n"
@@ -475,3 +475,16 @@ def test_a_function_runs_on_other_hosts_and_its_job_can_be_watched(lab, tmp_path
         ("node-c", "joined"),
     ]
     assert all(rank["report"]["collectives"] >= 1 for rank in ranks)
+
+
+def test_collectives_are_measured_across_hosts_and_reported_here(lab, tmp_path):
+    ronde = Path(horovodrun()).with_name("ronde")
+    # No rank is on the machine where the command runs.
+    line = "bench -np 2 -H node-b:1,node-c:1 --sizes 4,64K --rounds 2 --json"
+    result = lab.run(ronde, *line.split(), tmp_path / "figures.json", "-p", PORT)
+    assert result.returncode == 0, result.stderr
+    assert "## 2 ranks on 2 hosts" in result.stdout
+    (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
+    assert (run["ranks"], run["hosts"]) == (2, 2)
+    assert [row["bytes"] for row in run["rows"]] == [4, 64 << 10]
+    assert all(row["systems"]["ronde"]["median"] > 0 for row in run["rows"])

@@ -74,8 +74,10 @@ mod tests {
             fs::write(packages.join(module).join("__init__.py"), "").unwrap();
             let (there, missing) = (format!("[X] {word}"), format!("[ ] {word}"));
             let beside = folder.path().join("bin/horovodrun");
-            assert!(report(&beside, None).contains(&there));
-            assert_eq!(report(&beside, None).matches("[X]").count(), 3);
+            let found = report(&beside, None);
+            assert!(found.contains(&there));
+            let frameworks = found.split("Available Controllers").next().unwrap_or_default();
+            assert_eq!(frameworks.matches("[X]").count(), 1);
             let elsewhere = Path::new("/nowhere/bin/horovodrun");
             assert!(report(elsewhere, None).contains(&missing));
             assert!(report(elsewhere, Some(packages.as_os_str())).contains(&there));

@@ -253,6 +253,7 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
         cwd,
         program: program.to_owned(),
         function: None,
+        deliveries: None,
         registry: Some(registry()),
         join_timeout: join_timeout()?,
     })

@@ -26,7 +26,7 @@ fn version_and_help() {
     Usage: ronde [COMMAND]
 
     Commands:
-      bench   Measure the collectives on this machine, beside torch's gloo and MPI if asked
+      bench   Measure the collectives on this machine or others, beside torch's gloo and MPI if asked
       doctor  Look at the hosts of a job and between them, and say what would go wrong
       status  Show how a running job of yours on this machine stands
 

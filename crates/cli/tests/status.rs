@@ -108,9 +108,9 @@ fn a_job_is_shown_with_its_ranks_and_who_is_late() {
     let ranks = [waiting.clone(), idle, waiting].map(Some);
     let threads: Vec<_> =
         (0..).zip(ranks).map(|(rank, report)| take_part(&meeting, rank, report.unwrap())).collect();
-    let once = eventually("the world is there", Duration::from_secs(20), || {
+    let once = eventually("all ranks have told how they stand", Duration::from_secs(20), || {
         let output = status(runtime.path(), &["--once"]);
-        text(&output).contains("in world").then_some(output)
+        text(&output).contains("late: ").then_some(output)
     });
     let shown = text(&once);
     for part in [

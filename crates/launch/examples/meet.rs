@@ -4,7 +4,7 @@
 //! is the first on their host, and learn the layout. The rendezvous is the one that a job has. Prints
 //! the time from the first call to the last layout, and the memory of the whole process.
 
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -35,13 +35,14 @@ fn main() -> io::Result<()> {
     let start = Instant::now();
     let formed = runtime.block_on(everybody(size, address, &key))?;
     let all = start.elapsed();
-    println!(
+    writeln!(
+        io::stdout(),
         "{size} ranks met in {:.2} s (world known after {:.2} s); {} MB for all of them and the \
          rendezvous",
         all.as_secs_f64(),
         formed.duration_since(start).as_secs_f64(),
         (memory() - before) >> 20
-    );
+    )?;
     drop((runtime, keep));
     Ok(())
 }

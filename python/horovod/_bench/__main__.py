@@ -1,7 +1,8 @@
 """A rank of Ronde in a measurement: `python -m horovod._bench '{"folder": ..., ...}'`.
 
-`ronde bench` starts it through the launcher. In the folder, which only its user may enter, lie two
-sockets: `report`, where the command waits for results, and `turns`, where rank 0 gives the turns.
+`ronde bench` starts it through the launcher, and rank 0 delivers its report there. In the folder,
+which only its user may enter, lies the socket where rank 0 gives the turns; ranks on several hosts
+have no folder, and take turns by collectives.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from horovod import _native
 from horovod._bench import models
 from horovod._bench.channel import Channel, Closed, Message, listen
-from horovod._bench.conductor import Conductor, Group, Refused
+from horovod._bench.circle import Circle
+from horovod._bench.conductor import Conductor, Group, Refused, Together
 from horovod._bench.mpirun import Mpirun
 from horovod._bench.ours import Arena, Copy, Engine, Ronde
 from horovod._bench.worker import System, Worker
@@ -27,9 +29,10 @@ from horovod.common.basics import HorovodBasics
 def main() -> None:
     """Joins the world; rank 0 conducts, the others take turns."""
     plan = json.loads(sys.argv[1])
-    turns = str(Path(plan["folder"], "turns"))
+    turns = str(Path(plan["folder"], "turns")) if plan["folder"] else None
     # The others connect when the world has formed, for which rank 0 must have listened.
-    door = listen(turns) if os.environ.get("HOROVOD_RANK", "0") == "0" else None
+    first = os.environ.get("HOROVOD_RANK", "0") == "0"
+    door = listen(turns) if first and turns else None
     basics = HorovodBasics()
     basics.init()
     ours: dict[str, System] = {
@@ -40,20 +43,33 @@ def main() -> None:
     }
     worker = Worker(_native.rank(), ours)
     worker.openings["gloo"] = gloo
-    if door is None:
+    if door is not None and turns is not None:
+        conduct(plan, Group(worker, meet(door, _native.size())), (door, turns))
+    elif first:
+        conduct(plan, Circle(worker), None)
+    elif turns is not None:
         channel = Channel.to(turns)
         channel.send({"group": "ronde", "rank": worker.rank})
         worker.serve(channel)
     else:
-        conduct(plan, worker, door, turns)
+        Circle(worker).serve()
     basics.shutdown()
 
 
-def conduct(plan: dict[str, Any], worker: Worker, door: socket.socket, path: str) -> None:
+class Report:
+    """The way to the command, through the launcher's sealed connections."""
+
+    def send(self, message: Message) -> None:
+        """Passes a message on."""
+        _native.deliver_result(json.dumps(message).encode() + b"\n")
+
+
+def conduct(
+    plan: dict[str, Any], others: Together, entrance: tuple[socket.socket, str] | None
+) -> None:
     """Everything that rank 0 does beside its own part."""
     size = _native.size()
-    report = Channel.to(str(Path(plan["folder"], "report")))
-    others = Group(worker, meet(door, size))
+    report = Report()
     conductor = Conductor(report, plan["rounds"], plan["seconds"])
     conductor.systems = dict.fromkeys(plan["systems"], others)
     versions = {"ronde": _native.__version__}
@@ -63,8 +79,10 @@ def conduct(plan: dict[str, Any], worker: Worker, door: socket.socket, path: str
             if peer == "gloo":
                 versions[peer] = others.ask({"do": "open", "system": peer})[0]["version"]
                 conductor.systems[peer] = others
+            elif entrance is None:
+                conductor.leave_out(peer, "its ranks are started on one host only")
             else:
-                mpirun = Mpirun(size, door, path)
+                mpirun = Mpirun(size, *entrance)
                 versions[peer] = mpirun.version
                 conductor.systems[peer] = Group(None, mpirun.channels)
         except (Refused, OSError, Closed) as error:

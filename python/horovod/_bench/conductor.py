@@ -37,8 +37,18 @@ class Report(Protocol):
         """Passes a message on to the command."""
 
 
+class Together(Protocol):
+    """Processes that do everything together."""
+
+    def ask(self, message: Message) -> list[Message]:
+        """All answers, in rank order; raises `Refused` if one is an error."""
+
+    def dismiss(self) -> None:
+        """Nobody has another turn."""
+
+
 class Group:
-    """The processes of one world, which do everything together."""
+    """The processes of one world, each at the end of a channel."""
 
     def __init__(self, own: Worker | None, others: Sequence[Channel]) -> None:
         self._own = own
@@ -50,10 +60,7 @@ class Group:
             channel.send(message)
         answers = [self._own.on(message)] if self._own else []
         answers += [channel.receive() for channel in self._others]
-        for rank, answer in enumerate(answers):
-            if "error" in answer:
-                raise Refused(f"rank {rank}: {answer['error']}")
-        return answers
+        return unrefused(answers)
 
     def dismiss(self) -> None:
         """Nobody has another turn."""
@@ -64,11 +71,19 @@ class Group:
                 continue
 
 
+def unrefused(answers: list[Message]) -> list[Message]:
+    """The answers, unless one is an error."""
+    for rank, answer in enumerate(answers):
+        if "error" in answer:
+            raise Refused(f"rank {rank}: {answer['error']}")
+    return answers
+
+
 class Conductor:
     """The systems by name, each with the processes it runs in; the first one is Ronde."""
 
     def __init__(self, report: Report, rounds: int, seconds: float | None) -> None:
-        self.systems: dict[str, Group] = {}
+        self.systems: dict[str, Together] = {}
         self._report = report
         self._rounds = rounds
         self._seconds = seconds

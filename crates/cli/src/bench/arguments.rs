@@ -21,7 +21,7 @@ pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Everything that can be measured, for `--collective all`.
 const ALL: &str = "all";
 
-/// Measure the collectives on this machine, beside torch's gloo and MPI if asked.
+/// Measure the collectives on this machine or others, beside torch's gloo and MPI if asked.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "ronde bench [-np <N>] [OPTIONS]",
@@ -100,6 +100,13 @@ type Wanted = Collective;
 pub(super) struct Seating {
     pub(super) slots: Vec<Slot>,
     pub(super) hosts: Vec<(String, Way)>,
+}
+
+impl Seating {
+    /// Whether all ranks sit on this machine.
+    pub(super) fn is_here(&self) -> bool {
+        self.hosts.iter().all(|(_, way)| way.is_local())
+    }
 }
 
 /// What is to be measured, every part of it possible.

@@ -1,17 +1,17 @@
-//! One measurement: a job whose rank 0 reports to this process over a socket.
+//! One measurement: a job whose rank 0 delivers its report to this process, line by line.
 //!
-//! The socket lies in a folder that only this user may enter, and so does the one over which the ranks
-//! give each other turns.
+//! On one host the ranks give each other turns over a socket in a folder that only this user may enter;
+//! on several they do it by collectives.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use ronde_launch::{Job, Output};
 use serde_json::json;
+use tempfile::TempDir;
 
 use super::arguments::{Plan, START_TIMEOUT, Seating};
 use super::progress;
@@ -49,21 +49,22 @@ pub(super) enum Failure {
 
 /// Runs the job to its end and gives what it reported.
 pub(super) fn run(order: &Order<'_>, wanted: Progress) -> Result<Run, Failure> {
-    let folder = tempfile::Builder::new()
-        .prefix("ronde-bench-")
-        .tempdir()
-        .map_err(|error| no_folder(&error))?;
-    let path = folder.path().join("report");
-    let listener = UnixListener::bind(&path).map_err(|error| no_folder(&error))?;
-    let job = job(order, folder.path())?;
+    let folder = match order.seats.is_here() {
+        true => Some(folder().map_err(|error| no_folder(&error))?),
+        false => None,
+    };
+    let (deliveries, report) = mpsc::channel();
+    let job = job(order, folder.as_ref().map(TempDir::path), deliveries)?;
     let mut run = Run::new(order.seats.slots.len() as u32, order.transport);
+    run.hosts = order.seats.hosts.len();
     let outcome = thread::scope(|scope| {
         let ears = thread::Builder::new().name("ronde-report".into());
-        ears.spawn_scoped(scope, || hear(&listener, &mut run, wanted))
+        let run = &mut run;
+        ears.spawn_scoped(scope, move || hear(&report, run, wanted))
             .map_err(|error| no_folder(&error))?;
         let outcome = ronde_launch::run(&job);
-        // Whoever still waits for a rank that never came hears the end now.
-        drop(UnixStream::connect(&path));
+        // With the job the last way to the report ends.
+        drop(job);
         outcome.map_err(|error| Failure::Mistake(about_launch(&error)))
     })?;
     if outcome.code != 0 {
@@ -77,12 +78,19 @@ pub(super) fn run(order: &Order<'_>, wanted: Progress) -> Result<Run, Failure> {
     Ok(run)
 }
 
-/// Takes what rank 0 reports until it has ended.
-fn hear(listener: &UnixListener, run: &mut Run, wanted: Progress) {
-    let Ok((connection, _)) = listener.accept() else { return };
-    for line in BufReader::new(connection).lines() {
-        let Ok(line) = line else { return };
-        match serde_json::from_str(&line) {
+fn folder() -> std::io::Result<TempDir> {
+    tempfile::Builder::new().prefix("ronde-bench-").tempdir()
+}
+
+/// Takes what rank 0 reports until it has ended: a JSON object on each line.
+fn hear(report: &mpsc::Receiver<Vec<u8>>, run: &mut Run, wanted: Progress) {
+    let mut line = Vec::new();
+    for byte in report.iter().flatten() {
+        if byte != b'\n' {
+            line.push(byte);
+            continue;
+        }
+        match serde_json::from_slice(&std::mem::take(&mut line)) {
             Ok(Told::Begin(_)) if wanted == Progress::Silent => {}
             Ok(Told::Begin(task)) => {
                 let size = match task.collective.has_sizes() {
@@ -103,7 +111,11 @@ fn hear(listener: &UnixListener, run: &mut Run, wanted: Progress) {
     }
 }
 
-fn job(order: &Order<'_>, folder: &Path) -> Result<Job, Failure> {
+fn job(
+    order: &Order<'_>,
+    folder: Option<&Path>,
+    deliveries: mpsc::Sender<Vec<u8>>,
+) -> Result<Job, Failure> {
     let refuse = |mistake: Mistake| Failure::Told(complain(&mistake, USAGE));
     let plan = json!({
         "folder": folder,
@@ -127,7 +139,9 @@ fn job(order: &Order<'_>, folder: &Path) -> Result<Job, Failure> {
         program: order.program.to_owned(),
         start_timeout: START_TIMEOUT,
         output: Output::default(),
-        function: None,
+        // Nothing to fetch: what is to be measured stands on the command line.
+        function: Some(Arc::from([])),
+        deliveries: Some(deliveries),
         registry: None,
         join_timeout: join_timeout().map_err(refuse)?,
         listen: Ipv4Addr::LOCALHOST.into(),

@@ -57,7 +57,11 @@ pub(super) fn svg(runs: &[Run]) -> String {
 }
 
 fn panels(run: &Run) -> Vec<Panel> {
-    let way = if run.transport == "tcp" { "TCP" } else { "shared memory" };
+    let way = match (run.hosts, run.transport.as_str()) {
+        (2.., _) => format!("{} hosts", run.hosts),
+        (_, "tcp") => "TCP".to_owned(),
+        _ => "shared memory".to_owned(),
+    };
     let sized = run.collectives().into_iter().filter(|collective| collective.has_sizes());
     let panel = |collective: Collective| Panel {
         title: format!("{}, {} ranks, {way}", collective.name(), run.ranks),

@@ -88,6 +88,7 @@ impl Row {
 #[derive(Clone, Debug)]
 pub(super) struct Run {
     pub(super) ranks: u32,
+    pub(super) hosts: usize,
     pub(super) transport: String,
     pub(super) machine: Machine,
     pub(super) versions: BTreeMap<String, String>,
@@ -100,6 +101,7 @@ impl Run {
     pub(super) fn new(ranks: u32, transport: &str) -> Run {
         Run {
             ranks,
+            hosts: 1,
             transport: transport.to_owned(),
             machine: Machine::default(),
             versions: BTreeMap::new(),
@@ -144,6 +146,7 @@ pub(super) fn json(runs: &[Run]) -> String {
 fn run(run: &Run) -> Value {
     json!({
         "ranks": run.ranks,
+        "hosts": run.hosts,
         "transport": run.transport,
         "machine": run.machine,
         "versions": run.versions,

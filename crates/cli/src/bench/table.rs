@@ -31,9 +31,10 @@ pub(super) fn markdown(runs: &[Run]) -> String {
 }
 
 fn heading(run: &Run) -> String {
-    let way = match run.transport.as_str() {
-        "tcp" => "over TCP",
-        _ => "in shared memory",
+    let way = match (run.hosts, run.transport.as_str()) {
+        (2.., _) => format!("on {} hosts", run.hosts),
+        (_, "tcp") => "over TCP".to_owned(),
+        _ => "in shared memory".to_owned(),
     };
     let ranks = if run.ranks == 1 { "rank" } else { "ranks" };
     let versions: Vec<String> = SYSTEMS

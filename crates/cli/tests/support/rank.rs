@@ -93,12 +93,22 @@ impl FakeRank {
 
     /// Takes part until the world is complete; gives its epoch and size.
     pub(crate) fn meet(&mut self) -> (u64, usize) {
-        let DriverToRank::World { epoch, peers } = self.hear() else { panic!("no world") };
+        let DriverToRank::World { epoch, peers } = self.news() else { panic!("no world") };
         self.say(&RankToDriver::Located { leader: Rank(0) });
-        let DriverToRank::Layout { leaders } = self.hear() else { panic!("no layout") };
+        let DriverToRank::Layout { leaders } = self.news() else { panic!("no layout") };
         assert_eq!(leaders.len(), peers.len());
         assert_eq!(peers[self.rank as usize].local_rank, self.rank);
         (epoch.0, peers.len())
+    }
+
+    /// The next message that is no question; those may come at any time.
+    fn news(&mut self) -> DriverToRank {
+        loop {
+            match self.hear() {
+                DriverToRank::Ask => {}
+                other => return other,
+            }
+        }
     }
 
     pub(crate) fn leave(mut self) {

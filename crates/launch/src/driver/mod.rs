@@ -92,6 +92,9 @@ pub struct Job {
     pub registry: Option<PathBuf>,
     /// The function that all ranks call, if `horovod.run` starts this job.
     pub function: Option<Arc<[u8]>>,
+    /// Where goes what ranks deliver, piece by piece, if this process itself wants it; then output is
+    /// shown as ever.
+    pub deliveries: Option<std::sync::mpsc::Sender<Vec<u8>>>,
 }
 
 /// What becomes of the ranks' output beside the screen.
@@ -186,6 +189,7 @@ struct Driver {
     screen: Screen,
     stdin: Stdin,
     viewer: Viewer,
+    deliveries: Option<std::sync::mpsc::Sender<Vec<u8>>>,
     guests: Guests,
     service: tokio::task::JoinHandle<()>,
     watchers: Watchers,
@@ -206,7 +210,10 @@ impl Driver {
             .iter()
             .map(|slot| Seat { host: slot.host.clone(), slot: slot.local_rank })
             .collect();
-        let viewer = if job.function.is_some() { Viewer::Caller } else { Viewer::Terminal };
+        let viewer = match (&job.function, &job.deliveries) {
+            (Some(_), None) => Viewer::Caller,
+            _ => Viewer::Terminal,
+        };
         let printed = news.clone();
         let screen = Screen::start(viewer, files, move |done| {
             let _ = printed.blocking_send(News::Printed(done));
@@ -228,6 +235,7 @@ impl Driver {
             stamp: Stamp::new(job.output.times),
             screen: screen.map_err(machine("start a thread"))?,
             stdin,
+            deliveries: job.deliveries.clone(),
             viewer,
             guests: Guests::new(job, news.clone()),
             service,
@@ -253,7 +261,7 @@ impl Driver {
                 self.agents[agent].tell(DriverToAgent::Printed { cost });
             }
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
-            News::Returned(rank, returned) => self.screen.hand_over(rank, returned),
+            News::Returned(rank, returned) => self.returned(rank, returned),
             News::Orphaned => self.signalled(HANG_UP, now),
             News::Asked(answer) => self.asked(answer, now),
             News::Stdin(piece) => {
@@ -266,6 +274,15 @@ impl Driver {
                     first.tell(command);
                 }
             }
+        }
+    }
+
+    fn returned(&self, rank: Rank, returned: Returned) {
+        match (&self.deliveries, returned) {
+            // Nobody may listen any more; then what comes is for nobody.
+            (Some(deliveries), Returned::Piece(bytes, _place)) => drop(deliveries.send(bytes)),
+            (Some(_), Returned::End) => {}
+            (None, returned) => self.screen.hand_over(rank, returned),
         }
     }
 

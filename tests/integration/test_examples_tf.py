@@ -28,7 +28,7 @@ def job(example, *arguments, **environment):
 
 
 def test_a_loop_with_a_tape():
-    words = job("02-tensorflow-tape", "--steps", "100")
+    words = job("10-tensorflow-tape", "--steps", "100")
     assert float(re.search(r"accuracy ([\d.]+)", words)[1]) > 0.9
 
 
@@ -36,11 +36,11 @@ def test_a_loop_with_a_tape():
 def test_fit(backend, tmp_path):
     pytest.importorskip(backend)
     path = tmp_path / "model.keras"
-    words = job("03-keras-fit", "--checkpoint", str(path), KERAS_BACKEND=backend)
+    words = job("11-keras-fit", "--checkpoint", str(path), KERAS_BACKEND=backend)
     assert float(re.search(r"accuracy ([\d.]+)", words)[1]) > 0.7
     assert path.exists()
 
 
 def test_a_session_of_tensorflow_1():
-    found = [float(number) for number in job("04-tensorflow-1", "--steps", "100").split()]
+    found = [float(number) for number in job("12-tensorflow-1", "--steps", "100").split()]
     assert found == pytest.approx([1, -2, 3, 0.5, 4], abs=0.05)

@@ -1,8 +1,9 @@
 //! What Horovod's users reach through ctypes: the C functions of its library that ask and change nothing.
 //!
-//! They may be called without the interpreter lock, at any time and from any thread. A number that needs
-//! a world is -1 without one. Joining, leaving and registering process sets need Python here, so that
-//! their C functions are not among these.
+//! They may be called without the interpreter lock, at any time and from any thread. A number that
+//! needs a world is -1 without one. Yes and no are whole `int`s: ctypes takes every result for one, and
+//! of a C `bool` only the lowest byte means anything. Joining, leaving and registering process sets need
+//! Python here, so that their C functions are not among these.
 #![expect(unsafe_code, reason = "a name that C code can find must be unique in the process")]
 
 use std::ffi::c_int;
@@ -12,40 +13,40 @@ use ronde_control::settings::Place;
 use super::process::{homogeneous, met_over_mpi, running};
 
 macro_rules! questions {
-    ($($name:ident() -> $kind:ty { $answer:expr })*) => {$(
+    ($($name:ident { $answer:expr })*) => {$(
         /// Horovod's C function of this name.
         // SAFETY: nothing else in the process has this name, unless Horovod itself is loaded too.
         #[unsafe(no_mangle)]
-        extern "C" fn $name() -> $kind {
-            $answer
+        extern "C" fn $name() -> c_int {
+            c_int::from($answer)
         }
     )*};
 }
 
 questions! {
-    horovod_is_initialized() -> bool { running().is_some() }
-    horovod_rank() -> c_int { number(|place| place.rank.0) }
-    horovod_size() -> c_int { number(|place| place.size) }
-    horovod_local_rank() -> c_int { number(|place| place.local_rank) }
-    horovod_local_size() -> c_int { number(|place| place.local_size) }
-    horovod_cross_rank() -> c_int { number(|place| place.cross_rank) }
-    horovod_cross_size() -> c_int { number(|place| place.cross_size) }
-    horovod_is_homogeneous() -> bool { running().is_some_and(|engine| homogeneous(engine.place())) }
-    horovod_mpi_enabled() -> bool { met_over_mpi() }
-    horovod_mpi_built() -> bool { true }
-    horovod_gloo_enabled() -> bool { !met_over_mpi() }
-    horovod_gloo_built() -> bool { true }
-    horovod_nccl_built() -> c_int { 0 }
-    horovod_ddl_built() -> bool { false }
-    horovod_ccl_built() -> bool { false }
-    horovod_cuda_built() -> bool { false }
-    horovod_rocm_built() -> bool { false }
-    horovod_reduce_op_average() -> c_int { 0 }
-    horovod_reduce_op_sum() -> c_int { 1 }
-    horovod_reduce_op_adasum() -> c_int { 2 }
-    horovod_reduce_op_min() -> c_int { 3 }
-    horovod_reduce_op_max() -> c_int { 4 }
-    horovod_reduce_op_product() -> c_int { 5 }
+    horovod_is_initialized { running().is_some() }
+    horovod_rank { number(|place| place.rank.0) }
+    horovod_size { number(|place| place.size) }
+    horovod_local_rank { number(|place| place.local_rank) }
+    horovod_local_size { number(|place| place.local_size) }
+    horovod_cross_rank { number(|place| place.cross_rank) }
+    horovod_cross_size { number(|place| place.cross_size) }
+    horovod_is_homogeneous { running().is_some_and(|engine| homogeneous(engine.place())) }
+    horovod_mpi_enabled { met_over_mpi() }
+    horovod_mpi_built { true }
+    horovod_gloo_enabled { !met_over_mpi() }
+    horovod_gloo_built { true }
+    horovod_nccl_built { 0 }
+    horovod_ddl_built { false }
+    horovod_ccl_built { false }
+    horovod_cuda_built { false }
+    horovod_rocm_built { false }
+    horovod_reduce_op_average { 0 }
+    horovod_reduce_op_sum { 1 }
+    horovod_reduce_op_adasum { 2 }
+    horovod_reduce_op_min { 3 }
+    horovod_reduce_op_max { 4 }
+    horovod_reduce_op_product { 5 }
 }
 
 fn number(read: impl FnOnce(&Place) -> u32) -> c_int {

@@ -36,7 +36,7 @@ fn version_and_help() {
     (0)
     ");
     insta::assert_snapshot!(run("bench --help"), @r"
-    Measure the collectives on this machine, beside torch's gloo and MPI if asked
+    Measure the collectives on this machine or others, beside torch's gloo and MPI if asked
 
     Usage: ronde bench [-np <N>] [OPTIONS]
 

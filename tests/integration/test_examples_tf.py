@@ -4,11 +4,15 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tensorflow")
+# Importing it here would be more than slow: TensorFlow and torch's Triton do not bear each other.
+pytestmark = pytest.mark.skipif(
+    find_spec("tensorflow") is None, reason="TensorFlow is not installed"
+)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -34,7 +38,8 @@ def test_a_loop_with_a_tape():
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_fit(backend, tmp_path):
-    pytest.importorskip(backend)
+    if find_spec(backend) is None:
+        pytest.skip(f"{backend} is not installed")
     path = tmp_path / "model.keras"
     words = job("11-keras-fit", "--checkpoint", str(path), KERAS_BACKEND=backend)
     assert float(re.search(r"accuracy ([\d.]+)", words)[1]) > 0.7

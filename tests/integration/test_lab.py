@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 import uuid
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -488,3 +489,31 @@ def test_collectives_are_measured_across_hosts_and_reported_here(lab, tmp_path):
     assert (run["ranks"], run["hosts"]) == (2, 2)
     assert [row["bytes"] for row in run["rows"]] == [4, 64 << 10]
     assert all(row["systems"]["ronde"]["median"] > 0 for row in run["rows"])
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+def test_tensorflows_own_workers_find_each_other_across_hosts(lab, tmp_path):
+    path = script(
+        tmp_path,
+        """
+        import tensorflow as tf
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            variable = tf.Variable(0.0)
+
+        @tf.function
+        def step():
+            context = tf.distribute.get_replica_context()
+            mine = tf.cast(context.replica_id_in_sync_group, tf.float32) + 1.0
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+
+        total = strategy.run(step)
+        print("total", float(total), strategy.num_replicas_in_sync, flush=True)
+        """,
+    )
+    command = ("-np", "2", "-H", hosts(2), "-p", PORT, sys.executable, path)
+    result = lab.run(horovodrun(), *command, env={"TF_CPP_MIN_LOG_LEVEL": "3"})
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert sorted(result.stdout.splitlines()) == [
+        f"[{rank}]<stdout>:total 3.0 2" for rank in (0, 1)
+    ]

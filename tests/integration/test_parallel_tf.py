@@ -1,11 +1,15 @@
 """Runs the test files of `tests/parallel_tf` as jobs, on 2 and 3 ranks."""
 
 import importlib.util
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("tensorflow")
+# Importing it here would be more than slow: TensorFlow and torch's Triton do not bear each other.
+pytestmark = pytest.mark.skipif(
+    find_spec("tensorflow") is None, reason="TensorFlow is not installed"
+)
 
 TESTS = Path(__file__).resolve().parents[1]
 FOLDER = TESTS / "parallel_tf"
@@ -31,7 +35,8 @@ def test_every_rank_passes(file, size):
 
 @pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
 def test_every_rank_passes_with_keras_2(monkeypatch):
-    pytest.importorskip("tf_keras")
+    if find_spec("tf_keras") is None:
+        pytest.skip("Keras 2 is not installed")
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
     problem = runner.run([FOLDER / "test_keras.py"], 2, "auto")
     assert problem is None, problem

@@ -1,6 +1,7 @@
 """One world per test session: these tests run on every rank of a job at once.
 
-`tests/integration/test_parallel_jax.py` starts the jobs. A plain `pytest tests` collects nothing here.
+`tests/integration/test_parallel_jax.py` starts the jobs. A plain `pytest tests` collects nothing
+here.
 """
 
 import os

@@ -3,10 +3,14 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
-pytest.importorskip("tensorflow")
+# Importing it here would be more than slow: TensorFlow and torch's Triton do not bear each other.
+pytestmark = pytest.mark.skipif(
+    find_spec("tensorflow") is None, reason="TensorFlow is not installed"
+)
 
 
 def python(code):

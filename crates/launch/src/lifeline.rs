@@ -22,7 +22,7 @@ use crate::wire::{Sealed, call, read_sealed};
 const BEAT: Duration = Duration::from_millis(250);
 
 /// How long nothing may be acknowledged.
-const SILENCE: Duration = Duration::from_millis(1500);
+const SILENCE: Duration = Duration::from_millis(1300);
 
 /// How long reaching the launcher may take; it has been reached a moment ago.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -62,7 +62,8 @@ def reducescatter(
     """
     compressed, context = compression.compress(tensor)
     how = (name, op, prescale_factor, postscale_factor, process_set)
-    return compression.decompress(exchange.reducescatter(compressed, *how), context)
+    share: torch.Tensor = compression.decompress(exchange.reducescatter(compressed, *how), context)
+    return share
 
 
 def reducescatter_async(

@@ -146,7 +146,8 @@ def allreduce(
     reduced = autograd.allreduce(
         compressed, name, op, prescale_factor, postscale_factor, process_set
     )
-    return compression.decompress(reduced, context)
+    whole: torch.Tensor = compression.decompress(reduced, context)
+    return whole
 
 
 def allreduce_async(

@@ -21,6 +21,17 @@ impl fmt::Display for Rank {
     }
 }
 
+/// One process of an elastic job, in the order in which they were started. It keeps its number for
+/// life, while its rank may change with every world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Worker(pub u32);
+
+impl fmt::Display for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {}", self.0)
+    }
+}
+
 /// One forming of the world; the next forming has the next number, and nothing outlives its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Epoch(pub u64);

@@ -8,6 +8,7 @@ pub mod autotune;
 pub mod bench;
 pub mod doctor;
 mod dtype;
+pub mod elastic;
 mod ids;
 pub mod launcher;
 pub mod muster;
@@ -22,7 +23,7 @@ pub mod watching;
 pub mod wire;
 
 pub use dtype::{DType, ReduceOp};
-pub use ids::{Epoch, Rank, SetId};
+pub use ids::{Epoch, Rank, SetId, Worker};
 pub use tuning::{Knob, MOST_CONNECTIONS, Tuning};
 
 /// Horovod's API level with Ronde's own version as the local part.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::autotune::{self, Parameter};
 use crate::watching::{Watching, Words};
 use crate::wire::JobKey;
-use crate::{Rank, Tuning};
+use crate::{Rank, Tuning, Worker};
 
 /// More tensors than these the flight recorder cannot remember; it takes its memory at the start.
 const MOST_RECORDS: usize = 1 << 20;
@@ -198,6 +198,8 @@ pub const CONTRACT: &[Setting] = &[
         "Where the launcher's rendezvous listens, `address:port`, several separated by commas.",
     ),
     setting("RONDE_JOB_KEY", "", "The job's secret; never on a command line, never in a log."),
+    setting("HOROVOD_ELASTIC", "0", "1 in a job whose ranks may come and go."),
+    setting("RONDE_WORKER", "", "The number of this process in such a job."),
     setting("RONDE_JOB", "", "Marks every process of the job, so that none is left behind."),
 ];
 
@@ -293,6 +295,8 @@ pub enum Keeper {
     Launcher,
     /// Rank 0, because the launcher is somebody else's.
     FirstRank,
+    /// The launcher, in an elastic job: it says anew in every world which rank this worker is.
+    Elastic(Worker),
 }
 
 /// All mistakes of one environment.
@@ -427,8 +431,17 @@ impl Reader<'_> {
                 rank.0
             ));
         }
-        let meeting = if place.size > 1 { self.meeting() } else { None };
-        Place { meeting, ..place }
+        // In an elastic job even one rank alone must hear who comes.
+        let worker = self.worker();
+        let meets = place.size > 1 || worker.is_some();
+        let meeting = if meets { self.meeting() } else { None };
+        let keeper = worker.map_or(Keeper::Launcher, Keeper::Elastic);
+        Place { meeting: meeting.map(|meeting| Meeting { keeper, ..meeting }), ..place }
+    }
+
+    fn worker(&mut self) -> Option<Worker> {
+        let named = !(self.look_up)("RONDE_WORKER").unwrap_or_default().is_empty();
+        (self.number("HOROVOD_ELASTIC") > 0 && named).then(|| Worker(self.small("RONDE_WORKER")))
     }
 
     fn meeting(&mut self) -> Option<Meeting> {

@@ -107,6 +107,13 @@ pub enum DriverToAgent {
         /// How long to send for.
         millis: u32,
     },
+    /// Send a signal to one rank and what it started.
+    SignalOne {
+        /// Whom.
+        rank: Rank,
+        /// The signal's number.
+        signal: i32,
+    },
 }
 
 /// Somebody to dial.
@@ -231,6 +238,16 @@ pub enum AgentToDriver {
         /// The figures, or why there are none.
         outcome: Result<Rate, String>,
     },
+    /// A rank was stopped, as by `SIGSTOP`.
+    Stopped {
+        /// Who.
+        rank: Rank,
+    },
+    /// A rank that was stopped goes on.
+    Continued {
+        /// Who.
+        rank: Rank,
+    },
 }
 
 /// How fast the way to another host is.
@@ -262,7 +279,8 @@ pub enum AgentToAgent {
     },
 }
 
-/// One rank as its agent needs to know it. Names and values are bytes because Unix has no encoding.
+/// One rank as its agent needs to know it. In an elastic job its number here, and in all that the
+/// agent and the driver say of it, is that of the worker. Names and values are bytes because Unix has no encoding.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankSpec {
     /// Who.

@@ -13,7 +13,7 @@ mod rendezvous;
 
 pub use handshake::Callee;
 pub use key::{JobKey, KeyError, LinkKeys};
-pub use rendezvous::{DriverToRank, Greeting, Peer, RankToDriver};
+pub use rendezvous::{Change, DriverToRank, Greeting, Milestone, Peer, RankToDriver};
 
 use serde::{Serialize, de::DeserializeOwned};
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::LinkKeys;
 use crate::status::Report;
-use crate::{Epoch, Rank};
+use crate::{Epoch, Rank, Worker};
 
 /// The first sealed frame on every connection: who dialled, and what for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +80,13 @@ pub enum Greeting {
         /// The version of Ronde on their side.
         version: String,
     },
+    /// A worker of an elastic job that comes to the driver's rendezvous.
+    Worker {
+        /// The version of Ronde on the worker's side.
+        version: String,
+        /// Who comes.
+        worker: Worker,
+    },
 }
 
 /// What a rank tells the driver.
@@ -119,6 +126,22 @@ pub enum RankToDriver {
     },
     /// What the rank has done so far, because it was asked.
     Report(Report),
+    /// A worker of an elastic job has come that far in the current world.
+    Reached(Milestone),
+    /// A worker of an elastic job wants to be left out of the next world.
+    Departing {
+        /// Why, in words.
+        reason: String,
+    },
+}
+
+/// How far a worker of an elastic job has come since its world was formed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Milestone {
+    /// It has the state of the training, its own or a survivor's: it may hand it on.
+    State,
+    /// It has finished its first step since then, and committed it.
+    Commit,
 }
 
 /// What the driver tells a rank.
@@ -152,6 +175,35 @@ pub enum DriverToRank {
     },
     /// Somebody wants to know what the rank has done so far.
     Ask,
+    /// To a worker of an elastic job, before `World`: this is its rank there.
+    Seat {
+        /// Its rank.
+        rank: Rank,
+    },
+    /// To a worker of an elastic job: the world fell apart before it was complete; join again.
+    Again {
+        /// Why, in words.
+        reason: String,
+    },
+    /// To a worker of an elastic job: it is not part of the job any more.
+    Removed {
+        /// Why, in words.
+        reason: String,
+    },
+    /// To the workers of an elastic job: the next world will be another one, so meet again soon.
+    Update {
+        /// In what it will differ.
+        change: Change,
+    },
+}
+
+/// In what the next world of an elastic job will differ from the current one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// Workers will have gone.
+    pub removed: bool,
+    /// Workers will have come.
+    pub added: bool,
 }
 
 /// One rank as the others need to know it.

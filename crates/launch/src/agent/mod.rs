@@ -190,6 +190,13 @@ impl Agent {
                     self.tell(AgentToDriver::Problem { reason }).await;
                 }
             },
+            DriverToAgent::SignalOne { rank, signal } => {
+                if let (Some(pid), Some(signal)) =
+                    (self.running.get(&rank), supervise::named(signal))
+                {
+                    signal_rank(*pid, signal);
+                }
+            }
             DriverToAgent::Stdin { bytes } => {
                 let passed = self.stdin.as_ref().is_some_and(|stdin| stdin.try_send(bytes).is_ok());
                 if !passed {
@@ -254,12 +261,7 @@ impl Agent {
     }
 
     fn signal_ranks(&self, signal: Signal) {
-        for pid in self.running.values() {
-            // A rank that was only just started may not have its group yet.
-            if kill_process_group(*pid, signal).is_err() {
-                let _ = kill_process(*pid, signal);
-            }
-        }
+        self.running.values().for_each(|pid| signal_rank(*pid, signal));
     }
 
     /// Reports ranks that have ended, and buries orphans that fell to this process.
@@ -363,5 +365,12 @@ impl Agent {
                 },
             }
         }
+    }
+}
+
+fn signal_rank(pid: Pid, signal: Signal) {
+    // A rank that was only just started may not have its group yet.
+    if kill_process_group(pid, signal).is_err() {
+        let _ = kill_process(pid, signal);
     }
 }

@@ -320,10 +320,12 @@ impl Driver {
             AgentToDriver::Problem { reason } => {
                 tracing::warn!(host = self.agents[index].host, reason, "an agent has a problem");
             }
-            // A job does not ask for these.
+            // A job of a fixed size does not ask for these.
             AgentToDriver::Time { .. }
             | AgentToDriver::Examined { .. }
-            | AgentToDriver::Measured { .. } => {}
+            | AgentToDriver::Measured { .. }
+            | AgentToDriver::Stopped { .. }
+            | AgentToDriver::Continued { .. } => {}
         }
     }
 

@@ -165,7 +165,7 @@ impl Newcomer {
         let greeting = Greeting::Rendezvous { version: VERSION.into(), rank: place.rank };
         let unreachable = |error: io::Error| {
             let whose = match meeting.keeper {
-                Keeper::Launcher => "the launcher's rendezvous",
+                Keeper::Launcher | Keeper::Elastic(_) => "the launcher's rendezvous",
                 Keeper::FirstRank => "the rendezvous of rank 0",
             };
             Error::Setup(format!("{whose} could not be reached: {error}"))
@@ -361,7 +361,7 @@ fn coordinator(settings: &Settings, peers: &[Peer], layout: &Layout, plane: Lead
 /// The error when whoever lets the ranks meet is no longer there.
 fn gone(keeper: Keeper, error: &io::Error) -> Error {
     match keeper {
-        Keeper::Launcher => Error::LauncherGone(error.to_string()),
+        Keeper::Launcher | Keeper::Elastic(_) => Error::LauncherGone(error.to_string()),
         Keeper::FirstRank => {
             Error::Setup(format!("rank 0, at which the others meet, is gone: {error}"))
         }

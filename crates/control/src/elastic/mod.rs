@@ -8,15 +8,37 @@
 //! until the world meets again at a commit. Ranks are kept where that can be, and rank 0 is always one
 //! who has the state of the training.
 //!
-//! Every wait has an end and every decision its words (see [`words`]). Nothing here waits, reads a
-//! clock or owns a socket; chance comes from a seed.
+//! Every event is taken in ([`meet`], [`losses`]), and then everything is done that has become
+//! possible or due: workers start and go ([`crew`]), a world is formed ([`world`]), the job ends
+//! ([`end`]). Every wait has an end and every decision its words ([`words`]). Nothing here waits, reads
+//! a clock or owns a socket; chance comes from a seed.
 
+mod crew;
+mod end;
+mod hosts;
+mod losses;
+mod meet;
+mod member;
+mod seats;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+mod words;
+mod world;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+pub use words::Reason;
+
+use hosts::{Hosts, News};
+use member::{Member, Phase};
 
 use crate::rendezvous::{Connection, Time};
 use crate::status::Report;
 use crate::wire::agent::Exit;
-use crate::wire::{DriverToRank, Greeting, RankToDriver};
+use crate::wire::{Change, DriverToRank, Greeting, RankToDriver};
 use crate::{Epoch, Rank, Worker};
 
 /// The bounds of an elastic job.
@@ -158,27 +180,234 @@ pub struct Start {
 
 /// An elastic job.
 pub struct Elastic {
-    _limits: Limits,
+    version: String,
+    limits: Limits,
+    dice: u64,
+    hosts: Hosts,
+    members: BTreeMap<Worker, Member>,
+    connections: BTreeMap<Connection, Worker>,
+    workers: u32,
+    epoch: Epoch,
+    world: World,
+    /// How many worlds were complete.
+    worlds: u32,
+    /// Whether workers have been started.
+    begun: bool,
+    /// Whether anybody has ever had the state of the training.
+    progress: bool,
+    /// Whether a worker has finished well.
+    finishing: bool,
+    ended: bool,
+    /// Why it is not known which hosts there are.
+    undiscovered: Option<String>,
+    /// What failed since the last world was complete.
+    failures: Vec<Failure>,
+    /// Since when there are too few workers, and whether the user knows.
+    shortage: Option<(Time, Told)>,
+    /// Since when nobody has the state.
+    stateless: Option<Time>,
+    /// What the workers know of the next world.
+    told: Change,
+    recovery: Option<Recovery>,
+    /// What is to be done about the event that is being taken in.
+    actions: Vec<Action>,
+}
+
+/// How the current world stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum World {
+    /// There was none yet.
+    None,
+    /// Its workers take their places, until then.
+    Forming(Time),
+    /// Complete.
+    Whole,
+    /// Somebody has left it or died, then: everybody must meet again.
+    Broken(Time),
+}
+
+/// Whether something has been said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Yes,
+    No,
+}
+
+/// A worker that failed.
+struct Failure {
+    who: String,
+    cause: String,
+    code: u8,
+}
+
+/// The way back from a loss.
+struct Recovery {
+    since: Time,
+    met: Option<Time>,
+    state: Option<Time>,
 }
 
 impl Elastic {
     /// Nothing is known yet. `seed` is for the length of rests.
-    pub fn new(_version: &str, limits: Limits, _seed: u64) -> Elastic {
-        Elastic { _limits: limits }
+    pub fn new(version: &str, limits: Limits, seed: u64) -> Elastic {
+        Elastic {
+            version: version.to_owned(),
+            limits,
+            dice: seed,
+            hosts: Hosts::default(),
+            members: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            workers: 0,
+            epoch: Epoch(0),
+            world: World::None,
+            worlds: 0,
+            begun: false,
+            progress: false,
+            finishing: false,
+            ended: false,
+            undiscovered: None,
+            failures: Vec::new(),
+            shortage: None,
+            stateless: None,
+            told: Change::default(),
+            recovery: None,
+            actions: Vec::new(),
+        }
     }
 
     /// Takes in what happened at `now`.
-    pub fn on(&mut self, _event: Event, _now: Time) -> Vec<Action> {
-        Vec::new()
+    pub fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
+        if self.ended {
+            return Vec::new();
+        }
+        match event {
+            Event::Discovered(offers) => self.discovered(&offers),
+            Event::Undiscovered(why) => self.undiscovered(why),
+            Event::Ready(agent) => {
+                if let Some(host) = self.hosts.of(agent) {
+                    self.hosts.reached(host, agent);
+                }
+            }
+            Event::Gone { agent, reason, hint } => self.gone(agent, reason, hint, now),
+            Event::Exited(worker, exit) => self.exited(worker, exit, now),
+            Event::Stopped(worker) => self.stopped(worker, Some(now)),
+            Event::Continued(worker) => self.stopped(worker, None),
+            Event::Greeted(connection, greeting) => self.greeted(connection, &greeting, now),
+            Event::Said(connection, message) => self.said(connection, message, now),
+            Event::Closed(connection) => self.closed(connection, now),
+            Event::Tick => {}
+        }
+        self.proceed(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Does everything that has become possible or due.
+    fn proceed(&mut self, now: Time) {
+        for host in self.hosts.wake(now) {
+            if self.hosts.all[host].slots > 0 {
+                self.note(Reason::Rested { host: self.hosts.all[host].name.clone() });
+            }
+        }
+        self.give_up_on_the_late(now);
+        self.dismiss(now);
+        self.staff(now);
+        self.gather(now);
+        self.announce_changes(now);
+        self.release_agents();
+        self.may_end(now);
     }
 
     /// When something must happen even if nothing else does.
     pub fn next_wakeup(&self) -> Option<Time> {
-        None
+        if self.ended {
+            return None;
+        }
+        let members = self.members.values().filter_map(|member| self.due(member)).min();
+        let forming = match self.world {
+            World::Forming(until) => Some(until),
+            _ => None,
+        };
+        let times = [
+            self.hosts.next_wakeup(),
+            members,
+            forming,
+            self.growth(),
+            self.shortage_due(),
+            self.stateless.map(|since| since + crate::rendezvous::PATIENCE),
+        ];
+        times.into_iter().flatten().min()
     }
 
     /// The workers whose world is complete, and the ways to them.
     pub fn inside(&self) -> Vec<(Worker, Rank, Connection)> {
-        Vec::new()
+        let inside = self.members.iter().filter(|(_, member)| {
+            self.world == World::Whole && matches!(member.phase, Phase::Inside { .. })
+        });
+        inside
+            .filter_map(|(worker, member)| Some((*worker, member.rank, member.connection?)))
+            .collect()
+    }
+
+    fn discovered(&mut self, offers: &[Offer]) {
+        if self.undiscovered.take().is_some() {
+            self.note(Reason::DiscoveredAgain);
+        }
+        for news in self.hosts.list(offers) {
+            let of = |index: usize| {
+                let host = &self.hosts.all[index];
+                (host.name.clone(), host.slots)
+            };
+            let reason = match news {
+                News::Found(index) => {
+                    let (host, slots) = of(index);
+                    Reason::Found { host, slots }
+                }
+                News::Resized(index, before) => {
+                    let (host, slots) = of(index);
+                    Reason::Resized { host, slots, before }
+                }
+                News::Unlisted(index) => Reason::Unlisted { host: of(index).0 },
+            };
+            // What the user has listed needs no repetition.
+            if self.limits.source == Source::Script {
+                self.note(reason);
+            }
+        }
+    }
+
+    fn undiscovered(&mut self, why: String) {
+        if self.undiscovered.as_ref() != Some(&why) {
+            self.note(Reason::Undiscovered { why: why.clone() });
+            self.undiscovered = Some(why);
+        }
+    }
+
+    fn stopped(&mut self, worker: Worker, since: Option<Time>) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.stopped = since;
+        }
+    }
+
+    fn note(&mut self, reason: Reason) {
+        self.actions.push(Action::Note(reason.to_string()));
+    }
+
+    /// How messages name a worker.
+    fn name(&self, worker: Worker) -> String {
+        match self.members.get(&worker) {
+            Some(member) => {
+                let host = &self.hosts.all[member.host].name;
+                format!("{} ({host}, slot {})", member.rank, member.slot)
+            }
+            None => worker.to_string(),
+        }
+    }
+
+    /// A number from zero up to one; the generator is SplitMix64.
+    fn chance(&mut self) -> f64 {
+        self.dice = self.dice.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.dice ^ (self.dice >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed >> 40) as f64 / (1u64 << 24) as f64
     }
 }

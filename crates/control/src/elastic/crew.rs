@@ -1,0 +1,198 @@
+//! Which workers run: they are started on free slots, and told to go where they may not stay.
+
+use std::time::Duration;
+
+use super::hosts::Agent;
+use super::member::{Going, Member, Phase};
+use super::{Action, Elastic, Reason, Start, World, words};
+use crate::rendezvous::Time;
+use crate::{Rank, Worker};
+
+/// How long a worker that was told to go may take.
+pub(super) const GRACE: Duration = Duration::from_secs(10);
+
+const ASK: i32 = 15;
+const KILL: i32 = 9;
+
+impl Elastic {
+    /// Tells workers to go that may not stay, and makes those whose time is over.
+    pub(super) fn dismiss(&mut self, now: Time) {
+        for worker in self.members.keys().copied().collect::<Vec<_>>() {
+            if let Some(reason) = self.unwanted(worker) {
+                self.dismiss_one(worker, reason, now);
+            }
+        }
+        let whole = self.world == World::Whole;
+        for (worker, member) in &mut self.members {
+            let inside = member.is_inside() && whole;
+            let Some(going) = &mut member.going else { continue };
+            // Whoever is inside stays until the others meet again.
+            if let (false, Some(kill_at)) = (inside, &mut going.kill_at) {
+                *kill_at = (*kill_at).min(now + GRACE);
+            }
+            if going.kill_at.take_if(|time| *time <= now).is_some() {
+                self.actions.push(Action::Signal(*worker, KILL));
+            }
+        }
+    }
+
+    /// Why a worker may not stay, if so.
+    fn unwanted(&self, worker: Worker) -> Option<String> {
+        let member = &self.members[&worker];
+        if !member.stays() {
+            return None;
+        }
+        if self.finishing {
+            let idle = member.is_waiting() || !member.has_been_inside;
+            return idle.then(|| words::FINISHED.into());
+        }
+        let host = &self.hosts.all[member.host];
+        if host.keeps(member.slot) || self.is_last_with_state(worker) {
+            return None;
+        }
+        Some(match (host.slots, member.slot < host.slots) {
+            (0, _) => words::UNLISTED.into(),
+            (_, false) => words::FEWER_SLOTS.into(),
+            _ => words::RESTING.into(),
+        })
+    }
+
+    /// Whether the training would be lost with this worker: then it stays until another has the state.
+    fn is_last_with_state(&self, worker: Worker) -> bool {
+        let has = |member: &Member| member.has_state && member.stays();
+        let mut others = self.members.iter().filter(|(other, _)| **other != worker);
+        has(&self.members[&worker]) && !others.any(|(_, member)| has(member))
+    }
+
+    /// Tells one worker to go.
+    pub(super) fn dismiss_one(&mut self, worker: Worker, reason: String, now: Time) {
+        let who = self.name(worker);
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        if member.going.is_some() {
+            return;
+        }
+        let (kill_at, ask) = match (&member.phase, self.world) {
+            (Phase::Inside { .. }, World::Whole) => (now + self.limits.timeout, false),
+            (Phase::Inside { .. } | Phase::Waiting(_) | Phase::Greeted, _) => (now + GRACE, false),
+            (Phase::Away, _) => (now + GRACE, !member.has_been_inside),
+        };
+        let waits = matches!(member.phase, Phase::Waiting(_) | Phase::Greeted);
+        member.going = Some(Going { reason: reason.clone(), kill_at: Some(kill_at) });
+        if ask {
+            self.actions.push(Action::Signal(worker, ASK));
+        }
+        if waits && let Some(connection) = self.detach(worker) {
+            self.turn_away(connection, reason.clone());
+        }
+        self.note(Reason::Removing { who, why: reason });
+    }
+
+    /// Reaches hosts, and starts workers on free slots.
+    pub(super) fn staff(&mut self, now: Time) {
+        if self.finishing || self.ended {
+            return;
+        }
+        let staying = self.members.values().filter(|member| member.stays()).count() as u32;
+        let mut room = self.limits.max.unwrap_or(u32::MAX).saturating_sub(staying);
+        self.reach(room);
+        if !self.begun {
+            self.begun = self.can_begin();
+        }
+        if !self.begun {
+            return;
+        }
+        let mut planned = Vec::new();
+        for (index, host) in self.hosts.all.iter().enumerate() {
+            let Agent::Ready(agent) = host.agent else { continue };
+            if !host.is_open() {
+                continue;
+            }
+            for slot in (0..host.slots).filter(|slot| self.is_free(index, *slot)) {
+                if room > 0 {
+                    room -= 1;
+                    planned.push((index, agent, slot));
+                }
+            }
+        }
+        let size = staying + planned.len() as u32;
+        for (host, agent, slot) in planned {
+            let worker = Worker(self.workers);
+            self.workers += 1;
+            let rank = self.free_rank();
+            let name = self.hosts.all[host].name.clone();
+            self.actions.push(Action::Start(Start { worker, agent, host: name, slot, rank, size }));
+            self.members.insert(worker, newcomer((host, slot), agent, rank, now));
+        }
+    }
+
+    /// Sends for the agents of hosts that are needed.
+    fn reach(&mut self, room: u32) {
+        let mut sought = room;
+        for index in 0..self.hosts.all.len() {
+            let host = &self.hosts.all[index];
+            if sought == 0 {
+                return;
+            }
+            if host.is_open() && host.agent == Agent::None {
+                let name = host.name.clone();
+                let agent = self.hosts.reach(index);
+                self.actions.push(Action::Reach(agent, name));
+            }
+            let host = &self.hosts.all[index];
+            if host.is_open() {
+                let free = (0..host.slots).filter(|slot| self.is_free(index, *slot)).count();
+                sought = sought.saturating_sub(free as u32);
+            }
+        }
+    }
+
+    /// Whether there are enough slots to start with, and no host is still on its way.
+    fn can_begin(&self) -> bool {
+        let open = || self.hosts.all.iter().filter(|host| host.is_open());
+        let ready = open().filter(|host| matches!(host.agent, Agent::Ready(_)));
+        let slots = ready.fold(0u32, |sum, host| sum.saturating_add(host.slots));
+        slots >= self.limits.start && !open().any(|host| matches!(host.agent, Agent::Reaching(_)))
+    }
+
+    fn is_free(&self, host: usize, slot: u32) -> bool {
+        !self.members.values().any(|member| member.host == host && member.slot == slot)
+    }
+
+    /// The lowest rank that nobody has.
+    fn free_rank(&self) -> Rank {
+        let taken = |rank: u32| self.members.values().any(|m| m.stays() && m.rank == Rank(rank));
+        Rank((0..).find(|rank| !taken(*rank)).unwrap_or_default())
+    }
+
+    /// Ends agents of hosts that are not listed any more and have nobody left.
+    pub(super) fn release_agents(&mut self) {
+        for index in 0..self.hosts.all.len() {
+            let host = &self.hosts.all[index];
+            let empty = !self.members.values().any(|member| member.host == index);
+            if let (0, true, Some(agent)) = (host.slots, empty, host.agent.id()) {
+                self.hosts.all[index].agent = Agent::None;
+                self.actions.push(Action::Release(agent));
+            }
+        }
+    }
+}
+
+fn newcomer((host, slot): (usize, u32), agent: super::AgentId, rank: Rank, now: Time) -> Member {
+    Member {
+        host,
+        slot,
+        agent,
+        phase: Phase::Away,
+        connection: None,
+        rank,
+        has_been_inside: false,
+        has_state: false,
+        going: None,
+        stopped: None,
+        since: now,
+        suspect: None,
+        last_words: None,
+        exit: None,
+        quarrels: 0,
+    }
+}

@@ -1,0 +1,147 @@
+//! What workers say: they come, join, take their places, leave.
+
+use super::member::{Member, Phase};
+use super::{Action, Elastic, Recovery, World, words};
+use crate::rendezvous::{Connection, PATIENCE, Time};
+use crate::wire::{DriverToRank, Greeting, Milestone, Peer, RankToDriver};
+use crate::{Rank, Worker};
+
+impl Elastic {
+    pub(super) fn greeted(&mut self, connection: Connection, greeting: &Greeting, now: Time) {
+        let Greeting::Worker { version, worker } = greeting else {
+            let reason = "this is the rendezvous of an elastic job, where its workers join and \
+                          nobody else";
+            return self.refuse(connection, reason.into());
+        };
+        if *version != self.version {
+            let reason = format!(
+                "{worker} runs Ronde {version} and its launcher runs Ronde {}: install the same \
+                 version on every host and start the job again",
+                self.version
+            );
+            return self.refuse(connection, reason);
+        }
+        let reason = match self.members.get(worker) {
+            None => Some("its end has been reported".to_owned()),
+            Some(Member { going: Some(going), .. }) => Some(going.reason.clone()),
+            Some(_) if self.finishing => Some(words::FINISHED.into()),
+            Some(_) => None,
+        };
+        if let Some(reason) = reason {
+            return self.turn_away(connection, reason);
+        }
+        // Whoever comes again is no longer where it was, whatever its old connection failed to say.
+        self.leave(*worker, now);
+        self.connections.insert(connection, *worker);
+        if let Some(member) = self.members.get_mut(worker) {
+            member.connection = Some(connection);
+            member.phase = Phase::Greeted;
+        }
+    }
+
+    pub(super) fn said(&mut self, connection: Connection, message: RankToDriver, now: Time) {
+        let Some(&worker) = self.connections.get(&connection) else { return };
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        match (message, &mut member.phase) {
+            (RankToDriver::Join { pid, addresses, unix, .. }, phase @ Phase::Greeted) => {
+                let host = self.hosts.all[member.host].name.clone();
+                let peer = Peer { host, local_rank: member.slot, pid, addresses, unix };
+                *phase = Phase::Waiting(peer);
+                member.since = now;
+            }
+            (RankToDriver::Located { leader: found }, Phase::Inside { leader: leader @ None })
+                if found <= member.rank =>
+            {
+                *leader = Some(found);
+                self.lay_out(now);
+            }
+            (RankToDriver::Leaving { error, blames }, _) => {
+                self.left(worker, error, blames, now);
+            }
+            (RankToDriver::Report(report), _) => {
+                self.actions.push(Action::Reported(worker, report));
+            }
+            (RankToDriver::GivenUp { rank, cause }, _) => {
+                self.given_up(worker, rank, &cause, now);
+            }
+            (RankToDriver::Reached(milestone), _) => self.reached(worker, milestone, now),
+            (RankToDriver::Departing { reason }, _) => self.dismiss_one(worker, reason, now),
+            (message, _) => {
+                self.refuse(connection, format!("{worker} spoke out of turn: {message:?}"));
+            }
+        }
+    }
+
+    /// A worker has left its world by itself: in order, or because of an exception.
+    fn left(&mut self, worker: Worker, error: Option<String>, blames: Option<Rank>, now: Time) {
+        match (&error, blames) {
+            (Some(error), None) => self.lose(worker, &format!("raised {error}"), now),
+            _ => self.leave(worker, now),
+        }
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.last_words = error;
+            if member.exit.is_some() {
+                self.members.remove(&worker);
+            }
+        }
+    }
+
+    pub(super) fn closed(&mut self, connection: Connection, now: Time) {
+        let Some(worker) = self.connections.remove(&connection) else { return };
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        member.connection = None;
+        match (&member.phase, &member.exit) {
+            (Phase::Inside { .. }, Some(exit)) => {
+                let cause = format!("{exit} without leaving");
+                self.lose(worker, &cause, now);
+                self.members.remove(&worker);
+            }
+            (Phase::Inside { .. }, None) => {
+                let cause = "its connection to the launcher closed".to_owned();
+                member.suspect.get_or_insert((now + PATIENCE, cause));
+            }
+            _ => member.phase = Phase::Away,
+        }
+    }
+
+    /// A worker has come so far in its world.
+    fn reached(&mut self, worker: Worker, milestone: Milestone, now: Time) {
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        if milestone == Milestone::State {
+            member.has_state = true;
+            self.progress = true;
+        } else {
+            member.quarrels = 0;
+        }
+        if self.world != World::Whole {
+            return;
+        }
+        let Some(Recovery { since, met: Some(met), state }) = &mut self.recovery else { return };
+        let had = *state.get_or_insert(now);
+        if milestone == Milestone::Commit {
+            let size = self.members.values().filter(|member| member.is_inside()).count() as u32;
+            let (met, state, commit) = (*met - *since, had - *since, now - *since);
+            self.recovery = None;
+            self.note(super::Reason::Recovered { size, met, state, commit });
+        }
+    }
+
+    /// Ends a connection with an error for its owner.
+    fn refuse(&mut self, connection: Connection, reason: String) {
+        self.actions.push(Action::Tell(vec![connection], DriverToRank::Refused { reason }));
+        self.actions.push(Action::Close(connection));
+    }
+
+    /// Ends a connection whose owner is not wanted any more.
+    pub(super) fn turn_away(&mut self, connection: Connection, reason: String) {
+        self.actions.push(Action::Tell(vec![connection], DriverToRank::Removed { reason }));
+        self.actions.push(Action::Close(connection));
+    }
+
+    /// Takes a worker's connection from it.
+    pub(super) fn detach(&mut self, worker: Worker) -> Option<Connection> {
+        let connection = self.members.get_mut(&worker)?.connection.take()?;
+        self.connections.remove(&connection);
+        Some(connection)
+    }
+}

@@ -1,0 +1,206 @@
+//! The next world: when it can be formed, of whom, and with which ranks.
+
+use std::time::Duration;
+
+use super::hosts::Agent;
+use super::member::Phase;
+use super::{Action, Elastic, Reason, World, seats};
+use crate::rendezvous::{Connection, Time};
+use crate::wire::{Change, DriverToRank, Peer};
+use crate::{Rank, Worker};
+
+/// How long workers may take to find their places in a world.
+pub(super) const SEATING: Duration = Duration::from_secs(30);
+
+/// How long a newcomer waits for others that are just being started, before the world is told.
+pub(super) const TOGETHER: Duration = Duration::from_secs(2);
+
+impl Elastic {
+    /// Forms the next world, if everybody who must be there has come.
+    pub(super) fn gather(&mut self, now: Time) {
+        if self.finishing || self.ended || matches!(self.world, World::Forming(_) | World::Whole) {
+            return;
+        }
+        let first = self.worlds == 0;
+        let staying = || self.members.values().filter(|member| member.stays());
+        if staying().any(|member| (first || member.has_been_inside) && !member.is_waiting()) {
+            return;
+        }
+        let needed = match first && self.more_may_come() {
+            true => self.limits.start,
+            false => self.limits.min,
+        };
+        let chosen = self.choose();
+        let has_state = chosen.iter().any(|worker| self.members[worker].has_state);
+        if (chosen.len() as u32) < needed.max(1) || (self.progress && !has_state) {
+            return;
+        }
+        if let Some(limit) = self.limits.resets.filter(|limit| self.worlds > *limit) {
+            return self.too_many_resets(limit);
+        }
+        self.form(&chosen, now);
+    }
+
+    /// Whether hosts are just being reached on which more workers will be started.
+    fn more_may_come(&self) -> bool {
+        let reaching = |agent| matches!(agent, Agent::Reaching(_));
+        self.hosts.all.iter().any(|host| host.is_open() && reaching(host.agent))
+    }
+
+    /// Those who wait and may be part of the next world: who has the state first, then who was there
+    /// before, then in the order of their starts; no more than there may be.
+    fn choose(&self) -> Vec<Worker> {
+        let waiting =
+            self.members.iter().filter(|(_, member)| member.is_waiting() && member.stays());
+        let mut chosen: Vec<_> = waiting
+            .map(|(worker, member)| (!member.has_state, !member.has_been_inside, *worker))
+            .collect();
+        chosen.sort_unstable();
+        chosen.truncate(self.limits.max.map_or(usize::MAX, |max| max as usize));
+        let mut chosen: Vec<Worker> = chosen.into_iter().map(|(.., worker)| worker).collect();
+        chosen.sort_unstable();
+        chosen
+    }
+
+    fn form(&mut self, chosen: &[Worker], now: Time) {
+        let ranks = self.ranks(chosen);
+        let locals = self.locals(chosen);
+        let mut seats: Vec<(u32, Worker, u32)> = ranks
+            .iter()
+            .zip(chosen)
+            .zip(locals)
+            .map(|((rank, worker), local)| (*rank, *worker, local))
+            .collect();
+        seats.sort_unstable();
+        let mut peers: Vec<Peer> = Vec::with_capacity(seats.len());
+        for (rank, worker, local_rank) in &seats {
+            let Some(member) = self.members.get_mut(worker) else { continue };
+            let inside = Phase::Inside { leader: None };
+            if let Phase::Waiting(peer) = std::mem::replace(&mut member.phase, inside) {
+                peers.push(Peer { local_rank: *local_rank, ..peer });
+            }
+            member.rank = Rank(*rank);
+            let seat = DriverToRank::Seat { rank: member.rank };
+            self.actions.push(Action::Tell(member.connection.into_iter().collect(), seat));
+        }
+        self.epoch.0 += 1;
+        self.world = World::Forming(now + SEATING);
+        let workers = seats.iter().map(|(_, worker, _)| *worker).collect();
+        self.actions.push(Action::Formed(self.epoch, workers));
+        let world = DriverToRank::World { epoch: self.epoch, peers };
+        self.actions.push(Action::Tell(self.insiders(), world));
+    }
+
+    /// Ranks for these: kept where that can be, and rank 0 for somebody with the state.
+    fn ranks(&self, chosen: &[Worker]) -> Vec<u32> {
+        let members: Vec<_> = chosen.iter().map(|worker| &self.members[worker]).collect();
+        let before: Vec<Option<u32>> =
+            members.iter().map(|member| member.has_been_inside.then_some(member.rank.0)).collect();
+        let with_state = members.iter().enumerate().filter(|(_, member)| member.has_state);
+        let first = with_state.min_by_key(|(_, member)| member.rank).map(|(index, _)| index);
+        seats::number(&before, first)
+    }
+
+    /// Their places on their hosts: their slots, where there is no gap below.
+    fn locals(&self, chosen: &[Worker]) -> Vec<u32> {
+        let mut locals = vec![0; chosen.len()];
+        for host in 0..self.hosts.all.len() {
+            let here: Vec<usize> = (0..chosen.len())
+                .filter(|index| self.members[&chosen[*index]].host == host)
+                .collect();
+            let slots: Vec<Option<u32>> =
+                here.iter().map(|index| Some(self.members[&chosen[*index]].slot)).collect();
+            for (index, local) in here.iter().zip(seats::number(&slots, None)) {
+                locals[*index] = local;
+            }
+        }
+        locals
+    }
+
+    /// Tells everybody what all have found, once all have.
+    pub(super) fn lay_out(&mut self, now: Time) {
+        let mut found = Vec::new();
+        for member in self.members.values() {
+            if let Phase::Inside { leader } = member.phase {
+                let Some(leader) = leader else { return };
+                found.push((member.rank, leader));
+            }
+        }
+        found.sort_unstable();
+        let leaders: Vec<Rank> = found.into_iter().map(|(_, leader)| leader).collect();
+        let size = leaders.len() as u32;
+        self.actions.push(Action::Tell(self.insiders(), DriverToRank::Layout { leaders }));
+        let mut newcomers = 0;
+        for member in self.members.values_mut().filter(|member| member.is_inside()) {
+            newcomers += u32::from(!member.has_been_inside);
+            member.has_been_inside = true;
+        }
+        self.world = World::Whole;
+        self.worlds += 1;
+        self.told = Change::default();
+        self.failures.clear();
+        if let Some(recovery) = &mut self.recovery {
+            recovery.met.get_or_insert(now);
+        }
+        self.note(Reason::Formed { world: u64::from(self.worlds), size, newcomers });
+    }
+
+    /// A world that is not complete has lost somebody: all must join again.
+    pub(super) fn meet_again(&mut self, reason: &str, now: Time) {
+        let connections = self.insiders();
+        self.world = match self.worlds {
+            0 => World::None,
+            _ => World::Broken(now),
+        };
+        for member in self.members.values_mut().filter(|member| member.is_inside()) {
+            (member.phase, member.since, member.suspect) = (Phase::Away, now, None);
+            if let Some(connection) = member.connection.take() {
+                self.connections.remove(&connection);
+            }
+        }
+        if !connections.is_empty() {
+            let again = DriverToRank::Again { reason: reason.to_owned() };
+            self.actions.push(Action::Tell(connections.clone(), again));
+            self.actions.extend(connections.into_iter().map(Action::Close));
+        }
+    }
+
+    /// Tells the workers of a complete world that the next one will be another one.
+    pub(super) fn announce_changes(&mut self, now: Time) {
+        if self.world != World::Whole || self.finishing {
+            return;
+        }
+        let leaves = self.members.values().any(|member| member.is_inside() && !member.stays());
+        let change = Change {
+            removed: leaves && !self.told.removed,
+            added: self.growth().is_some_and(|time| time <= now),
+        };
+        if change != Change::default() {
+            self.told.removed |= change.removed;
+            self.told.added |= change.added;
+            self.actions.push(Action::Tell(self.insiders(), DriverToRank::Update { change }));
+        }
+    }
+
+    /// When the workers of a complete world are to be told of newcomers, if there are any they have
+    /// not heard of: at once, unless others are just being started.
+    pub(super) fn growth(&self) -> Option<Time> {
+        if self.world != World::Whole || self.told.added || self.finishing {
+            return None;
+        }
+        let inside = self.members.values().filter(|member| member.is_inside() && member.stays());
+        if self.limits.max.is_some_and(|max| inside.count() >= max as usize) {
+            return None;
+        }
+        let newcomers = || self.members.values().filter(|it| !it.is_inside() && it.stays());
+        let since = newcomers().filter(|it| it.is_waiting()).map(|it| it.since).min()?;
+        let others = newcomers().any(|it| !it.is_waiting() && !it.has_been_inside);
+        Some(if others { since + TOGETHER } else { since })
+    }
+
+    /// The ways to all who are inside.
+    pub(super) fn insiders(&self) -> Vec<Connection> {
+        let inside = self.members.values().filter(|member| member.is_inside());
+        inside.filter_map(|member| member.connection).collect()
+    }
+}

@@ -9,6 +9,7 @@ pub mod garbage;
 mod launcher;
 mod net;
 mod tensor;
+pub mod theatre;
 mod world;
 
 pub use dice::{Dice, effort, seed};

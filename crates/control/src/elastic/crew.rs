@@ -84,7 +84,7 @@ impl Elastic {
         if waits && let Some(connection) = self.detach(worker) {
             self.turn_away(connection, reason.clone());
         }
-        self.note(Reason::Removing { who, why: reason });
+        self.note(&Reason::Removing { who, why: reason });
     }
 
     /// Reaches hosts, and starts workers on free slots.
@@ -193,6 +193,7 @@ fn newcomer((host, slot): (usize, u32), agent: super::AgentId, rank: Rank, now: 
         suspect: None,
         last_words: None,
         exit: None,
+        next: None,
         quarrels: 0,
     }
 }

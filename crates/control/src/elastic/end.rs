@@ -79,7 +79,7 @@ impl Elastic {
         }
         if told == Told::No && now >= since + SILENCE {
             self.shortage = Some((since, Told::Yes));
-            self.note(Reason::TooFew { there, needed, timeout });
+            self.note(&Reason::TooFew { there, needed, timeout });
         }
     }
 

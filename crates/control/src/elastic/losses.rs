@@ -30,7 +30,7 @@ impl Elastic {
         let who = self.name(worker);
         if !self.finishing {
             self.finishing = true;
-            self.note(Reason::Finishing { who });
+            self.note(&Reason::Finishing { who });
         }
         // Its last words may still be on their way.
         match self.members.get_mut(&worker) {
@@ -53,9 +53,9 @@ impl Elastic {
         self.hosts.all[index].agent = Agent::None;
         if !was_ready {
             let again = self.hosts.unreached(index, now);
-            return self.note(Reason::Unreachable { host, why: reason, hint, again });
+            return self.note(&Reason::Unreachable { host, why: reason, hint, again });
         }
-        self.note(Reason::HostLost { host: host.clone(), why: reason.clone(), hint });
+        self.note(&Reason::HostLost { host: host.clone(), why: reason.clone(), hint });
         let there = self.members.iter().filter(|(_, member)| member.agent == agent);
         for worker in there.map(|(worker, _)| *worker).collect::<Vec<_>>() {
             let known = self.members.get(&worker).is_some_and(|member| member.going.is_some());
@@ -73,7 +73,7 @@ impl Elastic {
     fn fail(&mut self, worker: Worker, cause: String, code: u8, now: Time) {
         let Some(member) = self.members.get(&worker) else { return };
         let (who, host) = (self.name(worker), member.host);
-        self.note(Reason::Lost { who: who.clone(), cause: cause.clone() });
+        self.note(&Reason::Lost { who: who.clone(), cause: cause.clone() });
         self.lose(worker, &cause, now);
         self.failures.push(Failure { who, cause, code });
         self.let_rest(host, now);
@@ -92,7 +92,7 @@ impl Elastic {
         let fraction = self.chance();
         let length = self.hosts.rest(index, self.limits.cooldown, fraction, (spares, now));
         let host = self.hosts.all[index].name.clone();
-        self.note(Reason::Rests { host, length, spares });
+        self.note(&Reason::Rests { host, length, spares });
     }
 
     /// A worker that lives counts as dead: it is killed.
@@ -198,6 +198,13 @@ impl Elastic {
                 self.members.remove(&worker);
             }
         }
+        let parked = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.next.as_ref().is_some_and(|next| next.until <= now));
+        for worker in parked.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            self.admit(worker, now);
+        }
         for worker in self.members.keys().copied().collect::<Vec<_>>() {
             let late = self.members.get(&worker).and_then(|member| self.lateness(member, now));
             if let Some(cause) = late {
@@ -250,7 +257,8 @@ impl Elastic {
         let stopped = stopped.filter(|_| member.stays());
         let killed = member.going.as_ref().and_then(|going| going.kill_at);
         let suspect = member.suspect.as_ref().map(|(until, _)| *until);
-        let all = [stopped, killed, suspect, self.due_in_world(member)];
+        let parked = member.next.as_ref().map(|next| next.until);
+        let all = [stopped, killed, suspect, parked, self.due_in_world(member)];
         all.into_iter().flatten().min()
     }
 }

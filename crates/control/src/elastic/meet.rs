@@ -1,6 +1,6 @@
 //! What workers say: they come, join, take their places, leave.
 
-use super::member::{Member, Phase};
+use super::member::{Member, Next, Phase};
 use super::{Action, Elastic, Recovery, World, words};
 use crate::rendezvous::{Connection, PATIENCE, Time};
 use crate::wire::{DriverToRank, Greeting, Milestone, Peer, RankToDriver};
@@ -30,18 +30,43 @@ impl Elastic {
         if let Some(reason) = reason {
             return self.turn_away(connection, reason);
         }
-        // Whoever comes again is no longer where it was, whatever its old connection failed to say.
-        self.leave(*worker, now);
         self.connections.insert(connection, *worker);
-        if let Some(member) = self.members.get_mut(worker) {
-            member.connection = Some(connection);
-            member.phase = Phase::Greeted;
+        let Some(member) = self.members.get_mut(worker) else { return };
+        let next = Next { connection, said: None, until: now + PATIENCE };
+        let before = member.next.replace(next);
+        self.connections
+            .retain(|known, _| before.as_ref().is_none_or(|it| it.connection != *known));
+        let (waits, inside) = (member.connection.is_some(), member.is_inside());
+        if !waits || !inside {
+            self.admit(*worker, now);
+        }
+    }
+
+    /// Lets a worker in that has come again: it is no longer where it was.
+    pub(super) fn admit(&mut self, worker: Worker, now: Time) {
+        self.lose(worker, "came again without a word", now);
+        self.detach(worker);
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        let Some(Next { connection, said, .. }) = member.next.take() else { return };
+        if let Some(going) = &member.going {
+            let reason = going.reason.clone();
+            self.connections.remove(&connection);
+            return self.turn_away(connection, reason);
+        }
+        member.connection = Some(connection);
+        member.phase = Phase::Greeted;
+        if let Some(message) = said {
+            self.said(connection, message, now);
         }
     }
 
     pub(super) fn said(&mut self, connection: Connection, message: RankToDriver, now: Time) {
         let Some(&worker) = self.connections.get(&connection) else { return };
         let Some(member) = self.members.get_mut(&worker) else { return };
+        if let Some(next) = member.next.as_mut().filter(|next| next.connection == connection) {
+            next.said.get_or_insert(message);
+            return;
+        }
         match (message, &mut member.phase) {
             (RankToDriver::Join { pid, addresses, unix, .. }, phase @ Phase::Greeted) => {
                 let host = self.hosts.all[member.host].name.clone();
@@ -84,12 +109,20 @@ impl Elastic {
                 self.members.remove(&worker);
             }
         }
+        self.admit(worker, now);
     }
 
     pub(super) fn closed(&mut self, connection: Connection, now: Time) {
         let Some(worker) = self.connections.remove(&connection) else { return };
         let Some(member) = self.members.get_mut(&worker) else { return };
+        if member.connection != Some(connection) {
+            member.next = None;
+            return;
+        }
         member.connection = None;
+        if member.next.is_some() {
+            return self.admit(worker, now);
+        }
         match (&member.phase, &member.exit) {
             (Phase::Inside { .. }, Some(exit)) => {
                 let cause = format!("{exit} without leaving");
@@ -122,7 +155,7 @@ impl Elastic {
             let size = self.members.values().filter(|member| member.is_inside()).count() as u32;
             let (met, state, commit) = (*met - *since, had - *since, now - *since);
             self.recovery = None;
-            self.note(super::Reason::Recovered { size, met, state, commit });
+            self.note(&super::Reason::Recovered { size, met, state, commit });
         }
     }
 

@@ -3,8 +3,8 @@
 use super::AgentId;
 use crate::Rank;
 use crate::rendezvous::{Connection, Time};
-use crate::wire::Peer;
 use crate::wire::agent::Exit;
+use crate::wire::{Peer, RankToDriver};
 
 /// A worker that has been started and whose end is not known.
 pub(super) struct Member {
@@ -32,6 +32,8 @@ pub(super) struct Member {
     pub(super) last_words: Option<String>,
     /// How it ended, while its last words may still be on their way.
     pub(super) exit: Option<Exit>,
+    /// Its next connection, while the last words on the old one may still be on their way.
+    pub(super) next: Option<Next>,
     /// How often others have given up on it in a row.
     pub(super) quarrels: u32,
 }
@@ -50,6 +52,15 @@ pub(super) enum Phase {
         /// The first rank of its host, once it has said so.
         leader: Option<Rank>,
     },
+}
+
+/// A connection that is heard before the old one has ended.
+pub(super) struct Next {
+    pub(super) connection: Connection,
+    /// What was said on it.
+    pub(super) said: Option<RankToDriver>,
+    /// How long the old one may still take.
+    pub(super) until: Time,
 }
 
 /// A worker's way out.

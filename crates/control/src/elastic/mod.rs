@@ -21,8 +21,6 @@ mod meet;
 mod member;
 mod seats;
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;
 mod words;
 mod world;
@@ -305,7 +303,7 @@ impl Elastic {
     fn proceed(&mut self, now: Time) {
         for host in self.hosts.wake(now) {
             if self.hosts.all[host].slots > 0 {
-                self.note(Reason::Rested { host: self.hosts.all[host].name.clone() });
+                self.note(&Reason::Rested { host: self.hosts.all[host].name.clone() });
             }
         }
         self.give_up_on_the_late(now);
@@ -350,7 +348,7 @@ impl Elastic {
 
     fn discovered(&mut self, offers: &[Offer]) {
         if self.undiscovered.take().is_some() {
-            self.note(Reason::DiscoveredAgain);
+            self.note(&Reason::DiscoveredAgain);
         }
         for news in self.hosts.list(offers) {
             let of = |index: usize| {
@@ -370,14 +368,14 @@ impl Elastic {
             };
             // What the user has listed needs no repetition.
             if self.limits.source == Source::Script {
-                self.note(reason);
+                self.note(&reason);
             }
         }
     }
 
     fn undiscovered(&mut self, why: String) {
         if self.undiscovered.as_ref() != Some(&why) {
-            self.note(Reason::Undiscovered { why: why.clone() });
+            self.note(&Reason::Undiscovered { why: why.clone() });
             self.undiscovered = Some(why);
         }
     }
@@ -388,7 +386,7 @@ impl Elastic {
         }
     }
 
-    fn note(&mut self, reason: Reason) {
+    fn note(&mut self, reason: &Reason) {
         self.actions.push(Action::Note(reason.to_string()));
     }
 

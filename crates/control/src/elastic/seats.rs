@@ -50,7 +50,7 @@ mod tests {
         let pasts: &[&[Option<u32>]] =
             &[&[Some(9), Some(0), None, Some(4)], &[Some(1)], &[], &[None, Some(0)]];
         for before in pasts {
-            let mut numbers = number(before, (!before.is_empty()).then_some(before.len() - 1));
+            let mut numbers = number(before, before.len().checked_sub(1));
             numbers.sort_unstable();
             assert_eq!(numbers, (0..before.len() as u32).collect::<Vec<_>>());
         }

@@ -72,6 +72,10 @@ impl Elastic {
             .map(|((rank, worker), local)| (*rank, *worker, local))
             .collect();
         seats.sort_unstable();
+        // Whoever was told to go and has not noticed yet belongs to the past.
+        for member in self.members.values_mut().filter(|member| member.is_inside()) {
+            (member.phase, member.since, member.suspect) = (Phase::Away, now, None);
+        }
         let mut peers: Vec<Peer> = Vec::with_capacity(seats.len());
         for (rank, worker, local_rank) in &seats {
             let Some(member) = self.members.get_mut(worker) else { continue };
@@ -142,7 +146,7 @@ impl Elastic {
         if let Some(recovery) = &mut self.recovery {
             recovery.met.get_or_insert(now);
         }
-        self.note(Reason::Formed { world: u64::from(self.worlds), size, newcomers });
+        self.note(&Reason::Formed { world: u64::from(self.worlds), size, newcomers });
     }
 
     /// A world that is not complete has lost somebody: all must join again.

@@ -147,6 +147,8 @@ impl Theatre {
             }
         } else {
             self.tell_machine(Event::Tick);
+            let again = self.machine.next_wakeup().is_some_and(|wakeup| wakeup <= self.now);
+            self.hold(!again || self.report.is_some(), "the machine wakes up for nothing");
         }
     }
 

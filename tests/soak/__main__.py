@@ -1,0 +1,142 @@
+"""The soak of elastic training: a real job under random faults, for as long as is asked.
+
+    python tests/soak --minutes 15 --report soak.txt
+
+Ends with the report, and with 1 if ranks ever differed, the job hung, or it did not end well.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import diary
+import faults
+import place
+
+LAST_SECONDS = 90
+
+
+class Watch:
+    """Who trains at the moment, by the diaries."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def training(self):
+        """The processes that have finished a step within the last two seconds and live."""
+        now, alive = time.monotonic(), []
+        for path in Path(self.folder).glob("worker-*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - 300))
+                lines = file.read().decode(errors="replace").splitlines()
+            if not lines or '"event": "step"' not in lines[-1]:
+                continue
+            entry = diary.parse(lines[-1])
+            if entry and now - entry["time"] < 2 and Path(f"/proc/{entry['pid']}").exists():
+                alive.append(entry["pid"])
+        return alive
+
+
+def main():
+    """Runs one soak."""
+    options = arguments()
+    dice = random.Random(options.seed)
+    print(f"seed {options.seed}; --seed makes the same choices again", flush=True)
+    folder = Path(tempfile.mkdtemp(prefix="ronde-soak-"))
+    site = place.choose(folder, options.hosts, options.slots)
+    watch = Watch(folder)
+    maker = faults.Troublemaker(dice, site, watch)
+    try:
+        with (folder / "job.log").open("w") as output:
+            job = site.start(command(site, folder, options), environment(), output)
+            trouble(job, maker, watch, options)
+            code = end(job, maker, folder)
+        report = diary.judge(diary.read(folder), maker.faults)
+    finally:
+        site.end()
+    text = f"{report.text()}\nexit code                  {code}\n"
+    print(text)
+    if options.report:
+        Path(options.report).write_text(text)
+    if code != 0 or report.parity_breaks or report.wedges:
+        print(f"kept for reading: {folder}", file=sys.stderr)
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def arguments():
+    """What was asked for."""
+    parser = argparse.ArgumentParser(description="A soak of elastic training.")
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--spacing", type=float, default=5.0, help="most seconds between faults")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--report")
+    return parser.parse_args()
+
+
+def command(site, folder, options):
+    """The job: at least two ranks, hosts that fail come back soon."""
+    size = options.hosts * options.slots
+    horovodrun = shutil.which("horovodrun", path=Path(sys.executable).parent) or "horovodrun"
+    return [
+        horovodrun,
+        "-np",
+        str(size),
+        "--min-np",
+        "1",
+        "--max-np",
+        str(size),
+        "--host-discovery-script",
+        str(site.script),
+        "--blacklist-cooldown-range",
+        "1",
+        "3",
+        sys.executable,
+        str(Path(__file__).with_name("train.py")),
+        str(folder),
+        "0.02",
+    ]
+
+
+def environment():
+    """The job's environment: one thread per rank."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HOROVOD_ELASTIC_TIMEOUT": "120"}
+
+
+def trouble(job, maker, watch, options):
+    """Strikes again and again until the time is over."""
+    begun = time.monotonic()
+    while len(watch.training()) < 2 and time.monotonic() - begun < 120:
+        if job.poll() is not None:
+            return
+        time.sleep(0.2)
+    until = time.monotonic() + 60 * options.minutes
+    while time.monotonic() < until and job.poll() is None:
+        time.sleep(maker.dice.uniform(0.3, 1) * options.spacing)
+        kind = maker.strike()
+        if kind:
+            print(f"{time.monotonic() - begun:7.1f} s  {kind}", flush=True)
+
+
+def end(job, maker, folder):
+    """Lets the job finish; gives its exit code."""
+    maker.settle()
+    time.sleep(5)
+    (folder / "stop").touch()
+    try:
+        return job.wait(LAST_SECONDS)
+    except Exception:
+        job.kill()
+        return job.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,7 +9,6 @@ MISSING: dict[str, frozenset[str]] = {
     "horovod.keras": frozenset({"elastic"}),
     "horovod.tensorflow": frozenset({"elastic"}),
     "horovod.tensorflow.keras": frozenset({"elastic"}),
-    "horovod.torch": frozenset({"elastic"}),
 }
 
 

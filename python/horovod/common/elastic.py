@@ -219,10 +219,13 @@ def _in_worlds(
         try:
             loop.enter()
             return func(loop.state, *args, **kwargs)
-        except HorovodInternalError as error:
-            loop.on_loss(error)
         except HostsUpdatedInterrupt as interrupt:
             loop.on_update(interrupt)
+        except Exception as error:
+            # Frameworks with graphs of their own raise errors of their own for what fails there.
+            if not isinstance(error, HorovodInternalError) and _OVER not in str(error):
+                raise
+            loop.on_loss(error)
 
 
 class _Loop:
@@ -262,7 +265,7 @@ class _Loop:
             self.state.sync()
         _native.elastic_reached("state")
 
-    def on_loss(self, error: HorovodInternalError) -> None:
+    def on_loss(self, error: Exception) -> None:
         """A rank was lost: what has been done since the last commit is undone.
 
         So is a `sync` that came half way: this rank may have to be the next one to send its state.

@@ -57,9 +57,9 @@ class KerasVariables(FrameworkState):
     def reset(self) -> None:
         """Lets JAX compile anew what was made for another number of ranks."""
         if backend_of(self._keras) == "jax" and self._size != _basics.size():
-            import jax
+            from horovod.jax.elastic import forget_programs
 
-            jax.clear_caches()
+            forget_programs()
         self._size = _basics.size()
 
     def _keep(self) -> None:

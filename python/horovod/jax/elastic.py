@@ -74,7 +74,13 @@ class JaxState(FrameworkState):
         """Lets programs be compiled anew that were made for another number of ranks."""
         if self._size != _basics.size():
             self._size = _basics.size()
-            jax.clear_caches()
+            forget_programs()
+
+
+def forget_programs() -> None:
+    """Lets JAX compile everything anew when it is called the next time."""
+    clear: Any = jax.clear_caches
+    clear()
 
 
 class _Leaves:

@@ -9,6 +9,8 @@ import optax
 import pytest
 
 import horovod.jax as hvd
+from horovod import _native
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 RANK = int(os.environ.get("HOROVOD_RANK", "0"))
 SIZE = int(os.environ.get("HOROVOD_SIZE", "1"))
@@ -28,7 +30,7 @@ def loss(params, batch):
     return jnp.mean((hidden @ params["second"] - jnp.sin(batch[:, :2])) ** 2)
 
 
-def train(optimizer, params, batches):
+def train_plainly(optimizer, params, batches):
     state = optimizer.init(params)
 
     @jax.jit
@@ -68,11 +70,11 @@ def test_ranks_train_as_one(options):
     passes = options.get("backward_passes_per_step", 1)
     optimizer = hvd.DistributedOptimizer(optax.adam(0.01), **options)
     own = [batches(step)[1] for step in range(STEPS)]
-    trained = train(optimizer, params, own)
+    trained = train_plainly(optimizer, params, own)
     alone = optax.adam(0.01)
     if passes > 1:
         alone = optax.MultiSteps(alone, passes, use_grad_mean=False).gradient_transformation()
-    expected = train(alone, network(0), [batches(step)[0] for step in range(STEPS)])
+    expected = train_plainly(alone, network(0), [batches(step)[0] for step in range(STEPS)])
     assert_close(trained, expected)
     assert_same_everywhere(trained)
 
@@ -80,7 +82,7 @@ def test_ranks_train_as_one(options):
 def test_a_chain_with_a_compressed_optimizer_in_it():
     inner = hvd.DistributedOptimizer(optax.sgd(0.1), compression=hvd.Compression.bf16)
     optimizer = optax.chain(optax.clip_by_global_norm(10.0), inner)
-    trained = train(optimizer, network(0), [batches(step)[1] for step in range(STEPS)])
+    trained = train_plainly(optimizer, network(0), [batches(step)[1] for step in range(STEPS)])
     assert_same_everywhere(trained)
     with pytest.raises(ValueError, match="gradient_predivide_factor not supported"):
         hvd.DistributedOptimizer(optax.sgd(0.1), op=hvd.Sum, gradient_predivide_factor=2.0)
@@ -117,6 +119,94 @@ def test_keras_on_jax_trains_as_one():
     past = model.fit(x, x[:, :1], epochs=2, batch_size=4, verbose=0, callbacks=callbacks)
     assert past.history["loss"][1] < past.history["loss"][0]
     assert_same_everywhere([model.get_weights(), past.history["loss"]])
+
+
+@pytest.fixture
+def _no_launcher(monkeypatch):
+    """The jobs of these tests are not elastic; the ranks leave and meet as in one that is."""
+    monkeypatch.setattr(_native, "is_elastic", lambda: False, raising=False)
+    monkeypatch.setattr(_native, "elastic_reached", lambda _: None, raising=False)
+
+
+@pytest.mark.usefixtures("_no_launcher")
+def test_trees_outlive_their_world():
+    """Arrays are donated, so copies must be copies; a lost rank shows in a compiled program."""
+    optimizer = hvd.DistributedOptimizer(optax.adam(0.01))
+
+    def step(params, state, batch):
+        updates, state = optimizer.update(jax.grad(loss)(params, batch), state, params)
+        return optax.apply_updates(params, updates), state
+
+    step = jax.jit(step, donate_argnums=(0, 1))
+    params = network(RANK)
+    trouble = {3: HorovodInternalError("a rank has other plans"), 5: HostsUpdatedInterrupt()}
+
+    @hvd.elastic.run
+    def train(state):
+        while state.step < 6:
+            own = batches(state.step)[1]
+            state.params, state.optimizer = step(state.params, state.optimizer, own)
+            state.key = jax.random.fold_in(state.key, state.step)
+            state.step += 1
+            if state.step % 2 == 0:
+                state.commit()
+            if state.step in trouble:
+                error = trouble.pop(state.step)
+                # The others learn of a loss in the middle of their next step.
+                if RANK == 0 or isinstance(error, HostsUpdatedInterrupt):
+                    jax.block_until_ready(state.params)
+                    raise error
+
+    state = hvd.elastic.JaxState(
+        params=params, optimizer=optimizer.init(params), key=jax.random.key(RANK), step=0
+    )
+    train(state)
+    assert_same_everywhere([state.params, state.optimizer, jax.random.key_data(state.key)])
+    expected = train_plainly(optax.adam(0.01), network(0), [batches(i)[0] for i in range(6)])
+    assert_close(state.params, expected)
+
+
+@pytest.mark.usefixtures("_no_launcher")
+def test_keras_on_jax_goes_on_where_it_was_interrupted():
+    import keras
+
+    import horovod.keras as hvd_keras
+
+    keras.utils.set_random_seed(RANK)
+    model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(1)])
+    model.build((None, 6))
+    optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9))
+    model.compile(optimizer=optimizer, loss="mse")
+    x = np.asarray(batches(0, 16)[1])
+    seen = []
+
+    class Trouble(keras.callbacks.Callback):
+        def on_batch_end(self, batch, logs=None):
+            seen.append((state.epoch, state.batch))
+            if seen.count((1, 2)) == 1 and seen[-1] == (1, 2):
+                if RANK == 0:
+                    raise HorovodInternalError("a rank has other plans")
+            elif seen.count((2, 2)) == 1 and seen[-1] == (2, 2):
+                raise HostsUpdatedInterrupt
+
+    @hvd_keras.elastic.run
+    def train(state):
+        callbacks = [
+            hvd_keras.elastic.UpdateEpochStateCallback(state),
+            hvd_keras.elastic.UpdateBatchStateCallback(state),
+            Trouble(),
+            hvd_keras.elastic.CommitStateCallback(state, batches_per_commit=4),
+        ]
+        how = {"batch_size": 4, "epochs": 4 - state.epoch, "shuffle": False, "verbose": 0}
+        model.fit(x, x[:, :1], callbacks=callbacks, **how)
+
+    state = hvd_keras.elastic.KerasState(model, epoch=0, batch=0)
+    train(state)
+    assert_same_everywhere(model.get_weights())
+    whole = [(epoch, batch) for epoch in range(4) for batch in range(1, 5)]
+    # Other ranks go on for some batches, since JAX tells of what failed later.
+    assert RANK > 0 or seen == whole[:6] + whole[4:]
+    assert seen[-10:] == whole[-10:] and int(np.array(optimizer.iterations)) == 16
 
 
 def test_a_compiled_program_says_when_the_world_has_ended_and_works_in_the_next():

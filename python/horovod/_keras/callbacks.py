@@ -7,13 +7,14 @@ the engine on bare arrays, and work with every backend.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from horovod import raw
-from horovod._keras.backends import backend_of, is_keras_3
+from horovod._keras.backends import backend_of
+from horovod._keras.variables import assign, is_seed, value_of, variables_of
 from horovod.common.basics import _basics
 
 
@@ -55,13 +56,13 @@ class BroadcastGlobalVariables:
 
     def _send(self) -> None:
         local = {id(variable) for variable in self._local}
-        found = [*self.model.variables, *_variables(self.model.optimizer)]
+        found = [*self.model.variables, *variables_of(self.model.optimizer)]
         chosen = {id(variable): variable for variable in found if id(variable) not in local}
         for number, variable in enumerate(chosen.values()):
-            value = _value(self.keras, variable)
-            if not _is_seed(value):
+            value = value_of(self.keras, variable)
+            if not is_seed(value):
                 sent = raw.broadcast(value, self.root_rank, f"keras_variable.{number}")
-                _assign(self.keras, variable, sent)
+                assign(self.keras, variable, sent)
         self.broadcast_done = True
 
 
@@ -130,7 +131,7 @@ class LearningRateSchedule:
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.restore_momentum is not None:
-            _assign(self.keras, self.model.optimizer.momentum, self.restore_momentum)
+            assign(self.keras, self.model.optimizer.momentum, self.restore_momentum)
             self.restore_momentum = None
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -139,15 +140,15 @@ class LearningRateSchedule:
 
     def _adjust(self, epoch: float) -> None:
         old, new = self._rate(), self.initial_lr * self.multiplier(epoch)
-        _assign(self.keras, self._rate_variable(), new)
+        assign(self.keras, self._rate_variable(), new)
         momentum = getattr(self.model.optimizer, "momentum", None)
         # A momentum that is a plain number is part of what was compiled, and stays.
         if self.momentum_correction and hasattr(momentum, "assign") and old:
-            self.restore_momentum = float(_value(self.keras, momentum))
-            _assign(self.keras, momentum, self.restore_momentum * new / old)
+            self.restore_momentum = float(value_of(self.keras, momentum))
+            assign(self.keras, momentum, self.restore_momentum * new / old)
 
     def _rate(self) -> float:
-        return float(_value(self.keras, self._rate_variable()))
+        return float(value_of(self.keras, self._rate_variable()))
 
     def _rate_variable(self) -> Any:
         rate = self.model.optimizer.learning_rate
@@ -205,31 +206,6 @@ class LearningRateWarmup(LearningRateSchedule):
             print(
                 f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}."
             )
-
-
-def _variables(optimizer: Any) -> Iterable[Any]:
-    found = getattr(optimizer, "variables", None)
-    found = found() if callable(found) else found
-    return found or []
-
-
-def _value(keras: Any, variable: Any) -> Any:
-    """The value of a variable as an array."""
-    if is_keras_3(keras):
-        return np.array(keras.ops.convert_to_numpy(variable))
-    return np.array(keras.backend.get_value(variable))
-
-
-def _assign(keras: Any, variable: Any, value: Any) -> None:
-    if is_keras_3(keras):
-        variable.assign(value)
-    else:
-        keras.backend.set_value(variable, value)
-
-
-def _is_seed(value: Any) -> bool:
-    # Generators of random numbers keep two words of state that each rank has for itself.
-    return bool(value.dtype == np.uint32)
 
 
 def _as_list(value: Any) -> Sequence[Any]:

@@ -7,8 +7,10 @@ of the process; here is only what belongs to Python: the interpreter's exit and 
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from horovod import _native
 from horovod.common import mpi
 from horovod.common import process_sets as sets
+from horovod.common.exceptions import WorkerRemovedError
 from horovod.common.process_sets import ProcessSet
 
 if TYPE_CHECKING:
@@ -29,6 +32,11 @@ class HorovodBasics:
         self._exit_pid: int | None = None
         # Belongs to one world: `init` replaces it, so that no handle of the old one is mistaken.
         self.pending: dict[int, Any] = {}
+        self._process_sets: list[ProcessSet] = []
+        self.worlds = 0
+        """How many worlds this process has joined."""
+        self.joined_at = math.inf
+        """When it joined the current one, by the clock on the wall; never outside of one."""
 
     def init(
         self, comm: object = None, process_sets: Sequence[ProcessSet] | str | None = None
@@ -50,8 +58,17 @@ class HorovodBasics:
         if self._exit_pid != os.getpid():
             self._exit_pid = os.getpid()
             atexit.register(self._leave_at_exit)
-        _native.init(*(over or ()))
+        try:
+            _native.init(*(over or ()))
+        except WorkerRemovedError as removed:
+            # Nothing went wrong, and there is nothing that the program could do about it.
+            print(removed, file=sys.stderr, flush=True)
+            raise SystemExit(0) from None
         self.pending = {}
+        self._process_sets = wanted
+        self.worlds, self.joined_at = self.worlds + 1, time.time()
+        if os.environ.get("HOROVOD_ELASTIC") == "1":
+            self._tell_environment()
         try:
             sets.enter_world(wanted, dynamic)
         except BaseException:
@@ -61,7 +78,13 @@ class HorovodBasics:
     def shutdown(self) -> None:
         """Leaves the world; work in flight fails. `init` may be called again afterwards."""
         _native.shutdown()
+        self.joined_at = math.inf
         sets.leave_world()
+
+    def rejoin(self) -> None:
+        """Leaves the world and joins the next one of an elastic job, with the same process sets."""
+        self.shutdown()
+        self.init(process_sets=self._process_sets)
 
     def is_initialized(self) -> bool:
         """Whether this process is part of a world."""
@@ -156,6 +179,21 @@ class HorovodBasics:
         import ctypes
 
         return ctypes.CDLL(_native.__file__)
+
+    def _tell_environment(self) -> None:
+        """Corrects what the launcher could only guess, for whatever reads it there."""
+        numbers = {
+            "RANK": (self.rank(), "RANK"),
+            "SIZE": (self.size(), "WORLD_SIZE"),
+            "LOCAL_RANK": (self.local_rank(), "LOCAL_RANK"),
+            "LOCAL_SIZE": (self.local_size(), "LOCAL_WORLD_SIZE"),
+            "CROSS_RANK": (self.cross_rank(), None),
+            "CROSS_SIZE": (self.cross_size(), None),
+        }
+        for name, (number, other) in numbers.items():
+            os.environ[f"HOROVOD_{name}"] = str(number)
+            if other is not None:
+                os.environ[other] = str(number)
 
     def _leave_at_exit(self) -> None:
         # A forked child inherits the registration but not the engine.

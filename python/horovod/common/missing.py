@@ -5,12 +5,7 @@
 
 from __future__ import annotations
 
-MISSING: dict[str, frozenset[str]] = {
-    "horovod.keras": frozenset({"elastic"}),
-    "horovod.tensorflow": frozenset({"elastic"}),
-    "horovod.tensorflow.keras": frozenset({"elastic"}),
-    "horovod.torch": frozenset({"elastic"}),
-}
+MISSING: dict[str, frozenset[str]] = {}
 
 
 def not_in_this_release(module: str, name: str) -> AttributeError:

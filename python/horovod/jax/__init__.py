@@ -1,7 +1,7 @@
 """Horovod's API for JAX: `import horovod.jax as hvd`.
 
 This module only collects names; `mpi_ops` has the collectives, `functions` what is built from them,
-`optimizer` the wrapper for optax.
+`optimizer` the wrapper for optax, `elastic` what outlives a world.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from horovod.common.basics import _basics
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.missing import not_in_this_release
 from horovod.common.objects import allgather_object, broadcast_object
+from horovod.jax import elastic
 from horovod.jax.compression import Compression
 from horovod.jax.distributed import init_jax_distributed
 from horovod.jax.functions import broadcast_optimizer_state, broadcast_parameters
@@ -96,6 +97,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -19,12 +19,12 @@ def broadcast_parameters(
     Every rank needs a tree of the same structure; what comes back replaces it.
     """
     leaves, structure = jax.tree_util.tree_flatten(params)
-    arrays = [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
+    arrays = [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves]
     received = broadcast(arrays, root_rank, process_set=process_set)
     return jax.tree_util.tree_unflatten(
         structure,
         [
-            jax.random.wrap_key_data(new, impl=jax.random.key_impl(old)) if _is_key(old) else new
+            jax.random.wrap_key_data(new, impl=jax.random.key_impl(old)) if is_key(old) else new
             for new, old in zip(received, leaves)
         ],
     )
@@ -33,5 +33,6 @@ def broadcast_parameters(
 broadcast_optimizer_state = broadcast_parameters
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
+    """Whether this is a key for random numbers of the kind that is no plain array."""
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -24,7 +24,7 @@ from horovod.common.basics import _basics
 from horovod.common.missing import not_in_this_release
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import Adasum, Average, Sum
-from horovod.keras import callbacks
+from horovod.keras import callbacks, elastic
 from horovod.keras.compression import Compression
 from horovod.keras.values import (
     allgather,
@@ -51,6 +51,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

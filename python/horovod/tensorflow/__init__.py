@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.missing import not_in_this_release
 from horovod.common.util import gpu_available
-from horovod.tensorflow import functions, mpi_ops, util
+from horovod.tensorflow import elastic, functions, mpi_ops, util
 from horovod.tensorflow import gradients as _gradients  # noqa: F401  (registers them)
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
@@ -123,6 +123,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "functions",
     "global_process_set",
     "gloo_built",

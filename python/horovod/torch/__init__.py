@@ -1,7 +1,7 @@
 """Horovod's API for PyTorch: `import horovod.torch as hvd`.
 
 This module only collects names; `mpi_ops` has the collectives, `functions` what is built from them,
-`optimizer` the distributed optimizer, `sync_batch_norm` the layer.
+`optimizer` the distributed optimizer, `sync_batch_norm` the layer, `elastic` what outlives a world.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
 
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.missing import not_in_this_release
+from horovod.torch import elastic
 from horovod.torch.compression import Compression
 from horovod.torch.distributed import register as _register_backend
 from horovod.torch.functions import (
@@ -125,6 +126,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

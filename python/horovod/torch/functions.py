@@ -58,7 +58,7 @@ def broadcast_optimizer_state(
     named = [(f"optimizer_state.{number}", tensor) for number, tensor in enumerate(tensors)]
     _broadcast_tensors(named, root_rank)
     if state_dict is not None:
-        _load(optimizer, state_dict)
+        load_optimizer(optimizer, state_dict)
 
 
 def broadcast_object(
@@ -111,7 +111,8 @@ def _broadcast_tensors(named: Sequence[tuple[str | None, torch.Tensor]], root_ra
                 tensor.copy_(dense)
 
 
-def _load(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Loads a state whose tensors become the optimizer's own; its groups stay the same objects."""
     # Schedulers and the optimizer that was wrapped may hold the dictionaries of the groups, so
     # these must stay the same objects.
     groups = list(optimizer.param_groups)

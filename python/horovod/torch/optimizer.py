@@ -89,13 +89,21 @@ def wrap(optimizer: torch.optim.Optimizer, plan: Plan, passes: int) -> Wrapped:
 
 def _reduces(reduction: Reduction) -> bool:
     """Whether there are gradients to reduce for this rank."""
-    several = _basics.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
-    reduces = several and not _combines_deltas(reduction)
+    reduces = _are_several() and not _combines_deltas(reduction)
     return reduces and bool(reduction.process_set.included())
 
 
 def _combines_deltas(reduction: Reduction) -> bool:
-    return reduction.op == submit.Adasum and _basics.size() > 1
+    return reduction.op == submit.Adasum and _are_several()
+
+
+def _are_several() -> bool:
+    """Whether there are other ranks, or may be later."""
+    return _basics.size() > 1 or _is_elastic()
+
+
+def _is_elastic() -> bool:
+    return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
 class _DistributedOptimizer(Wrapped):
@@ -312,9 +320,12 @@ def _buckets(
     if isinstance(groups, int):
         if groups == 0 or not named:
             return []
-        # All ranks cut the list where the first one cuts it, whatever order theirs has.
-        first = (process_set.ranks or [0])[0]
-        order = broadcast_object(list(named), first, "optimizer_groups", process_set)
+        order = list(named)
+        # All ranks cut the list where the first one cuts it, whatever order theirs has. A newcomer
+        # to an elastic job cannot ask: the others have their optimizers already.
+        if not _is_elastic():
+            first = (process_set.ranks or [0])[0]
+            order = broadcast_object(order, first, "optimizer_groups", process_set)
         parts = split_list([named[name] for name in order], groups)
     else:
         wanted = {id(each) for each in named.values()}

@@ -21,7 +21,7 @@ from horovod.common.process_sets import (
 )
 from horovod.common.reductions import Average, Sum
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.keras import callbacks
+from horovod.tensorflow.keras import callbacks, elastic
 from horovod.tensorflow.keras.values import (
     allgather,
     allreduce,
@@ -47,6 +47,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -1,0 +1,157 @@
+"""Elastic training with Keras: the state of model and optimizer, and callbacks for `fit`.
+
+For whichever Keras it is given. Variables are copied and sent as arrays outside of any graph, so it
+works with every backend.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horovod._keras.backends import backend_of, is_keras_3
+from horovod._keras.variables import assign, is_seed, seen, variables_of
+from horovod.common.arrays import from_rank_0, keep
+from horovod.common.basics import _basics
+from horovod.common.elastic import FrameworkState
+from horovod.common.objects import broadcast_object
+
+
+class KerasVariables(FrameworkState):
+    """A model that has been built, its optimizer, and values such as the epoch."""
+
+    def __init__(self, keras: Any, model: Any, optimizer: Any, **kwargs: Any) -> None:
+        if not model.built:
+            raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
+        self.model = model
+        own = getattr(model, "optimizer", None)
+        self.optimizer: Any = optimizer if optimizer is not None else own
+        self._keras = keras
+        self._size = _basics.size()
+        self._kept: list[Any] = []
+        super().__init__(broadcast_object, _basics.rank, **kwargs)
+        self._keep()
+
+    def save(self) -> None:
+        """Keeps a copy of all variables and values."""
+        self._keep()
+        super().save()
+
+    def restore(self) -> None:
+        """Gives the variables and values what was kept last."""
+        # What a training with JAX holds that was not finished is not to be looked at any more.
+        if hasattr(self.model, "_jax_state_synced"):
+            self.model._jax_state_synced = True
+        for variable, value in zip(self._variables(), self._kept):
+            assign(self._keras, variable, value)
+        super().restore()
+
+    def sync(self) -> None:
+        """Gives all ranks the variables and the values of rank 0."""
+        variables = [each for each in self._variables() if not is_seed(self._seen(each))]
+        values = from_rank_0([self._seen(each) for each in variables], "elastic.variable")
+        super().sync()
+        for variable, value in zip(variables, values):
+            assign(self._keras, variable, value)
+        self._keep()
+
+    def reset(self) -> None:
+        """Lets JAX compile anew what was made for another number of ranks."""
+        if backend_of(self._keras) == "jax" and self._size != _basics.size():
+            from horovod.jax.elastic import forget_programs
+
+            forget_programs()
+        self._size = _basics.size()
+
+    def _keep(self) -> None:
+        # In the middle of a training, JAX has the values elsewhere.
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        self._kept = keep([self._seen(each) for each in self._variables()], self._kept)
+
+    def _variables(self) -> list[Any]:
+        found = list(self.model.variables)
+        if self.optimizer is not None:
+            self._build()
+            found.extend(variables_of(self.optimizer))
+        return list({id(variable): variable for variable in found}.values())
+
+    def _build(self) -> None:
+        """Makes the optimizer's variables: a newcomer needs them before its first step."""
+        trained = self.model.trainable_variables
+        if hasattr(self.optimizer, "build"):
+            # Keras 2 has the same by a private name.
+            if not getattr(self.optimizer, "built", getattr(self.optimizer, "_built", False)):
+                self.optimizer.build(trained)
+        elif not is_keras_3(self._keras):
+            self.optimizer._create_all_weights(trained)
+
+    def _seen(self, variable: Any) -> Any:
+        return seen(self._keras, variable)
+
+
+class CommitState:
+    """Commits every so many batches, and at the end of each epoch."""
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self._left = batches_per_commit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._left = self.batches_per_commit
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._left = self.batches_per_commit
+            self.state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.commit()
+
+
+class UpdateBatchState:
+    """Keeps `state.batch`: how many batches of the epoch are done.
+
+    An epoch that was interrupted is taken up again where it was: it has fewer batches then.
+    """
+
+    model: Any
+    params: Any
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self._done_before = 0
+        self._stops = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._done_before = self.state.batch
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.state.batch = self._done_before + batch + 1
+        steps = (self.params or {}).get("steps")
+        if self._done_before and steps and self.state.batch >= steps and batch + 1 < steps:
+            # That ends the loop over the batches; behind it comes the end of the epoch.
+            self.model.stop_training = self._stops = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._stops:
+            self.model.stop_training = self._stops = False
+        self._done_before = self.state.batch = 0
+
+
+class UpdateEpochState:
+    """Keeps `state.epoch`: how many epochs are done, in all calls of `fit` together."""
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+        self._done_before = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._done_before = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.epoch = self._done_before + epoch + 1

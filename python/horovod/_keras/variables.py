@@ -1,0 +1,43 @@
+"""The variables of models and optimizers, in whichever Keras they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from horovod._keras.backends import is_keras_3
+
+
+def variables_of(optimizer: Any) -> Iterable[Any]:
+    """The variables of an optimizer; Keras 2 has a method for them."""
+    found = getattr(optimizer, "variables", None)
+    found = found() if callable(found) else found
+    return found or []
+
+
+def value_of(keras: Any, variable: Any) -> Any:
+    """The value of a variable as an array of its own."""
+    return np.array(seen(keras, variable))
+
+
+def seen(keras: Any, variable: Any) -> Any:
+    """The value of a variable as an array that may change with it."""
+    if is_keras_3(keras):
+        return keras.ops.convert_to_numpy(variable)
+    return np.asarray(keras.backend.get_value(variable))
+
+
+def assign(keras: Any, variable: Any, value: Any) -> None:
+    """Gives a variable a value."""
+    if is_keras_3(keras):
+        variable.assign(value)
+    else:
+        keras.backend.set_value(variable, value)
+
+
+def is_seed(value: Any) -> bool:
+    """Whether this belongs to a generator of random numbers, which each rank has for itself."""
+    # They keep two words of state.
+    return bool(value.dtype == np.uint32)

@@ -1,0 +1,292 @@
+"""Training that goes on when ranks die and hosts come and go: the part that all frameworks share.
+
+A `State` holds what training needs to go on. `commit` keeps a copy of it in memory; when a rank is
+lost, the others go back to that copy, form the next world without restarting, and the state of rank
+0, which always is one that has it, is given to all. `run_fn` is that loop around the user's
+function. Processes are never restarted here; that is the launcher's part.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from horovod import _native, raw
+from horovod.common.basics import _basics
+from horovod.common.departure import Departure
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.common.notification import (
+    HostUpdateResult,
+    WorkerNotificationManager,
+    notification_manager,
+)
+from horovod.common.reductions import Max
+
+__all__ = [
+    "HostUpdateResult",
+    "ObjectState",
+    "State",
+    "WorkerNotificationManager",
+    "notification_manager",
+    "run_fn",
+]
+
+
+class State:
+    """What training needs to go on in another world, in memory.
+
+    `bcast_object` gives all ranks the object of rank 0, `get_rank` the rank of this process.
+    """
+
+    def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
+        self._last_updated_timestamp: float = 0
+        self._reset_callbacks: list[Callable[[], object]] = []
+        self._world_of_commit = -1
+
+    def register_reset_callbacks(self, callbacks: Sequence[Callable[[], object]]) -> None:
+        """Calls these, in order, whenever a new world has been formed, before the state is sent.
+
+        A place to adapt what depends on the number of ranks, such as the learning rate.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Gets the state ready for a new world; news of the former one are forgotten."""
+        # News may have come for this world already, and those must stay.
+        since = _basics.joined_at
+        waiting = [message for message in self._news() if message[0] >= since]
+        # Ranks on other hosts have other clocks, and rank 0 may have been there.
+        self._last_updated_timestamp = min(self._last_updated_timestamp, since)
+        self._host_messages = queue.Queue()
+        for message in waiting:
+            self._host_messages.put(message)
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Keeps news about hosts until somebody looks at them."""
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Keeps a copy of the state to go back to, and looks whether hosts have come or gone."""
+        self.save()
+        if self._world_of_commit != _basics.worlds:
+            self._world_of_commit = _basics.worlds
+            _native.elastic_reached("commit")
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raises `HostsUpdatedInterrupt` on all ranks together if hosts have come or gone.
+
+        All ranks must call it: what counts is the news that rank 0 has.
+        """
+        before = latest = self._last_updated_timestamp
+        combined = int(HostUpdateResult.no_update)
+        for timestamp, result in self._news():
+            if timestamp > latest:
+                latest = timestamp
+                combined |= int(result)
+        before, latest, combined = self._told_by_rank_0((before, latest, combined))
+        self._last_updated_timestamp = latest
+        if latest > before:
+            raise HostsUpdatedInterrupt(skip_sync=combined == HostUpdateResult.removed)
+
+    def save(self) -> None:
+        """Keeps a copy of the state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Goes back to the copy that was kept last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Gives all ranks the state of rank 0."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Adapts the state to a new world."""
+
+    def _news(self) -> list[tuple[float, int]]:
+        found = []
+        while True:
+            try:
+                found.append(self._host_messages.get_nowait())
+            except queue.Empty:
+                return found
+
+    def _is_needed(self, own: bool) -> bool:
+        """Whether a rank needs the state of rank 0; all must give the same answer."""
+        return True
+
+    def _told_by_rank_0(self, news: tuple[float, float, int]) -> tuple[float, float, int]:
+        told: tuple[float, float, int] = self._bcast_object(news)
+        return told
+
+
+class ObjectState(State):
+    """Named values, which become attributes; any that can be pickled.
+
+    A copy keeps the values themselves: assign new ones instead of changing lists and the like.
+    """
+
+    def __init__(
+        self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any
+    ) -> None:
+        self._saved_state = kwargs
+        self._put_back()
+        super().__init__(bcast_object, get_rank)
+
+    def save(self) -> None:
+        """Keeps the values that the attributes have now."""
+        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+
+    def restore(self) -> None:
+        """Gives the attributes the values that were kept last."""
+        self._put_back()
+
+    def sync(self) -> None:
+        """Gives all ranks the values that rank 0 has kept."""
+        if self._saved_state:
+            self._saved_state = self._bcast_object(self._saved_state)
+            self._put_back()
+
+    def _put_back(self) -> None:
+        for name, value in self._saved_state.items():
+            setattr(self, name, value)
+
+
+class FrameworkState(ObjectState):
+    """A state whose ranks look for changes without pickling anything: it may happen every step."""
+
+    def _is_needed(self, own: bool) -> bool:
+        array = self._array([float(own)])
+        return bool(raw.allreduce(array, "elastic.is_needed", Max, out=array).tolist()[0])
+
+    def _told_by_rank_0(self, news: tuple[float, float, int]) -> tuple[float, float, int]:
+        array = self._array(news)
+        told = raw.broadcast(array, 0, "elastic.host_updates", out=array).tolist()
+        return told[0], told[1], int(told[2])
+
+    def _array(self, numbers: Sequence[float]) -> Any:
+        """An array of float64 that the engine can send."""
+        import numpy as np
+
+        return np.array(numbers, dtype=np.float64)
+
+
+_Result = TypeVar("_Result")
+
+
+def run_fn(func: Callable[..., _Result], reset: Callable[[], object]) -> Callable[..., _Result]:
+    """Calls `func(state, ...)` until it returns, in one world after the other.
+
+    `reset` leaves a world and joins the next. A lost rank costs what was done since the last
+    commit; ranks that come or go in order cost nothing.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> _Result:
+        departure = Departure()
+        notification_manager.init()
+        notification_manager.register_listener(state)
+        try:
+            with departure.watched():
+                return _in_worlds(_Loop(state, reset, departure), func, args, kwargs)
+        finally:
+            notification_manager.remove_listener(state)
+
+    return wrapper
+
+
+def rejoin() -> None:
+    """Leaves the world and joins the next: what every framework's `run` does between two."""
+    _basics.rejoin()
+
+
+def _in_worlds(
+    loop: _Loop, func: Callable[..., _Result], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Result:
+    while True:
+        loop.join()
+        try:
+            loop.enter()
+            return func(loop.state, *args, **kwargs)
+        except HostsUpdatedInterrupt as interrupt:
+            loop.on_update(interrupt)
+        except Exception as error:
+            # Frameworks with graphs of their own raise errors of their own for what fails there.
+            if not isinstance(error, HorovodInternalError) and _OVER not in str(error):
+                raise
+            loop.on_loss(error)
+
+
+class _Loop:
+    """Where the loop around a function stands."""
+
+    def __init__(self, state: State, reset: Callable[[], object], departure: Departure) -> None:
+        self.state = state
+        self._reset = reset
+        self._departure = departure
+        self._resets = False
+        self._needs = True
+
+    def join(self) -> None:
+        """Joins the next world, unless this is the first, which has been joined already."""
+        for number in range(_TRIES if self._resets else 0):
+            try:
+                self._reset()
+            except HorovodInternalError:
+                # The native module tries by itself as long as there is a launcher.
+                if number == _TRIES - 1:
+                    raise
+                time.sleep(min(0.05 * 2**number, 1.0))
+            else:
+                self._departure.tell()
+                return
+
+    def enter(self) -> None:
+        """Gets the state in a world that has just been joined."""
+        if self._resets:
+            self.state.on_reset()
+        self._resets = True
+        needed = self._needs
+        if _native.is_elastic():
+            # Somebody may have come, or may have lost a rank, while the others thought otherwise.
+            needed = self.state._is_needed(needed)
+        if needed:
+            self.state.sync()
+        _native.elastic_reached("state")
+
+    def on_loss(self, error: Exception) -> None:
+        """A rank was lost: what has been done since the last commit is undone.
+
+        So is a `sync` that came half way: this rank may have to be the next one to send its state.
+        """
+        text = str(error)
+        if text and _OVER not in text:
+            # The launcher tells of ranks that are lost. This is something else, and is told here.
+            print(f"horovod: rank {_place()} starts again: {text}", file=sys.stderr, flush=True)
+        self.state.restore()
+        self._needs = True
+
+    def on_update(self, interrupt: HostsUpdatedInterrupt) -> None:
+        """Ranks come or go: all have stopped at the same place, and go on from there."""
+        # So what is sent to newcomers is what the ranks have now, whenever they last committed.
+        self.state.save()
+        self._needs = not interrupt.skip_sync
+
+
+_TRIES = 6
+_OVER = "Horovod has been shut down"
+
+
+def _place() -> str:
+    return str(_native.rank()) if _native.is_initialized() else "?"

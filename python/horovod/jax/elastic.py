@@ -1,0 +1,134 @@
+"""Elastic training with JAX: `hvd.elastic.run` and `hvd.elastic.JaxState`.
+
+Horovod never had it; it works like that of the other frameworks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from horovod.common.arrays import from_rank_0, keep
+from horovod.common.basics import _basics
+from horovod.common.elastic import FrameworkState, rejoin, run_fn
+from horovod.common.objects import broadcast_object
+from horovod.jax.functions import is_key
+
+__all__ = ["JaxState", "run"]
+
+_Result = TypeVar("_Result")
+
+
+def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Makes a function of a state, and what else it takes, one that outlives its world.
+
+    When a rank is lost, or hosts come or go, the function is called again, in the next world, with
+    the state of rank 0. Nothing may be sent between ranks before the first call.
+    """
+    return run_fn(func, rejoin)
+
+
+class JaxState(FrameworkState):
+    """Trees, such as parameters and the state of an optimizer, and values such as the step.
+
+    Each becomes an attribute; assign the new tree behind every step. Copies are kept in the memory
+    of the host, so that arrays may be donated. Ranks need trees of the same structure.
+    """
+
+    def __init__(self, **trees: Any) -> None:
+        for name, tree in trees.items():
+            setattr(self, name, tree)
+        self._copies = {name: _Copy() for name in trees}
+        self._size = _basics.size()
+        super().__init__(broadcast_object, _basics.rank)
+        self.save()
+
+    def save(self) -> None:
+        """Keeps a copy of everything."""
+        # A step that failed says so when its arrays are looked at: before anything is overwritten.
+        found = {name: _Leaves(getattr(self, name)) for name in self._copies}
+        for name, leaves in found.items():
+            self._copies[name].take(leaves)
+
+    def restore(self) -> None:
+        """Gives the attributes copies of what was kept last."""
+        for name, kept in self._copies.items():
+            setattr(self, name, kept.tree())
+
+    def sync(self) -> None:
+        """Gives all ranks what rank 0 has kept."""
+        copies = self._copies.values()
+        received = [
+            from_rank_0(kept.arrays, f"elastic.{name}") for name, kept in self._copies.items()
+        ]
+        plain = broadcast_object([kept.plain for kept in copies])
+        for kept, arrays, values in zip(copies, received, plain):
+            kept.arrays, kept.plain = arrays, values
+        self.restore()
+
+    def reset(self) -> None:
+        """Lets programs be compiled anew that were made for another number of ranks."""
+        if self._size != _basics.size():
+            self._size = _basics.size()
+            forget_programs()
+
+
+def forget_programs() -> None:
+    """Lets JAX compile everything anew when it is called the next time."""
+    clear: Any = jax.clear_caches
+    clear()
+
+
+class _Leaves:
+    """The leaves of a tree as arrays of the host, which may be the leaves' own memory."""
+
+    def __init__(self, tree: Any) -> None:
+        self.leaves, self.structure = jax.tree_util.tree_flatten(tree)
+        self.arrays = [_seen(leaf) for leaf in self.leaves if _is_array(leaf)]
+
+
+class _Copy:
+    """What is kept of a tree."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+        self.plain: list[Any] = []
+        self._structure: Any = None
+        self._makers: list[Callable[[Any], Any] | None] = []
+
+    def take(self, found: _Leaves) -> None:
+        """Copies the leaves."""
+        self.arrays = keep(found.arrays, self.arrays)
+        self.plain = [leaf for leaf in found.leaves if not _is_array(leaf)]
+        self._makers = [_maker(leaf) for leaf in found.leaves]
+        self._structure = found.structure
+
+    def tree(self) -> Any:
+        """A tree of copies."""
+        arrays, plain = iter(self.arrays), iter(self.plain)
+        leaves = [next(plain) if make is None else make(next(arrays)) for make in self._makers]
+        return jax.tree_util.tree_unflatten(self._structure, leaves)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, (jax.Array, np.ndarray))
+
+
+def _seen(leaf: Any) -> Any:
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+
+
+def _maker(leaf: Any) -> Callable[[Any], Any] | None:
+    """What makes a leaf like this one of an array that is kept; it must not share its memory."""
+    if not _is_array(leaf):
+        return None
+    if isinstance(leaf, np.ndarray):
+        return np.array
+    if is_key(leaf):
+        kind = jax.random.key_impl(leaf)
+        return lambda array: jax.random.wrap_key_data(jnp.array(array), impl=kind)
+    return jnp.array

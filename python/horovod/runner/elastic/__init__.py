@@ -1,0 +1,1 @@
+"""Names of Horovod's elastic launcher that programs import; the launcher itself is `horovodrun`."""

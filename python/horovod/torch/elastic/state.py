@@ -1,0 +1,177 @@
+"""The state of a training with PyTorch: models, optimizers, samplers, and plain values.
+
+Whatever has a handler is copied, put back and sent in its own way; everything else is a value of
+`ObjectState`. A copy reuses the memory of the one before, so a commit costs about what copying
+model and optimizer costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovod.common.elastic import FrameworkState
+from horovod.torch.elastic.copies import copied
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.functions import (
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    load_optimizer,
+)
+from horovod.torch.mpi_ops import rank
+
+
+class StateHandler:
+    """How one kind of object is copied, put back and sent to all ranks."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._saved: Any = None
+        self.save()
+
+    def save(self) -> None:
+        """Keeps a copy of the object's state."""
+        self._saved = copied(self.value.state_dict(), self._saved)
+
+    def restore(self) -> None:
+        """Gives the object the state that was kept last."""
+        self.value.load_state_dict(copied(self._saved))
+
+    def sync(self) -> None:
+        """Gives the object of all ranks the state of rank 0's; keeping it is for later."""
+        state = broadcast_object(self.value.state_dict())
+        if rank() != 0:
+            self.value.load_state_dict(state)
+
+    def reset(self) -> None:
+        """Adapts the object to a new world."""
+
+    def set_value(self, value: Any) -> None:
+        """Takes care of another object from now on."""
+        self.value = value
+        self.save()
+
+
+class ModelStateHandler(StateHandler):
+    """A model: its parameters and buffers."""
+
+    def restore(self) -> None:
+        """Copies the parameters back; they stay the same tensors."""
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        """Overwrites parameters and buffers with those of rank 0."""
+        state = self.value.state_dict()
+        tensors = {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
+        broadcast_parameters(tensors, root_rank=0)
+        if len(tensors) != len(state):
+            # Modules may add what they like; it comes without tensors of its own.
+            rest = {name: each for name, each in state.items() if name not in tensors}
+            state.update(broadcast_object(rest))
+            self.value.load_state_dict(state)
+
+
+class OptimizerStateHandler(StateHandler):
+    """An optimizer: its options and what it has gathered about each parameter."""
+
+    def restore(self) -> None:
+        """Puts the state back, and forgets gradients of a step that was not finished."""
+        load_optimizer(self.value, copied(self._saved))
+        self.value.zero_grad()
+
+    def sync(self) -> None:
+        """Overwrites the state with that of rank 0, whether or not there is any here."""
+        broadcast_optimizer_state(self.value, root_rank=0)
+
+
+class SamplerStateHandler(StateHandler):
+    """A sampler: how far the epoch has come."""
+
+    def reset(self) -> None:
+        """Shares what is left out among the ranks that there are now."""
+        self.value.reset()
+
+
+_handler_registry: list[tuple[type, type[StateHandler]]] = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+    (torch.optim.lr_scheduler.LRScheduler, StateHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """The kinds of objects that have handlers; the first that fits is taken."""
+    return _handler_registry
+
+
+def set_handler_registry(registry: Sequence[tuple[type, type[StateHandler]]]) -> None:
+    """Replaces that list, for states that are made from now on."""
+    global _handler_registry
+    _handler_registry = list(registry)
+
+
+class TorchState(FrameworkState):
+    """A model, an optimizer, samplers, schedulers, and values such as the epoch.
+
+    Each becomes an attribute. An object that has a handler may be replaced by assigning another.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        everything = {"model": model, "optimizer": optimizer, **kwargs}
+        handlers = {name: _handler(value) for name, value in everything.items()}
+        self._handlers = {name: each for name, each in handlers.items() if each is not None}
+        for name, handler in self._handlers.items():
+            super().__setattr__(name, handler.value)
+        values = {name: each for name, each in everything.items() if name not in self._handlers}
+        super().__init__(broadcast_object, rank, **values)
+
+    def save(self) -> None:
+        """Keeps a copy of everything."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        """Puts everything back as it was kept last."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Gives all ranks what rank 0 has, and keeps a copy once all of it has come."""
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+        for handler in self._handlers.values():
+            handler.save()
+
+    def reset(self) -> None:
+        """Adapts what depends on the ranks, such as samplers."""
+        for handler in self._handlers.values():
+            handler.reset()
+        super().reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handler = self.__dict__.get("_handlers", {}).get(name)
+        if handler is not None:
+            handler.set_value(value)
+        super().__setattr__(name, value)
+
+    def _array(self, numbers: Sequence[float]) -> Any:
+        return torch.tensor(numbers, dtype=torch.float64)
+
+
+def _handler(value: Any) -> StateHandler | None:
+    for kind, handler in _handler_registry:
+        if isinstance(value, kind):
+            return handler(value)
+    return None

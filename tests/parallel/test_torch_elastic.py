@@ -1,0 +1,135 @@
+"""The state of torch on several ranks: who gets what from whom, and stopping together."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+from horovod import _native
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.runner.elastic.worker import HostUpdateResult
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    """The jobs of these tests are not elastic; the ranks leave and meet as in one that is."""
+    monkeypatch.setattr(_native, "is_elastic", lambda: False, raising=False)
+    monkeypatch.setattr(_native, "elastic_reached", lambda _: None, raising=False)
+
+
+def training(seed, kind=torch.optim.SGD, **options):
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    optimizer = kind(model.parameters(), **options)
+    return model, hvd.DistributedOptimizer(optimizer, model.named_parameters())
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.randn(5, 3)).square().mean().backward()
+    optimizer.step()
+
+
+def contents(model, optimizer):
+    state = optimizer.state_dict()
+    tensors = [*model.state_dict().values()]
+    for gathered in state["state"].values():
+        tensors.extend(value for value in gathered.values() if isinstance(value, torch.Tensor))
+    return [tensor.tolist() for tensor in tensors], state["param_groups"]
+
+
+def same_everywhere(value):
+    return all(other == value for other in hvd.allgather_object(value))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}), (torch.optim.AdamW, {"lr": 0.1})],
+)
+def test_a_newcomer_gets_what_the_survivor_has(kind, options):
+    """Only rank 0 has trained: only its optimizer knows momenta, and its rate has changed."""
+    model, optimizer = training(hvd.rank(), kind, **options)
+    sampler = hvd.elastic.ElasticSampler(range(100))
+    state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0)
+    if hvd.rank() == 0:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        optimizer.param_groups[0]["lr"] = 0.025
+        sampler.record_batch(0, 10)
+        state.epoch = 4
+        state.save()
+    state.sync()
+    assert same_everywhere(contents(model, optimizer))
+    assert optimizer.state_dict()["state"] and optimizer.param_groups[0]["lr"] == 0.025
+    assert state.epoch == 4 and sampler.processed_num == 10 * hvd.size()
+    # What has come is kept, and the ranks can train on.
+    kept = contents(model, optimizer)
+    step(model, optimizer)
+    state.restore()
+    assert contents(model, optimizer) == kept
+    step(model, optimizer)
+    assert same_everywhere(contents(model, optimizer)[0][:2])
+
+
+def test_shares_of_samples_are_of_all_ranks():
+    sampler = hvd.elastic.ElasticSampler(range(23))
+    shares = hvd.allgather_object(list(sampler))
+    assert {len(share) for share in shares} == {len(sampler)}
+    assert sorted({index for share in shares for index in share}) == list(range(23))
+
+
+def test_all_ranks_stop_when_rank_0_has_news():
+    state = hvd.elastic.TorchState(epoch=0)
+    # What another rank has heard does not count, since it might be alone with it.
+    if hvd.rank() == 1:
+        state.on_hosts_updated(1.0, HostUpdateResult.added)
+    state.commit()
+    if hvd.rank() == 0:
+        state.on_hosts_updated(2.0, HostUpdateResult.removed)
+    with pytest.raises(HostsUpdatedInterrupt) as caught:
+        state.commit()
+    assert caught.value.skip_sync
+    state.check_host_updates()
+
+
+def test_the_state_is_sent_if_one_rank_needs_it():
+    state = hvd.elastic.TorchState(epoch=0)
+    assert state._is_needed(hvd.rank() == hvd.size() - 1)
+    assert not state._is_needed(False)
+
+
+def test_ranks_meet_again_and_train_on():
+    """Whatever ends a world, the steps done are those of a run without trouble."""
+    model, optimizer = training(hvd.rank(), lr=0.1, momentum=0.9)
+    worlds = []
+    trouble = {
+        2: HorovodInternalError("x"),
+        5: HostsUpdatedInterrupt(),
+        6: HostsUpdatedInterrupt(True),
+    }
+
+    @hvd.elastic.run
+    def train(state):
+        worlds.append(hvd.size())
+        while state.batch < 8:
+            torch.manual_seed(100 * hvd.rank() + state.batch)
+            step(model, optimizer)
+            state.batch += 1
+            if state.batch % 4 == 0:
+                state.commit()
+            if state.batch in trouble:
+                # Whoever leaves first would end the world under the others' last collective.
+                hvd.barrier()
+                raise trouble.pop(state.batch)
+
+    train(hvd.elastic.TorchState(model, optimizer, batch=0))
+    assert worlds == [hvd.size()] * 4
+    assert same_everywhere(contents(model, optimizer)[0][:2])
+    interrupted = contents(model, optimizer)[0][:2]
+    model, optimizer = training(0, lr=0.1, momentum=0.9)
+    for batch in range(8):
+        torch.manual_seed(100 * hvd.rank() + batch)
+        step(model, optimizer)
+    assert contents(model, optimizer)[0][:2] == interrupted

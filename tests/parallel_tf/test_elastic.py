@@ -1,0 +1,168 @@
+"""States of TensorFlow and Keras on several ranks: newcomers, losses, epochs that are cut short."""
+
+import importlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod import _native
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+
+MODULES = ["horovod.tensorflow.keras", "horovod.keras"]
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch):
+    """The jobs of these tests are not elastic; the ranks leave and meet as in one that is."""
+    monkeypatch.setattr(_native, "is_elastic", lambda: False, raising=False)
+    monkeypatch.setattr(_native, "elastic_reached", lambda _: None, raising=False)
+    # Graphs must not take the number of ranks for granted.
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+
+
+def model_of(kit, start):
+    model = kit.Sequential([kit.layers.Input([4]), kit.layers.Dense(3), kit.layers.Dense(1)])
+    for variable in model.trainable_variables:
+        variable.assign(np.full(variable.shape, start, np.float32))
+    return model
+
+
+def data():
+    inputs = np.random.RandomState(hvd.rank()).rand(32, 4).astype(np.float32)
+    return inputs, inputs.sum(axis=1, keepdims=True)
+
+
+def same_everywhere(values):
+    texts = hvd.allgather_object([np.asarray(value).tobytes() for value in values])
+    return all(text == texts[0] for text in texts)
+
+
+def values(variables):
+    return [np.array(variable) for variable in variables]
+
+
+def variables_of(optimizer):
+    return optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_fit_goes_on_where_it_was_interrupted(module):
+    """Ranks begin differently, lose one of them in a graph, and meet again because hosts come."""
+    hvk = importlib.import_module(module)
+    kit = tf.keras if module == MODULES[0] else keras
+    model = model_of(kit, 0.1 * (hvd.rank() + 1))
+    optimizer = hvk.DistributedOptimizer(kit.optimizers.SGD(0.01, momentum=0.9))
+    model.compile(optimizer, "mse")
+    seen = []
+
+    class Trouble(kit.callbacks.Callback):
+        def on_batch_end(self, batch, logs=None):
+            seen.append((state.epoch, state.batch))
+            if seen.count((1, 2)) == 1 and seen[-1] == (1, 2):
+                if hvd.rank() == hvd.size() - 1:
+                    # The others learn it from the next reduction in their graph.
+                    raise HorovodInternalError("a rank has other plans")
+            elif seen.count((2, 2)) == 1 and seen[-1] == (2, 2):
+                hvd.allreduce(tf.zeros(1))
+                raise HostsUpdatedInterrupt
+
+    @hvk.elastic.run
+    def train(state):
+        callbacks = [
+            hvk.elastic.UpdateEpochStateCallback(state),
+            hvk.elastic.UpdateBatchStateCallback(state),
+            Trouble(),
+            hvk.elastic.CommitStateCallback(state, batches_per_commit=4),
+        ]
+        model.fit(
+            *data(),
+            batch_size=8,
+            epochs=4 - state.epoch,
+            shuffle=False,
+            verbose=0,
+            callbacks=callbacks,
+        )
+        return state.epoch
+
+    state = hvk.elastic.KerasState(model, epoch=0, batch=0)
+    assert train(state) == 4 and state.batch == 0
+    assert same_everywhere(model.get_weights())
+    whole = [(epoch, batch) for epoch in range(4) for batch in range(1, 5)]
+    # A loss costs the batches since the last commit, an interrupt nothing.
+    assert seen == whole[:6] + whole[4:] and int(np.array(model.optimizer.iterations)) == 16
+
+
+def test_a_newcomer_gets_variables_and_momenta():
+    model = model_of(tf.keras, 0.5)
+    if hvd.rank() == 0:
+        model.compile(tf.keras.optimizers.Adam(0.1), "mse")
+        model.fit(*data(), epochs=1, verbose=0)
+    else:
+        model.compile(tf.keras.optimizers.Adam(0.3), "mse")
+    state = hvd.elastic.TensorFlowKerasState(model, epoch=hvd.rank())
+    state.epoch += 5
+    state.save()
+    state.sync()
+    everything = [*model.variables, *variables_of(model.optimizer)]
+    assert same_everywhere(values(everything)) and state.epoch == 5
+    assert int(np.array(model.optimizer.iterations)) == 1
+    kept = values(everything)
+    for variable in model.trainable_variables:
+        variable.assign(variable * 2.0)
+    state.restore()
+    assert all(map(np.array_equal, values(everything), kept))
+
+
+def test_a_model_must_be_built():
+    with pytest.raises(ValueError, match="Model must be built first"):
+        hvd.elastic.TensorFlowKerasState(tf.keras.Sequential([tf.keras.layers.Dense(1)]))
+
+
+def test_variables_are_sent_whenever_ranks_meet():
+    variable = tf.Variable([float(hvd.rank())])
+    state = hvd.elastic.TensorFlowState([variable], step=hvd.rank())
+    failures = [tf.errors.UnknownError(None, None, "HorovodAllreduce failed")]
+
+    @tf.function
+    def total(value):
+        return hvd.allreduce(value, op=hvd.Sum)
+
+    @hvd.elastic.run
+    def train(state):
+        assert variable.numpy() == [0.0] and state.step == 0
+        assert total(variable + 1.0).numpy() == [hvd.size()]
+        variable.assign([5.0 + hvd.rank()])
+        if failures:
+            hvd.allreduce(tf.zeros(1))
+            raise failures.pop()
+        return "done"
+
+    assert train(state) == "done"
+    variable.assign([7.0 + hvd.rank()])
+    state.commit()
+    state.sync()
+    assert variable.numpy() == [7.0]
+
+
+def test_an_error_that_is_not_ours_passes():
+    @hvd.elastic.run
+    def train(state):
+        raise tf.errors.UnknownError(None, None, "the disk is on fire")
+
+    with pytest.raises(tf.errors.UnknownError, match="the disk is on fire"):
+        train(hvd.elastic.TensorFlowState([]))
+
+
+def test_variables_in_a_session():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.compat.v1.get_variable("x", initializer=[float(hvd.rank()), 1.0])
+        session.run(tf.compat.v1.global_variables_initializer())
+        state = hvd.elastic.TensorFlowState(session=session, step=1)
+        state.sync()
+        assert session.run(variable).tolist() == [0.0, 1.0]
+        session.run(variable.assign([9.0, 9.0]))
+        state.restore()
+        assert session.run(variable).tolist() == [0.0, 1.0]

@@ -1,0 +1,444 @@
+"""States, and the loop around a function, with failures by script; no launcher and no framework."""
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from horovod import _native
+from horovod.common.basics import _basics
+from horovod.common.elastic import ObjectState, State, notification_manager, run_fn
+from horovod.common.exceptions import (
+    HorovodInternalError,
+    HostsUpdatedInterrupt,
+    WorkerRemovedError,
+)
+from horovod.runner.elastic.worker import HostUpdateResult
+
+LOST = "lost rank 1 (node-b, slot 0): was killed\nHorovod has been shut down. This was caused by"
+
+
+class Launcher:
+    """What the native module does in an elastic job, by script."""
+
+    def __init__(self, monkeypatch, is_elastic=True):
+        self.heard = []
+        self.news = queue.Queue()
+        self.numbers = []
+        monkeypatch.setattr(_native, "is_elastic", lambda: is_elastic, raising=False)
+        monkeypatch.setattr(_native, "elastic_reached", self.heard.append, raising=False)
+        monkeypatch.setattr(_native, "elastic_departing", self.heard.append, raising=False)
+        monkeypatch.setattr(_native, "elastic_update", self._update, raising=False)
+
+    def _update(self, seen, timeout):
+        self.numbers.append(seen)
+        try:
+            return self.news.get(timeout=min(timeout, 0.05))
+        except queue.Empty:
+            return None
+
+
+@pytest.fixture
+def launcher(monkeypatch):
+    return Launcher(monkeypatch)
+
+
+def same(value):
+    return value
+
+
+class Recorder(ObjectState):
+    """A state that tells what is done with it."""
+
+    def __init__(self, **values):
+        self.calls = []
+        super().__init__(same, lambda: 0, **values)
+
+    def save(self):
+        self.calls.append("save")
+        super().save()
+
+    def restore(self):
+        self.calls.append("restore")
+        super().restore()
+
+    def sync(self):
+        self.calls.append("sync")
+        super().sync()
+
+    def reset(self):
+        self.calls.append("reset")
+
+
+def scripted(state, *outcomes):
+    """Runs a function that ends in these ways, one after the other; says how often `reset` was."""
+    left = list(outcomes)
+    resets = []
+
+    def func(given):
+        assert given is state
+        state.calls.append("func")
+        outcome = left.pop(0)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    result = run_fn(func, lambda: resets.append(1))(state)
+    assert not left
+    return result, len(resets)
+
+
+def test_values_are_attributes_that_go_back_to_the_last_commit(launcher):
+    state = ObjectState(same, lambda: 0, epoch=1, name="a")
+    state.epoch, state.name = 2, "b"
+    state.commit()
+    state.epoch, state.name = 3, "c"
+    state.restore()
+    assert (state.epoch, state.name) == (2, "b")
+
+
+def test_ranks_get_the_values_that_rank_0_has_kept():
+    state = ObjectState(lambda _: {"epoch": 7}, lambda: 1, epoch=1)
+    state.epoch = 3
+    state.sync()
+    assert state.epoch == 7
+    state.epoch = 8
+    state.restore()
+    assert state.epoch == 7
+
+
+def test_a_state_says_what_it_lacks():
+    state = State(same, lambda: 0)
+    for method in (state.save, state.restore, state.sync):
+        with pytest.raises(NotImplementedError):
+            method()
+
+
+def test_a_function_that_returns_is_called_once(launcher):
+    state = Recorder(epoch=0)
+    assert scripted(state, "done") == ("done", 0)
+    assert state.calls == ["sync", "func"]
+    assert launcher.heard == ["state"]
+
+
+def test_a_lost_rank_means_to_go_back_to_the_commit_and_meet_again(launcher, capsys):
+    state = Recorder(epoch=0)
+    assert scripted(state, HorovodInternalError(LOST), 5) == (5, 1)
+    assert state.calls == ["sync", "func", "restore", "reset", "sync", "func"]
+    # The launcher has told already.
+    assert capsys.readouterr().err == ""
+
+
+def test_hosts_that_come_get_the_values_of_now_and_hosts_that_go_cost_nothing(launcher):
+    class Agreeing(Recorder):
+        def _is_needed(self, own):
+            return own
+
+    state = Agreeing(epoch=0)
+    outcome = scripted(
+        state, HostsUpdatedInterrupt(skip_sync=False), HostsUpdatedInterrupt(skip_sync=True), 5
+    )
+    assert outcome == (5, 2)
+    again = ["save", "reset"]
+    assert state.calls == ["sync", "func", *again, "sync", "func", *again, "func"]
+    assert launcher.heard == ["state"] * 3
+
+
+def test_values_are_sent_if_any_rank_needs_them(launcher):
+    class NewcomerIsHere(Recorder):
+        def _is_needed(self, own):
+            return True
+
+    state = NewcomerIsHere(epoch=0)
+    scripted(state, HostsUpdatedInterrupt(skip_sync=True), 5)
+    assert state.calls.count("sync") == 2
+
+
+def test_live_values_are_sent_after_an_interrupt_between_two_commits(launcher):
+    sent = []
+    state = ObjectState(lambda values: sent.append(values) or values, lambda: 0, batch=0)
+
+    def func(state):
+        if state.batch == 3:
+            return state.batch
+        state.batch = 3
+        raise HostsUpdatedInterrupt
+
+    assert run_fn(func, lambda: None)(state) == 3
+    assert sent == [{"batch": 0}, {"batch": 3}]
+
+
+def test_a_failure_in_sync_or_in_a_callback_is_the_same_loop_again(launcher):
+    class Unlucky(Recorder):
+        failures = 2
+
+        def sync(self):
+            super().sync()
+            if self.failures:
+                self.failures -= 1
+                raise HorovodInternalError(LOST)
+
+    state = Unlucky(epoch=0)
+    unlucky = [HorovodInternalError(LOST)]
+
+    def callback():
+        if unlucky:
+            raise unlucky.pop()
+
+    state.register_reset_callbacks([callback])
+    assert scripted(state, 5) == (5, 3)
+    assert state.calls.count("restore") == 3
+    assert state.calls[-2:] == ["sync", "func"]
+
+
+def test_callbacks_are_called_in_order_behind_reset(launcher):
+    state = Recorder(epoch=0)
+    state.register_reset_callbacks([lambda: state.calls.append("first")])
+    state.register_reset_callbacks([lambda: state.calls.append("second")])
+    state.on_reset()
+    assert state.calls == ["reset", "first", "second"]
+
+
+def test_joining_again_is_tried_several_times_and_not_for_ever(monkeypatch):
+    # Nobody else sleeps where no news can come.
+    Launcher(monkeypatch, is_elastic=False)
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    left = [HorovodInternalError("the launcher is gone")] * 3
+    state = Recorder(epoch=0)
+
+    def reset():
+        if left:
+            raise left.pop()
+
+    def func(state):
+        if state.calls.count("func") == 0:
+            state.calls.append("func")
+            raise HorovodInternalError(LOST)
+        return 5
+
+    assert run_fn(func, reset)(state) == 5
+    left.extend([HorovodInternalError("the launcher is gone")] * 100)
+    state.calls.clear()
+    with pytest.raises(HorovodInternalError, match="the launcher is gone"):
+        run_fn(func, reset)(state)
+    assert pauses == [0.05, 0.1, 0.2, 0.05, 0.1, 0.2, 0.4, 0.8]
+
+
+def test_an_error_that_is_no_loss_is_told(launcher, capsys):
+    scripted(Recorder(epoch=0), HorovodInternalError("Mismatched shapes of `x`"), 5)
+    assert capsys.readouterr().err == "horovod: rank ? starts again: Mismatched shapes of `x`\n"
+
+
+def test_other_exceptions_pass(launcher):
+    state = Recorder(epoch=0)
+    with pytest.raises(ZeroDivisionError):
+        scripted(state, ZeroDivisionError())
+    assert state not in notification_manager._listeners
+
+
+def test_news_stop_all_ranks_once(launcher):
+    state = ObjectState(same, lambda: 0, epoch=0)
+    state.check_host_updates()
+    state.on_hosts_updated(1, HostUpdateResult.removed)
+    with pytest.raises(HostsUpdatedInterrupt) as caught:
+        state.commit()
+    assert caught.value.skip_sync and state._last_updated_timestamp == 1
+    state.on_hosts_updated(1, HostUpdateResult.added)
+    state.check_host_updates()
+    for time_of, what in ((2, HostUpdateResult.removed), (3, HostUpdateResult.added)):
+        state.on_hosts_updated(time_of, what)
+    assert not state._host_messages.empty()
+    with pytest.raises(HostsUpdatedInterrupt) as caught:
+        state.check_host_updates()
+    assert not caught.value.skip_sync
+
+
+def test_a_new_world_forgets_news_of_the_one_before_and_keeps_its_own(launcher, monkeypatch):
+    state = ObjectState(same, lambda: 0, epoch=0)
+    state.on_hosts_updated(1, HostUpdateResult.added)
+    state.on_reset()
+    state.check_host_updates()
+    monkeypatch.setattr(_basics, "joined_at", 100.0)
+    # The former rank 0 was on a host whose clock is ahead.
+    state._last_updated_timestamp = 500.0
+    state.on_hosts_updated(99.0, HostUpdateResult.removed)
+    state.on_hosts_updated(101.0, HostUpdateResult.added)
+    state.on_reset()
+    with pytest.raises(HostsUpdatedInterrupt) as caught:
+        state.check_host_updates()
+    assert not caught.value.skip_sync
+
+
+def test_the_first_commit_of_each_world_is_told(launcher, monkeypatch):
+    state = ObjectState(same, lambda: 0, epoch=0)
+    for world in (1, 1, 2, 2):
+        monkeypatch.setattr(_basics, "worlds", world)
+        state.commit()
+    assert launcher.heard == ["commit", "commit"]
+
+
+def test_news_reach_the_state_that_runs(launcher):
+    state = ObjectState(same, lambda: 0, batch=0)
+
+    def func(state):
+        launcher.news.put((4, 2))
+        while state.batch < 10_000:
+            state.batch += 1
+            state.check_host_updates()
+            if state._last_updated_timestamp:
+                return "met again"
+            time.sleep(0.001)
+        return "heard nothing"
+
+    assert run_fn(func, lambda: None)(state) == "met again"
+    assert 0 < time.time() - state._last_updated_timestamp < 60
+    thread = notification_manager._thread
+    if thread is not None:
+        thread.join(10)
+    assert notification_manager._thread is None
+    assert {0, 4} <= set(launcher.numbers)
+
+
+def test_news_of_the_world_before_are_asked_for_again(launcher, monkeypatch):
+    heard = []
+
+    class Ear:
+        def on_hosts_updated(self, timestamp, update_res):
+            heard.append(update_res)
+
+    def update(seen, timeout):
+        launcher.numbers.append(seen)
+        if len(launcher.numbers) == 1:
+            # The world changes while somebody waits for news of the old one.
+            _basics.worlds += 1
+            return (3, 1)
+        return (1, 2) if seen == 0 else time.sleep(0.01)
+
+    monkeypatch.setattr(_basics, "worlds", 5)
+    monkeypatch.setattr(_native, "elastic_update", update)
+    ear = Ear()
+    notification_manager.register_listener(ear)
+    wait_until(lambda: heard)
+    thread = notification_manager._thread
+    notification_manager.remove_listener(ear)
+    thread.join(10)
+    assert heard == [HostUpdateResult.added] and launcher.numbers[:2] == [0, 0]
+
+
+def test_without_a_launcher_nobody_listens(monkeypatch):
+    Launcher(monkeypatch, is_elastic=False)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def func(state):
+        assert notification_manager._thread is None
+        assert signal.getsignal(signal.SIGTERM) is before
+        return "done"
+
+    assert run_fn(func, lambda: None)(ObjectState(same, lambda: 0)) == "done"
+
+
+def test_sigterm_means_to_leave_and_calls_the_programs_own_handler(launcher):
+    calls = []
+
+    def own(number, frame):
+        calls.append(number)
+
+    former = signal.signal(signal.SIGTERM, own)
+    try:
+        state = Recorder(epoch=0)
+
+        def func(state):
+            if "func" not in state.calls:
+                state.calls.append("func")
+                os.kill(os.getpid(), signal.SIGTERM)
+                wait_until(lambda: calls)
+                raise HostsUpdatedInterrupt
+            return 5
+
+        assert run_fn(func, lambda: launcher.heard.append("joined"))(state) == 5
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert calls == [signal.SIGTERM]
+    # The next world, if there is one for this worker, is told again.
+    reason = "it was sent SIGTERM"
+    assert launcher.heard == ["state", reason, "joined", reason, "state"]
+
+
+def test_run_works_outside_the_main_thread(launcher):
+    before = signal.getsignal(signal.SIGTERM)
+    results = []
+    state = Recorder(epoch=0)
+    thread = threading.Thread(target=lambda: results.append(scripted(state, "done")))
+    thread.start()
+    thread.join(20)
+    assert results == [("done", 0)] and signal.getsignal(signal.SIGTERM) is before
+
+
+TWICE = """
+import os, signal, sys, time
+from horovod import _native
+for name in ("is_elastic", "elastic_reached", "elastic_departing"):
+    setattr(_native, name, lambda *_: True)
+_native.elastic_update = lambda seen, timeout: time.sleep(timeout)
+from horovod.common.elastic import ObjectState, run_fn
+
+def func(state):
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("still here", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+
+run_fn(func, lambda: None)(ObjectState(lambda value: value, lambda: 0))
+"""
+
+
+def test_a_second_sigterm_ends_the_process_at_once():
+    started = time.monotonic()
+    result = subprocess.run(
+        [sys.executable, "-c", TWICE], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (result.returncode, result.stdout) == (-signal.SIGTERM, "still here\n"), result.stderr
+    assert time.monotonic() - started < 25
+
+
+def test_a_worker_that_is_removed_ends_quietly(launcher, monkeypatch, capsys):
+    text = "node-b[1] has been removed from elastic job: its host is gone"
+
+    def init(*_):
+        raise WorkerRemovedError(text)
+
+    monkeypatch.setattr(_native, "init", init)
+    with pytest.raises(SystemExit) as caught:
+        run_fn(removed_later, _basics.rejoin)(ObjectState(same, lambda: 0))
+    assert caught.value.code == 0
+    assert capsys.readouterr().err == text + "\n"
+
+
+def removed_later(state):
+    raise HostsUpdatedInterrupt(skip_sync=True)
+
+
+def test_the_environment_says_what_the_world_is(launcher, monkeypatch):
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    for name in (*(f"HOROVOD_{name}" for name in names), "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "7")
+    for name, number in zip(names, range(1, 7)):
+        monkeypatch.setattr(_native, name.lower(), lambda number=number: number)
+    _basics._tell_environment()
+    assert [os.environ[f"HOROVOD_{name}"] for name in names] == list("123456")
+    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] == list("124")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+
+
+def wait_until(condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)

@@ -15,7 +15,7 @@ use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
 use ronde_launch::reach::ssh::Strictness;
-use ronde_launch::{Job, LaunchError, Output, caller, hostfile, registry};
+use ronde_launch::{Crew, Fixed, Job, LaunchError, Output, caller, hostfile, registry};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
@@ -236,7 +236,11 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
     let start_timeout = start_timeout(arguments.start_timeout)?;
     let ssh = arguments.ssh.options(start_timeout);
     Ok(Job {
-        hosts: hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh),
+        crew: Crew::Fixed(Fixed {
+            hosts: hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh),
+            slots,
+            join_timeout: join_timeout()?,
+        }),
         start_timeout,
         interfaces: arguments.network_interfaces.clone(),
         listen: listen(&arguments.network_interfaces)?,
@@ -249,13 +253,11 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
             },
         },
         command: arguments.command,
-        slots,
         cwd,
         program: program.to_owned(),
         function: None,
         deliveries: None,
         registry: Some(registry()),
-        join_timeout: join_timeout()?,
     })
 }
 

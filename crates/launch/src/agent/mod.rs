@@ -264,10 +264,12 @@ impl Agent {
         self.running.values().for_each(|pid| signal_rank(*pid, signal));
     }
 
-    /// Reports ranks that have ended, and buries orphans that fell to this process.
+    /// Reports ranks that have ended, were stopped or go on, and buries orphans that fell to this
+    /// process.
     async fn reap(&mut self) {
         let running: Vec<_> = self.running.iter().map(|(rank, pid)| (*rank, *pid)).collect();
         for (rank, pid) in &running {
+            self.notice_stop(*rank, *pid).await;
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             let Ok(Some(status)) = waitid(WaitId::Pid(*pid), look) else { continue };
             let exit = self.exit(status.exit_status(), status.terminating_signal());
@@ -280,6 +282,16 @@ impl Agent {
                 self.ended(rank, pid, exit).await;
             }
         }
+    }
+
+    async fn notice_stop(&self, rank: Rank, pid: Pid) {
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
+        let Ok(Some(status)) = waitid(WaitId::Pid(pid), look) else { return };
+        let message = match status.stopped() {
+            true => AgentToDriver::Stopped { rank },
+            false => AgentToDriver::Continued { rank },
+        };
+        self.tell(message).await;
     }
 
     async fn ended(&mut self, rank: Rank, pid: Pid, exit: Exit) {

@@ -154,7 +154,7 @@ impl Stage {
     /// Tells the user something.
     pub(super) fn note(&self, text: &str) {
         tracing::info!("{text}");
-        self.screen.note(format!("horovodrun: {text}\n"));
+        self.screen.note(format!("[ronde] {text}\n"));
     }
 
     /// Tells the caller of `horovod.run` whose results count, in order.

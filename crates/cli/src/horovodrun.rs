@@ -77,9 +77,6 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     config_file: Option<PathBuf>,
 
-    #[command(flatten, next_help_heading = "Elastic jobs")]
-    elastic: Elastic,
-
     #[command(flatten)]
     tunables: Tunables,
 
@@ -94,6 +91,10 @@ struct Arguments {
     /// Show the version
     #[arg(short = 'v', long)]
     version: bool,
+
+    // The last, because what follows would stand under its heading.
+    #[command(flatten)]
+    elastic: Elastic,
 
     /// What every process runs
     #[arg(value_name = "COMMAND", last = true, hide = true)]

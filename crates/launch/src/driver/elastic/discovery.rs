@@ -75,8 +75,9 @@ impl Discovery {
     async fn look(&self) -> Result<Vec<Host>, String> {
         let name = self.script.command.display();
         let about = |what: String| format!("`{name}` {what}");
-        let mut child = self.start().map_err(|error| about(format!("cannot be run: {error}")))?;
-        let listening = listen(&mut child);
+        let child = self.start().map_err(|error| about(format!("cannot be run: {error}")))?;
+        let mut running = Running(child);
+        let listening = listen(&mut running.0);
         let result = match timeout(self.script.limit, listening).await {
             Ok(result) => result,
             Err(_) => {
@@ -84,7 +85,7 @@ impl Discovery {
                 Err(format!("took longer than {limit} s and was killed"))
             }
         };
-        end(&mut child).await;
+        drop(running);
         parse(&result.map_err(about)?, self.script.slots)
             .map_err(|mistakes| about(format!("printed what is no list of hosts: {mistakes}")))
     }
@@ -105,7 +106,6 @@ impl Discovery {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .kill_on_drop(true)
             .spawn()
     }
 
@@ -161,12 +161,16 @@ fn failed(status: ExitStatus, complaints: &str) -> String {
     if last.is_empty() { how } else { format!("{how}: {last}") }
 }
 
-/// Ends what is left of the script: it leads a group of its own.
-async fn end(child: &mut Child) {
-    let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
-    if let Some(pid) = pid {
-        let _ = kill_process_group(pid, Signal::KILL);
-        let _ = child.start_kill();
-        let _ = child.wait().await;
+/// A script that runs, and all that it has started: it leads a group of its own, which ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // While it has not been waited for, its number is its own.
+        let pid = self.0.id().and_then(|pid| Pid::from_raw(pid as i32));
+        if let Some(pid) = pid {
+            let _ = kill_process_group(pid, Signal::KILL);
+            let _ = self.0.start_kill();
+        }
     }
 }

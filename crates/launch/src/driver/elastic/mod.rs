@@ -98,6 +98,8 @@ pub(super) struct Driver {
     office: Office,
     /// Runs the script.
     discovery: JoinSet<()>,
+    /// The hosts that the user has named, until that is told.
+    listed: Option<Vec<(Host, Way)>>,
 }
 
 /// What it takes to start an agent.
@@ -133,9 +135,9 @@ impl Driver {
         let drawn = entropy()?;
         let seed = drawn.iter().fold(0, |seed: u64, byte| seed.rotate_left(8) ^ u64::from(*byte));
         let mut discovery = JoinSet::new();
+        let mut listed = None;
         match &crew.hosts {
-            // The queue is empty, so there is room.
-            Hosts::Listed(hosts) => drop(news.try_send(News::Hosts(Ok(hosts.clone())))),
+            Hosts::Listed(hosts) => listed = Some(hosts.clone()),
             Hosts::Script(script) => {
                 let search = Discovery {
                     script: script.clone(),
@@ -168,6 +170,7 @@ impl Driver {
                 news: news.clone(),
             },
             discovery,
+            listed,
         })
     }
 
@@ -439,7 +442,10 @@ impl super::Driver for Driver {
     }
 
     fn tick(&mut self, now: Time) {
-        self.decide(Event::Tick, now);
+        match self.listed.take() {
+            Some(hosts) => self.found(hosts, now),
+            None => self.decide(Event::Tick, now),
+        }
         for id in self.agents.keys().copied().collect::<Vec<_>>() {
             let agent = self.agents.get_mut(&id);
             if let Some(Agent { state: State::Coming(arrival), .. }) = agent {

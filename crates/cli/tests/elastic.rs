@@ -211,6 +211,42 @@ fn a_host_that_is_lost_comes_back_and_its_new_workers_write_where_the_old_ones_d
 }
 
 #[test]
+fn a_host_whose_agent_is_told_to_stop_is_left_in_order() {
+    let job = Job::start("-np 2 --min-np 1 -H localhost:1,127.0.0.2:1", &[]);
+    let mut workers = job.workers(2);
+    let [one, two] = workers.as_mut_slice() else { panic!() };
+    world(&mut [one, two]);
+    signal(job.agent(1), "TERM");
+    let change = Change { removed: true, added: false };
+    assert_eq!(one.hear(), DriverToRank::Update { change });
+    assert_eq!(two.hear(), DriverToRank::Update { change });
+    assert!(support::alive(two.pid));
+    one.leave();
+    two.leave();
+    two.join();
+    assert!(matches!(two.hear(), DriverToRank::Removed { .. }));
+    assert_eq!(world(&mut [one]), [0]);
+    signal(two.pid, "KILL");
+    eventually("its agent ends", PATIENCE, || {
+        (job.launched.part("__ronde-agent").len() == 1).then_some(())
+    });
+    one.leave();
+    let ended = job.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let note =
+        "[ronde] the agent on host `127.0.0.2` was told to stop: its ranks have 30 s to leave\n";
+    contains_in_order(
+        &ended.stderr,
+        &[
+            note,
+            "[ronde] rank 1 (127.0.0.2, slot 0) leaves the job: ",
+            "[ronde] world 2 is formed: 1 ranks, 0 of them new\n",
+        ],
+    );
+    assert!(!ended.stderr.contains("lost"), "{}", ended.stderr);
+}
+
+#[test]
 fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();

@@ -9,7 +9,7 @@ mod arrival;
 mod discovery;
 mod workers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,6 +39,9 @@ use arrival::Arrival;
 use discovery::Discovery;
 pub use discovery::Script;
 use workers::Workers;
+
+/// How long an agent that was told to stop waits for its workers to leave at their next commit.
+pub const LINGER: Duration = Duration::from_secs(30);
 
 /// The workers of a job, who come and go.
 #[derive(Clone, Debug)]
@@ -90,6 +93,8 @@ pub(super) struct Driver {
     /// What the hosts offer, and how each is reached that was ever named.
     offers: Vec<Offer>,
     ways: BTreeMap<String, Way>,
+    /// Hosts whose agents were told to stop: they count as not there until they are named anew.
+    stopping: BTreeSet<String>,
     /// Where torch.distributed's own rendezvous would be: on the first host that arrived.
     master: Option<(IpAddr, u16)>,
     outcome: Option<Outcome>,
@@ -158,6 +163,7 @@ impl Driver {
             workers: Workers::default(),
             offers: Vec::new(),
             ways: BTreeMap::new(),
+            stopping: BTreeSet::new(),
             master: None,
             outcome: None,
             dismissed: false,
@@ -295,6 +301,8 @@ impl Driver {
                 arrival::Step::Arrived(plan) => {
                     tracing::info!(host = agent.hands.host, ?plan, "a host has arrived");
                     Recipe::stay(&agent.hands, &plan);
+                    let millis = LINGER.as_millis() as u32;
+                    agent.hands.tell(DriverToAgent::Linger { millis });
                     self.master = self.master.or_else(|| master(&plan));
                     agent.state = State::Ready(plan);
                     self.decide(Event::Ready(id), now);
@@ -331,6 +339,10 @@ impl Driver {
             AgentToDriver::Exited { rank, exit } => self.exited(Worker(rank.0), exit, now),
             AgentToDriver::Stopped { rank } => self.decide(Event::Stopped(Worker(rank.0)), now),
             AgentToDriver::Continued { rank } => self.decide(Event::Continued(Worker(rank.0)), now),
+            AgentToDriver::Leaving => {
+                let host = agent.hands.host.clone();
+                self.told_to_stop(host, now);
+            }
             // Nobody asks for the rest.
             _ => {}
         }
@@ -363,6 +375,22 @@ impl Driver {
         let offer = |(host, _): &(Host, Way)| Offer { host: host.name.clone(), slots: host.slots };
         self.offers = hosts.iter().map(offer).collect();
         self.ways.extend(hosts.into_iter().map(|(host, way)| (host.name, way)));
+        self.stopping.retain(|host| self.offers.iter().any(|offer| offer.host == *host));
+        self.offer(now);
+    }
+
+    /// A host is about to go: its workers leave as if it were not listed any more.
+    fn told_to_stop(&mut self, host: String, now: Time) {
+        let seconds = LINGER.as_secs();
+        self.stage.note(&format!(
+            "the agent on host `{host}` was told to stop: its ranks have {seconds} s to leave"
+        ));
+        self.stopping.insert(host);
+        self.offer(now);
+    }
+
+    fn offer(&mut self, now: Time) {
+        self.offers.retain(|offer| !self.stopping.contains(&offer.host));
         self.decide(Event::Discovered(self.offers.clone()), now);
     }
 

@@ -23,12 +23,13 @@ def nothing():
             ValueError,
             "Argument use_gloo and use_mpi only allow one set True.",
         ),
-        ({"min_num_proc": 1}, NotImplementedError, "min_num_proc: elastic jobs are not in this"),
         (
-            {"host_discovery_script": "x", "reset_limit": 3},
-            NotImplementedError,
-            "reset_limit, host_discovery_script: elastic jobs",
+            {"host_discovery_script": "x", "hosts": "a:2"},
+            ValueError,
+            "Argument host_discovery_script and hosts or hostfile only allow one provided.",
         ),
+        ({"min_num_proc": 3}, ValueError, "`--min-np 3` is more than the `-np 2` to start with"),
+        ({"min_num_proc": 1, "cooldown_range": (0, 5)}, ValueError, "from 1 to 3600"),
         ({"use_mpi": True}, NotImplementedError, "without MPI"),
     ],
 )
@@ -40,9 +41,9 @@ def test_what_cannot_be_is_refused_in_words(arguments, kind, text):
 
 @pytest.mark.parametrize("old", ["np", "min_np", "max_np"])
 def test_old_names_still_count_and_say_what_to_use(old):
-    refused = pytest.raises((NotImplementedError, ValueError))
+    refused = pytest.raises(ValueError)
     with pytest.warns(DeprecationWarning, match=f"{old} is deprecated, use "), refused:
-        horovod.run(nothing, hosts="localhost:1", **{old: 7})
+        horovod.run(nothing, num_proc=8, hosts="localhost:1", **{old: 7})
 
 
 def test_arguments_become_the_launchers_options():
@@ -57,3 +58,24 @@ def test_arguments_become_the_launchers_options():
         "--output-filename=logs",
         "--verbose",
     ]
+
+
+def test_arguments_of_elastic_jobs_become_the_launchers_options():
+    wanted = _HorovodArgs()
+    wanted.min_num_proc, wanted.max_num_proc, wanted.slots = 2, 4, 1
+    wanted.reset_limit, wanted.cooldown_range, wanted.elastic_timeout = 3, (10, 60), 30
+    wanted.host_discovery_script = "hosts.sh"
+    assert wanted.options() == [
+        "--min-num-proc=2",
+        "--max-num-proc=4",
+        "--slots-per-host=1",
+        "--reset-limit=3",
+        "--elastic-timeout=30",
+        "--host-discovery-script=hosts.sh",
+        "--blacklist-cooldown-range=10",
+        "60",
+    ]
+    assert wanted.elastic
+    assert wanted.fewest() == 2
+    wanted.num_proc = 3
+    assert wanted.options()[0] == "--num-proc=3"

@@ -57,7 +57,6 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<Line, Mistake> {
         {
             values.push(next);
         }
-        mistakes.refuse(flag);
         line.options.push(Said { flag, values });
     }
     line.command = rest.collect();
@@ -72,17 +71,14 @@ impl Line {
     }
 
     /// Puts options in front, where those on the command line have the last word.
-    pub(crate) fn begin_with(&mut self, options: Vec<Said>) -> Result<(), Mistake> {
-        let mut mistakes = Mistakes::default();
-        options.iter().for_each(|said| mistakes.refuse(said.flag));
+    pub(crate) fn begin_with(&mut self, options: Vec<Said>) {
         self.options.splice(..0, options);
-        mistakes.or(())
     }
 
     /// The options that do something here in clap's form, and `--` in front of the command.
     pub(crate) fn for_clap(&self) -> Vec<OsString> {
         let here = |said: &&Said| said.flag.support == Support::Yes && said.flag.sets.is_none();
-        let mut out: Vec<OsString> = self.options.iter().filter(here).map(joined).collect();
+        let mut out: Vec<OsString> = self.options.iter().filter(here).flat_map(words).collect();
         if !self.command.is_empty() {
             out.push("--".into());
             out.extend(self.command.iter().cloned());
@@ -171,12 +167,6 @@ impl Mistakes {
         self.meant.extend(nearest(name, known).map(|meant| format!("`{meant}`")));
     }
 
-    fn refuse(&mut self, flag: &Flag) {
-        if let Support::NotYet(why) = flag.support {
-            self.errors.push(format!("`{}` is not supported yet: {why}", flag.names[0]));
-        }
-    }
-
     fn or<T>(self, done: T) -> Result<T, Mistake> {
         if self.errors.is_empty() {
             return Ok(done);
@@ -193,13 +183,18 @@ fn is_option(argument: &OsString) -> bool {
     argument.len() > 1 && argument.as_encoded_bytes().starts_with(b"-")
 }
 
-fn joined(said: &Said) -> OsString {
-    let mut out = OsString::from(said.flag.names[0]);
-    for value in &said.values {
-        out.push("=");
-        out.push(value);
+/// One value stands in the same word, so that it may look like an option; several stand behind it.
+fn words(said: &Said) -> Vec<OsString> {
+    let name = OsString::from(said.flag.names[0]);
+    match said.values.as_slice() {
+        [value] => {
+            let mut word = name;
+            word.push("=");
+            word.push(value);
+            vec![word]
+        }
+        values => std::iter::once(name).chain(values.iter().cloned()).collect(),
     }
-    out
 }
 
 enum Found<'a> {
@@ -280,6 +275,8 @@ mod tests {
             ("-np 1 -- -x --verbose", "--num-proc=1 -- -x --verbose"),
             ("-np 1 - x", "--num-proc=1 -- - x"),
             ("--timeline-f t.json -np 1 x", "--num-proc=1 -- x"),
+            ("--slots 2 --min-num-proc 1 x", "--slots-per-host=2 --min-np=1 -- x"),
+            ("--blacklist 1 2 x", "--blacklist-cooldown-range 1 2 -- x"),
             ("", ""),
         ] {
             assert_eq!(told(line), Ok(expected.into()), "{line}");
@@ -289,17 +286,11 @@ mod tests {
     #[test]
     fn what_cannot_be_is_named_all_at_once() {
         for (line, expected) in [
-            (
-                "--slots 2 x",
-                "`--slots-per-host` is not supported yet: elastic training is not in this release",
-            ),
             ("-np4 -x x", "there is no option `-np4`; there is no option `-x`"),
             ("--ver x", "`--ver` may mean `--version` or `--verbose`"),
         ] {
             assert_eq!(told(line), Err(expected.into()), "{line}");
         }
-        let both = told("--reset-limit 1 --blacklist 1 2 -np 2 x").unwrap_err();
-        assert_eq!(both.matches("is not supported yet").count(), 2, "{both}");
     }
 
     #[test]

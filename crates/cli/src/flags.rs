@@ -61,11 +61,9 @@ pub(crate) enum Support {
     Yes,
     /// It asks for what is so anyway, for this reason.
     Already(&'static str),
-    /// Not in this release, for this reason.
-    NotYet(&'static str),
 }
 use Form::{Cores, Decimal, File, Fraction, Level, Mebibytes, Says, Whole};
-use Support::{Already, NotYet, Yes};
+use Support::{Already, Yes};
 
 const fn flag(names: &'static [&'static str], about: &'static str) -> Flag {
     Flag { names, values: 0, support: Yes, key: None, sets: None, about, group: "" }
@@ -110,8 +108,6 @@ impl Flag {
         self.about.is_empty() || matches!(self.about, NOTHING_HERE | DEPRECATED)
     }
 }
-
-const ELASTIC: Support = NotYet("elastic training is not in this release");
 
 const NOTHING_HERE: &str = "Accepted and passed on; nothing here depends on it";
 const DEPRECATED: &str = "An old spelling, accepted";
@@ -216,17 +212,30 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--autotune-gaussian-process-noise"], NOTHING_HERE)
         .key("autotune.gaussian_process_noise")
         .sets("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", Fraction),
-    flag(&["--min-np", "--min-num-proc"], "The fewest processes to go on with").takes(1).is(ELASTIC),
-    flag(&["--max-np", "--max-num-proc"], "The most processes to use").takes(1).is(ELASTIC),
-    flag(&["--slots-per-host"], "Processes on a host that names no number").takes(1).is(ELASTIC),
-    flag(&["--elastic-timeout"], "Seconds to wait for hosts after a change").takes(1).is(ELASTIC),
-    flag(&["--reset-limit"], "The most changes before the job ends").takes(1).is(ELASTIC),
-    flag(&["--blacklist-cooldown-range"], "Seconds before a failed host is tried again")
-        .takes(2)
-        .is(ELASTIC),
-    flag(&["--host-discovery-script"], "A program that lists the hosts there are")
-        .takes(1)
-        .is(ELASTIC),
+    flag(
+        &["--min-np", "--min-num-proc"],
+        "The fewest processes to go on with; with this, ranks may come and go",
+    )
+    .takes(1),
+    flag(&["--max-np", "--max-num-proc"], "The most processes an elastic job uses").takes(1),
+    flag(&["--slots-per-host"], "Slots of a host for which the discovery script prints no number")
+        .takes(1),
+    flag(
+        &["--elastic-timeout"],
+        "Seconds an elastic job waits for enough processes after a change [default: 600]",
+    )
+    .takes(1),
+    flag(&["--reset-limit"], "How many times the ranks of an elastic job may meet anew").takes(1),
+    flag(
+        &["--blacklist-cooldown-range"],
+        "Seconds after which a host that has failed is used again, at least and at most",
+    )
+    .takes(2),
+    flag(
+        &["--host-discovery-script"],
+        "A program that prints the hosts there are, `node-a:4` on each line",
+    )
+    .takes(1),
     flag(
         &["--timeline-filename"],
         "Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`",
@@ -344,7 +353,6 @@ fn reference_page() -> String {
         let works = match flag.support {
             Yes => "yes".into(),
             Already(why) => format!("yes: {why}"),
-            NotYet(why) => format!("not yet: {why}"),
         };
         page += &format!("| {} | {about} | {key} | {variable} | {works} |\n", names.join(", "));
     }

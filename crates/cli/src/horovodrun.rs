@@ -15,12 +15,13 @@ use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
 use ronde_launch::reach::ssh::Strictness;
-use ronde_launch::{Job, LaunchError, Output, caller, hostfile, registry};
+use ronde_launch::{Crew, Fixed, Job, LaunchError, Output, caller, hostfile, registry};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
 use crate::build_report;
 use crate::config;
+use crate::elastic::Elastic;
 use crate::mpi::{self, Mpi, Other};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
@@ -91,6 +92,10 @@ struct Arguments {
     #[arg(short = 'v', long)]
     version: bool,
 
+    // The last, because what follows would stand under its heading.
+    #[command(flatten)]
+    elastic: Elastic,
+
     /// What every process runs
     #[arg(value_name = "COMMAND", last = true, hide = true)]
     command: Vec<OsString>,
@@ -121,6 +126,7 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
         return tell(&(if arguments.verbose { format!("\n{report}") } else { report }));
     }
     let result = match arguments.mpi.other() {
+        Some(other) if arguments.elastic.is_wanted() => Err(mpi::not_elastic(other)),
         Some(other) => Err(hand_over(&arguments, other, set)),
         None => job(program, arguments, set),
     };
@@ -193,7 +199,7 @@ fn read(arguments: Vec<OsString>) -> Result<(Vec<OsString>, Variables), Mistake>
                 "name a file that exists and may be read",
             )
         })?;
-        line.begin_with(config::read(&path, &text)?)?;
+        line.begin_with(config::read(&path, &text)?);
     }
     Ok((line.for_clap(), line.variables()?))
 }
@@ -225,7 +231,8 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
 }
 
 fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mistake> {
-    let (hosts, slots) = seats(&arguments)?;
+    let start_timeout = start_timeout(arguments.start_timeout)?;
+    let crew = crew(&arguments, start_timeout)?;
     arguments.mpi.warn();
     let cwd = std::env::current_dir().map_err(|error| {
         Mistake::new(
@@ -233,10 +240,8 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
             "change to a directory that exists",
         )
     })?;
-    let start_timeout = start_timeout(arguments.start_timeout)?;
-    let ssh = arguments.ssh.options(start_timeout);
     Ok(Job {
-        hosts: hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh),
+        crew,
         start_timeout,
         interfaces: arguments.network_interfaces.clone(),
         listen: listen(&arguments.network_interfaces)?,
@@ -249,20 +254,35 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
             },
         },
         command: arguments.command,
-        slots,
         cwd,
         program: program.to_owned(),
         function: None,
         deliveries: None,
         registry: Some(registry()),
-        join_timeout: join_timeout()?,
     })
 }
 
+/// The ranks, and where they run.
+fn crew(arguments: &Arguments, start_timeout: Duration) -> Result<Crew, Mistake> {
+    let ssh = arguments.ssh.options(start_timeout);
+    if arguments.elastic.is_wanted() {
+        if arguments.command.is_empty() {
+            return Err(Mistake::new("the command to run is missing", EXAMPLE));
+        }
+        let crew = arguments.elastic.crew(arguments.num_proc, listed(arguments)?, ssh)?;
+        return Ok(Crew::Elastic(crew));
+    }
+    let (hosts, slots) = seats(arguments)?;
+    arguments.elastic.warn();
+    let hosts = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
+    Ok(Crew::Fixed(Fixed { hosts, slots, join_timeout: join_timeout()? }))
+}
+
+const EXAMPLE: &str = "say for example `horovodrun -np 2 python train.py`";
+
 /// The hosts, and where each rank sits.
 fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
-    let example = "say for example `horovodrun -np 2 python train.py`";
-    let mut missing = Mistake { errors: Vec::new(), hint: example.into() };
+    let mut missing = Mistake { errors: Vec::new(), hint: EXAMPLE.into() };
     if arguments.num_proc.is_none() {
         missing.errors.push("the number of processes is missing: `-np <N>`".into());
     }
@@ -272,10 +292,9 @@ fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
     let (Some(count), [_, ..]) = (arguments.num_proc, arguments.command.as_slice()) else {
         return Err(missing);
     };
-    let hosts = match (&arguments.hosts, &arguments.hostfile) {
-        (Some(text), _) => hosts::parse(text).map_err(|error| about_hosts(&error))?,
-        (None, Some(path)) => from_hostfile(path)?,
-        (None, None) => match jsrun::allocation(|name| std::env::var(name).ok()) {
+    let hosts = match listed(arguments)? {
+        Some(hosts) => hosts,
+        None => match jsrun::allocation(|name| std::env::var(name).ok()) {
             Some(nodes) if arguments.mpi.other() == Some(Other::Jsrun) => {
                 jsrun::hosts(&nodes, count)
             }
@@ -284,6 +303,15 @@ fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
     };
     let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
     Ok((hosts, slots))
+}
+
+/// The hosts that the user names.
+fn listed(arguments: &Arguments) -> Result<Option<Vec<Host>>, Mistake> {
+    match (&arguments.hosts, &arguments.hostfile) {
+        (Some(text), _) => hosts::parse(text).map(Some).map_err(|error| about_hosts(&error)),
+        (None, Some(path)) => from_hostfile(path).map(Some),
+        (None, None) => Ok(None),
+    }
 }
 
 /// Where the jobs of this user are listed.

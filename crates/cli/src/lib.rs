@@ -6,6 +6,7 @@ mod bench;
 mod build_report;
 mod config;
 mod doctor;
+mod elastic;
 mod flags;
 mod horovodrun;
 mod mpi;

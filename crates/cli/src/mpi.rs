@@ -43,6 +43,21 @@ pub(crate) enum Other {
     Jsrun,
 }
 
+/// Another launcher cannot start ranks one by one.
+pub(crate) fn not_elastic(other: Other) -> Mistake {
+    let (flag, name) = match other {
+        Other::Mpirun => ("--mpi", "mpirun"),
+        Other::Jsrun => ("--jsrun", "jsrun"),
+    };
+    Mistake::new(
+        format!(
+            "`{flag}` does not go with `--min-np` or `--host-discovery-script`: `{name}` cannot \
+             replace ranks"
+        ),
+        format!("leave `{flag}` out: elastic training needs no MPI"),
+    )
+}
+
 impl Mpi {
     /// Who starts the ranks, if not we.
     pub(crate) fn other(&self) -> Option<Other> {

@@ -94,6 +94,22 @@ fn help() {
           --tcp                  Keep NCCL off InfiniBand
           --mpi-threads-disable  Initialise MPI for one thread only
 
+    Elastic jobs:
+          --min-np <N>
+              The fewest processes to go on with; with this, ranks may come and go [default: as `-np`]
+          --max-np <N>
+              The most processes to use [default: one for each slot]
+          --host-discovery-script <SCRIPT>
+              A program that prints the hosts there are, `node-a:4` on each line; it is run every second
+          --slots-per-host <N>
+              Slots of a host for which the script prints no number
+          --elastic-timeout <SECONDS>
+              Seconds to wait for enough processes after a change [default: 600]
+          --reset-limit <N>
+              How many times ranks may meet anew before the job ends [default: as often as needed]
+          --blacklist-cooldown-range <MIN> <MAX>
+              Seconds after which a host that has failed is used again, at least and at most; the time doubles with each failure [default: never again]
+
     Everything from the first word that is no option is the command and stays as it is.
 
     Example:
@@ -143,7 +159,13 @@ fn mistakes() {
         "-np 2 -H localhost:0 x",
         "-np 2 -H -oProxyCommand=x:2 x",
         "-np 2 -p 0 x",
-        "--slots 2 --min-np 2 -np 2 x",
+        "--min-np 5 -np 4 --max-np 3 x",
+        "--min-np 2 --mpi x",
+        "--host-discovery-script d x",
+        "--host-discovery-script d -H a:1 -np 1 x",
+        "--min-np 2 --blacklist-cooldown-range 0 5 x",
+        "--min-np 4 -H localhost:2 x",
+        "--min-np 4",
         "--start-timeout soon --log-level loud -np 2 x",
         "--hostfile no-such-file -np 2 x",
         "--hostfile f -H a:1 -np 2 x",
@@ -237,11 +259,49 @@ fn mistakes() {
     hint: `horovodrun --help` lists all options
     (2)
 
-    $ horovodrun --slots 2 --min-np 2 -np 2 x
-    error: `--slots-per-host` is not supported yet: elastic training is not in this release
-    error: `--min-np` is not supported yet: elastic training is not in this release
+    $ horovodrun --min-np 5 -np 4 --max-np 3 x
+    error: `--min-np 5` is more than the `-np 4` to start with
+    error: `-np 4` is more than `--max-np 3` allows
+
+    hint: say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
+    (2)
+
+    $ horovodrun --min-np 2 --mpi x
+    error: `--mpi` does not go with `--min-np` or `--host-discovery-script`: `mpirun` cannot replace ranks
+
+    hint: leave `--mpi` out: elastic training needs no MPI
+    (2)
+
+    $ horovodrun --host-discovery-script d x
+    error: the number of processes is missing: `-np <N>` or `--min-np <N>`
+
+    hint: say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
+    (2)
+
+    $ horovodrun --host-discovery-script d -H a:1 -np 1 x
+    error: the argument `--host-discovery-script <SCRIPT>` cannot be used with `--hosts <HOSTS>`
+
+    Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
 
     hint: `horovodrun --help` lists all options
+    (2)
+
+    $ horovodrun --min-np 2 --blacklist-cooldown-range 0 5 x
+    error: `--blacklist-cooldown-range 0 5` must be two numbers of seconds, from 1 to 3600, the smaller one first
+
+    hint: say for example `--blacklist-cooldown-range 10 60`
+    (2)
+
+    $ horovodrun --min-np 4 -H localhost:2 x
+    error: Requested more processes (4) than there are available slots (2)
+
+    hint: give the hosts more slots, or start fewer processes
+    (2)
+
+    $ horovodrun --min-np 4
+    error: the command to run is missing
+
+    hint: say for example `horovodrun -np 2 python train.py`
     (2)
 
     $ horovodrun --start-timeout soon --log-level loud -np 2 x

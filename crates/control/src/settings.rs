@@ -126,6 +126,33 @@ pub const TABLE: &[Setting] = &[
         "Seconds until all hosts must have answered `horovodrun`; `--start-timeout` comes first.",
     ),
     setting(
+        "HOROVOD_ELASTIC_TIMEOUT",
+        "600",
+        "Seconds for which an elastic job waits for enough ranks; `--elastic-timeout` comes first.",
+    ),
+    setting(
+        "RONDE_BLACKLIST",
+        "host",
+        "What rests when a rank of an elastic job fails: its host, if there are enough ranks elsewhere, \
+         or only its slot.",
+    ),
+    setting(
+        "RONDE_ELASTIC_STOPPED_SECONDS",
+        "5",
+        "How long a rank of an elastic job may be stopped, as by SIGSTOP, before it counts as lost; 0 is \
+         for ever.",
+    ),
+    setting(
+        "RONDE_DISCOVERY_INTERVAL_SECONDS",
+        "1",
+        "The time from the end of the host discovery script to its next start.",
+    ),
+    setting(
+        "RONDE_DISCOVERY_TIMEOUT_SECONDS",
+        "30",
+        "How long that script may take before it is killed.",
+    ),
+    setting(
         "RONDE_SECRET",
         "",
         "Under another launcher than `horovodrun`: a secret of 64 hexadecimal digits, the same on all \
@@ -315,6 +342,31 @@ pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<(Settings, Place
     }
 }
 
+/// What the user set for an elastic job; only the launcher reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elasticity {
+    /// How long to wait for enough ranks.
+    pub timeout: Duration,
+    /// Whether only the slot of a rank that fails rests, instead of its host.
+    pub rests_slot: bool,
+    /// How long a rank may be stopped, unless it is for ever.
+    pub stopped: Option<Duration>,
+    /// The time between two runs of the discovery script.
+    pub discovery_interval: Duration,
+    /// How long that script may take.
+    pub discovery_limit: Duration,
+}
+
+/// Reads what the user set for an elastic job.
+pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, BadSettings> {
+    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
+    let elasticity = reader.elasticity();
+    match reader.mistakes.is_empty() {
+        true => Ok(elasticity),
+        false => Err(BadSettings(reader.mistakes)),
+    }
+}
+
 /// Reads only where the launcher's rendezvous is, which a world of one has no use for.
 pub fn meeting(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadSettings> {
     let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
@@ -347,6 +399,23 @@ impl Reader<'_> {
             arena: self.number("RONDE_ARENA") as usize,
             join_timeout: Duration::from_secs(self.number("RONDE_JOIN_TIMEOUT_SECONDS")),
             watching: self.watching(),
+        }
+    }
+
+    fn elasticity(&mut self) -> Elasticity {
+        let stopped = self.number("RONDE_ELASTIC_STOPPED_SECONDS");
+        let rests = self.text("RONDE_BLACKLIST").to_ascii_lowercase();
+        if !matches!(rests.as_str(), "host" | "slot") {
+            self.mistakes.push(format!("RONDE_BLACKLIST is `{rests}`, it must be host or slot"));
+        }
+        Elasticity {
+            timeout: Duration::from_secs(self.number("HOROVOD_ELASTIC_TIMEOUT")),
+            rests_slot: rests == "slot",
+            stopped: (stopped > 0).then(|| Duration::from_secs(stopped)),
+            discovery_interval: Duration::from_secs(
+                self.number("RONDE_DISCOVERY_INTERVAL_SECONDS"),
+            ),
+            discovery_limit: Duration::from_secs(self.number("RONDE_DISCOVERY_TIMEOUT_SECONDS")),
         }
     }
 
@@ -598,6 +667,18 @@ mod tests {
         assert_eq!(fixed.parameters, [Parameter::Connections, Parameter::Halving]);
         let fixed = autotune(&[on, ("RONDE_TUNING", "connections=2")]).unwrap();
         assert_eq!(fixed.parameters, [Parameter::FusionThreshold]);
+    }
+
+    #[test]
+    fn an_elastic_job_is_set_like_everything_else() {
+        let usual = elastic(|_| None).unwrap();
+        assert_eq!((usual.timeout, usual.rests_slot), (Duration::from_secs(600), false));
+        assert_eq!(usual.stopped, Some(Duration::from_secs(5)));
+        let pairs = [("RONDE_BLACKLIST", "Slot"), ("RONDE_ELASTIC_STOPPED_SECONDS", "0")];
+        let set = elastic(look_up(&pairs)).unwrap();
+        assert!(set.rests_slot && set.stopped.is_none());
+        let pairs = [("RONDE_BLACKLIST", "rack"), ("HOROVOD_ELASTIC_TIMEOUT", "long")];
+        assert_eq!(elastic(look_up(&pairs)).unwrap_err().0.len(), 2);
     }
 
     #[test]

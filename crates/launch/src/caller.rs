@@ -3,7 +3,7 @@
 //! Python starts the driver as a child. On its standard input it writes eight bytes of length
 //! (little-endian) and the function, and then keeps it open: when it closes, the caller is gone and the
 //! job ends. On its standard output the driver writes frames: a byte for the kind, four for the
-//! rank, four for the length, all little-endian, and that many bytes. `python/horovod/runner/caller.py`
+//! rank (in an elastic job, the worker), four for the length, all little-endian, and that many bytes. `python/horovod/runner/caller.py`
 //! is the other end.
 
 use std::io::{self, Read};
@@ -28,6 +28,8 @@ pub enum Kind {
     /// The job is over: the exit code in a byte, then words if it has failed. The rank is the first
     /// that failed.
     Over = 5,
+    /// In an elastic job: a world was formed of these workers, in rank order, four bytes each.
+    World = 6,
 }
 
 /// In the place of a rank where there is none.

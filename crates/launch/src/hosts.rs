@@ -141,20 +141,21 @@ pub fn ways(
     options: &ssh::Options,
 ) -> Vec<(String, Way)> {
     let used = hosts.iter().filter(|host| slots.iter().any(|slot| slot.host == host.name));
-    used.map(|host| {
-        let way = match host.user.is_none() && is_local(&host.name, hostname) {
-            true => Way::Local,
-            false => Way::Ssh(ssh::Destination {
-                login: match &host.user {
-                    Some(user) => format!("{user}@{}", host.name),
-                    None => host.name.clone(),
-                },
-                options: options.clone(),
-            }),
-        };
-        (host.name.clone(), way)
-    })
-    .collect()
+    used.map(|host| (host.name.clone(), way(host, hostname, options))).collect()
+}
+
+/// How a host is reached from this machine, which is called `hostname`. May ask the name service.
+pub fn way(host: &Host, hostname: &str, options: &ssh::Options) -> Way {
+    match host.user.is_none() && is_local(&host.name, hostname) {
+        true => Way::Local,
+        false => Way::Ssh(ssh::Destination {
+            login: match &host.user {
+                Some(user) => format!("{user}@{}", host.name),
+                None => host.name.clone(),
+            },
+            options: options.clone(),
+        }),
+    }
 }
 
 /// The name of this machine.

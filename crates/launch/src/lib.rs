@@ -18,6 +18,7 @@
 pub mod agent;
 pub mod caller;
 pub mod delegate;
+pub mod discovery;
 pub mod doctor;
 pub mod driver;
 pub mod gather;
@@ -36,7 +37,7 @@ mod wire;
 
 use std::io;
 
-pub use driver::{Job, Output};
+pub use driver::{Crew, Fixed, Job, Output, elastic};
 pub use hidden::dispatch;
 pub use ronde_control::verdict::Outcome;
 

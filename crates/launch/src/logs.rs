@@ -56,14 +56,26 @@ const LONGEST: usize = 1 << 20;
 #[derive(Default)]
 pub struct Lines {
     partial: HashMap<(Rank, Stream), Vec<u8>>,
+    /// The numbers in the prefixes of those whose own are others.
+    names: HashMap<Rank, Rank>,
     /// Who wrote last, if that ended with a carriage return: a line feed may still belong to it.
     returned: Option<(Rank, Stream)>,
 }
 
 impl Lines {
+    /// From here on the lines of `process` say that they are those of `rank`.
+    pub fn rename(&mut self, process: Rank, rank: Rank) {
+        self.names.insert(process, rank);
+    }
+
+    /// Whose lines those of a process say they are.
+    pub fn name(&self, process: Rank) -> Rank {
+        self.names.get(&process).copied().unwrap_or(process)
+    }
+
     /// Takes what a rank wrote; gives the finished lines with their prefixes.
     pub fn push(&mut self, rank: Rank, stream: Stream, bytes: &[u8], stamp: &str) -> Vec<u8> {
-        let prefix = format!("{stamp}{}", prefix(rank, stream));
+        let prefix = format!("{stamp}{}", prefix(self.name(rank), stream));
         let mut out = Vec::with_capacity(bytes.len() + 64);
         let mut partial = std::mem::take(self.partial(rank, stream));
         let mut rest = bytes;
@@ -100,18 +112,18 @@ impl Lines {
         if last.is_empty() {
             return last;
         }
-        let mut out = format!("{stamp}{}", prefix(rank, stream)).into_bytes();
+        let mut out = format!("{stamp}{}", prefix(self.name(rank), stream)).into_bytes();
         out.extend(last);
         out.push(b'\n');
         self.returned = None;
         out
     }
 
-    /// All streams have ended: gives what is left of each.
+    /// All streams have ended: gives what is left of each, by the names in their prefixes.
     pub fn end_all(&mut self, stamp: &str) -> Vec<(Rank, Stream, Vec<u8>)> {
         let mut left: Vec<_> = self.partial.keys().copied().collect();
         left.sort_by_key(|(rank, _)| *rank);
-        let end = |(rank, stream)| (rank, stream, self.end(rank, stream, stamp));
+        let end = |(rank, stream)| (self.name(rank), stream, self.end(rank, stream, stamp));
         left.into_iter().map(end).collect()
     }
 
@@ -163,6 +175,18 @@ mod tests {
         ] {
             assert_eq!(told(pieces), expected, "{pieces:?}");
         }
+    }
+
+    #[test]
+    fn processes_that_have_the_same_number_one_after_the_other_do_not_mix() {
+        let mut lines = Lines::default();
+        lines.rename(Rank(5), Rank(1));
+        let mut out = lines.push(Rank(1), Stdout, b"old", "");
+        out.extend(lines.push(Rank(5), Stdout, b"new\nlast", ""));
+        out.extend(lines.end(Rank(1), Stdout, ""));
+        assert_eq!(String::from_utf8(out).unwrap(), "[1]<stdout>:new\n[1]<stdout>:old\n");
+        let left = lines.end_all("");
+        assert_eq!(left, [(Rank(1), Stdout, b"[1]<stdout>:last\n".to_vec())]);
     }
 
     #[test]

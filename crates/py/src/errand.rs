@@ -37,6 +37,8 @@ fn place() -> PyResult<(Meeting, Rank)> {
     let meeting = settings::meeting(variable).map_err(|error| {
         PyRuntimeError::new_err(format!("only `horovod.run` starts this: {error}"))
     })?;
-    let rank = variable("HOROVOD_RANK").and_then(|text| text.parse().ok()).unwrap_or_default();
-    Ok((meeting, Rank(rank)))
+    // In an elastic job ranks change, so there the launcher knows a process by its number for life.
+    let names = ["RONDE_WORKER", "HOROVOD_RANK"];
+    let number = names.iter().find_map(|name| variable(name)?.parse().ok()).unwrap_or_default();
+    Ok((meeting, Rank(number)))
 }

@@ -49,8 +49,12 @@ def run(
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
+    elastic_timeout: int | None = None,
 ) -> list[Any]:
     """Calls `func(*args, **kwargs)` on `num_proc` ranks; gives what they returned, in rank order.
+
+    With `min_num_proc` or `host_discovery_script` ranks may come and go: every process that joins
+    calls the function, and `min_num_proc` results of those that were there at the end come back.
 
     The function and its results travel over the job's own connections, authenticated and encrypted.
     What the ranks write appears here while they run. An exception on a rank is raised here, with
@@ -62,6 +66,7 @@ def run(
     wanted.min_num_proc = _renamed("min_num_proc", min_num_proc, "min_np", min_np)
     wanted.max_num_proc = _renamed("max_num_proc", max_num_proc, "max_np", max_np)
     wanted.slots, wanted.reset_limit, wanted.cooldown_range = slots, reset_limit, cooldown_range
+    wanted.elastic_timeout = elastic_timeout
     wanted.hosts, wanted.hostfile = hosts, hostfile
     wanted.host_discovery_script = host_discovery_script
     wanted.start_timeout = start_timeout
@@ -77,7 +82,10 @@ def run(
     function = _pickled(func, tuple(args), dict(kwargs or {}))
     call = Call([horovodrun(), "__ronde-called", *options, *wanted.command], function)
     outcome = call.wait()
-    return _results(call, outcome, wanted.num_proc or 1)
+    if outcome.code != 0:
+        raise _failure(call, outcome)
+    processes = call.finishers()[: wanted.fewest()] if wanted.elastic else None
+    return _results(call, wanted.fewest(), processes)
 
 
 def _renamed(name: str, value: int | None, old: str, given: int | None) -> int | None:
@@ -107,19 +115,21 @@ def _pickled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return pickle.dumps((list(sys.path), inner))
 
 
-def _results(call: Call, outcome: Outcome, ranks: int) -> list[Any]:
-    if outcome.code != 0:
-        raise _failure(call, outcome)
-    missing = [rank for rank in range(ranks) if rank not in call.complete]
-    if missing:
-        raise RuntimeError(
-            f"rank {missing[0]} ended with code 0 before its function returned; does it call "
-            "`sys.exit()` or `os._exit()`?"
-        )
+def _results(call: Call, count: int, processes: list[int] | None) -> list[Any]:
+    early = (
+        "ended with code 0 before its function returned; does it call `sys.exit()` or `os._exit()`?"
+    )
+    if processes is None:
+        processes = list(range(count))
+        missing = [rank for rank in processes if rank not in call.complete]
+        if missing:
+            raise RuntimeError(f"rank {missing[0]} {early}")
+    elif len(processes) < count:
+        raise RuntimeError(f"{len(processes)} of {count} ranks have returned, and another {early}")
     values = []
-    for rank in range(ranks):
+    for process in processes:
         # One at a time, so that no result is held twice for long.
-        values.append(pickle.loads(memoryview(call.results.pop(rank))[1:]))
+        values.append(pickle.loads(memoryview(call.results.pop(process))[1:]))
     return values
 
 
@@ -130,7 +140,12 @@ def _failure(call: Call, outcome: Outcome) -> BaseException:
     if not call.started:
         kind = ValueError if outcome.code == 2 else RuntimeError
         return kind(outcome.text.strip())
-    return RuntimeError(f"{_FAILED}:\n{outcome.text.strip()}")
+    failure = RuntimeError(f"{_FAILED}:\n{outcome.text.strip()}")
+    raised = [process for process in sorted(call.complete) if call.results[process][:1] == b"e"]
+    if raised:
+        # In an elastic job many may have raised; the last one is nearest to the end.
+        failure.__cause__ = _raised(raised[-1], call.results[raised[-1]])
+    return failure
 
 
 def _raised(rank: int, record: bytearray) -> BaseException:

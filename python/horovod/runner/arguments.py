@@ -5,15 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-_ELASTIC = (
-    "min_num_proc",
-    "max_num_proc",
-    "slots",
-    "reset_limit",
-    "cooldown_range",
-    "host_discovery_script",
-)
-
 
 class _HorovodArgs:
     """The arguments of a job, by the names that Horovod's own have."""
@@ -54,7 +45,13 @@ class _HorovodArgs:
         """The same for `horovodrun`; raises what Horovod raises for what cannot be."""
         self._check()
         pairs = [
-            ("--num-proc", self.num_proc),
+            ("--num-proc", self._initial()),
+            ("--min-num-proc", self.min_num_proc),
+            ("--max-num-proc", self.max_num_proc),
+            ("--slots-per-host", self.slots),
+            ("--reset-limit", self.reset_limit),
+            ("--elastic-timeout", self.elastic_timeout),
+            ("--host-discovery-script", self.host_discovery_script),
             ("--hosts", self.hosts),
             ("--hostfile", self.hostfile),
             ("--network-interfaces", ",".join(self.nics) or None),
@@ -64,6 +61,9 @@ class _HorovodArgs:
             ("--output-filename", self.output_filename),
         ]
         options = [f"{name}={value}" for name, value in pairs if value is not None]
+        if self.cooldown_range is not None:
+            least, most = self.cooldown_range
+            options += [f"--blacklist-cooldown-range={least}", str(most)]
         flags = [
             ("--disable-cache", self.disable_cache),
             ("--verbose", self.verbose),
@@ -71,17 +71,30 @@ class _HorovodArgs:
         ]
         return options + [name for name, wanted in flags if wanted]
 
+    @property
+    def elastic(self) -> bool:
+        """Whether ranks may come and go."""
+        return self.min_num_proc is not None or self.host_discovery_script is not None
+
+    def fewest(self) -> int:
+        """How many results there must be."""
+        return self.min_num_proc or self.num_proc or 1
+
+    def _initial(self) -> int | None:
+        # One is also what holds if nobody says how many.
+        if self.min_num_proc is not None and self.num_proc == 1:
+            return None
+        return self.num_proc
+
     def _check(self) -> None:
         if self.hosts is not None and self.hostfile is not None:
             raise ValueError("Argument hosts and hostfile only allow one provided.")
+        if self.host_discovery_script is not None and (self.hosts or self.hostfile) is not None:
+            raise ValueError(
+                "Argument host_discovery_script and hosts or hostfile only allow one provided."
+            )
         if self.use_gloo and self.use_mpi:
             raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
-        elastic = [name for name in _ELASTIC if getattr(self, name) is not None]
-        if elastic:
-            raise NotImplementedError(
-                f"{', '.join(elastic)}: elastic jobs are not in this release yet; see the table in "
-                "README.md. Give num_proc and hosts for a job of fixed size."
-            )
         if self.use_mpi or self.mpi_args is not None:
             raise NotImplementedError(
                 "horovod.run starts its ranks without MPI; leave use_mpi and mpi_args out, or "

@@ -2,8 +2,8 @@
 
 The launcher gets the function on its standard input, which stays open: when this process goes,
 however it goes, the launcher notices and ends the job. It answers with frames on its standard
-output: a byte for the kind, four for the rank, four for the length (little-endian), and that many
-bytes.
+output: a byte for the kind, four for the rank (in an elastic job, the number of the worker), four
+for the length (little-endian), and that many bytes.
 `crates/launch/src/caller.rs` is the other end.
 """
 
@@ -21,7 +21,7 @@ from typing import IO, NamedTuple, cast
 
 _HEADER = struct.Struct("<BII")
 _LENGTH = struct.Struct("<Q")
-_STARTED, _STDOUT, _STDERR, _PIECE, _COMPLETE, _OVER = range(6)
+_STARTED, _STDOUT, _STDERR, _PIECE, _COMPLETE, _OVER, _WORLD = range(7)
 _NOBODY = 0xFFFFFFFF
 
 # Longer than the launcher needs to make its ranks end.
@@ -43,6 +43,8 @@ class Call:
         self.results: dict[int, bytearray] = {}
         self.complete: set[int] = set()
         self._outcome: Outcome | None = None
+        # The workers of an elastic job's last world, in rank order.
+        self._world: list[int] | None = None
         self._input = bytearray()
         # What the launcher says before the job has started is the reason why it does not.
         self._early: bytearray | None = bytearray()
@@ -61,6 +63,12 @@ class Call:
     def started(self) -> bool:
         """Whether there were ranks at all."""
         return self._early is None
+
+    def finishers(self) -> list[int]:
+        """The workers of an elastic job's last world whose function has returned, in rank order."""
+        world = sorted(self.complete) if self._world is None else self._world
+        returned = {worker for worker in self.complete if self.results[worker][:1] == b"v"}
+        return [worker for worker in world if worker in returned]
 
     def wait(self) -> Outcome:
         """Shows the output while the job runs and tells how it ended.
@@ -110,6 +118,8 @@ class Call:
                 self.results.setdefault(rank, bytearray()).extend(content)
             elif kind == _COMPLETE:
                 self.complete.add(rank)
+            elif kind == _WORLD:
+                self._world = list(struct.unpack(f"<{len(content) // 4}I", content))
             elif kind == _OVER:
                 first = None if rank == _NOBODY else rank
                 self._outcome = Outcome(content[0], content[1:].decode(errors="replace"), first)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use ronde_launch::{Job, Output};
+use ronde_launch::{Crew, Fixed, Job, Output};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -131,8 +131,11 @@ fn job(
     let command = [python, "-m".into(), "horovod._bench".into(), plan.to_string().into()];
     Ok(Job {
         command: command.to_vec(),
-        slots: order.seats.slots.clone(),
-        hosts: order.seats.hosts.clone(),
+        crew: Crew::Fixed(Fixed {
+            slots: order.seats.slots.clone(),
+            hosts: order.seats.hosts.clone(),
+            join_timeout: join_timeout().map_err(refuse)?,
+        }),
         interfaces: Vec::new(),
         env: environment(order),
         cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,
@@ -143,7 +146,6 @@ fn job(
         function: Some(Arc::from([])),
         deliveries: Some(deliveries),
         registry: None,
-        join_timeout: join_timeout().map_err(refuse)?,
         listen: Ipv4Addr::LOCALHOST.into(),
     })
 }

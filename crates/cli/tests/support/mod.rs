@@ -44,7 +44,12 @@ pub(crate) fn launch_with(arguments: &[&str], command: &[&str], stdin: Stdio) ->
     start(arguments, command, stdin, &[])
 }
 
-fn start(arguments: &[&str], command: &[&str], stdin: Stdio, env: &[(&str, &str)]) -> Launched {
+pub(crate) fn start(
+    arguments: &[&str],
+    command: &[&str],
+    stdin: Stdio,
+    env: &[(&str, &str)],
+) -> Launched {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let token = format!("RONDE_TEST_TOKEN={}-{number}", std::process::id());

@@ -108,6 +108,8 @@ pub struct Muster {
     limit: Duration,
     paths: Paths,
     phase: Phase,
+    /// Whether any host is not the launcher's own machine, or may come that is not.
+    spans: bool,
 }
 
 struct Host {
@@ -150,10 +152,16 @@ impl Muster {
             version: version.to_owned(),
             launcher,
             paths: Paths::new(hosts.len()),
+            spans: hosts.iter().any(|host| !host.guest.here),
             hosts,
             limit,
             phase: Phase::Gathering { fail_at: None },
         }
+    }
+
+    /// The same where others may come later: even the launcher's own machine listens for them.
+    pub fn among_others(self) -> Muster {
+        Muster { spans: true, ..self }
     }
 
     /// Takes in what happened on a host at `now`.
@@ -168,7 +176,7 @@ impl Muster {
             }
             Event::Hello { .. } => {
                 self.hosts[host].state = State::There;
-                if self.spans() {
+                if self.spans {
                     actions.push(Action::Listen(host));
                 }
             }
@@ -207,9 +215,9 @@ impl Muster {
         self.phase == Phase::Over
     }
 
-    /// Whether any host is not the launcher's own machine.
-    fn spans(&self) -> bool {
-        self.hosts.iter().any(|host| !host.guest.here)
+    /// What is wrong with a host of a muster that has failed, and what to do about it.
+    pub fn trouble(&self, host: usize) -> (String, String) {
+        words::trouble(&self.hosts[host], self.paths.calls(host, self.hosts.len()), self.limit)
     }
 
     fn go_on(&mut self, now: Time) -> Vec<Action> {
@@ -231,7 +239,7 @@ impl Muster {
             self.phase = Phase::Gathering { fail_at: Some(fail_at.unwrap_or(now + TOGETHER)) };
             return Vec::new();
         }
-        if !self.spans() && !awaited {
+        if !self.spans && !awaited {
             self.phase = Phase::Over;
             let plan = Plan { rendezvous: self.launcher.clone(), ..Plan::default() };
             return vec![Action::Start(vec![plan; self.hosts.len()])];

@@ -56,6 +56,18 @@ pub struct Outcome {
     pub first: Option<Rank>,
 }
 
+impl Outcome {
+    /// That of a launcher that was told to stop, by the signal of this number, while so many ranks ran.
+    pub fn interrupted(signal: i32, ranks: usize) -> Outcome {
+        let what = match ranks {
+            0 => "before any rank was started".to_owned(),
+            ranks => format!("and all {ranks} ranks with it"),
+        };
+        let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
+        Outcome { code: Exit::Signal(signal).code(), text: Some(text), first: None }
+    }
+}
+
 impl Verdict {
     /// Nothing has happened yet.
     pub fn new(seats: Vec<Seat>) -> Verdict {
@@ -145,13 +157,8 @@ impl Verdict {
             return Outcome { code: 1, text: Some(text.clone()), first: None };
         }
         if let Some(signal) = self.interrupted {
-            let what = match self.called_off {
-                Some(_) => "before any rank was started".to_owned(),
-                None => format!("and all {} ranks with it", self.seats.len()),
-            };
-            let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
-            let code = Exit::Signal(signal).code();
-            return Outcome { code, text: Some(text), first: None };
+            let ranks = if self.called_off.is_some() { 0 } else { self.seats.len() };
+            return Outcome::interrupted(signal, ranks);
         }
         match self.first_cause() {
             Some(rank) => {

@@ -114,6 +114,11 @@ pub enum DriverToAgent {
         /// The signal's number.
         signal: i32,
     },
+    /// When somebody tells the agent to stop, say so and go on for so long before doing it.
+    Linger {
+        /// How long.
+        millis: u32,
+    },
 }
 
 /// Somebody to dial.
@@ -248,6 +253,8 @@ pub enum AgentToDriver {
         /// Who.
         rank: Rank,
     },
+    /// Somebody has told the agent to stop; it will before long.
+    Leaving,
 }
 
 /// How fast the way to another host is.

@@ -3,7 +3,7 @@
 //!
 //! It decides nothing: when to signal and when to end is the driver's business. Only when the driver
 //! goes away, or this process is told to stop, it ends the ranks by itself: a request first, a kill
-//! [`GRACE`] later.
+//! [`GRACE`] later. A driver whose ranks can leave in order has it wait with that for a while.
 
 mod examine;
 mod pipe;
@@ -23,14 +23,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ronde_control::Rank;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, RankSpec};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, kill_process, kill_process_group,
-    set_child_subreaper, set_parent_process_death_signal, wait, waitid, waitpid,
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process,
+    kill_process_group, set_child_subreaper, set_parent_process_death_signal, wait, waitid,
+    waitpid,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use survey::Survey;
 pub(crate) use survey::free_ports;
@@ -107,6 +108,9 @@ where
         survey: Survey::default(),
         lifeline: JoinSet::new(),
         examination: JoinSet::new(),
+        guardian: getppid(),
+        linger: None,
+        leaves_at: None,
     };
     let mut children = signal(SignalKind::child())?;
     let mut stop = [
@@ -129,7 +133,9 @@ where
                 tracing::warn!(%error, "the launcher's host does not answer any more");
                 break Parting::Abandoned;
             }
-            _ = terminate.recv() => break Parting::Abandoned,
+            _ = terminate.recv() => if !agent.lingers().await { break Parting::Abandoned },
+            () = sleep_until(agent.leaves_at.unwrap_or_else(Instant::now)),
+                if agent.leaves_at.is_some() => break Parting::Abandoned,
             _ = interrupt.recv() => break Parting::Abandoned,
             _ = hangup.recv() => break Parting::Abandoned,
         }
@@ -167,6 +173,11 @@ struct Agent {
     lifeline: JoinSet<io::Error>,
     /// Finds out how the host is, if somebody wants to know.
     examination: JoinSet<()>,
+    guardian: Option<Pid>,
+    /// How long to go on when somebody tells this process to stop.
+    linger: Option<Duration>,
+    /// When it stops because somebody has.
+    leaves_at: Option<Instant>,
 }
 
 impl Agent {
@@ -219,6 +230,9 @@ impl Agent {
                     self.lifeline.spawn(lifeline::hold_on(addresses, key, host));
                 }
             }
+            DriverToAgent::Linger { millis } => {
+                self.linger = Some(Duration::from_millis(millis.into()));
+            }
             DriverToAgent::AskTime => {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 let unix_micros = since.as_micros() as u64;
@@ -260,14 +274,27 @@ impl Agent {
         }
     }
 
+    /// Somebody tells this process to stop: gives whether it goes on for a while, so that the ranks can
+    /// leave in order. Not twice, and not without a guardian, whose death is told in the same way.
+    async fn lingers(&mut self) -> bool {
+        let Some(limit) = self.linger.take().filter(|_| getppid() == self.guardian) else {
+            return false;
+        };
+        self.leaves_at = Some(Instant::now() + limit);
+        self.tell(AgentToDriver::Leaving).await;
+        true
+    }
+
     fn signal_ranks(&self, signal: Signal) {
         self.running.values().for_each(|pid| signal_rank(*pid, signal));
     }
 
-    /// Reports ranks that have ended, and buries orphans that fell to this process.
+    /// Reports ranks that have ended, were stopped or go on, and buries orphans that fell to this
+    /// process.
     async fn reap(&mut self) {
         let running: Vec<_> = self.running.iter().map(|(rank, pid)| (*rank, *pid)).collect();
         for (rank, pid) in &running {
+            self.notice_stop(*rank, *pid).await;
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             let Ok(Some(status)) = waitid(WaitId::Pid(*pid), look) else { continue };
             let exit = self.exit(status.exit_status(), status.terminating_signal());
@@ -280,6 +307,16 @@ impl Agent {
                 self.ended(rank, pid, exit).await;
             }
         }
+    }
+
+    async fn notice_stop(&self, rank: Rank, pid: Pid) {
+        let look = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
+        let Ok(Some(status)) = waitid(WaitId::Pid(pid), look) else { return };
+        let message = match status.stopped() {
+            true => AgentToDriver::Stopped { rank },
+            false => AgentToDriver::Continued { rank },
+        };
+        self.tell(message).await;
     }
 
     async fn ended(&mut self, rank: Rank, pid: Pid, exit: Exit) {

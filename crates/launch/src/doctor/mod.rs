@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::driver::hands::Hands;
+use crate::driver::start::Span;
 use crate::driver::{News, entropy, hex, service, start};
 use crate::reach::Way;
 use crate::supervise::{self, Scope};
@@ -90,7 +91,7 @@ impl Doctor {
         let ways = rounds.hosts.iter().map(|(name, way, _)| (name.clone(), way.clone()));
         let ways: Vec<(String, Way)> = ways.collect();
         let (listener, addresses) =
-            start::listen(&ways, Ipv4Addr::LOCALHOST.into(), &rounds.interfaces).await?;
+            start::listen(Span::of(&ways), Ipv4Addr::LOCALHOST.into(), &rounds.interfaces).await?;
         let agents = start::agents(&ways, &rounds.program, &hex(&entropy()?[..12]), &news)?;
         let service = tokio::spawn(service::run(listener, key.clone(), news));
         let guest = |(name, way, slots): &(String, Way, u32)| {

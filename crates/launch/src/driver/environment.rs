@@ -6,25 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStringExt;
 
 use ronde_control::muster::Plan;
 use ronde_control::wire::JobKey;
 
 use super::cluster;
-use crate::hosts::Slot;
+use super::start::Part;
 use crate::supervise::MARK;
-
-/// What all ranks of a job share.
-pub(super) struct Shared<'a> {
-    pub(super) inherited: &'a [(OsString, OsString)],
-    pub(super) size: u32,
-    pub(super) master_port: u16,
-    /// The ranks as workers of TensorFlow's own strategies.
-    pub(super) workers: &'a [SocketAddr],
-    pub(super) key: &'a JobKey,
-}
 
 /// What belongs to a host or to a login there, and so does not travel.
 const OWN: &[&str] = &[
@@ -63,13 +53,14 @@ pub(super) fn travels(name: &OsString) -> bool {
     !OWN.contains(&name.as_ref()) && !name.starts_with("BASH_FUNC_")
 }
 
-/// The environment of one rank. `mark` is that of its host's processes, `plan` what the muster found
-/// for its host.
+/// The environment of one process, which inherits `inherited`. `mark` is that of its host's processes,
+/// `plan` what the muster found for its host.
 pub(super) fn of(
-    slot: &Slot,
+    (inherited, key): (&[(OsString, OsString)], &JobKey),
     (mark, plan): (&str, &Plan),
-    shared: &Shared<'_>,
+    part: Part<'_>,
 ) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let slot = part.slot;
     let nowhere = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let meeting = plan.rendezvous.first();
     let address = meeting.map_or(nowhere, |address| address.ip()).to_string();
@@ -79,7 +70,7 @@ pub(super) fn of(
         |addresses: &mut dyn Iterator<Item = String>| addresses.collect::<Vec<_>>().join(",");
     let rendezvous = list(&mut plan.rendezvous.iter().map(ToString::to_string));
     let listen = list(&mut plan.listen.iter().map(ToString::to_string));
-    let size = shared.size.to_string();
+    let size = part.size.to_string();
     let own = [
         ("HOROVOD_RANK", slot.rank.0.to_string()),
         ("HOROVOD_SIZE", size.clone()),
@@ -98,18 +89,25 @@ pub(super) fn of(
         ("LOCAL_RANK", slot.local_rank.to_string()),
         ("LOCAL_WORLD_SIZE", slot.local_size.to_string()),
         ("MASTER_ADDR", master),
-        ("MASTER_PORT", shared.master_port.to_string()),
+        ("MASTER_PORT", part.master_port.to_string()),
         ("RONDE_RENDEZVOUS", rendezvous),
         ("RONDE_ADDRESSES", listen),
-        ("RONDE_JOB_KEY", shared.key.to_hex()),
+        ("RONDE_JOB_KEY", key.to_hex()),
         (MARK, mark.to_owned()),
     ];
-    let inherited = shared.inherited.iter().cloned();
+    let inherited = inherited.iter().cloned();
     let mut all: BTreeMap<Vec<u8>, Vec<u8>> =
         inherited.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
     all.extend(own.map(|(name, value)| (name.as_bytes().to_vec(), value.into_bytes())));
+    // A job that a worker of an elastic one starts is a job of its own.
+    all.remove(b"HOROVOD_ELASTIC".as_slice());
+    all.remove(b"RONDE_WORKER".as_slice());
+    if let Some(worker) = part.worker {
+        all.insert(b"HOROVOD_ELASTIC".to_vec(), b"1".to_vec());
+        all.insert(b"RONDE_WORKER".to_vec(), worker.0.to_string().into_bytes());
+    }
     // A cluster that the user describes is theirs.
-    if let Some(config) = cluster::config(shared.workers, slot.rank) {
+    if let Some(config) = cluster::config(part.cluster, slot.rank) {
         all.entry(b"TF_CONFIG".to_vec()).or_insert_with(|| config.into_bytes());
     }
     all.into_iter().collect()
@@ -118,7 +116,8 @@ pub(super) fn of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ronde_control::Rank;
+    use crate::hosts::Slot;
+    use ronde_control::{Rank, Worker};
 
     #[test]
     fn a_rank_finds_its_place_and_what_the_user_set() {
@@ -130,14 +129,20 @@ mod tests {
             cross_rank: 1,
             cross_size: 2,
         };
-        let inherited = [("HOME", "/root"), ("HOROVOD_RANK", "77"), ("RONDE_JOB", "outer")]
-            .map(|(name, value)| (name.into(), value.into()));
-        let shared = Shared {
-            inherited: &inherited,
+        let inherited = [
+            ("HOME", "/root"),
+            ("HOROVOD_RANK", "77"),
+            ("RONDE_JOB", "outer"),
+            ("RONDE_WORKER", "4"),
+        ]
+        .map(|(name, value)| (name.into(), value.into()));
+        let key = JobKey::from_entropy([1; 32]);
+        let part = Part {
+            slot: &slot,
+            worker: None,
             size: 4,
             master_port: 666,
-            workers: &["10.0.0.2:7".parse().unwrap()],
-            key: &JobKey::from_entropy([1; 32]),
+            cluster: &["10.0.0.2:7".parse().unwrap()],
         };
         let plan = Plan {
             rendezvous: ["10.0.0.1:555", "[fd00::1]:555"].map(|at| at.parse().unwrap()).into(),
@@ -145,7 +150,7 @@ mod tests {
             first: Some("10.0.0.7".parse().unwrap()),
             ports: vec![],
         };
-        let env = of(&slot, ("mark", &plan), &shared);
+        let env = of((&inherited, &key), ("mark", &plan), part);
         let value = |name: &str| {
             let found: Vec<_> = env.iter().filter(|(key, _)| key == name.as_bytes()).collect();
             assert_eq!(found.len(), 1, "{name}");
@@ -170,9 +175,13 @@ mod tests {
             assert_eq!(value(name), expected, "{name}");
         }
         assert_eq!(value("RONDE_JOB_KEY").len(), 64);
+        assert!(!env.iter().any(|(name, _)| name == b"RONDE_WORKER"), "it is another job's");
         let inherited = [("TF_CONFIG".into(), "{}".into())];
-        let shared = Shared { inherited: &inherited, ..shared };
-        let env = of(&slot, ("mark", &plan), &shared);
-        assert!(env.contains(&(b"TF_CONFIG".to_vec(), b"{}".to_vec())));
+        let part = Part { worker: Some(Worker(9)), ..part };
+        let env = of((&inherited, &key), ("mark", &plan), part);
+        for (name, value) in [("TF_CONFIG", "{}"), ("HOROVOD_ELASTIC", "1"), ("RONDE_WORKER", "9")]
+        {
+            assert!(env.contains(&(name.into(), value.into())), "{name}");
+        }
     }
 }

@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::News;
+use super::stage::Count;
 use crate::wire::{Sealed, read_sealed};
 
 /// Pieces of results that the caller has not read yet.
@@ -22,7 +23,7 @@ const WINDOW: usize = 16;
 /// The function of a job, and the way back for what it returns.
 pub(super) struct Errand {
     function: Arc<[u8]>,
-    ranks: usize,
+    count: Count,
     window: Arc<Semaphore>,
 }
 
@@ -35,8 +36,8 @@ pub(crate) enum Returned {
 }
 
 impl Errand {
-    pub(super) fn new(function: Arc<[u8]>, ranks: usize) -> Errand {
-        Errand { function, ranks, window: Arc::new(Semaphore::new(WINDOW)) }
+    pub(super) fn new(function: Arc<[u8]>, count: Count) -> Errand {
+        Errand { function, count, window: Arc::new(Semaphore::new(WINDOW)) }
     }
 
     fn refusal(&self, version: &str, rank: Rank) -> Option<String> {
@@ -46,8 +47,12 @@ impl Errand {
                  version on every host"
             ));
         }
-        (rank.index() >= self.ranks)
-            .then(|| format!("there is no {rank} in a job of {}", self.ranks))
+        match self.count {
+            Count::Exactly(ranks) if rank.index() >= ranks => {
+                Some(format!("there is no {rank} in a job of {ranks}"))
+            }
+            _ => None,
+        }
     }
 }
 

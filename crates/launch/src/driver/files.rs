@@ -19,13 +19,16 @@ use crate::LaunchError;
 pub(super) struct Files {
     folder: PathBuf,
     digits: usize,
+    /// How many ranks have their files already.
+    made: usize,
     /// Opened when a rank first writes; none once that has failed.
     open: HashMap<(Rank, Stream), Option<File>>,
     complained: bool,
 }
 
 impl Files {
-    /// Makes the directories and empties the files of so many ranks.
+    /// Makes the directories and empties the files of so many ranks; for others that happens when they
+    /// first write.
     pub(super) fn create(folder: &Path, ranks: usize) -> Result<Files, LaunchError> {
         let path = folder.display().to_string();
         Files::try_create(folder, ranks).map_err(|source| LaunchError::Files { path, source })
@@ -33,13 +36,11 @@ impl Files {
 
     fn try_create(folder: &Path, ranks: usize) -> io::Result<Files> {
         let digits = ranks.saturating_sub(1).to_string().len();
-        let files =
-            Files { folder: folder.to_owned(), digits, open: HashMap::new(), complained: false };
+        let (folder, open) = (folder.to_owned(), HashMap::new());
+        let files = Files { folder, digits, made: ranks, open, complained: false };
         for rank in (0..ranks).map(|rank| Rank(rank as u32)) {
             for stream in [Stream::Stdout, Stream::Stderr] {
-                let path = files.path(rank, stream);
-                fs::create_dir_all(path.parent().unwrap_or(folder))?;
-                File::create(path)?;
+                make(&files.path(rank, stream))?;
             }
         }
         Ok(files)
@@ -48,7 +49,11 @@ impl Files {
     /// Adds to a rank's file.
     pub(super) fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
         let path = self.path(rank, stream);
-        let open = || OpenOptions::new().append(true).open(&path);
+        let made = rank.index() < self.made;
+        let open = || match made {
+            true => OpenOptions::new().append(true).open(&path),
+            false => make(&path),
+        };
         let result = match self.open.get_mut(&(rank, stream)) {
             Some(None) => return,
             Some(Some(file)) => file.write_all(bytes),
@@ -81,6 +86,13 @@ impl Files {
     }
 }
 
+fn make(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    File::create(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +108,17 @@ mod tests {
             assert_eq!(fs::read(path.join("stderr")).unwrap(), b"one\ntwo\n");
             assert_eq!(fs::read(path.join("stdout")).unwrap(), b"");
         }
+    }
+
+    #[test]
+    fn a_rank_that_was_not_expected_has_its_files_when_it_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::create(folder.path(), 1).unwrap();
+        let path = folder.path().join("rank.3/stdout");
+        make(&path).unwrap().write_all(b"of an older job\n").unwrap();
+        files.write(Rank(3), Stream::Stdout, b"one\n");
+        files.write(Rank(3), Stream::Stdout, b"two\n");
+        assert_eq!(fs::read(path).unwrap(), b"one\ntwo\n");
     }
 
     #[test]

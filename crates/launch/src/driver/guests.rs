@@ -8,7 +8,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::errand::{self, Errand};
-use super::{Job, News, watchers};
+use super::stage::Count;
+use super::{News, watchers};
 use crate::wire::Sealed;
 
 /// The guests of a job.
@@ -19,8 +20,13 @@ pub(super) struct Guests {
 }
 
 impl Guests {
-    pub(super) fn new(job: &Job, news: mpsc::Sender<News>) -> Guests {
-        let errand = job.function.clone().map(|function| Errand::new(function, job.slots.len()));
+    /// Expects those who come for `function`, if there is one.
+    pub(super) fn new(
+        function: Option<Arc<[u8]>>,
+        count: Count,
+        news: mpsc::Sender<News>,
+    ) -> Guests {
+        let errand = function.map(|function| Errand::new(function, count));
         Guests { errand: errand.map(Arc::new), news, tasks: JoinSet::new() }
     }
 

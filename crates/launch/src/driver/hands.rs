@@ -13,6 +13,7 @@ use tokio::time::timeout;
 use super::News;
 use crate::agent::read_frame;
 use crate::reach::{Remains, Trouble, Way};
+use crate::supervise::{self, Scope};
 
 /// Commands that may wait for an agent that does not read.
 const COMMANDS: usize = 16 << 10;
@@ -30,7 +31,7 @@ pub(crate) struct Hands {
     pub(crate) way: Way,
     pub(crate) gone: bool,
     /// Why it was let go, if that is known better than its pipe can tell.
-    pub(crate) silent: Option<Trouble>,
+    silent: Option<Trouble>,
     commands: Option<mpsc::Sender<DriverToAgent>>,
     stop: Option<oneshot::Sender<()>>,
 }
@@ -58,6 +59,37 @@ impl Hands {
             && commands.try_send(command).is_err()
         {
             tracing::debug!(host = self.host, "the agent does not take commands");
+        }
+    }
+
+    /// Its process has ended; gives why. Nothing is left behind on this machine.
+    pub(crate) fn bury(&mut self, trouble: Trouble) -> Trouble {
+        self.gone = true;
+        // The guardian has done this already, unless it was killed too.
+        if self.way.is_local() && !supervise::sweep(&self.mark, Scope::Marked) {
+            tracing::warn!(host = self.host, "some processes of the job cannot be killed");
+        }
+        self.silent.take().unwrap_or(trouble)
+    }
+
+    /// A host that does not answer any more is let go; what was known of it goes with it.
+    pub(crate) fn fell_silent(&mut self, error: &io::Error) {
+        tracing::info!(host = self.host, %error, "the lifeline of a host was cut");
+        // An agent that ends closes it, too; then its pipe tells more.
+        if error.kind() != io::ErrorKind::UnexpectedEof {
+            self.silent = Some(Trouble {
+                reason: format!("it does not answer any more ({error})"),
+                hint: "see whether the host is up and its network cable is in".into(),
+            });
+            self.kill();
+        }
+    }
+
+    /// Does not wait for it any longer.
+    pub(crate) fn give_up(&mut self) {
+        self.kill();
+        if self.way.is_local() {
+            supervise::sweep(&self.mark, Scope::Marked);
         }
     }
 

@@ -30,6 +30,10 @@ pub(super) enum Item {
     Text(Text),
     /// Something that a rank has returned.
     Returned(Rank, Returned),
+    /// A line of the launcher's own, with its end.
+    Note(String),
+    /// Whose results count, in order.
+    World(Vec<u8>),
 }
 
 /// Who sees the output.
@@ -79,6 +83,17 @@ impl Screen {
         let _ = self.items.send(Item::Returned(rank, returned));
     }
 
+    /// Queues a line of the launcher's own, with its end.
+    pub(super) fn note(&self, line: String) {
+        let _ = self.items.send(Item::Note(line));
+    }
+
+    /// Queues for the caller whose results count, in order.
+    pub(super) fn tell_world(&self, processes: &[u32]) {
+        let bytes = processes.iter().flat_map(|process| process.to_le_bytes()).collect();
+        let _ = self.items.send(Item::World(bytes));
+    }
+
     /// Waits until everything is written.
     pub(super) fn finish(self) {
         drop(self.items);
@@ -106,6 +121,14 @@ fn print(
                 tell(&caller::frame(Kind::Complete, rank, b""));
                 continue;
             }
+            Item::Note(line) => {
+                complain(line.as_bytes());
+                continue;
+            }
+            Item::World(bytes) => {
+                tell(&caller::frame(Kind::World, NOBODY, &bytes));
+                continue;
+            }
         };
         if !text.bytes.is_empty() {
             show(viewer, &text);
@@ -122,15 +145,17 @@ fn print(
 fn show(viewer: Viewer, text: &Text) {
     match (viewer, text.stream) {
         (Viewer::Terminal, Stream::Stdout) => tell(&text.bytes),
-        (Viewer::Terminal, Stream::Stderr) => {
-            if let Err(error) = write(&mut io::stderr().lock(), &text.bytes) {
-                tracing::debug!(%error, "output could not be written");
-            }
-        }
+        (Viewer::Terminal, Stream::Stderr) => complain(&text.bytes),
         (Viewer::Caller, stream) => {
             let kind = if stream == Stream::Stdout { Kind::Stdout } else { Kind::Stderr };
             tell(&caller::frame(kind, text.rank.0, &text.bytes));
         }
+    }
+}
+
+fn complain(bytes: &[u8]) {
+    if let Err(error) = write(&mut io::stderr().lock(), bytes) {
+        tracing::debug!(%error, "output could not be written");
     }
 }
 

@@ -3,56 +3,113 @@
 //! What the agents' words mean is decided by the muster in `ronde-control`.
 
 use std::ffi::OsString;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::time::Duration;
 
-use ronde_control::VERSION;
 use ronde_control::muster::{Guest, Muster, Plan};
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{DriverToAgent, RankSpec, Target};
+use ronde_control::{Rank, VERSION, Worker};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use super::cluster;
-use super::environment::{self, Shared};
 use super::hands::Hands;
-use super::{Job, News};
+use super::{Fixed, Job, News, environment};
 use crate::agent::free_ports;
+use crate::hosts::Slot;
 use crate::reach::Way;
 use crate::{LaunchError, interfaces, machine};
 
 /// How long one call between hosts may take.
 const CALL: Duration = Duration::from_secs(5);
 
-/// What it takes to start the ranks, once their hosts have found each other.
-pub(super) struct Start {
+/// What all processes of a job have in common.
+pub(super) struct Recipe {
     job: Job,
     key: JobKey,
+    /// What of the environment goes to other hosts.
+    there: Vec<(OsString, OsString)>,
+}
+
+/// A process among the others.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) slot: &'a Slot,
+    /// Its number for life, where its rank may change.
+    pub(super) worker: Option<Worker>,
+    pub(super) size: u32,
+    pub(super) master_port: u16,
+    /// The ranks as workers of TensorFlow's own strategies.
+    pub(super) cluster: &'a [SocketAddr],
+}
+
+impl Recipe {
+    pub(super) fn new(job: &Job, key: JobKey) -> Recipe {
+        let there =
+            job.env.iter().filter(|(name, _)| environment::travels(name)).cloned().collect();
+        Recipe { job: job.clone(), key, there }
+    }
+
+    /// Has an agent listen for others, and find so many free ports.
+    pub(super) fn listen(&self, (number, agent): (u32, &Hands), ports: u32) {
+        agent.tell(DriverToAgent::Listen {
+            key: self.key.clone(),
+            host: number,
+            interfaces: self.job.interfaces.clone(),
+            ports,
+        });
+    }
+
+    /// Has an agent of another host hold on to the launcher.
+    pub(super) fn stay(agent: &Hands, plan: &Plan) {
+        if !agent.way.is_local() {
+            agent.tell(DriverToAgent::Stay { addresses: plan.rendezvous.clone() });
+        }
+    }
+
+    /// Has an agent start a process. One at a time: an environment may be large, and a frame is not
+    /// endless.
+    pub(super) fn start(&self, agent: &Hands, plan: &Plan, part: Part<'_>) {
+        let bytes = |text: &OsString| text.clone().into_vec();
+        let here = agent.way.is_local();
+        let inherited = if here { &self.job.env } else { &self.there };
+        let spec = RankSpec {
+            rank: part.worker.map_or(part.slot.rank, |worker| Rank(worker.0)),
+            argv: self.job.command.iter().map(bytes).collect(),
+            cwd: self.job.cwd.clone().into_os_string().into_vec(),
+            env: environment::of((inherited, &self.key), (&agent.mark, plan), part),
+            own: if here { Vec::new() } else { environment::own() },
+        };
+        agent.tell(DriverToAgent::Start { ranks: vec![spec] });
+    }
+}
+
+/// Has an agent dial.
+pub(super) fn dial(agent: &Hands, targets: Vec<Target>) {
+    let limit_millis = CALL.as_millis() as u32;
+    agent.tell(DriverToAgent::Dial { targets, limit_millis });
+}
+
+/// What it takes to start the ranks of a fixed job, once their hosts have found each other.
+pub(super) struct Start {
+    recipe: Recipe,
+    slots: Vec<Slot>,
 }
 
 impl Start {
-    pub(super) fn new(job: &Job, key: JobKey) -> Start {
-        Start { job: job.clone(), key }
+    pub(super) fn new(job: &Job, crew: &Fixed, key: JobKey) -> Start {
+        Start { recipe: Recipe::new(job, key), slots: crew.slots.clone() }
     }
 
     /// Has an agent listen for the others.
     pub(super) fn listen(&self, host: usize, agent: &Hands) {
-        let ranks = self.job.slots.iter().filter(|slot| slot.host == agent.host).count();
-        agent.tell(DriverToAgent::Listen {
-            key: self.key.clone(),
-            host: host as u32,
-            interfaces: self.job.interfaces.clone(),
-            // One for each rank, and one for torch.distributed's own rendezvous.
-            ports: ranks as u32 + 1,
-        });
-    }
-
-    /// Has an agent dial.
-    pub(super) fn dial(agent: &Hands, targets: Vec<Target>) {
-        let limit_millis = CALL.as_millis() as u32;
-        agent.tell(DriverToAgent::Dial { targets, limit_millis });
+        let ranks = self.slots.iter().filter(|slot| slot.host == agent.host).count();
+        // One for each rank, and one for torch.distributed's own rendezvous.
+        self.recipe.listen((host as u32, agent), ranks as u32 + 1);
     }
 
     /// Gives every agent its ranks.
@@ -61,41 +118,23 @@ impl Start {
         let master_port = plans.first().and_then(|plan| plan.ports.first()).copied();
         let master_port = master_port.ok_or_else(no_port)?;
         let names = agents.iter().map(|agent| agent.host.as_str());
-        let workers = cluster::workers(&self.job.slots, &names.zip(&plans).collect::<Vec<_>>());
-        let size = self.job.slots.len() as u32;
-        let there: Vec<(OsString, OsString)> =
-            self.job.env.iter().filter(|(name, _)| environment::travels(name)).cloned().collect();
+        let cluster = cluster::workers(&self.slots, &names.zip(&plans).collect::<Vec<_>>());
+        let (size, cluster) = (self.slots.len() as u32, cluster.as_slice());
         for (agent, plan) in agents.iter().zip(&plans) {
-            let here = agent.way.is_local();
-            if !here {
-                agent.tell(DriverToAgent::Stay { addresses: plan.rendezvous.clone() });
-            }
-            let inherited = if here { &self.job.env } else { &there };
-            let (workers, key) = (&workers, &self.key);
-            let shared = Shared { inherited, size, master_port, workers, key };
-            for slot in self.job.slots.iter().filter(|slot| slot.host == agent.host) {
-                let bytes = |text: &OsString| text.clone().into_vec();
-                // One at a time: an environment may be large, and a frame is not endless.
-                let spec = RankSpec {
-                    rank: slot.rank,
-                    argv: self.job.command.iter().map(bytes).collect(),
-                    cwd: self.job.cwd.clone().into_os_string().into_vec(),
-                    env: environment::of(slot, (&agent.mark, plan), &shared),
-                    own: if here { Vec::new() } else { environment::own() },
-                };
-                agent.tell(DriverToAgent::Start { ranks: vec![spec] });
+            Recipe::stay(agent, plan);
+            for slot in self.slots.iter().filter(|slot| slot.host == agent.host) {
+                let part = Part { slot, worker: None, size, master_port, cluster };
+                self.recipe.start(agent, plan, part);
             }
         }
         Ok(())
     }
-}
 
-impl Start {
     /// The plans with ports for hosts that were not asked for any, because all are this machine.
     fn with_ports(&self, agents: &[Hands], plans: &[Plan]) -> Vec<Plan> {
-        let ranks = |host: &str| self.job.slots.iter().filter(|slot| slot.host == host).count();
+        let ranks = |host: &str| self.slots.iter().filter(|slot| slot.host == host).count();
         let wanting = plans.iter().any(|plan| plan.ports.is_empty());
-        let count = if wanting { self.job.slots.len() + agents.len() } else { 0 };
+        let count = if wanting { self.slots.len() + agents.len() } else { 0 };
         let mut here = free_ports(count as u32).into_iter();
         let with_ports = |(agent, plan): (&Hands, &Plan)| match plan.ports.is_empty() {
             true => {
@@ -108,16 +147,34 @@ impl Start {
     }
 }
 
+/// How far a job reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Span {
+    /// All hosts are this machine.
+    ThisMachine,
+    /// Some are not, or may come that are not.
+    Hosts,
+}
+
+impl Span {
+    /// That of a job on these hosts.
+    pub(crate) fn of(hosts: &[(String, Way)]) -> Span {
+        match hosts.iter().all(|(_, way)| way.is_local()) {
+            true => Span::ThisMachine,
+            false => Span::Hosts,
+        }
+    }
+}
+
 /// Where the ranks will meet, and the addresses by which the hosts may try to reach it. `alone` is
 /// the one if all hosts are this machine.
 pub(crate) async fn listen(
-    hosts: &[(String, Way)],
+    span: Span,
     alone: IpAddr,
     interfaces: &[String],
 ) -> Result<(TcpListener, Vec<SocketAddr>), LaunchError> {
     let failed = || machine("listen for the ranks");
-    let spans = hosts.iter().any(|(_, way)| !way.is_local());
-    if !spans {
+    if span == Span::ThisMachine {
         let listener = TcpListener::bind((alone, 0)).await.map_err(failed())?;
         let address = listener.local_addr().map_err(failed())?;
         return Ok((listener, vec![address]));
@@ -138,9 +195,9 @@ pub(crate) async fn listen(
 }
 
 /// Nobody is there yet.
-pub(super) fn muster(job: &Job, launcher: Vec<SocketAddr>) -> Muster {
+pub(super) fn muster(job: &Job, crew: &Fixed, launcher: Vec<SocketAddr>) -> Muster {
     let guest = |(name, way): &(String, Way)| Guest { name: name.clone(), here: way.is_local() };
-    let guests = job.hosts.iter().map(guest).collect();
+    let guests = crew.hosts.iter().map(guest).collect();
     Muster::new(VERSION, guests, launcher, job.start_timeout)
 }
 
@@ -154,16 +211,25 @@ pub(crate) fn agents(
     let hosts = hosts.iter().enumerate();
     hosts
         .map(|(index, (host, way))| {
-            // Each host has its own mark, because two names may mean one machine.
-            let mark = format!("{id}-{index}");
-            let child = way
-                .start(program, &mark)
-                .map_err(|source| LaunchError::Agent { host: host.clone(), source })?;
-            Ok(Hands::new(index, (host.clone(), mark, way.clone()), child, news.clone()))
+            agent(index, (host, way), (program, id), news)
+                .map_err(|source| LaunchError::Agent { host: host.clone(), source })
         })
         .collect()
 }
 
+/// Starts an agent on a host; its news will carry `index`.
+pub(super) fn agent(
+    index: usize,
+    (host, way): (&str, &Way),
+    (program, id): (&Path, &str),
+    news: &mpsc::Sender<News>,
+) -> io::Result<Hands> {
+    // Each agent has its own mark, because two names may mean one machine.
+    let mark = format!("{id}-{index}");
+    let child = way.start(program, &mark)?;
+    Ok(Hands::new(index, (host.to_owned(), mark, way.clone()), child, news.clone()))
+}
+
 fn no_port() -> LaunchError {
-    machine("find a free port")(std::io::ErrorKind::AddrInUse.into())
+    machine("find a free port")(io::ErrorKind::AddrInUse.into())
 }

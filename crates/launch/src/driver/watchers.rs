@@ -33,6 +33,15 @@ impl Watchers {
         Watchers { census: Census::new(seats), askers: Vec::new(), _registration: registration }
     }
 
+    /// From here on the job has other ranks; whoever has asked hears so.
+    pub(super) fn begin_anew(&mut self, census: Census, now: Time) {
+        let open = self.census.is_open();
+        self.census = census;
+        if open {
+            self.census.asked([], now);
+        }
+    }
+
     /// Somebody has asked; gives whether the ranks are being asked already.
     pub(super) fn add(&mut self, answer: Answer) -> bool {
         self.askers.push(answer);
@@ -51,13 +60,18 @@ impl Watchers {
 }
 
 /// Lists the job where watchers look for it.
-pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Option<Registration> {
+pub(super) fn register(
+    job: &Job,
+    ranks: usize,
+    listener: &TcpListener,
+    key: &JobKey,
+) -> Option<Registration> {
     let command: Vec<_> = job.command.iter().map(|word| word.to_string_lossy()).collect();
     let entry = Entry {
         pid: std::process::id(),
         address: listener.local_addr().ok()?,
         key: key.clone(),
-        ranks: job.slots.len() as u32,
+        ranks: ranks as u32,
         command: command.join(" "),
     };
     Registration::new(job.registry.as_deref()?, &entry)

@@ -1,0 +1,225 @@
+//! The flags of elastic jobs, whose ranks come and go, and what they mean together.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::Args;
+use ronde_control::elastic::{Limits, Resting, Source};
+use ronde_control::settings;
+use ronde_launch::elastic::{Crew, Hosts, Script};
+use ronde_launch::hosts::{self, Host, HostsError};
+use ronde_launch::reach::ssh::Options;
+
+use crate::horovodrun::{about_hosts, number_of_processes, seconds};
+use crate::words::Mistake;
+
+/// The longest rest of a host that has failed, in seconds, as in Horovod.
+const LONGEST_COOLDOWN: u64 = 3600;
+
+/// What `horovodrun` takes for elastic jobs.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Elastic jobs")]
+pub(crate) struct Elastic {
+    /// The fewest processes to go on with; with this, ranks may come and go [default: as `-np`]
+    #[arg(long, value_name = "N", value_parser = number_of_processes)]
+    min_np: Option<u32>,
+
+    /// The most processes to use [default: one for each slot]
+    #[arg(long, value_name = "N", value_parser = number_of_processes)]
+    max_np: Option<u32>,
+
+    /// A program that prints the hosts there are, `node-a:4` on each line; it is run every second
+    #[arg(long, value_name = "SCRIPT", conflicts_with_all = ["hosts", "hostfile"])]
+    host_discovery_script: Option<OsString>,
+
+    /// Slots of a host for which the script prints no number
+    #[arg(long, value_name = "N", value_parser = number_of_processes)]
+    slots_per_host: Option<u32>,
+
+    /// Seconds to wait for enough processes after a change [default: 600]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    elastic_timeout: Option<u64>,
+
+    /// How many times ranks may meet anew before the job ends [default: as often as needed]
+    #[arg(long, value_name = "N")]
+    reset_limit: Option<u32>,
+
+    /// Seconds after which a host that has failed is used again, at least and at most; the time doubles
+    /// with each failure [default: never again]
+    #[arg(long, num_args = 2, value_names = ["MIN", "MAX"], value_parser = seconds)]
+    blacklist_cooldown_range: Option<Vec<u64>>,
+}
+
+impl Elastic {
+    /// Whether ranks may come and go.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.min_np.is_some() || self.host_discovery_script.is_some()
+    }
+
+    /// What is given for an elastic job means nothing to another.
+    pub(crate) fn warn(&self) {
+        for (flag, given) in [
+            ("--max-np", self.max_np.is_some()),
+            ("--slots-per-host", self.slots_per_host.is_some()),
+            ("--elastic-timeout", self.elastic_timeout.is_some()),
+            ("--reset-limit", self.reset_limit.is_some()),
+            ("--blacklist-cooldown-range", self.blacklist_cooldown_range.is_some()),
+        ] {
+            if given {
+                let text = format!(
+                    "warning: `{flag}` means nothing without `--min-np` or \
+                     `--host-discovery-script`"
+                );
+                let _ = writeln!(io::stderr(), "{text}");
+            }
+        }
+    }
+
+    /// The job's workers: `count` is what `-np` says, `listed` the hosts that were named.
+    pub(crate) fn crew(
+        &self,
+        count: Option<u32>,
+        listed: Option<Vec<Host>>,
+        ssh: Options,
+    ) -> Result<Crew, Mistake> {
+        let set = settings::elastic(|name| std::env::var(name).ok()).map_err(|error| {
+            Mistake::new(error, "unset it, or set it to what docs/reference/settings.md says")
+        })?;
+        let (start, min) = self.numbers(count)?;
+        let (source, hosts) = match &self.host_discovery_script {
+            Some(command) => {
+                let (command, slots) = (command.clone(), self.slots_per_host);
+                let (interval, limit) = (set.discovery_interval, set.discovery_limit);
+                (Source::Script, Hosts::Script(Script { command, slots, interval, limit }))
+            }
+            None => {
+                let hosts =
+                    listed.unwrap_or_else(|| vec![Host::local(self.max_np.unwrap_or(start))]);
+                require(&hosts, start)?;
+                let hostname = hosts::hostname();
+                let way = |host: Host| {
+                    let way = hosts::way(&host, &hostname, &ssh);
+                    (host, way)
+                };
+                (Source::List, Hosts::Listed(hosts.into_iter().map(way).collect()))
+            }
+        };
+        let limits = Limits {
+            start,
+            min,
+            max: self.max_np,
+            timeout: self.elastic_timeout.map_or(set.timeout, Duration::from_secs),
+            stopped: set.stopped,
+            resets: self.reset_limit,
+            cooldown: self.cooldown()?,
+            resting: if set.rests_slot { Resting::Slot } else { Resting::Host },
+            source,
+        };
+        Ok(Crew { limits, hosts, ssh })
+    }
+
+    /// How many to start with, and below how many not to go on.
+    fn numbers(&self, count: Option<u32>) -> Result<(u32, u32), Mistake> {
+        let example = "say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`";
+        let Some(start) = count.or(self.min_np) else {
+            let error = "the number of processes is missing: `-np <N>` or `--min-np <N>`";
+            return Err(Mistake::new(error, example));
+        };
+        let min = self.min_np.unwrap_or(start);
+        let mut errors = Vec::new();
+        if min > start {
+            errors.push(format!("`--min-np {min}` is more than the `-np {start}` to start with"));
+        }
+        if let Some(max) = self.max_np.filter(|max| *max < start) {
+            let flag = if count.is_some() { "-np" } else { "--min-np" };
+            errors.push(format!("`{flag} {start}` is more than `--max-np {max}` allows"));
+        }
+        match errors.is_empty() {
+            true => Ok((start, min)),
+            false => Err(Mistake { errors, hint: example.into() }),
+        }
+    }
+
+    fn cooldown(&self) -> Result<Option<(Duration, Duration)>, Mistake> {
+        let Some([min, max]) = self.blacklist_cooldown_range.as_deref() else { return Ok(None) };
+        if *min >= 1 && min <= max && *max <= LONGEST_COOLDOWN {
+            return Ok(Some((Duration::from_secs(*min), Duration::from_secs(*max))));
+        }
+        Err(Mistake::new(
+            format!(
+                "`--blacklist-cooldown-range {min} {max}` must be two numbers of seconds, from 1 to \
+                 {LONGEST_COOLDOWN}, the smaller one first"
+            ),
+            "say for example `--blacklist-cooldown-range 10 60`",
+        ))
+    }
+}
+
+/// A list never grows, so it must do from the start.
+fn require(hosts: &[Host], requested: u32) -> Result<(), Mistake> {
+    let available = hosts.iter().fold(0u32, |sum, host| sum.saturating_add(host.slots));
+    match requested > available {
+        true => Err(about_hosts(&HostsError::TooFew { requested, available })),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(text: &str) -> Option<Vec<Host>> {
+        Some(hosts::parse(text).unwrap())
+    }
+
+    fn crew(flags: &Elastic, count: Option<u32>, hosts: Option<Vec<Host>>) -> Result<Crew, String> {
+        let crew = flags.crew(count, hosts, Options::default());
+        crew.map_err(|mistake| mistake.errors.join("; "))
+    }
+
+    #[test]
+    fn the_numbers_follow_from_what_is_given() {
+        for (np, min, max, expected) in [
+            (None, Some(2), None, (2, 2, None)),
+            (Some(4), Some(2), None, (4, 2, None)),
+            (Some(4), Some(2), Some(8), (4, 2, Some(8))),
+        ] {
+            let flags = Elastic { min_np: min, max_np: max, ..Elastic::default() };
+            let limits = crew(&flags, np, listed("localhost:8")).unwrap().limits;
+            assert_eq!((limits.start, limits.min, limits.max), expected);
+        }
+        let script = Elastic { host_discovery_script: Some("x".into()), ..Elastic::default() };
+        let limits = crew(&script, Some(3), None).unwrap().limits;
+        assert_eq!((limits.start, limits.min, limits.source), (3, 3, Source::Script));
+        assert!(crew(&script, None, None).unwrap_err().contains("`-np <N>` or `--min-np <N>`"));
+    }
+
+    #[test]
+    fn numbers_that_contradict_each_other_are_named_all_at_once() {
+        let flags = Elastic { min_np: Some(5), max_np: Some(3), ..Elastic::default() };
+        assert_eq!(
+            crew(&flags, Some(4), None).unwrap_err(),
+            "`--min-np 5` is more than the `-np 4` to start with; `-np 4` is more than `--max-np 3` \
+             allows"
+        );
+        let flags = Elastic { min_np: Some(5), ..Elastic::default() };
+        let text = "Requested more processes (5) than there are available slots (4)";
+        assert_eq!(crew(&flags, None, listed("a:2,b:2")).unwrap_err(), text);
+    }
+
+    #[test]
+    fn a_cooldown_lies_between_a_second_and_an_hour() {
+        let flags = |range: [u64; 2]| Elastic {
+            min_np: Some(1),
+            blacklist_cooldown_range: Some(range.to_vec()),
+            ..Elastic::default()
+        };
+        let limits = crew(&flags([10, 60]), None, None).unwrap().limits;
+        assert_eq!(limits.cooldown, Some((Duration::from_secs(10), Duration::from_secs(60))));
+        for range in [[0, 60], [60, 10], [1, 3601]] {
+            let error = crew(&flags(range), None, None).unwrap_err();
+            assert!(error.contains("from 1 to 3600"), "{error}");
+        }
+    }
+}

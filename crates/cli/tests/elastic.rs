@@ -1,0 +1,396 @@
+//! Elastic jobs with real launchers, agents and processes; what the workers say to the launcher is
+//! said by the tests, so that every moment can be chosen.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use ronde_control::wire::{Change, DriverToRank, Greeting, JobKey, Milestone, RankToDriver};
+use ronde_control::{Rank, VERSION, Worker};
+use support::rank::{FakeRank, Meeting};
+use support::{Ended, Launched, PATIENCE, eventually, signal, start};
+use tempfile::TempDir;
+
+/// What a worker's process does: it says who it is, and ends well when a file appears.
+const WORKER: &str = r#"echo "worker $RONDE_WORKER $$ $RONDE_RENDEZVOUS $RONDE_JOB_KEY"
+until [ -e "$FOLDER/done" ]; do sleep 0.05; done"#;
+
+/// A job and the folder by which it is led.
+struct Job {
+    launched: Launched,
+    folder: TempDir,
+}
+
+/// A worker: its process, and the words that the test says for it.
+struct Player {
+    worker: u32,
+    pid: i32,
+    meeting: Meeting,
+    line: Option<FakeRank>,
+}
+
+impl Job {
+    fn start(arguments: &str, env: &[(&str, &str)]) -> Job {
+        Job::start_in(tempfile::tempdir().unwrap(), arguments, env)
+    }
+
+    /// In `arguments`, `FOLDER` is the folder.
+    fn start_in(folder: TempDir, arguments: &str, env: &[(&str, &str)]) -> Job {
+        let path = folder.path().to_str().unwrap().to_owned();
+        let arguments = arguments.replace("FOLDER", &path);
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        let env = [&[("FOLDER", path.as_str())], env].concat();
+        let launched = start(&arguments, &["sh", "-c", WORKER], Stdio::null(), &env);
+        Job { launched, folder }
+    }
+
+    /// The next workers whose processes run, in the order of their numbers.
+    fn workers(&self, count: usize) -> Vec<Player> {
+        let told = self.launched.told("worker", count);
+        let mut players: Vec<Player> = told.iter().map(|line| Player::read(line)).collect();
+        players.sort_by_key(|player| player.worker);
+        players
+    }
+
+    /// Lets all processes end well.
+    fn finish(self) -> Ended {
+        fs::write(self.folder.path().join("done"), "").unwrap();
+        self.launched.end()
+    }
+
+    /// The agent on the host of this number.
+    fn agent(&self, number: usize) -> i32 {
+        let agents = self.launched.part("__ronde-agent");
+        let mark = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&format!("-{number}\0"))
+        };
+        agents.into_iter().find(mark).unwrap()
+    }
+}
+
+impl Player {
+    fn read(line: &str) -> Player {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let address = words[2].split(',').next().unwrap().parse().unwrap();
+        let meeting = Meeting { address, key: JobKey::from_hex(words[3]).unwrap() };
+        let (worker, pid) = (words[0].parse().unwrap(), words[1].parse().unwrap());
+        Player { worker, pid, meeting, line: None }
+    }
+
+    fn join(&mut self) {
+        let greeting = Greeting::Worker { version: VERSION.into(), worker: Worker(self.worker) };
+        let mut line = FakeRank::come(&self.meeting, self.worker, &greeting);
+        let (pid, host) = (self.pid as u32, "test".into());
+        let (addresses, unix) = (Vec::new(), None);
+        line.say(&RankToDriver::Join { pid, host, local_rank: 0, addresses, unix });
+        self.line = Some(line);
+    }
+
+    fn hear(&mut self) -> DriverToRank {
+        self.line.as_mut().unwrap().hear()
+    }
+
+    fn say(&mut self, message: RankToDriver) {
+        self.line.as_mut().unwrap().say(&message);
+    }
+
+    /// Leaves its world, as `hvd.shutdown()` does.
+    fn leave(&mut self) {
+        self.say(RankToDriver::Leaving { error: None, blames: None });
+        self.line = None;
+    }
+}
+
+/// Lets these join, unless they wait already, and take their places; gives the rank of each.
+fn world(players: &mut [&mut Player]) -> Vec<u32> {
+    let away = players.iter_mut().filter(|player| player.line.is_none());
+    away.for_each(|player| player.join());
+    let mut ranks = Vec::new();
+    for player in players.iter_mut() {
+        let DriverToRank::Seat { rank } = player.hear() else { panic!("no seat") };
+        ranks.push(rank.0);
+    }
+    for player in players.iter_mut() {
+        let DriverToRank::World { peers, .. } = player.hear() else { panic!("no world") };
+        assert_eq!(peers.len(), ranks.len());
+        player.say(RankToDriver::Located { leader: Rank(0) });
+    }
+    for player in players.iter_mut() {
+        assert!(matches!(player.hear(), DriverToRank::Layout { .. }));
+        player.say(RankToDriver::Reached(Milestone::State));
+        player.say(RankToDriver::Reached(Milestone::Commit));
+    }
+    ranks
+}
+
+fn contains_in_order(text: &str, parts: &[&str]) {
+    let mut rest = text;
+    for part in parts {
+        let at = rest.find(part);
+        rest = &rest[at.unwrap_or_else(|| panic!("`{part}` is missing in\n{text}"))..];
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_is_survived_and_the_way_back_is_told() {
+    let job = Job::start("-np 3 --min-np 2 -H localhost:3", &[]);
+    let mut workers = job.workers(3);
+    let [one, two, three] = workers.as_mut_slice() else { panic!() };
+    assert_eq!(world(&mut [one, two, three]), [0, 1, 2]);
+    signal(two.pid, "KILL");
+    let begin = Instant::now();
+    for survivor in [&mut *one, &mut *three] {
+        let DriverToRank::Lost { rank, host, cause } = survivor.hear() else { panic!("not lost") };
+        assert_eq!((rank, host.as_str()), (Rank(1), "localhost"));
+        assert_eq!(cause, "was killed by signal 9 (SIGKILL)");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    for survivor in [&mut *one, &mut *three] {
+        survivor.leave();
+    }
+    assert_eq!(world(&mut [one, three]), [0, 1]);
+    one.leave();
+    three.leave();
+    let ended = job.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    contains_in_order(
+        &ended.stderr,
+        &[
+            "[ronde] world 1 is formed: 3 ranks, 3 of them new\n",
+            "[ronde] lost rank 1 (localhost, slot 1): was killed by signal 9 (SIGKILL)\n",
+            "[ronde] host `localhost` takes no new ranks from now on\n",
+            "[ronde] world 2 is formed: 2 ranks, 0 of them new\n",
+            "[ronde] recovered with 2 ranks: they met after ",
+        ],
+    );
+}
+
+#[test]
+fn a_host_that_is_lost_comes_back_and_its_new_workers_write_where_the_old_ones_did() {
+    let arguments = "-np 2 --min-np 1 -H localhost:1,127.0.0.2:1 --output-filename FOLDER/logs \
+                     --blacklist-cooldown-range 1 1";
+    let job = Job::start(arguments, &[]);
+    let mut workers = job.workers(2);
+    let [one, two] = workers.as_mut_slice() else { panic!() };
+    assert_eq!(world(&mut [one, two]), [0, 1]);
+    signal(job.agent(1), "KILL");
+    assert!(matches!(one.hear(), DriverToRank::Lost { rank: Rank(1), .. }));
+    one.leave();
+    assert_eq!(world(&mut [one]), [0]);
+    let mut newcomer = job.workers(1).remove(0);
+    assert_eq!(newcomer.worker, 2);
+    newcomer.join();
+    let added = Change { removed: false, added: true };
+    assert_eq!(one.hear(), DriverToRank::Update { change: added });
+    one.leave();
+    assert_eq!(world(&mut [one, &mut newcomer]), [0, 1]);
+    one.leave();
+    newcomer.leave();
+    let logs = job.folder.path().join("logs");
+    let wrote = |path: &Path| fs::read_to_string(path).unwrap();
+    let text = wrote(&logs.join("rank.1/stdout"));
+    contains_in_order(&text, &["[1]<stdout>:worker 1 ", "[1]<stdout>:worker 2 "]);
+    let ended = job.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    contains_in_order(
+        &ended.stderr,
+        &[
+            "[ronde] lost host `127.0.0.2`: its agent was killed by signal 9 (SIGKILL) (hint: ",
+            "[ronde] lost rank 1 (127.0.0.2, slot 0): its host was lost: its agent",
+            "[ronde] host `127.0.0.2` takes no part for 1 s\n",
+            "[ronde] world 2 is formed: 1 ranks, 0 of them new\n",
+            "[ronde] host `127.0.0.2` may be used again\n",
+            "[ronde] world 3 is formed: 2 ranks, 1 of them new\n",
+        ],
+    );
+}
+
+#[test]
+fn a_host_whose_agent_is_told_to_stop_is_left_in_order() {
+    let job = Job::start("-np 2 --min-np 1 -H localhost:1,127.0.0.2:1", &[]);
+    let mut workers = job.workers(2);
+    let [one, two] = workers.as_mut_slice() else { panic!() };
+    world(&mut [one, two]);
+    signal(job.agent(1), "TERM");
+    let change = Change { removed: true, added: false };
+    assert_eq!(one.hear(), DriverToRank::Update { change });
+    assert_eq!(two.hear(), DriverToRank::Update { change });
+    assert!(support::alive(two.pid));
+    one.leave();
+    two.leave();
+    two.join();
+    assert!(matches!(two.hear(), DriverToRank::Removed { .. }));
+    assert_eq!(world(&mut [one]), [0]);
+    signal(two.pid, "KILL");
+    eventually("its agent ends", PATIENCE, || {
+        (job.launched.part("__ronde-agent").len() == 1).then_some(())
+    });
+    one.leave();
+    let ended = job.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let note =
+        "[ronde] the agent on host `127.0.0.2` was told to stop: its ranks have 30 s to leave\n";
+    contains_in_order(
+        &ended.stderr,
+        &[
+            note,
+            "[ronde] rank 1 (127.0.0.2, slot 0) leaves the job: ",
+            "[ronde] world 2 is formed: 1 ranks, 0 of them new\n",
+        ],
+    );
+    assert!(!ended.stderr.contains("lost"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_owned();
+    fs::write(path.join("discover"), "sh \"$FOLDER/hosts\"").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(path.join("discover"), mode).unwrap();
+    // What the script does from its next run on.
+    let hosts = |text: &str| {
+        fs::write(path.join("next"), text).unwrap();
+        fs::rename(path.join("next"), path.join("hosts")).unwrap();
+    };
+    hosts("echo localhost");
+    let job = Job::start_in(
+        folder,
+        "-np 1 --slots-per-host 1 --host-discovery-script FOLDER/discover",
+        &[("RONDE_DISCOVERY_INTERVAL_SECONDS", "0"), ("RONDE_DISCOVERY_TIMEOUT_SECONDS", "1")],
+    );
+    let mut one = job.workers(1).remove(0);
+    assert_eq!(world(&mut [&mut one]), [0]);
+    for trouble in ["echo no such host", "exit 0", "echo the cloud is gone >&2; exit 3", "sleep 77"]
+    {
+        hosts(&format!("touch $FOLDER/seen; {trouble}"));
+        let seen = path.join("seen");
+        eventually("the script runs", PATIENCE, || seen.exists().then_some(()));
+        fs::remove_file(seen).unwrap();
+    }
+    let sleeping = eventually("it hangs", PATIENCE, || job.launched.part("sleep\x0077").pop());
+    eventually("it is killed", PATIENCE, || (!support::alive(sleeping)).then_some(()));
+    hosts("echo localhost; echo 127.0.0.2:1");
+    let mut two = job.workers(1).remove(0);
+    two.join();
+    let change = Change { removed: false, added: true };
+    assert_eq!(one.hear(), DriverToRank::Update { change });
+    one.leave();
+    assert_eq!(world(&mut [&mut one, &mut two]), [0, 1]);
+    hosts("echo 127.0.0.2:1");
+    let change = Change { removed: true, added: false };
+    assert_eq!(one.hear(), DriverToRank::Update { change });
+    assert_eq!(two.hear(), DriverToRank::Update { change });
+    one.leave();
+    two.leave();
+    one.join();
+    let reason = "its host is not listed any more".into();
+    assert_eq!(one.hear(), DriverToRank::Removed { reason });
+    assert_eq!(world(&mut [&mut two]), [0]);
+    signal(one.pid, "KILL");
+    eventually("its agent is released", PATIENCE, || {
+        (job.launched.part("__ronde-agent").len() == 1).then_some(())
+    });
+    two.leave();
+    let ended = job.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let trouble = "[ronde] could not find out which hosts there are, going on with those known: ";
+    let said = |what: &str| format!("{trouble}`{}/discover` {what}", path.display());
+    let garbage = said("printed what is no list of hosts: line 1: `no such host` is no host\n");
+    let nothing = said("printed what is no list of hosts: there is no host in it\n");
+    let failed = said("exited with code 3: the cloud is gone\n");
+    let hung = said("took longer than 1 s and was killed\n");
+    contains_in_order(
+        &ended.stderr,
+        &[
+            "[ronde] found host `localhost` with 1 slot\n",
+            &garbage,
+            &nothing,
+            &failed,
+            &hung,
+            "[ronde] found out again which hosts there are\n",
+            "[ronde] found host `127.0.0.2` with 1 slot\n",
+            "[ronde] host `localhost` is not listed any more: its ranks leave at the next commit\n",
+        ],
+    );
+    for line in [&garbage, &nothing, &failed] {
+        assert_eq!(ended.stderr.matches(line.as_str()).count(), 1, "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_worker_that_is_stopped_too_long_is_lost_and_the_reset_limit_ends_the_job() {
+    let job =
+        Job::start("-np 2 --min-np 1 --reset-limit 0", &[("RONDE_ELASTIC_STOPPED_SECONDS", "1")]);
+    let mut workers = job.workers(2);
+    let [one, two] = workers.as_mut_slice() else { panic!() };
+    world(&mut [one, two]);
+    // Who goes on in time is not lost.
+    signal(one.pid, "STOP");
+    signal(one.pid, "CONT");
+    signal(two.pid, "STOP");
+    let DriverToRank::Lost { rank, cause, .. } = one.hear() else { panic!("not lost") };
+    assert_eq!(rank, Rank(1));
+    assert_eq!(cause, "was stopped, as by SIGSTOP, for 1 s and was killed");
+    eventually("it is killed", PATIENCE, || (!support::alive(two.pid)).then_some(()));
+    one.leave();
+    one.join();
+    let ended = job.launched.end();
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    contains_in_order(
+        &ended.stderr,
+        &[
+            "error: Horovod was shutdown because number of resets during elastic job exceeded \
+             limit: 0\n  the last one: lost rank 1 (localhost, slot 1): was stopped",
+            "hint: ",
+        ],
+    );
+}
+
+#[test]
+fn too_few_hosts_end_the_job_after_a_time_and_a_signal_at_once() {
+    let arguments = ["-np", "2", "--elastic-timeout", "3", "--host-discovery-script"];
+    let arguments = [&arguments[..], &["echo localhost:1"]].concat();
+    let ended = start(&arguments, &["true"], Stdio::null(), &[]).end();
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    contains_in_order(
+        &ended.stderr,
+        &[
+            "[ronde] 1 of at least 2 ranks are there: waiting up to 3 s for more\n",
+            "error: Timed out waiting for 2 ranks: 1 are there. Timeout after 3 seconds.\n",
+            "  `localhost`: 1 slots, there\n",
+        ],
+    );
+    let job = Job::start("-np 2 --min-np 1", &[]);
+    let mut workers = job.workers(2);
+    let [one, two] = workers.as_mut_slice() else { panic!() };
+    world(&mut [one, two]);
+    job.launched.signal("TERM");
+    let Job { mut launched, folder: _folder } = job;
+    assert_eq!(launched.status().code(), Some(143));
+    launched.assert_nothing_left(Duration::from_secs(5));
+    let text = "error: stopped by signal 15 (SIGTERM), and all 2 ranks with it\n";
+    let ended = launched.end();
+    assert!(ended.stderr.ends_with(text), "{}", ended.stderr);
+}
+
+#[test]
+fn a_job_whose_workers_all_fail_ends_with_the_first_ones_code_and_words() {
+    let job = Job::start("-np 2 --min-np 1 -H localhost:1,127.0.0.2:1", &[]);
+    let mut workers = job.workers(2);
+    let [one, two] = workers.as_mut_slice() else { panic!() };
+    world(&mut [one, two]);
+    let error = Some("ValueError: no such file".to_owned());
+    one.say(RankToDriver::Leaving { error, blames: None });
+    assert!(matches!(two.hear(), DriverToRank::Lost { rank: Rank(0), .. }));
+    signal(one.pid, "KILL");
+    signal(two.pid, "KILL");
+    let ended = job.launched.end();
+    assert_eq!(ended.code, Some(137), "{}", ended.stderr);
+    assert!(ended.stderr.contains("ValueError: no such file"), "{}", ended.stderr);
+}

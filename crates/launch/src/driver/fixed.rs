@@ -1,0 +1,279 @@
+//! The driver of a job whose ranks are the same from the beginning to the end.
+//!
+//! 1. Listen, with a fresh key; start one agent per host; let them find each other (`start`); tell
+//!    each its ranks.
+//! 2. Pass on output, input and words until every rank has ended. The rendezvous decides who must hear
+//!    what, the verdict who failed first.
+//! 3. Dismiss the agents, which remove what is left; wait until they are gone; judge.
+
+use ronde_control::muster::{self, Muster};
+use ronde_control::rendezvous::{Action, Event, Rendezvous, Seat, Time};
+use ronde_control::verdict::{Outcome, Verdict};
+use ronde_control::wire::DriverToRank;
+use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, signal_name};
+use ronde_control::{Rank, VERSION};
+use tokio::sync::mpsc;
+
+use super::ending::{Ending, Step};
+use super::hands::Hands;
+use super::screen::{Done, Screen};
+use super::stage::{self, Count, Stage};
+use super::start::{self, Span, Start};
+use super::watchers::Answer;
+use super::{Fixed, Job, News, entropy, hex};
+use crate::LaunchError;
+use crate::hosts::Slot;
+use crate::reach::Trouble;
+
+/// A job on its way.
+pub(super) struct Driver {
+    muster: Muster,
+    start: Start,
+    rendezvous: Rendezvous,
+    verdict: Verdict,
+    ending: Ending,
+    agents: Vec<Hands>,
+    slots: Vec<Slot>,
+    stage: Stage,
+    dismissed: bool,
+    given_up: bool,
+}
+
+impl Driver {
+    pub(super) async fn start(
+        job: &Job,
+        crew: &Fixed,
+        news: &mpsc::Sender<News>,
+    ) -> Result<Driver, LaunchError> {
+        let seat = |slot: &Slot| Seat { host: slot.host.clone(), slot: slot.local_rank };
+        let seats: Vec<Seat> = crew.slots.iter().map(seat).collect();
+        let (count, span) = (Count::Exactly(crew.slots.len()), Span::of(&crew.hosts));
+        let stage = Stage::open(job, count, span, &seats, news).await?;
+        let agents = start::agents(&crew.hosts, &job.program, &hex(&entropy()?[..12]), news)?;
+        Ok(Driver {
+            muster: start::muster(job, crew, stage.addresses.clone()),
+            start: Start::new(job, crew, stage.key.clone()),
+            rendezvous: Rendezvous::new(VERSION, seats.clone(), crew.join_timeout),
+            verdict: Verdict::new(seats),
+            ending: Ending::default(),
+            agents,
+            slots: crew.slots.clone(),
+            stage,
+            dismissed: false,
+            given_up: false,
+        })
+    }
+
+    fn hear(&mut self, index: usize, message: AgentToDriver, now: Time) {
+        let agent = (index, &self.agents[index]);
+        let complains = |rank, line: &str| self.verdict.wrote(rank, line);
+        let Some(message) = self.stage.hear(agent, message, complains) else { return };
+        match message {
+            AgentToDriver::Listening { listeners, known, ports } => {
+                tracing::info!(host = self.agents[index].host, ?listeners, "an agent listens");
+                self.gather(index, muster::Event::Listening { listeners, known, ports }, now);
+            }
+            AgentToDriver::Dialled { callee, address, outcome } => {
+                let host = &self.agents[index].host;
+                tracing::info!(host, ?callee, %address, ?outcome, "an agent has dialled");
+                self.gather(index, muster::Event::Dialled { callee, address, outcome }, now);
+            }
+            AgentToDriver::Started { rank, pid } => {
+                tracing::info!(rank = rank.0, pid, "a rank runs");
+                self.stage.watchers.census.started(rank, pid);
+                if rank == Rank(0) {
+                    self.stage.feed(&self.agents[index]);
+                }
+            }
+            AgentToDriver::Exited { rank, exit } => self.exited(rank, exit, now),
+            // A job of a fixed size does not ask for the rest.
+            _ => {}
+        }
+    }
+
+    fn exited(&mut self, rank: Rank, exit: Exit, now: Time) {
+        tracing::info!(rank = rank.0, "the rank {exit}");
+        self.stage.watchers.census.exited(rank, exit.to_string());
+        self.verdict.exited(rank, exit.clone());
+        self.meet(Event::Exited(rank, exit), now);
+        if self.verdict.failed() {
+            self.ending.failed(now);
+        }
+    }
+
+    fn agent_gone(&mut self, index: usize, trouble: Trouble, now: Time) {
+        let Trouble { reason, hint } = self.agents[index].bury(trouble);
+        let host = self.agents[index].host.clone();
+        if self.dismissed {
+            return;
+        }
+        if !self.muster.is_over() {
+            return self.gather(index, muster::Event::Gone { reason, hint }, now);
+        }
+        let reason = format!("lost host `{host}`: {reason}");
+        self.verdict.host_failed(reason.clone(), hint);
+        let ranks = self.slots.iter().filter(|slot| slot.host == host).map(|slot| slot.rank);
+        for rank in ranks.collect::<Vec<_>>() {
+            self.exited(rank, Exit::Unknown { reason: reason.clone() }, now);
+        }
+    }
+
+    /// Asks the muster what an event means, and does it.
+    fn gather(&mut self, host: usize, event: muster::Event, now: Time) {
+        let actions = self.muster.on(host, event, now);
+        self.proceed(actions, now);
+    }
+
+    fn proceed(&mut self, actions: Vec<muster::Action>, now: Time) {
+        for action in actions {
+            if self.dismissed {
+                return;
+            }
+            match action {
+                muster::Action::Listen(host) => self.start.listen(host, &self.agents[host]),
+                muster::Action::Dial(host, targets) => start::dial(&self.agents[host], targets),
+                muster::Action::Start(plans) => {
+                    tracing::info!(?plans, "the hosts have found each other");
+                    if let Err(error) = self.start.ranks(&self.agents, &plans) {
+                        self.call_off(format!("error: {error}\n"), now);
+                    }
+                }
+                muster::Action::Fail(text) => self.call_off(text, now),
+            }
+        }
+    }
+
+    /// Ends a job that has not begun.
+    fn call_off(&mut self, text: String, now: Time) {
+        self.verdict.called_off(text);
+        self.dismiss();
+        // An agent that is there says goodbye; whoever is not, or does not, is not waited for.
+        self.ending.failed(now);
+        for agent in self.agents.iter_mut().filter(|agent| !agent.way.is_local()) {
+            agent.kill();
+        }
+    }
+
+    fn dismiss(&mut self) {
+        self.dismissed = true;
+        for agent in &self.agents {
+            agent.tell(DriverToAgent::End);
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Send(signal) => {
+                self.verdict.stopping();
+                for agent in &self.agents {
+                    agent.tell(DriverToAgent::Signal { signal });
+                }
+            }
+            Step::GiveUp => {
+                tracing::warn!("some processes do not end; giving up on them");
+                self.given_up = true;
+                self.agents.iter_mut().for_each(Hands::give_up);
+            }
+        }
+    }
+
+    /// Asks the rendezvous what an event means, and does it.
+    fn meet(&mut self, event: Event, now: Time) {
+        for action in self.rendezvous.on(event, now) {
+            match action {
+                Action::Tell(connections, message) => {
+                    self.stage.outboxes.tell(connections, &message)
+                }
+                Action::Close(connection) => self.stage.outboxes.close(connection),
+                Action::Formed(epoch) => {
+                    tracing::info!(epoch = epoch.0, "a world is formed");
+                    self.stage.watchers.census.formed(epoch.0);
+                }
+                Action::Reported(rank, report) => self.stage.watchers.census.reported(rank, report),
+                Action::Left { rank, error, blames } => self.verdict.left(rank, error, blames),
+                Action::Lost { rank, cause } => tracing::info!(rank = rank.0, cause, "lost a rank"),
+            }
+        }
+    }
+
+    /// Asks the ranks of the world, unless they are just being asked for somebody else.
+    fn asked(&mut self, answer: Answer, now: Time) {
+        if self.stage.watchers.add(answer) {
+            return;
+        }
+        let (ranks, connections): (Vec<_>, Vec<_>) = self.rendezvous.inside().unzip();
+        self.stage.outboxes.tell(connections, &DriverToRank::Ask);
+        self.stage.watchers.census.asked(ranks, now);
+    }
+}
+
+impl super::Driver for Driver {
+    fn on(&mut self, news: News, now: Time) {
+        let Some(news) = self.stage.on(news) else { return };
+        match news {
+            News::Rendezvous(heard) => {
+                let event = self.stage.outboxes.take_in(heard);
+                self.meet(event, now);
+            }
+            News::Hello(index, version) => {
+                tracing::info!(host = self.agents[index].host, version, "an agent is there");
+                self.gather(index, muster::Event::Hello { version }, now);
+            }
+            News::Agent(index, message) => self.hear(index, message, now),
+            News::AgentGone(index, trouble) => self.agent_gone(index, trouble, now),
+            News::Silent(index, error) if !self.dismissed => {
+                self.agents[index].fell_silent(&error);
+            }
+            News::Printed(Done { agent, cost }) => {
+                self.agents[agent].tell(DriverToAgent::Printed { cost });
+            }
+            News::Asked(answer) => self.asked(answer, now),
+            News::Stdin(piece) => {
+                // Rank 0 sits on the first host.
+                if let Some(first) = self.agents.first() {
+                    first.tell(stage::input(piece));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn signalled(&mut self, signal: i32, now: Time) {
+        tracing::info!("passing {} on to all ranks", signal_name(signal));
+        self.verdict.interrupted(signal);
+        if !self.muster.is_over() {
+            return self.call_off(String::new(), now);
+        }
+        if let Some(step) = self.ending.signalled(signal, now) {
+            self.take(step);
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        self.meet(Event::Tick, now);
+        let actions = self.muster.tick(now);
+        self.proceed(actions, now);
+        self.stage.tick(now);
+        if let Some(step) = self.ending.tick(now) {
+            self.take(step);
+        }
+        if self.verdict.is_complete() && !self.dismissed {
+            self.dismiss();
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<Time> {
+        let others = self.ending.next_wakeup().into_iter().chain(self.muster.next_wakeup());
+        let others = others.chain(self.stage.watchers.census.next_wakeup());
+        self.rendezvous.next_wakeup().into_iter().chain(others).min()
+    }
+
+    fn is_over(&self) -> bool {
+        self.given_up || self.agents.iter().all(|agent| agent.gone)
+    }
+
+    fn finish(self) -> (Outcome, Option<Screen>) {
+        let screen = self.stage.close();
+        (self.verdict.outcome(), (!self.given_up).then_some(screen))
+    }
+}

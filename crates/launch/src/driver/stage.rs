@@ -1,0 +1,207 @@
+//! What every driver has around its decisions: the socket of the rendezvous and the ways to those who
+//! came there, the screen, the input, and those who come for something else.
+
+use std::net::SocketAddr;
+
+use ronde_control::Rank;
+use ronde_control::rendezvous::{Seat, Time};
+use ronde_control::wire::JobKey;
+use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, output_cost};
+use tokio::sync::mpsc;
+
+use super::errand::Returned;
+use super::files::Files;
+use super::guests::Guests;
+use super::hands::Hands;
+use super::screen::{Done, Screen, Text, Viewer};
+use super::service::Outboxes;
+use super::start::{self, Span};
+use super::stdin::{self, Stdin};
+use super::watchers::{self, Watchers};
+use super::{Job, News, entropy, service};
+use crate::logs::{Lines, Stamp, prefix};
+use crate::{LaunchError, machine};
+
+/// The surroundings of a driver.
+pub(super) struct Stage {
+    pub(super) key: JobKey,
+    /// Where hosts may try to reach the rendezvous.
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) outboxes: Outboxes,
+    pub(super) watchers: Watchers,
+    lines: Lines,
+    stamp: Stamp,
+    screen: Screen,
+    stdin: Stdin,
+    viewer: Viewer,
+    deliveries: Option<std::sync::mpsc::Sender<Vec<u8>>>,
+    guests: Guests,
+    service: tokio::task::JoinHandle<()>,
+}
+
+/// How many ranks a job has.
+#[derive(Clone, Copy)]
+pub(super) enum Count {
+    /// So many.
+    Exactly(usize),
+    /// So many at first.
+    Initially(usize),
+}
+
+impl Stage {
+    /// Opens the rendezvous and starts the threads.
+    pub(super) async fn open(
+        job: &Job,
+        count: Count,
+        span: Span,
+        seats: &[Seat],
+        news: &mpsc::Sender<News>,
+    ) -> Result<Stage, LaunchError> {
+        let (Count::Exactly(ranks) | Count::Initially(ranks)) = count;
+        let files = job.output.files.as_deref().map(|path| Files::create(path, ranks));
+        let files = files.transpose()?;
+        let key = JobKey::from_entropy(entropy()?);
+        let (listener, addresses) = start::listen(span, job.listen, &job.interfaces).await?;
+        tracing::info!(?addresses, ranks, "the rendezvous is open");
+        let viewer = match (&job.function, &job.deliveries) {
+            (Some(_), None) => Viewer::Caller,
+            _ => Viewer::Terminal,
+        };
+        let printed = news.clone();
+        let screen = Screen::start(viewer, files, move |done| {
+            let _ = printed.blocking_send(News::Printed(done));
+        });
+        let stdin = stdin::start(viewer, news.clone()).map_err(machine("start a thread"))?;
+        let registration = watchers::register(job, ranks, &listener, &key);
+        let service = tokio::spawn(service::run(listener, key.clone(), news.clone()));
+        Ok(Stage {
+            key,
+            addresses,
+            outboxes: Outboxes::default(),
+            watchers: Watchers::new(seats, registration),
+            lines: Lines::default(),
+            stamp: Stamp::new(job.output.times),
+            screen: screen.map_err(machine("start a thread"))?,
+            stdin,
+            viewer,
+            deliveries: job.deliveries.clone(),
+            guests: Guests::new(job.function.clone(), count, news.clone()),
+            service,
+        })
+    }
+
+    /// Deals with news that mean the same in every job; gives the others back.
+    pub(super) fn on(&mut self, news: News) -> Option<News> {
+        match news {
+            News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
+            News::Returned(rank, returned) => self.returned(rank, returned),
+            other => return Some(other),
+        }
+        None
+    }
+
+    fn returned(&self, rank: Rank, returned: Returned) {
+        match (&self.deliveries, returned) {
+            // Nobody may listen any more; then what comes is for nobody.
+            (Some(deliveries), Returned::Piece(bytes, _place)) => drop(deliveries.send(bytes)),
+            (Some(_), Returned::End) => {}
+            (None, returned) => self.screen.hand_over(rank, returned),
+        }
+    }
+
+    /// Deals with an agent's words that mean the same in every job; gives the others back. `complains`
+    /// is called with each whole line of somebody's standard error.
+    pub(super) fn hear(
+        &mut self,
+        (index, agent): (usize, &Hands),
+        message: AgentToDriver,
+        complains: impl FnMut(Rank, &str),
+    ) -> Option<AgentToDriver> {
+        match message {
+            AgentToDriver::Output { rank, stream, bytes } => {
+                let done = Done { agent: index, cost: output_cost(bytes.len()) };
+                let text = self.lines.push(rank, stream, &bytes, self.stamp.text());
+                self.read(rank, stream, &text, complains);
+                self.show((self.lines.name(rank), stream), text, Some(done));
+            }
+            AgentToDriver::OutputEnd { rank, stream } => {
+                let text = self.lines.end(rank, stream, self.stamp.text());
+                self.read(rank, stream, &text, complains);
+                self.show((self.lines.name(rank), stream), text, None);
+            }
+            AgentToDriver::StdinTaken => self.stdin.next(),
+            AgentToDriver::Problem { reason } => {
+                tracing::warn!(host = agent.host, reason, "an agent has a problem");
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// The first process runs: it may have the launcher's input.
+    pub(super) fn feed(&self, agent: &Hands) {
+        match self.viewer {
+            Viewer::Terminal => self.stdin.next(),
+            Viewer::Caller => agent.tell(DriverToAgent::StdinEnd),
+        }
+    }
+
+    /// From here on the lines of `process` say that they are those of `rank`.
+    pub(super) fn rename(&mut self, process: Rank, rank: Rank) {
+        self.lines.rename(process, rank);
+    }
+
+    /// Tells the user something.
+    pub(super) fn note(&self, text: &str) {
+        tracing::info!("{text}");
+        self.screen.note(format!("[ronde] {text}\n"));
+    }
+
+    /// Tells the caller of `horovod.run` whose results count, in order.
+    pub(super) fn tell_world(&self, processes: &[u32]) {
+        if self.viewer == Viewer::Caller {
+            self.screen.tell_world(processes);
+        }
+    }
+
+    /// Answers those who watch, if it is time.
+    pub(super) fn tick(&mut self, now: Time) {
+        self.watchers.answer(now);
+    }
+
+    fn read(
+        &mut self,
+        rank: Rank,
+        stream: Stream,
+        text: &[u8],
+        mut complains: impl FnMut(Rank, &str),
+    ) {
+        if stream == Stream::Stderr {
+            let prefix = format!("{}{}", self.stamp.text(), prefix(self.lines.name(rank), stream));
+            for line in String::from_utf8_lossy(text).split(['\n', '\r']) {
+                complains(rank, line.strip_prefix(&prefix).unwrap_or(line));
+            }
+        }
+    }
+
+    fn show(&self, (rank, stream): (Rank, Stream), bytes: Vec<u8>, done: Option<Done>) {
+        self.screen.show(Text { rank, stream, bytes, done });
+    }
+
+    /// Shows what is left and gives the screen.
+    pub(super) fn close(mut self) -> Screen {
+        self.service.abort();
+        for (rank, stream, bytes) in self.lines.end_all(self.stamp.text()) {
+            self.show((rank, stream), bytes, None);
+        }
+        self.screen
+    }
+}
+
+/// What goes to an agent of what came from standard input.
+pub(super) fn input(piece: Option<Vec<u8>>) -> DriverToAgent {
+    match piece {
+        Some(bytes) => DriverToAgent::Stdin { bytes },
+        None => DriverToAgent::StdinEnd,
+    }
+}

@@ -51,8 +51,8 @@ class Troublemaker:
         training = self.diary.training()
         if len(training) < 4:
             return False
-        victims = self.dice.sample(training, 2)
-        return all([_signal(victim, signal.SIGKILL) for victim in victims])
+        first, second = self.dice.sample(training, 2)
+        return _signal(first, signal.SIGKILL) | _signal(second, signal.SIGKILL)
 
     def _pause(self):
         return self._stop_for(self.dice.uniform(0.5, STOPPED_SECONDS - 2))
@@ -106,7 +106,6 @@ def _signal(pid, number):
 
 
 def _parent(pid):
-    with suppress(OSError):
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
+    with suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
     return None

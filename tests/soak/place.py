@@ -90,9 +90,7 @@ class LabSite(Site):
     def mend(self, name):
         """Plugs it in again."""
         host = self._host(name)
-        subprocess.run(
-            ["ip", "-n", self.lab.bridge, "link", "set", host.cable, "up"], check=False
-        )
+        subprocess.run(["ip", "-n", self.lab.bridge, "link", "set", host.cable, "up"], check=False)
 
     def end(self):
         """Takes all hosts down."""

@@ -92,6 +92,16 @@ PROGRAMS = {
         ["lightning", "sklearn"],
         ["2 ranks, 46 steps each", r"accuracy 0\.[789]\d\d"],
     ),
+    # In an ordinary job; tests of elastic jobs run it with ranks that come and go.
+    "09-elastic": (
+        "train.py --epochs 2",
+        ["sklearn"],
+        [
+            r"epoch 0: 2 ranks, accuracy 0\.\d{3}",
+            r"epoch 1: 2 ranks, accuracy 0\.[5-9]\d\d",
+            "2 ranks at the end, parameters [0-9a-f]{12}",
+        ],
+    ),
 }
 
 

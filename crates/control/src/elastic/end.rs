@@ -129,6 +129,10 @@ impl Elastic {
         lines
     }
 
+    pub(super) fn no_progress(&mut self) {
+        self.end(Some(Reason::NoProgress { worlds: self.fruitless }), 1);
+    }
+
     pub(super) fn too_many_resets(&mut self, limit: u32) {
         let cause = match self.failures.first() {
             Some(Failure { who, cause, .. }) => format!("lost {who}: {cause}"),

@@ -145,6 +145,7 @@ impl Elastic {
             self.progress = true;
         } else {
             member.quarrels = 0;
+            self.committed = true;
         }
         if self.world != World::Whole {
             return;

@@ -204,6 +204,10 @@ pub struct Elastic {
     shortage: Option<(Time, Told)>,
     /// Since when nobody has the state.
     stateless: Option<Time>,
+    /// Whether anybody has committed in the current world.
+    committed: bool,
+    /// How many worlds in a row have fallen apart by themselves, before anybody had committed.
+    fruitless: u32,
     /// What the workers know of the next world.
     told: Change,
     recovery: Option<Recovery>,
@@ -267,6 +271,8 @@ impl Elastic {
             failures: Vec::new(),
             shortage: None,
             stateless: None,
+            committed: false,
+            fruitless: 0,
             told: Change::default(),
             recovery: None,
             actions: Vec::new(),

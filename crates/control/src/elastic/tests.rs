@@ -422,3 +422,22 @@ fn one_that_others_cannot_reach_twice_is_given_up() {
     assert_eq!(play.signals, [(Worker(2), 9)]);
     assert_eq!(play.world(), [0, 1]);
 }
+
+#[test]
+fn worlds_that_fall_apart_by_themselves_again_and_again_end_the_job() {
+    let mut play = Play::begin("a:2", limits(2, 1));
+    for _ in 0..2 {
+        play.come_all();
+        assert_eq!(play.end, None, "a commit makes up for it");
+    }
+    for number in 0..4 {
+        assert_eq!(play.end, None, "{number}");
+        play.come(0);
+        play.come(1);
+        for worker in play.world.clone() {
+            play.say(worker, RankToDriver::Located { leader: Rank(0) });
+        }
+    }
+    let (_, text) = play.end.clone().unwrap();
+    assert!(text.contains("3 worlds in a row have fallen apart"), "{text}");
+}

@@ -145,6 +145,11 @@ pub enum Reason {
         /// What made it begin anew once more.
         cause: String,
     },
+    /// The job has ended: worlds fall apart although nobody dies.
+    NoProgress {
+        /// How many did in a row.
+        worlds: u32,
+    },
     /// The job has ended: too few workers came.
     TimedOut {
         /// How many there were.
@@ -174,6 +179,7 @@ impl fmt::Display for Reason {
             | Reason::SomeFailed { .. }
             | Reason::NoState { .. }
             | Reason::ResetLimit { .. }
+            | Reason::NoProgress { .. }
             | Reason::TimedOut { .. }
             | Reason::Hopeless { .. } => self.end(f),
             _ => self.note(f),
@@ -262,6 +268,12 @@ impl Reason {
                  limit: {limit}\n  the last one: {cause}\n\nhint: see the notes above for what \
                  happened, or raise `--reset-limit`"
             ),
+            Reason::NoProgress { worlds } => write!(
+                f,
+                "error: {worlds} worlds in a row have fallen apart before a step was committed, \
+                 although no rank has died\n\nhint: see what the ranks wrote above: most likely they \
+                 do not make the same calls, or cannot reach each other"
+            ),
             Reason::TimedOut { there, needed, timeout, hosts } => write!(
                 f,
                 "error: Timed out waiting for {needed} ranks: {there} are there. Timeout after {} \
@@ -332,6 +344,7 @@ impl Reason {
             Reason::SomeFailed { who: who(), cause: cause() },
             Reason::NoState { who: who(), cause: cause() },
             Reason::ResetLimit { limit: 3, cause: format!("lost {}: {}", who(), cause()) },
+            Reason::NoProgress { worlds: 3 },
             Reason::TimedOut {
                 there: 1,
                 needed: 2,

@@ -15,6 +15,9 @@ pub(super) const SEATING: Duration = Duration::from_secs(30);
 /// How long a newcomer waits for others that are just being started, before the world is told.
 pub(super) const TOGETHER: Duration = Duration::from_secs(2);
 
+/// How many worlds may fall apart by themselves before anybody has committed.
+const FRUITLESS: u32 = 3;
+
 impl Elastic {
     /// Forms the next world, if everybody who must be there has come.
     pub(super) fn gather(&mut self, now: Time) {
@@ -35,10 +38,23 @@ impl Elastic {
         if (chosen.len() as u32) < needed.max(1) || (self.progress && !has_state) {
             return;
         }
+        if self.is_fruitless() {
+            return self.no_progress();
+        }
         if let Some(limit) = self.limits.resets.filter(|limit| self.worlds > *limit) {
             return self.too_many_resets(limit);
         }
         self.form(&chosen, now);
+    }
+
+    /// Whether worlds fall apart again and again although nobody dies: training cannot go on so.
+    fn is_fruitless(&mut self) -> bool {
+        let by_itself = self.failures.is_empty() && self.told == Change::default();
+        match self.world {
+            World::Broken(_) if by_itself && !self.committed => self.fruitless += 1,
+            _ => self.fruitless = 0,
+        }
+        self.fruitless >= FRUITLESS
     }
 
     /// Whether hosts are just being reached on which more workers will be started.
@@ -142,6 +158,7 @@ impl Elastic {
         self.world = World::Whole;
         self.worlds += 1;
         self.told = Change::default();
+        self.committed = false;
         self.failures.clear();
         if let Some(recovery) = &mut self.recovery {
             recovery.met.get_or_insert(now);

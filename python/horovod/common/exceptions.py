@@ -1,4 +1,4 @@
-"""The exceptions Horovod's users catch; the native module raises the first of them."""
+"""The exceptions Horovod's users catch; the native module raises some of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ class HostsUpdatedInterrupt(RuntimeError):
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__()
         self.skip_sync = skip_sync
+
+
+class WorkerRemovedError(RuntimeError):
+    """This process is no longer part of its elastic job: it cannot meet the others again."""
 
 
 class HorovodVersionMismatchError(ImportError):

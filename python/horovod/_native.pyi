@@ -108,6 +108,7 @@ def init(mpi: Mpi | None = None, comm: int | None = None) -> None:
     """Joins the world described by the environment; a world of one if there is no launcher.
 
     With `mpi`, the members of the communicator `comm` are the world, and meet over it.
+    Raises `WorkerRemovedError` if this process is no longer part of its elastic job.
     """
 
 def shutdown(error: str | None = None, exiting: bool = False) -> None:
@@ -255,6 +256,29 @@ def wait(handle: int) -> Any:
     and `reducescatter` it gives `(capsule, rows)`: a DLPack capsule of one-dimensional bytes that
     owns the result, and the numbers of rows that it got from each member; a share of a reduction
     has one such number. For a grouped operation it gives the list of these.
+    """
+
+def is_elastic() -> bool:
+    """Whether this process is a worker of an elastic job, as its environment says."""
+
+def elastic_update(seen: int, timeout: float) -> tuple[int, int] | None:
+    """Waits for news of the next world that are later than number `seen`, 0 for any.
+
+    Gives the number of the newest and what has happened since `seen`: 1 if workers will have gone,
+    2 if some will have come, 3 for both. None when `timeout` seconds have passed, and soon if there
+    is no world or it ends. Numbers rise from world to world.
+    """
+
+def elastic_reached(milestone: str) -> None:
+    """Tells the launcher that this worker has the "state", or has made its first "commit".
+
+    Does nothing outside an elastic world.
+    """
+
+def elastic_departing(reason: str) -> None:
+    """Tells the launcher that this worker wants to be left out of the next world.
+
+    Does nothing outside an elastic world.
     """
 
 def fetch_function() -> bytes:

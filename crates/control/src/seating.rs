@@ -1,26 +1,30 @@
 //! Who sits where, found from the ranks' own words once all have come.
 //!
-//! `horovodrun` seats its ranks itself. Other launchers say at most a process's number on its host, so
-//! the rest follows from the names of the hosts: ranks with the same one share a host. Ranks of a host
-//! are numbered as they say, unless two say the same: then in the order of their ranks.
+//! `horovodrun` seats its ranks itself, unless its job is elastic. Other launchers say at most a
+//! process's number on its host, so the rest follows from the names of the hosts: ranks with the same
+//! one share a host. Ranks of a host are numbered as they say; where a number is missing, in the same
+//! order without the gap; and if two say the same, in the order of their ranks.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::settings::{Keeper, Place};
 use crate::wire::Peer;
 
-/// Numbers the ranks of each host anew where the numbers they brought do not tell them apart.
+/// Numbers the ranks of each host from 0 on where the numbers they brought are not these.
 pub fn number(peers: &mut [Peer]) {
     let mut hosts: HashMap<String, Vec<usize>> = HashMap::new();
     for (rank, peer) in peers.iter().enumerate() {
         hosts.entry(peer.host.clone()).or_default().push(rank);
     }
     for ranks in hosts.values() {
-        let numbers: BTreeSet<u32> = ranks.iter().map(|rank| peers[*rank].local_rank).collect();
-        if numbers.len() < ranks.len() {
-            for (number, rank) in ranks.iter().enumerate() {
-                peers[*rank].local_rank = number as u32;
-            }
+        let said = |rank: &usize| (peers[*rank].local_rank, *rank);
+        let by_number: BTreeMap<u32, usize> = ranks.iter().map(said).collect();
+        let in_order: Vec<usize> = match by_number.len() == ranks.len() {
+            true => by_number.into_values().collect(),
+            false => ranks.clone(),
+        };
+        for (number, rank) in in_order.into_iter().enumerate() {
+            peers[rank].local_rank = number as u32;
         }
     }
 }
@@ -50,9 +54,9 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Rank;
     use crate::settings::Meeting;
     use crate::wire::JobKey;
+    use crate::{Rank, Worker};
 
     fn seated(seats: &[(&str, u32)], keeper: Keeper) -> Vec<(u32, u32, u32, u32)> {
         let mut peers: Vec<Peer> = seats
@@ -93,6 +97,11 @@ mod tests {
         assert_eq!(seated(&told, Keeper::FirstRank), expected);
         let untold = [("a", 0), ("b", 0), ("a", 0), ("b", 0), ("a", 0)];
         assert_eq!(seated(&untold, Keeper::FirstRank), expected);
+        let gaps = [("a", 5), ("b", 4), ("a", 6), ("b", 5), ("a", 9)];
+        assert_eq!(seated(&gaps, Keeper::Elastic(Worker(3))), expected);
+        let turned = [("a", 1), ("a", 3), ("a", 0)];
+        let expected = [(1, 3, 0, 1), (2, 3, 0, 1), (0, 3, 0, 1)];
+        assert_eq!(seated(&turned, Keeper::Elastic(Worker(3))), expected);
     }
 
     #[test]

@@ -374,6 +374,11 @@ pub fn meeting(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadS
     meeting.filter(|_| reader.mistakes.is_empty()).ok_or(BadSettings(reader.mistakes))
 }
 
+/// The number of this process if it is a worker of an elastic job.
+pub fn worker(look_up: impl Fn(&str) -> Option<String>) -> Option<Worker> {
+    Reader { look_up: &look_up, mistakes: Vec::new() }.worker()
+}
+
 struct Reader<'a> {
     look_up: &'a dyn Fn(&str) -> Option<String>,
     mistakes: Vec<String>,
@@ -632,7 +637,22 @@ mod tests {
         let (settings, place) = read(look_up(&pairs)).unwrap();
         let meeting = place.meeting.unwrap();
         assert_eq!((meeting.addresses.len(), meeting.listen.len()), (2, 2));
-        assert_eq!(settings.transport, Transport::Tcp);
+        assert_eq!((meeting.keeper, settings.transport), (Keeper::Launcher, Transport::Tcp));
+    }
+
+    #[test]
+    fn a_worker_of_an_elastic_job_meets_the_launcher_even_alone() {
+        let key = "ab".repeat(32);
+        let mut pairs = vec![
+            ("HOROVOD_ELASTIC", "1"),
+            ("RONDE_RENDEZVOUS", "127.0.0.1:9"),
+            ("RONDE_JOB_KEY", key.as_str()),
+        ];
+        assert_eq!(read(look_up(&pairs)).unwrap().1.meeting, None, "nobody calls it a worker");
+        pairs.push(("RONDE_WORKER", "7"));
+        let meeting = read(look_up(&pairs)).unwrap().1.meeting.unwrap();
+        assert_eq!(meeting.keeper, Keeper::Elastic(Worker(7)));
+        assert_eq!(worker(look_up(&pairs)), Some(Worker(7)));
     }
 
     #[test]

@@ -40,6 +40,16 @@ pub enum Error {
     /// The launcher is gone, so nobody can say what became of the others.
     #[error("the launcher is gone: {0}")]
     LauncherGone(String),
+    /// This worker is no longer part of its elastic job.
+    #[error("{host}[{slot}] has been removed from elastic job: {reason}")]
+    Removed {
+        /// Where it is.
+        host: String,
+        /// Its place on that host.
+        slot: u32,
+        /// Why, in words.
+        reason: String,
+    },
     /// This rank itself has ended its part.
     #[error("this rank has called shutdown.\n{OVER}")]
     Shutdown,

@@ -10,14 +10,18 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let text = error.to_string();
     match error {
         Error::Invalid(_) | Error::Setup(_) => PyValueError::new_err(text),
-        _ => match internal_error(py) {
-            Ok(class) => PyErr::from_type(class, text),
-            Err(_) => PyRuntimeError::new_err(text),
-        },
+        Error::Removed { .. } => of_class(py, "WorkerRemovedError", text),
+        _ => of_class(py, "HorovodInternalError", text),
     }
 }
 
-fn internal_error(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
-    let class = py.import("horovod.common.exceptions")?.getattr("HorovodInternalError")?;
-    Ok(class.cast_into()?)
+/// An exception of a class of `horovod.common.exceptions`.
+fn of_class(py: Python<'_>, name: &str, text: String) -> PyErr {
+    let found = || -> PyResult<Bound<'_, PyType>> {
+        Ok(py.import("horovod.common.exceptions")?.getattr(name)?.cast_into()?)
+    };
+    match found() {
+        Ok(class) => PyErr::from_type(class, text),
+        Err(_) => PyRuntimeError::new_err(text),
+    }
 }

@@ -5,6 +5,7 @@
 
 mod array;
 mod capsule;
+mod elastic;
 mod errand;
 mod errors;
 mod handles;
@@ -38,6 +39,9 @@ mod _native {
 
     #[pymodule_export]
     use super::capsule::{arena, claim, in_arena};
+
+    #[pymodule_export]
+    use super::elastic::{elastic_departing, elastic_reached, elastic_update, is_elastic};
 
     #[pymodule_export]
     use super::errand::{deliver_result, fetch_function};

@@ -66,11 +66,14 @@ pub(crate) fn init(
     start_log();
     let mpi = mpi.map(Bound::get).zip(comm);
     let place = launched::seat(py, place, mpi, settings.join_timeout)?;
-    let engine = match place.size {
-        1 => Engine::join(&settings, place),
-        _ => interruptible(py, move || Engine::join(&settings, place))?,
+    let engine = match place.meeting {
+        None => Engine::join(&settings, place),
+        Some(_) => interruptible(py, move || Engine::join(&settings, place))?,
     };
-    let engine = engine.map_err(|error| refused(&error))?;
+    let engine = engine.map_err(|error| match error {
+        Error::Removed { .. } => errors::raise(py, &error),
+        error => refused(&error),
+    })?;
     handles::forget_done();
     let engine = Arc::new(engine);
     let running = Running { engine, pid: std::process::id(), over_mpi: mpi.is_some() };

@@ -1,17 +1,17 @@
 //! A launcher that starts nothing: it lets ranks meet, and says what a test tells it to say.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use ronde_control::status::Report;
-use ronde_control::wire::frame::{Opener, Sealer, frame_length};
-use ronde_control::wire::handshake::{Callee, envelope_length, respond};
-use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
+use ronde_control::wire::frame::Opener;
+use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver};
 use ronde_control::{Epoch, Rank};
 
 use crate::Net;
+use crate::connection::{Connection, receive};
 
 /// Lets `size` ranks meet once.
 pub struct Launcher {
@@ -31,15 +31,12 @@ pub struct Roads {
     pub islands: Option<Vec<usize>>,
 }
 
-struct Connection {
-    stream: TcpStream,
-    sealer: Sealer,
-    /// What the rank says, until a thread of its own listens to it.
-    opener: Option<Opener>,
-    rank: Rank,
-}
+type Ranks = Arc<Mutex<Vec<Met>>>;
 
-type Ranks = Arc<Mutex<Vec<Connection>>>;
+struct Met {
+    rank: Rank,
+    connection: Connection,
+}
 
 /// What ranks have said of themselves.
 type Reports = Arc<Mutex<Vec<(Rank, Report)>>>;
@@ -57,13 +54,13 @@ impl Launcher {
             let (mut met, layout) = meet(&listener, &their_key, size, &roads)?;
             // Whoever has heard the last word of the meeting can be told of a loss.
             let mut ranks = their_ranks.lock().expect("nobody panics with this lock");
-            for connection in &mut met {
+            for Met { connection, .. } in &mut met {
                 connection.send(&DriverToRank::Ask)?;
                 connection.send(&layout)?;
                 connection.send(&DriverToRank::Ask)?;
             }
-            for connection in &mut met {
-                let (ears, rank) = (connection.ears()?, connection.rank);
+            for Met { connection, rank } in &mut met {
+                let (ears, rank) = (connection.ears()?, *rank);
                 let (ranks, reports) = (their_ranks.clone(), their_reports.clone());
                 std::thread::spawn(move || listen(ears, rank, &ranks, &reports));
             }
@@ -105,8 +102,8 @@ fn lost(rank: Rank, cause: &str) -> DriverToRank {
 
 /// Tells each rank what is meant for it, if it is still there.
 fn tell(ranks: &Ranks, message: impl Fn(Rank) -> Option<DriverToRank>) {
-    for connection in ranks.lock().expect("nobody panics with this lock").iter_mut() {
-        if let Some(message) = message(connection.rank) {
+    for Met { connection, rank } in ranks.lock().expect("nobody panics with this lock").iter_mut() {
+        if let Some(message) = message(*rank) {
             // A rank that has gone already needs no news.
             let _ = connection.send(&message);
         }
@@ -133,18 +130,6 @@ fn listen(
     }
 }
 
-fn receive<M: serde::de::DeserializeOwned>(
-    stream: &mut TcpStream,
-    opener: &mut Opener,
-) -> io::Result<M> {
-    let mut header = [0; 4];
-    stream.read_exact(&mut header)?;
-    let mut sealed = vec![0; frame_length(header).map_err(io::Error::other)?];
-    stream.read_exact(&mut sealed)?;
-    let plain = opener.open(&sealed).map_err(io::Error::other)?;
-    decode(&plain).map_err(io::Error::other)
-}
-
 impl Drop for Launcher {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take()
@@ -160,14 +145,18 @@ fn meet(
     key: &JobKey,
     size: usize,
     roads: &Roads,
-) -> io::Result<(Vec<Connection>, DriverToRank)> {
-    let mut ranks = Vec::new();
+) -> io::Result<(Vec<Met>, DriverToRank)> {
+    let mut ranks: Vec<Met> = Vec::new();
     for _ in 0..size {
-        ranks.push(Connection::accept(listener.accept()?.0, key)?);
+        let (connection, greeting) = Connection::accept(listener.accept()?.0, key)?;
+        let Greeting::Rendezvous { rank, .. } = greeting else {
+            return Err(io::Error::other(format!("{greeting:?}")));
+        };
+        ranks.push(Met { rank, connection });
     }
-    ranks.sort_by_key(|connection| connection.rank);
+    ranks.sort_by_key(|met| met.rank);
     let mut peers = Vec::new();
-    for connection in &mut ranks {
+    for Met { connection, .. } in &mut ranks {
         match connection.receive()? {
             RankToDriver::Join { pid, host, local_rank, addresses, unix } => {
                 peers.push(Peer { host, local_rank, pid, addresses, unix });
@@ -175,15 +164,15 @@ fn meet(
             other => return Err(io::Error::other(format!("{other:?}"))),
         }
     }
-    for connection in &mut ranks {
+    for Met { connection, rank } in &mut ranks {
         let mut peers = peers.clone();
-        roads.lay(&mut peers, connection.rank);
+        roads.lay(&mut peers, *rank);
         // Somebody may ask at any time, also while ranks are still on their way.
         connection.send(&DriverToRank::Ask)?;
         connection.send(&DriverToRank::World { epoch: Epoch(1), peers })?;
     }
     let mut leaders = Vec::new();
-    for connection in &mut ranks {
+    for Met { connection, .. } in &mut ranks {
         match connection.receive()? {
             RankToDriver::Located { leader } => leaders.push(leader),
             other => return Err(io::Error::other(format!("{other:?}"))),
@@ -208,38 +197,5 @@ impl Roads {
                 peer.unix = None;
             }
         }
-    }
-}
-
-impl Connection {
-    fn accept(mut stream: TcpStream, key: &JobKey) -> io::Result<Connection> {
-        let mut header = [0; 2];
-        stream.read_exact(&mut header)?;
-        let mut hello = vec![0; envelope_length(header).map_err(io::Error::other)?];
-        stream.read_exact(&mut hello)?;
-        let (answer, (sealer, opener)) =
-            respond(key, Callee::Launcher, &hello).map_err(io::Error::other)?;
-        stream.write_all(&answer)?;
-        let mut connection = Connection { stream, sealer, opener: Some(opener), rank: Rank(0) };
-        match connection.receive()? {
-            Greeting::Rendezvous { rank, .. } => connection.rank = rank,
-            other => return Err(io::Error::other(format!("{other:?}"))),
-        }
-        Ok(connection)
-    }
-
-    fn receive<M: serde::de::DeserializeOwned>(&mut self) -> io::Result<M> {
-        let opener = self.opener.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        receive(&mut self.stream, opener)
-    }
-
-    /// What it takes to listen to the rank elsewhere.
-    fn ears(&mut self) -> io::Result<(TcpStream, Opener)> {
-        let opener = self.opener.take().ok_or(io::ErrorKind::NotConnected)?;
-        Ok((self.stream.try_clone()?, opener))
-    }
-
-    fn send(&mut self, message: &DriverToRank) -> io::Result<()> {
-        self.stream.write_all(&self.sealer.seal(&encode(message)))
     }
 }

@@ -4,7 +4,9 @@
 //! small launcher that they meet at.
 #![forbid(unsafe_code)]
 
+mod connection;
 mod dice;
+mod elastic;
 pub mod garbage;
 mod launcher;
 mod net;
@@ -13,6 +15,7 @@ pub mod theatre;
 mod world;
 
 pub use dice::{Dice, effort, seed};
+pub use elastic::{ElasticLauncher, elastic_place};
 pub use launcher::{Launcher, Roads};
 pub use net::{Fault, Harm, Net, Stream, Way};
 pub use tensor::Tensor;

@@ -2,10 +2,11 @@
 //!
 //! Whoever waits drives: a thread that waits for a ticket does the engine's work itself, so that in
 //! the common blocking call no other thread has to be woken. The background thread works only while
-//! nobody waits. A world of one has neither threads nor sockets.
+//! nobody waits. A world of one has neither threads nor sockets, unless its job is elastic.
 
 mod alone;
 mod background;
+mod elastic;
 pub mod errand;
 mod inbox;
 mod join;
@@ -25,7 +26,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ronde_control::negotiate::{Kind, Request};
-use ronde_control::settings::{Place, Settings};
+use ronde_control::settings::{Keeper, Place, Settings};
 use ronde_control::watching::Cycles;
 use ronde_control::wire::RankToDriver;
 use ronde_control::{Rank, SetId};
@@ -40,8 +41,9 @@ use crate::error::Error;
 use crate::group::Arena;
 pub use crate::group::Block;
 use crate::transport::traffic::TRAFFIC;
+pub use crate::transport::updates::{News, Updates};
 use crate::transport::vigil::Vigil;
-use crate::watch::{Reading, Readings, Watch};
+use crate::watch::{Reading, Readings, Server, Watch};
 
 /// How long an orderly end may take before it becomes a hard one.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -85,19 +87,21 @@ pub enum Next {
 impl Engine {
     /// Joins the world that the place describes, and waits until everybody has.
     pub fn join(settings: &Settings, place: Place) -> Result<Engine, Error> {
-        let watch = Arc::new(Watch::new(&settings.watching, &place));
-        watch.start_wished_timeline()?;
-        let server = watch.open(&place)?;
-        let Some(meeting) = place.meeting.clone() else {
-            // A world of one starts no thread and opens no socket that nobody asked for.
-            if Watch::is_wanted(&settings.watching) {
-                watch.start(server, Box::new(Vec::new))?;
-            }
-            return Ok(Engine { place, world: None, watch });
+        let Some(meeting) = place.meeting.clone() else { return Engine::alone(settings, place) };
+        // A worker of an elastic job knows its rank only when it has met the others.
+        let known = match meeting.keeper {
+            Keeper::Elastic(_) => None,
+            _ => Some(open_watch(settings, &place)?),
+        };
+        let entered = join::enter(settings, &place, &meeting)?;
+        let place = entered.place.clone();
+        let (watch, server) = match known {
+            Some(watch) => watch,
+            None => open_watch(settings, &place)?,
         };
         let (inbox, sets) = (Arc::new(Inbox::default()), Arc::new(Sets::of(place.size)));
         let mail = (inbox.clone(), sets.clone(), watch.clone());
-        let (place, (progress, vigil, standby)) = join::join(settings, &place, &meeting, mail)?;
+        let (progress, vigil, standby) = entered.settle(settings, mail)?;
         let arena = progress.groups.arena().cloned();
         let shared = Arc::new(Shared {
             progress: Mutex::new(progress),
@@ -115,6 +119,15 @@ impl Engine {
         let background = background::start(shared.clone()).inspect_err(|_| watch.end())?;
         let background = Mutex::new(Some(background));
         Ok(Engine { place, world: Some(World { shared, arena, background }), watch })
+    }
+
+    /// A world of one starts no thread and opens no socket that nobody asked for.
+    fn alone(settings: &Settings, place: Place) -> Result<Engine, Error> {
+        let (watch, server) = open_watch(settings, &place)?;
+        if Watch::is_wanted(&settings.watching) {
+            watch.start(server, Box::new(Vec::new))?;
+        }
+        Ok(Engine { place, world: None, watch })
     }
 
     /// Where this process stands.
@@ -327,6 +340,7 @@ impl Engine {
             shared.wait(&ticket, deadline);
         }
         shared.vigil.fate.seal(Error::Shutdown);
+        shared.vigil.sentinel.updates.close();
         shared.stop.store(true, Ordering::SeqCst);
         shared.vigil.ring_all_own();
         let _ = thread.join();
@@ -334,6 +348,14 @@ impl Engine {
         shared.leave_bench();
         self.watch.end();
     }
+}
+
+/// The watch over a rank, and where its metrics are read, if anywhere.
+fn open_watch(settings: &Settings, place: &Place) -> Result<(Arc<Watch>, Option<Server>), Error> {
+    let watch = Arc::new(Watch::new(&settings.watching, place));
+    watch.start_wished_timeline()?;
+    let server = watch.open(place)?;
+    Ok((watch, server))
 }
 
 /// The numbers that metrics show of rooms below.

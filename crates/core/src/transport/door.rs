@@ -1,9 +1,10 @@
 //! The listening side of a rank: takes connections, lets in only who holds the job's key, and hands
 //! them on with their greeting.
 //!
-//! One thread owns the listeners; every newcomer is heard out by a thread of its own, so that one
-//! who says nothing holds up nobody, and at most [`CROWD`] are heard at a time. Dropping the door
-//! ends them all.
+//! A [`Doorway`] has addresses already, while nobody answers yet: whoever comes early waits outside
+//! until this rank knows who it is. In an open [`Door`] one thread owns the listeners; every newcomer
+//! is heard out by a thread of its own, so that one who says nothing holds up nobody, and at most
+//! [`CROWD`] are heard at a time. Dropping the door ends them all.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -32,26 +33,27 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Somebody who holds the key, and what they came for.
 pub(crate) type Arrival = (Wire, Greeting);
 
-pub(crate) struct Door {
+/// Listening sockets at which nobody answers yet.
+pub(crate) struct Doorway {
     addresses: Vec<SocketAddr>,
-    unix: Option<String>,
+    name: Option<String>,
+    tcp: Vec<TcpListener>,
+    unix: Option<UnixListener>,
+}
+
+pub(crate) struct Door {
     arrivals: Mutex<Receiver<Arrival>>,
     arrived: Arc<Bell>,
     stop: Arc<Bell>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Door {
-    /// Opens the door of a rank at these addresses, and at an abstract unix socket of that name if
-    /// there is one.
-    pub(crate) fn open(
-        at: &[IpAddr],
-        unix: Option<String>,
-        (rank, key): (Rank, JobKey),
-    ) -> io::Result<Door> {
-        let tcp = at.iter().map(|ip| listen(*ip)).collect::<io::Result<Vec<_>>>()?;
+impl Doorway {
+    /// A doorway at these addresses, and at an abstract unix socket of that name if there is one.
+    pub(crate) fn at(ips: &[IpAddr], name: Option<String>) -> io::Result<Doorway> {
+        let tcp = ips.iter().map(|ip| listen(*ip)).collect::<io::Result<Vec<_>>>()?;
         let addresses = tcp.iter().map(TcpListener::local_addr).collect::<io::Result<_>>()?;
-        let listener = match &unix {
+        let unix = match &name {
             Some(name) => {
                 let listener = UnixListener::bind_addr(&UnixAddr::from_abstract_name(name)?)?;
                 listener.set_nonblocking(true)?;
@@ -59,16 +61,7 @@ impl Door {
             }
             None => None,
         };
-        // Only holders of the key get in here, so the world's size bounds it.
-        let (sender, arrivals) = channel();
-        let (arrived, stop) = (Arc::new(Bell::new()?), Arc::new(Bell::new()?));
-        let hall = Hall { tcp, unix: listener, rank, key, sender, arrived: arrived.clone() };
-        let stopped = stop.clone();
-        let thread = std::thread::Builder::new()
-            .name("ronde-door".into())
-            .spawn(move || hall.keep(&stopped))?;
-        let arrivals = Mutex::new(arrivals);
-        Ok(Door { addresses, unix, arrivals, arrived, stop, thread: Some(thread) })
+        Ok(Doorway { addresses, name, tcp, unix })
     }
 
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
@@ -76,9 +69,25 @@ impl Door {
     }
 
     pub(crate) fn unix(&self) -> Option<&str> {
-        self.unix.as_deref()
+        self.name.as_deref()
     }
 
+    /// Lets in whoever calls this rank and holds the key.
+    pub(crate) fn open(self, rank: Rank, key: JobKey) -> io::Result<Door> {
+        // Only holders of the key get in here, so the world's size bounds it.
+        let (sender, arrivals) = channel();
+        let (arrived, stop) = (Arc::new(Bell::new()?), Arc::new(Bell::new()?));
+        let Doorway { tcp, unix, .. } = self;
+        let hall = Hall { tcp, unix, rank, key, sender, arrived: arrived.clone() };
+        let stopped = stop.clone();
+        let thread = std::thread::Builder::new()
+            .name("ronde-door".into())
+            .spawn(move || hall.keep(&stopped))?;
+        Ok(Door { arrivals: Mutex::new(arrivals), arrived, stop, thread: Some(thread) })
+    }
+}
+
+impl Door {
     /// Somebody who has come in, if anybody has.
     pub(crate) fn arrival(&self) -> Option<Arrival> {
         self.arrived.hush();
@@ -197,12 +206,14 @@ mod tests {
     #[test]
     fn strangers_wait_outside_while_a_rank_comes_in() {
         let key = JobKey::from_entropy([9; 32]);
-        let door = Door::open(&[HERE, THERE], None, (Rank(1), key.clone())).unwrap();
-        let silent = TcpStream::connect(door.addresses()[0]).unwrap();
-        let mut loud = TcpStream::connect(door.addresses()[0]).unwrap();
+        let doorway = Doorway::at(&[HERE, THERE], None).unwrap();
+        let silent = TcpStream::connect(doorway.addresses()[0]).unwrap();
+        let mut loud = TcpStream::connect(doorway.addresses()[0]).unwrap();
         loud.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        let socket = Socket::tcp(TcpStream::connect(door.addresses()[1]).unwrap()).unwrap();
+        let socket = Socket::tcp(TcpStream::connect(doorway.addresses()[1]).unwrap()).unwrap();
+        // All of them have come before the door was open.
+        let door = doorway.open(Rank(1), key.clone()).unwrap();
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(2) };
         let _wire = Wire::dial(socket, (&key, Callee::Rank(Rank(1))), &greeting, deadline).unwrap();
         let arrival = loop {
@@ -220,9 +231,10 @@ mod tests {
     fn a_door_closes_at_once_even_if_somebody_stands_in_it() {
         let key = JobKey::from_entropy([9; 32]);
         let name = format!("ronde-test-door-{}", std::process::id());
-        let door = Door::open(&[HERE], Some(name), (Rank(0), key)).unwrap();
-        assert!(door.unix().is_some());
-        let _silent = TcpStream::connect(door.addresses()[0]).unwrap();
+        let doorway = Doorway::at(&[HERE], Some(name)).unwrap();
+        assert!(doorway.unix().is_some());
+        let _silent = TcpStream::connect(doorway.addresses()[0]).unwrap();
+        let door = doorway.open(Rank(0), key).unwrap();
         let start = Instant::now();
         drop(door);
         assert!(start.elapsed() < Duration::from_secs(2));

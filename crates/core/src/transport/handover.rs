@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::net::{
@@ -11,12 +11,16 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use super::socket::{Socket, await_socket};
+use super::socket::{Socket, Waiting};
 
 /// The kernel takes at most 253 descriptors at once.
 const BATCH: usize = 128;
 
-pub(crate) fn give(socket: &Socket, fds: &[BorrowedFd<'_>], deadline: Instant) -> io::Result<()> {
+pub(crate) fn give(
+    socket: &Socket,
+    fds: &[BorrowedFd<'_>],
+    wait: &mut Waiting<'_>,
+) -> io::Result<()> {
     for batch in fds.chunks(BATCH) {
         let message = SendAncillaryMessage::ScmRights(batch);
         let mut space = vec![MaybeUninit::uninit(); message.size()];
@@ -27,11 +31,12 @@ pub(crate) fn give(socket: &Socket, fds: &[BorrowedFd<'_>], deadline: Instant) -
             match sendmsg(socket.as_fd(), &bytes, &mut ancillary, SendFlags::NOSIGNAL) {
                 Ok(_) => break,
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
-                    await_socket(socket, PollFlags::OUT, deadline)?;
+                    wait(socket, PollFlags::OUT)?;
                 }
                 // Others have not yet taken what is on its way to them.
-                Err(rustix::io::Errno::TOOMANYREFS) if Instant::now() < deadline => {
+                Err(rustix::io::Errno::TOOMANYREFS) => {
                     std::thread::sleep(Duration::from_millis(1));
+                    wait(socket, PollFlags::OUT)?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -40,7 +45,11 @@ pub(crate) fn give(socket: &Socket, fds: &[BorrowedFd<'_>], deadline: Instant) -
     Ok(())
 }
 
-pub(crate) fn take(socket: &Socket, count: usize, deadline: Instant) -> io::Result<Vec<OwnedFd>> {
+pub(crate) fn take(
+    socket: &Socket,
+    count: usize,
+    wait: &mut Waiting<'_>,
+) -> io::Result<Vec<OwnedFd>> {
     let mut taken = Vec::with_capacity(count);
     while taken.len() < count {
         let batch = (count - taken.len()).min(BATCH);
@@ -55,7 +64,7 @@ pub(crate) fn take(socket: &Socket, count: usize, deadline: Instant) -> io::Resu
             }
             Ok(_) => {}
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
-                await_socket(socket, PollFlags::IN, deadline)?;
+                wait(socket, PollFlags::IN)?;
                 continue;
             }
             Err(error) => return Err(error.into()),
@@ -76,8 +85,10 @@ pub(crate) fn take(socket: &Socket, count: usize, deadline: Instant) -> io::Resu
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+    use std::time::Instant;
 
     use super::super::bell::Bell;
+    use super::super::socket::await_socket;
     use super::*;
 
     #[test]
@@ -85,10 +96,11 @@ mod tests {
         let (a, b) = UnixStream::pair().unwrap();
         let (a, b) = (Socket::unix(a).unwrap(), Socket::unix(b).unwrap());
         let deadline = Instant::now() + Duration::from_secs(10);
+        let mut wait = |socket: &Socket, flags| await_socket(socket, flags, deadline);
         let bell = Bell::new().unwrap();
         for count in [1, 2, 128, 300] {
-            give(&a, &vec![bell.as_fd(); count], deadline).unwrap();
-            let taken = take(&b, count, deadline).unwrap();
+            give(&a, &vec![bell.as_fd(); count], &mut wait).unwrap();
+            let taken = take(&b, count, &mut wait).unwrap();
             assert_eq!(taken.len(), count);
             bell.ring();
             let copy = taken.into_iter().next_back().unwrap();

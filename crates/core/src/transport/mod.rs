@@ -13,5 +13,6 @@ pub(crate) mod sentinel;
 pub(crate) mod shm;
 pub(crate) mod socket;
 pub(crate) mod traffic;
+pub(crate) mod updates;
 pub(crate) mod vigil;
 pub(crate) mod wire;

@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use ronde_control::Rank;
@@ -14,6 +14,7 @@ use rustix::event::PollFlags;
 
 use super::fate::Fate;
 use super::socket::Socket;
+use super::updates::Updates;
 use super::vigil::Interest;
 use super::wire::Wire;
 use crate::error::Error;
@@ -22,6 +23,8 @@ use crate::error::Error;
 pub(crate) struct Sentinel {
     launcher: Option<Launcher>,
     lifelines: Vec<Lifeline>,
+    /// What the launcher of an elastic job says of the next world.
+    pub(crate) updates: Arc<Updates>,
 }
 
 /// What this rank says of itself when the launcher asks.
@@ -48,13 +51,14 @@ impl Sentinel {
     pub(crate) fn new(
         (keeper, wire): (Keeper, Wire),
         lifelines: Vec<(Rank, Socket)>,
+        updates: Updates,
     ) -> std::io::Result<Sentinel> {
         let (watched, gone) = (wire.socket().duplicate()?, AtomicBool::new(false));
         let (wire, reporter) = (Mutex::new(wire), OnceLock::new());
         let launcher = Launcher { keeper, wire, reporter, watched, gone };
         let lifeline = |(rank, socket)| Lifeline { rank, socket, broken: AtomicBool::new(false) };
         let lifelines = lifelines.into_iter().map(lifeline).collect();
-        Ok(Sentinel { launcher: Some(launcher), lifelines })
+        Ok(Sentinel { launcher: Some(launcher), lifelines, updates: Arc::new(updates) })
     }
 
     /// Says who answers the launcher.
@@ -82,7 +86,8 @@ impl Sentinel {
 
     /// Takes in what the launcher says and which lifelines broke; gives whether there was news.
     pub(crate) fn look(&self, fate: &Fate) -> bool {
-        let mut news = self.launcher.as_ref().is_some_and(|launcher| launcher.listen(fate));
+        let mut news =
+            self.launcher.as_ref().is_some_and(|launcher| launcher.listen(fate, &self.updates));
         for Lifeline { rank, socket, broken } in &self.lifelines {
             if socket.read(&mut [0; 16]).is_err() && !broken.swap(true, Ordering::Relaxed) {
                 fate.suspect(*rank, "its process is gone", Instant::now());
@@ -102,7 +107,7 @@ impl Sentinel {
 }
 
 impl Launcher {
-    fn listen(&self, fate: &Fate) -> bool {
+    fn listen(&self, fate: &Fate, updates: &Updates) -> bool {
         // Whoever holds the lock is listening already.
         let Ok(mut wire) = self.wire.try_lock() else { return false };
         let mut news = false;
@@ -112,6 +117,7 @@ impl Launcher {
                     fate.lose(rank, cause);
                     news = true;
                 }
+                Ok(Some(DriverToRank::Update { change })) => updates.note(change),
                 Ok(Some(DriverToRank::Ask)) => {
                     // A report fits into any socket; one that does not is not worth a wait.
                     if let Some(reporter) = self.reporter.get() {

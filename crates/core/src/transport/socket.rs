@@ -119,6 +119,10 @@ pub(crate) fn sleep(fds: &[(BorrowedFd<'_>, PollFlags)], limit: Duration) -> Vec
     }
 }
 
+/// How somebody waits for a socket: until it can be read or written, as the flags say, or there is a
+/// reason to wait no longer. It may come back early, so whoever waits looks again.
+pub(crate) type Waiting<'a> = dyn FnMut(&Socket, PollFlags) -> io::Result<()> + 'a;
+
 /// Sleeps until the socket can be read, or written if asked for, or the deadline has passed.
 pub(crate) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());

@@ -11,7 +11,7 @@ use rustix::event::PollFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::socket::{Socket, await_socket};
+use super::socket::{Socket, Waiting, await_socket};
 
 const MAX_GREETING: usize = 4096;
 
@@ -32,17 +32,29 @@ impl Wire {
     /// Proves to the listening side that we hold the key, has it prove the same, and greets.
     pub(crate) fn dial(
         socket: Socket,
-        (key, callee): Call<'_>,
+        call: Call<'_>,
         greeting: &Greeting,
         deadline: Instant,
     ) -> io::Result<Wire> {
+        Wire::dial_with(socket, call, greeting, &mut by(deadline))
+    }
+
+    /// The same for one who has more than the time to look at while it waits.
+    pub(crate) fn dial_with(
+        socket: Socket,
+        (key, callee): Call<'_>,
+        greeting: &Greeting,
+        wait: &mut Waiting<'_>,
+    ) -> io::Result<Wire> {
         let (initiator, hello) = Initiator::start(key, callee);
-        write_all(&socket, &hello, deadline)?;
-        let answer = read_envelope(&socket, deadline)?;
+        write_all(&socket, &hello, wait)?;
+        let answer = read_envelope(&socket, wait)?;
         let (sealer, opener) = initiator.finish(&answer).map_err(io::Error::other)?;
         let mut wire = Wire { socket, sealer, opener, input: Vec::new(), output: Vec::new() };
         wire.send(greeting)?;
-        wire.flush_by(deadline)?;
+        while !wire.flush()? {
+            wait(&wire.socket, PollFlags::OUT)?;
+        }
         Ok(wire)
     }
 
@@ -52,19 +64,20 @@ impl Wire {
         (key, callee): Call<'_>,
         deadline: Instant,
     ) -> io::Result<(Wire, Greeting)> {
-        let hello = read_envelope(&socket, deadline)?;
+        let wait = &mut by(deadline);
+        let hello = read_envelope(&socket, wait)?;
         let (answer, (sealer, opener)) = respond(key, callee, &hello).map_err(io::Error::other)?;
-        write_all(&socket, &answer, deadline)?;
+        write_all(&socket, &answer, wait)?;
         let mut wire = Wire { socket, sealer, opener, input: Vec::new(), output: Vec::new() };
         // Exactly the greeting is read: what follows may be bytes of a tensor, or descriptors.
         let mut header = [0; 4];
-        read_exact(&wire.socket, &mut header, deadline)?;
+        read_exact(&wire.socket, &mut header, wait)?;
         let length = frame_length(header).map_err(io::Error::other)?;
         if length > MAX_GREETING {
             return Err(io::Error::other("no greeting is that long"));
         }
         let mut sealed = vec![0; length];
-        read_exact(&wire.socket, &mut sealed, deadline)?;
+        read_exact(&wire.socket, &mut sealed, wait)?;
         let plain = wire.opener.open(&sealed).map_err(io::Error::other)?;
         let greeting = decode(&plain).map_err(io::Error::other)?;
         Ok((wire, greeting))
@@ -166,29 +179,34 @@ impl AsFd for Wire {
     }
 }
 
-fn read_envelope(socket: &Socket, deadline: Instant) -> io::Result<Vec<u8>> {
+/// Waits until a deadline, and for nothing else.
+fn by(deadline: Instant) -> impl FnMut(&Socket, PollFlags) -> io::Result<()> {
+    move |socket, flags| await_socket(socket, flags, deadline)
+}
+
+fn read_envelope(socket: &Socket, wait: &mut Waiting<'_>) -> io::Result<Vec<u8>> {
     let mut header = [0; 2];
-    read_exact(socket, &mut header, deadline)?;
+    read_exact(socket, &mut header, wait)?;
     let mut body = vec![0; envelope_length(header).map_err(io::Error::other)?];
-    read_exact(socket, &mut body, deadline)?;
+    read_exact(socket, &mut body, wait)?;
     Ok(body)
 }
 
-fn read_exact(socket: &Socket, mut buffer: &mut [u8], deadline: Instant) -> io::Result<()> {
+fn read_exact(socket: &Socket, mut buffer: &mut [u8], wait: &mut Waiting<'_>) -> io::Result<()> {
     while !buffer.is_empty() {
         match socket.read(buffer)? {
             Some(count) => buffer = &mut buffer[count..],
-            None => await_socket(socket, PollFlags::IN, deadline)?,
+            None => wait(socket, PollFlags::IN)?,
         }
     }
     Ok(())
 }
 
-fn write_all(socket: &Socket, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+fn write_all(socket: &Socket, mut bytes: &[u8], wait: &mut Waiting<'_>) -> io::Result<()> {
     while !bytes.is_empty() {
         match socket.write_vectored(&[IoSlice::new(bytes)])? {
             Some(count) => bytes = &bytes[count..],
-            None => await_socket(socket, PollFlags::OUT, deadline)?,
+            None => wait(socket, PollFlags::OUT)?,
         }
     }
     Ok(())
@@ -238,7 +256,7 @@ mod tests {
         let key = JobKey::from_entropy([1; 32]);
         for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"", &[48, 0, 1, 2, 3], &[0; 200]] {
             let (a, b) = ends();
-            write_all(&a, garbage, soon()).unwrap();
+            write_all(&a, garbage, &mut by(soon())).unwrap();
             let limit = Instant::now() + Duration::from_millis(50);
             assert!(Wire::accept(b, (&key, ME), limit).is_err(), "{garbage:?}");
         }

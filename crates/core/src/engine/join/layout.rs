@@ -36,9 +36,11 @@ impl Layout {
         self.leaders[self.me.index()] == self.me
     }
 
-    /// Whether any two ranks share memory.
+    /// Whether any two ranks share memory. One rank alone has all of it: what it does is what the
+    /// ranks of one host do.
     pub(super) fn is_shared(&self) -> bool {
-        self.leaders.iter().enumerate().any(|(rank, leader)| leader.index() != rank)
+        self.leaders.len() == 1
+            || self.leaders.iter().enumerate().any(|(rank, leader)| leader.index() != rank)
     }
 
     /// Whether there are sockets between some ranks.
@@ -82,6 +84,8 @@ mod tests {
     fn one_island_has_no_links_and_lonely_ranks_no_memory() {
         let one = layout(&[0, 0, 0], 0).unwrap();
         assert!(one.leads() && one.is_shared() && !one.is_linked() && one.abroad().is_empty());
+        let only = layout(&[0], 0).unwrap();
+        assert!(only.leads() && only.is_shared() && !only.is_linked());
         let lonely = layout(&[0, 1, 2], 1).unwrap();
         assert!(lonely.leads() && !lonely.is_shared() && lonely.is_linked());
     }

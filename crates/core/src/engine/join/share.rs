@@ -17,7 +17,7 @@ use crate::group::Arena;
 use crate::transport::bell::Bell;
 use crate::transport::handover::{give, take};
 use crate::transport::shm::Segment;
-use crate::transport::socket::Socket;
+use crate::transport::socket::{Socket, Waiting};
 use crate::transport::vigil::Bells;
 use crate::transport::wire::Wire;
 
@@ -34,18 +34,19 @@ pub(super) struct Estate {
 impl Newcomer {
     /// Gives or takes the shared memory of this island, if any ranks of the world share memory.
     pub(super) fn share(
-        &self,
-        layout: &Layout,
+        &mut self,
+        (layout, stretch): (&Layout, usize),
         leader: Option<(Rank, Wire)>,
         own: &Bells,
         reception: &mut Reception,
         deadline: Instant,
     ) -> Result<Option<Estate>, Error> {
         let island = layout.island();
+        let mut wait = |socket: &Socket, flags| self.ear.wait(socket, flags, deadline);
         let estate = match leader {
             _ if !layout.is_shared() => return Ok(None),
-            Some((leader, wire)) => take_estate((leader, wire), own, island.len(), deadline),
-            None => give_estate((&island[1..], self.arena), own, reception, deadline),
+            Some((leader, wire)) => take_estate((leader, wire), own, island.len(), &mut wait),
+            None => give_estate((&island[1..], stretch), own, reception, &mut wait),
         };
         estate.map(Some).map_err(|error| failed(&error))
     }
@@ -55,7 +56,7 @@ fn give_estate(
     (guests, stretch): (&[Rank], usize),
     own: &Bells,
     reception: &mut Reception,
-    deadline: Instant,
+    wait: &mut Waiting<'_>,
 ) -> io::Result<Estate> {
     let (segment, fd) = Segment::create(1 + guests.len())?;
     let arena = Arena::create(1 + guests.len(), stretch)?;
@@ -63,13 +64,13 @@ fn give_estate(
     for rank in guests {
         let wire = reception.guests.remove(rank).ok_or(io::ErrorKind::NotFound)?;
         let socket = wire.into_socket()?;
-        bells.push(Bells::from_fds(&mut take(&socket, 2, deadline)?.into_iter())?);
+        bells.push(Bells::from_fds(&mut take(&socket, 2, wait)?.into_iter())?);
         lifelines.push((*rank, socket));
     }
     let mut estate = vec![fd.as_fd(), arena.as_fd()];
     estate.extend(bells.iter().flat_map(Bells::fds));
     for (_, socket) in &lifelines {
-        give(socket, &estate, deadline)?;
+        give(socket, &estate, wait)?;
     }
     Ok(Estate { segment, arena, bells, lifelines })
 }
@@ -78,11 +79,11 @@ fn take_estate(
     (leader, wire): (Rank, Wire),
     own: &Bells,
     seats: usize,
-    deadline: Instant,
+    wait: &mut Waiting<'_>,
 ) -> io::Result<Estate> {
     let socket = wire.into_socket()?;
-    give(&socket, &own.fds(), deadline)?;
-    let mut fds = take(&socket, 2 + 2 * seats, deadline)?.into_iter();
+    give(&socket, &own.fds(), wait)?;
+    let mut fds = take(&socket, 2 + 2 * seats, wait)?.into_iter();
     let segment = fds.next().ok_or(io::ErrorKind::UnexpectedEof)?;
     let arena = fds.next().ok_or(io::ErrorKind::UnexpectedEof)?;
     let segment = Segment::open(&segment, seats)?;

@@ -207,9 +207,11 @@ mod tests {
     use ronde_control::wire::DriverToRank;
 
     use super::super::super::bell::Bell;
+    use super::super::super::door::Doorway;
     use super::super::super::fate::Fate;
     use super::super::super::patience::Patience;
     use super::super::super::sentinel::Sentinel;
+    use super::super::super::updates::Updates;
     use super::super::super::vigil::Bells;
     use super::*;
 
@@ -240,7 +242,8 @@ mod tests {
             let (theirs, _) = Wire::accept(theirs, (&key(), Callee::Launcher), soon).unwrap();
             (ours.join().unwrap(), theirs)
         });
-        let sentinel = Sentinel::new((Keeper::Launcher, ours), Vec::new()).unwrap();
+        let sentinel =
+            Sentinel::new((Keeper::Launcher, ours), Vec::new(), Updates::default()).unwrap();
         let bells = Bells { driver: Bell::new().unwrap(), background: Bell::new().unwrap() };
         let fate = Fate::new(peers.to_vec());
         (Vigil::new(fate, sentinel, bells, None, Patience::of(2, 1)), theirs)
@@ -253,16 +256,18 @@ mod tests {
         Opening { me: Rank(me), epoch: Epoch(1), key, peers, encryption, door, patience, early }
     }
 
-    fn door(rank: u32) -> Door {
+    fn door(rank: u32) -> (Door, SocketAddr) {
         let here = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-        Door::open(&[here], None, (Rank(rank), key())).unwrap()
+        let doorway = Doorway::at(&[here], None).unwrap();
+        let address = doorway.addresses()[0];
+        (doorway.open(Rank(rank), key()).unwrap(), address)
     }
 
     #[test]
     fn whoever_dials_the_dead_hears_what_the_launcher_knows() {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let door = door(1);
-        let peers = peers([closed, door.addresses()[0]]);
+        let (door, address) = door(1);
+        let peers = peers([closed, address]);
         let (vigil, mut launcher) = vigil(&peers);
         let (rank, host, cause) = (Rank(0), "node-a".into(), "was killed".into());
         launcher.send(&DriverToRank::Lost { rank, host, cause }).unwrap();
@@ -276,8 +281,8 @@ mod tests {
     #[test]
     fn whoever_cannot_be_reached_is_lost_and_named() {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let door = door(1);
-        let peers = peers([closed, door.addresses()[0]]);
+        let (door, address) = door(1);
+        let peers = peers([closed, address]);
         let (vigil, _launcher) = vigil(&peers);
         let error = opening(1, &peers, door).dial(0, 0, &vigil).err().unwrap();
         assert_eq!(error.blames(), Some(Rank(0)));
@@ -286,8 +291,8 @@ mod tests {
 
     #[test]
     fn a_busy_peer_may_take_longer_than_an_unreachable_one() {
-        let (low, high) = (door(0), door(1));
-        let peers = peers([low.addresses()[0], high.addresses()[0]]);
+        let ((low, at), (high, there)) = (door(0), door(1));
+        let peers = peers([at, there]);
         let ((vigil, _launcher), (other, _other)) = (vigil(&peers), vigil(&peers));
         let (mut low, high) = (opening(0, &peers, low), opening(1, &peers, high));
         std::thread::scope(|scope| {

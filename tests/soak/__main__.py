@@ -94,6 +94,7 @@ def command(site, folder, options):
         "1",
         "--max-np",
         str(size),
+        *site.options,
         "--host-discovery-script",
         str(site.script),
         "--blacklist-cooldown-range",

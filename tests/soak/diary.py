@@ -95,9 +95,10 @@ def judge(entries, faults):
 
 
 def recoveries(entries, faults):
-    """For each meeting that faults have caused: seconds from the first of them to the next step.
+    """For each meeting that faults have caused: for how long no step was finished because of them.
 
-    A meeting without a fault since the one before is growth: somebody new has come.
+    That is from the first of them, or the last step before the meeting if that was later, to the
+    next step. A meeting without a fault since the one before is growth: somebody new has come.
     """
     found, before = [], float("-inf")
     for index, entry in enumerate(entries):
@@ -110,5 +111,9 @@ def recoveries(entries, faults):
         finished = next(steps, None)
         if causes and finished is not None:
             kind = causes[0][1] if len(causes) == 1 else "several"
-            found.append((finished - causes[0][0], kind))
+            trained = (
+                earlier for earlier in reversed(entries[:index]) if earlier["event"] == "step"
+            )
+            last = next(trained, entry)["time"]
+            found.append((finished - max(causes[0][0], last), kind))
     return found

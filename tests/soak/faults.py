@@ -22,12 +22,13 @@ class Troublemaker:
         """Does one thing; gives its kind, or None if there was nothing to harm."""
         kinds = ["kill"] * 4 + ["pause", "stop", "term", "agent", "remove", "add", "add", "two"]
         kinds += ["cut", "cut"] if self.site.has_cables else []
-        kind = self.dice.choice(kinds)
-        before = time.monotonic()
-        if not getattr(self, f"_{kind}")():
-            return None
-        self.faults.append((before, kind))
-        return kind
+        self.dice.shuffle(kinds)
+        for kind in kinds:
+            before = time.monotonic()
+            if getattr(self, f"_{kind}")():
+                self.faults.append((before, kind))
+                return kind
+        return None
 
     def settle(self):
         """Undoes what can be undone, and waits for what was still to come."""
@@ -38,7 +39,7 @@ class Troublemaker:
     def _victim(self):
         """A worker that trains, unless too few would be left."""
         training = self.diary.training()
-        return self.dice.choice(training) if len(training) > 2 else None
+        return self.dice.choice(training) if len(training) > 1 else None
 
     def _kill(self):
         return _signal(self._victim(), signal.SIGKILL)
@@ -49,7 +50,7 @@ class Troublemaker:
     def _two(self):
         """Two ranks die at once."""
         training = self.diary.training()
-        if len(training) < 4:
+        if len(training) < 3:
             return False
         first, second = self.dice.sample(training, 2)
         return _signal(first, signal.SIGKILL) | _signal(second, signal.SIGKILL)

@@ -16,6 +16,7 @@ class Site:
     """The hosts, and the list of them that the discovery script prints."""
 
     has_cables = False
+    options = ()
 
     def __init__(self, folder, names, slots):
         self.folder, self.names, self.slots = Path(folder), names, slots
@@ -72,6 +73,7 @@ class LabSite(Site):
     """Hosts in namespaces of their own, reached over a bridge by ssh."""
 
     has_cables = True
+    options = ("-p", "2222")
 
     def __init__(self, folder, count, slots):
         self.lab = lab.Lab(folder, count)

@@ -136,7 +136,7 @@ impl Hosts {
         self.all[index].unreached = 0;
     }
 
-    /// Ends the rests whose time is over; gives the hosts.
+    /// Ends the rests whose time is over; gives the hosts that have failed before.
     pub(super) fn wake(&mut self, now: Time) -> Vec<usize> {
         let over = |host: &Host| {
             host.rest.is_some_and(|rest| rest.until.is_some_and(|until| until <= now))
@@ -146,7 +146,8 @@ impl Hosts {
         for index in &woken {
             self.all[*index].rest = None;
         }
-        woken
+        // That a host is called again that could not be reached is no news.
+        woken.into_iter().filter(|index| self.all[*index].unreached == 0).collect()
     }
 
     /// When the next rest is over.

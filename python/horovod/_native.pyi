@@ -287,22 +287,6 @@ def fetch_function() -> bytes:
 def deliver_result(result: bytes) -> None:
     """Gives the caller of `horovod.run` bytes from this rank; returns when they are there."""
 
-def is_elastic() -> bool:
-    """Whether this process is a worker of an elastic job."""
-
-def elastic_update(seen: int, timeout: float) -> tuple[int, int] | None:
-    """Waits for news of hosts that are later than number `seen` of this world.
-
-    Gives the number of the newest and what has happened since `seen`: 1 for hosts that go, 2 for
-    hosts that come. None at the time-out, and where there is no world.
-    """
-
-def elastic_reached(milestone: str) -> None:
-    """Tells the launcher that this worker has the state, or has made its first `commit`."""
-
-def elastic_departing(reason: str) -> None:
-    """Tells the launcher that this worker wants to be left out of the next world."""
-
 def tensorflow_problem() -> str | None:
     """Why TensorFlow has no ops of ours after it has loaded their library; None if it has."""
 

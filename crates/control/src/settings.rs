@@ -195,7 +195,7 @@ pub const TABLE: &[Setting] = &[
         "RONDE_FLIGHT_RECORDER_DIR",
         "",
         "Where that is written on an error, a stall or SIGUSR1: a directory, `stderr` or `off`; \
-         without it, the directory for temporary files.",
+         without it, the directory for temporary files, but not when an elastic job loses a rank.",
     ),
     setting(
         "RONDE_METRICS",

@@ -181,6 +181,35 @@ fn what_a_worker_has_to_say_reaches_the_launcher() {
 }
 
 #[test]
+fn a_loss_is_written_down_only_where_somebody_has_asked_for_it() {
+    let _shared = ALONE.read().unwrap();
+    let folder = std::env::temp_dir().join(format!("ronde-losses-{}", std::process::id()));
+    for (dump, written) in [(DumpTo::Temporary, 0), (DumpTo::Directory(folder.clone()), 1)] {
+        let (launcher, mut settings) = (ElasticLauncher::start(), settings(Transport::Auto));
+        settings.watching.dump = dump;
+        let engines = world(&launcher, &[0, 1], &settings);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| run(&engines[0], sum(), &[1.0]).unwrap_err());
+            launcher.lose(&[0, 1], 1, "was killed");
+            assert_eq!(waits.join().unwrap().blames(), Some(Rank(1)));
+        });
+        drop(engines);
+        let mine = format!("-{}-", std::process::id());
+        let names = [folder.as_path(), &std::env::temp_dir()].map(|folder| {
+            let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            files
+                .filter(|file| {
+                    let name = file.file_name().to_string_lossy().into_owned();
+                    name.starts_with("ronde-flight-") && name.contains(&mine)
+                })
+                .count()
+        });
+        assert_eq!(names, [written, 0]);
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn a_worker_comes_again_when_the_launcher_says_so_at_any_step() {
     let _shared = ALONE.read().unwrap();
     let (launcher, settings) = (ElasticLauncher::start(), settings(Transport::Auto));

@@ -8,13 +8,11 @@ use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ronde_control::negotiate::{Kind, Request};
+use ronde_control::Rank;
 use ronde_control::settings::{Keeper, Meeting, Place, Transport};
 use ronde_control::wire::JobKey;
-use ronde_control::{Rank, ReduceOp};
-use ronde_core::Error;
-use ronde_core::engine::{Engine, Next, Outcome};
-use ronde_testkit::{Dice, Launcher, Member, Roads, Tensor, effort, seed};
+use ronde_core::engine::Engine;
+use ronde_testkit::{Dice, Launcher, Roads, drill, effort, seed};
 
 const SIZE: u32 = 3;
 /// Nobody waits longer for the news of a death, on however busy a machine.
@@ -131,7 +129,7 @@ fn a_rank() {
     }
     let engine = Engine::join(&settings, place).unwrap();
     for round in 0.. {
-        match collectives(&engine, rank.0) {
+        match drill(&engine) {
             Ok(()) if round == 0 => say("ready"),
             Ok(()) => {}
             Err(error) => {
@@ -145,42 +143,4 @@ fn a_rank() {
 #[expect(clippy::print_stdout, reason = "this is how a rank of this test speaks")]
 fn say(word: &str) {
     println!("\nrank says {word}");
-}
-
-/// One of each collective, small and large, each of whose results is checked.
-fn collectives(engine: &Engine, me: u32) -> Result<(), Error> {
-    let (op, prescale, postscale) = (ReduceOp::Sum, 1.0, 1.0);
-    let all = (0..SIZE).sum::<u32>() as f32;
-    for length in [3usize, 20_000, 300_000] {
-        let reduced = run(engine, Kind::Allreduce { op, prescale, postscale }, me, length)?;
-        assert!(reduced == vec![all; length], "allreduce of {length}");
-        let reduced = run(engine, Kind::Reducescatter { op, prescale, postscale }, me, length)?;
-        assert!(reduced.iter().all(|value| *value == all), "reducescatter of {length}");
-        let sent = run(engine, Kind::Broadcast { root: Rank(1) }, me, length)?;
-        assert!(sent == vec![1.0; length], "broadcast of {length}");
-        let gathered: Vec<f32> = (0..SIZE).flat_map(|rank| vec![rank as f32; length]).collect();
-        assert!(run(engine, Kind::Allgather, me, length)? == gathered, "allgather of {length}");
-        let part = length / SIZE as usize;
-        let kind = Kind::Alltoall { splits: vec![part as u64; SIZE as usize] };
-        let mixed: Vec<f32> = (0..SIZE).flat_map(|rank| vec![rank as f32; part]).collect();
-        assert!(run(engine, kind, me, length)? == mixed, "alltoall of {length}");
-    }
-    Ok(())
-}
-
-fn run(engine: &Engine, kind: Kind, me: u32, length: usize) -> Result<Vec<f32>, Error> {
-    let tensor = Tensor::floats(&vec![me as f32; length]);
-    let name = format!("{}.{length}", kind.name());
-    let request: Request = Member::request(&name, kind, &tensor);
-    let regions = vec![tensor.region()];
-    let ticket = engine.submit(request, regions.clone(), regions, Next::Waits)?;
-    engine.wait(&ticket, Instant::now() + Duration::from_secs(30));
-    match ticket.take().expect("no call blocks for ever")? {
-        Outcome::Made(made) => {
-            let bytes = made[0].buffer.bytes();
-            let (chunks, _) = bytes.as_chunks::<4>();
-            Ok(chunks.iter().map(|chunk| f32::from_ne_bytes(*chunk)).collect())
-        }
-        _ => Ok(tensor.as_floats()),
-    }
 }

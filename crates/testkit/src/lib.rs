@@ -6,6 +6,7 @@
 
 mod connection;
 mod dice;
+mod drill;
 mod elastic;
 pub mod garbage;
 mod launcher;
@@ -15,6 +16,7 @@ pub mod theatre;
 mod world;
 
 pub use dice::{Dice, effort, seed};
+pub use drill::drill;
 pub use elastic::{ElasticLauncher, elastic_place};
 pub use launcher::{Launcher, Roads};
 pub use net::{Fault, Harm, Net, Stream, Way};

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
 use ronde_control::negotiate::{Notice, Request, Work};
-use ronde_control::settings::Place;
+use ronde_control::settings::{Keeper, Place};
 use ronde_control::watching::{Cycles, DumpTo, MetricsAt, TimelineWish, Watching};
 
 use self::ledger::Ledger;
@@ -41,6 +41,8 @@ pub(crate) struct Watch {
     timeline: Timeline,
     wish: Option<TimelineWish>,
     dump: DumpTo,
+    /// Losing a rank is part of an elastic job, and not worth a file that nobody has asked for.
+    forgives_losses: bool,
     metrics: Option<MetricsAt>,
     post: Mutex<Option<Post>>,
 }
@@ -64,6 +66,9 @@ impl Watch {
             other => other,
         };
         let (rank, size, host) = (place.rank, place.size, place.host.clone());
+        let keeper = place.meeting.as_ref().map(|meeting| meeting.keeper);
+        let forgives_losses =
+            matches!(keeper, Some(Keeper::Elastic(_))) && dump == DumpTo::Temporary;
         Watch {
             who: Who { rank, size, host, pid: std::process::id() },
             origin: Instant::now(),
@@ -71,6 +76,7 @@ impl Watch {
             timeline: Timeline::default(),
             wish: timeline,
             dump,
+            forgives_losses,
             metrics,
             post: Mutex::new(None),
         }
@@ -242,6 +248,7 @@ impl Watch {
         let is_told = match error {
             Error::Shutdown => false,
             Error::Stalled(_) => true,
+            Error::Lost { .. } | Error::Left { .. } if self.forgives_losses => false,
             _ => self.ledger().is_broken,
         };
         if is_told {

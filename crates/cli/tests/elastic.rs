@@ -233,12 +233,11 @@ fn a_host_whose_agent_is_told_to_stop_is_left_in_order() {
     one.leave();
     let ended = job.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let note =
-        "[ronde] the agent on host `127.0.0.2` was told to stop: its ranks have 30 s to leave\n";
     contains_in_order(
         &ended.stderr,
         &[
-            note,
+            "[ronde] the agent on host `127.0.0.2` was told to stop: its ranks have 30 s to leave at a \
+             commit\n",
             "[ronde] rank 1 (127.0.0.2, slot 0) leaves the job: ",
             "[ronde] world 2 is formed: 1 ranks, 0 of them new\n",
         ],

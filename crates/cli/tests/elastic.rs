@@ -95,13 +95,13 @@ impl Player {
         self.line.as_mut().unwrap().hear()
     }
 
-    fn say(&mut self, message: RankToDriver) {
-        self.line.as_mut().unwrap().say(&message);
+    fn say(&mut self, message: &RankToDriver) {
+        self.line.as_mut().unwrap().say(message);
     }
 
     /// Leaves its world, as `hvd.shutdown()` does.
     fn leave(&mut self) {
-        self.say(RankToDriver::Leaving { error: None, blames: None });
+        self.say(&RankToDriver::Leaving { error: None, blames: None });
         self.line = None;
     }
 }
@@ -118,12 +118,12 @@ fn world(players: &mut [&mut Player]) -> Vec<u32> {
     for player in players.iter_mut() {
         let DriverToRank::World { peers, .. } = player.hear() else { panic!("no world") };
         assert_eq!(peers.len(), ranks.len());
-        player.say(RankToDriver::Located { leader: Rank(0) });
+        player.say(&RankToDriver::Located { leader: Rank(0) });
     }
     for player in players.iter_mut() {
         assert!(matches!(player.hear(), DriverToRank::Layout { .. }));
-        player.say(RankToDriver::Reached(Milestone::State));
-        player.say(RankToDriver::Reached(Milestone::Commit));
+        player.say(&RankToDriver::Reached(Milestone::State));
+        player.say(&RankToDriver::Reached(Milestone::Commit));
     }
     ranks
 }
@@ -233,12 +233,11 @@ fn a_host_whose_agent_is_told_to_stop_is_left_in_order() {
     one.leave();
     let ended = job.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let note =
-        "[ronde] the agent on host `127.0.0.2` was told to stop: its ranks have 30 s to leave\n";
     contains_in_order(
         &ended.stderr,
         &[
-            note,
+            "[ronde] the agent on host `127.0.0.2` was told to stop: its ranks have 30 s to leave at a \
+             commit\n",
             "[ronde] rank 1 (127.0.0.2, slot 0) leaves the job: ",
             "[ronde] world 2 is formed: 1 ranks, 0 of them new\n",
         ],
@@ -386,7 +385,7 @@ fn a_job_whose_workers_all_fail_ends_with_the_first_ones_code_and_words() {
     let [one, two] = workers.as_mut_slice() else { panic!() };
     world(&mut [one, two]);
     let error = Some("ValueError: no such file".to_owned());
-    one.say(RankToDriver::Leaving { error, blames: None });
+    one.say(&RankToDriver::Leaving { error, blames: None });
     assert!(matches!(two.hear(), DriverToRank::Lost { rank: Rank(0), .. }));
     signal(one.pid, "KILL");
     signal(two.pid, "KILL");

@@ -43,7 +43,9 @@ impl Elastic {
             return None;
         }
         if self.finishing {
-            let idle = member.is_waiting() || !member.has_been_inside;
+            // Where nobody has met, the others may be programs that never do, and they may finish, too.
+            let late = !member.has_been_inside && self.worlds > 0;
+            let idle = member.is_waiting() || late;
             return idle.then(|| words::FINISHED.into());
         }
         let host = &self.hosts.all[member.host];

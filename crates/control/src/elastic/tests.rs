@@ -349,6 +349,18 @@ fn the_job_ends_well_when_all_have_finished() {
 }
 
 #[test]
+fn workers_that_never_meet_may_finish_one_after_the_other() {
+    let mut machine = Elastic::new("1", limits(2, 2), 7);
+    let mut on = |event| machine.on(event, Time::ZERO);
+    on(Event::Discovered(offers("a:2")));
+    on(Event::Ready(AgentId(0)));
+    let actions = on(Event::Exited(Worker(0), Exit::Code(0)));
+    assert!(actions.iter().all(|action| matches!(action, Action::Note(_))), "{actions:?}");
+    let actions = on(Event::Exited(Worker(1), Exit::Code(0)));
+    assert_eq!(actions, [Action::End { code: 0, text: None }]);
+}
+
+#[test]
 fn the_first_failure_of_the_last_world_gives_the_exit_code() {
     let mut play = Play::begin("a:2", limits(2, 1));
     let error = Some("ValueError: no".to_owned());

@@ -55,6 +55,13 @@ pub enum Reason {
         /// What to do.
         hint: String,
     },
+    /// The agent on a host was told to stop, as by somebody who shuts the host down.
+    HostLeaving {
+        /// Its name.
+        host: String,
+        /// How long its workers have to leave in order.
+        grace: Duration,
+    },
     /// A host takes no part for a while.
     Rests {
         /// Its name.
@@ -216,6 +223,11 @@ impl Reason {
             Reason::HostLost { host, why, hint } => {
                 write!(f, "lost host `{host}`: {why} (hint: {hint})")
             }
+            Reason::HostLeaving { host, grace } => write!(
+                f,
+                "the agent on host `{host}` was told to stop: its ranks have {} to leave at a commit",
+                seconds(*grace)
+            ),
             Reason::Rests { host, length, spares } => self::rests(f, host, *length, *spares),
             Reason::Rested { host } => write!(f, "host `{host}` may be used again"),
             Reason::Lost { who, cause } => write!(f, "lost {who}: {cause}"),
@@ -316,6 +328,7 @@ impl Reason {
                 why: "it does not answer any more".into(),
                 hint: "see whether the host is up".into(),
             },
+            Reason::HostLeaving { host: host(), grace: Duration::from_secs(30) },
             Reason::Rests { host: host(), length: Some(some), spares: false },
             Reason::Rests { host: host(), length: None, spares: false },
             Reason::Rests { host: host(), length: Some(some), spares: true },

@@ -182,7 +182,7 @@ impl Driver {
         for action in self.rendezvous.on(event, now) {
             match action {
                 Action::Tell(connections, message) => {
-                    self.stage.outboxes.tell(connections, &message)
+                    self.stage.outboxes.tell(connections, &message);
                 }
                 Action::Close(connection) => self.stage.outboxes.close(connection),
                 Action::Formed(epoch) => {

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ronde_control::elastic::{self, Action, AgentId, Elastic, Event, Limits, Offer};
+use ronde_control::elastic::{self, Action, AgentId, Elastic, Event, Limits, Offer, Reason};
 use ronde_control::muster::{self, Guest, Plan};
 use ronde_control::rendezvous::{self, Time};
 use ronde_control::verdict::Outcome;
@@ -381,10 +381,8 @@ impl Driver {
 
     /// A host is about to go: its workers leave as if it were not listed any more.
     fn told_to_stop(&mut self, host: String, now: Time) {
-        let seconds = LINGER.as_secs();
-        self.stage.note(&format!(
-            "the agent on host `{host}` was told to stop: its ranks have {seconds} s to leave"
-        ));
+        let reason = Reason::HostLeaving { host: host.clone(), grace: LINGER };
+        self.stage.note(&reason.to_string());
         self.stopping.insert(host);
         self.offer(now);
     }

@@ -12,9 +12,10 @@ UV := .venv/bin/uv pip install --quiet --python .venv
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md \
   $(shell find build_backend crates python -name __pycache__ -prune -o -print)
 
-# `horovodrun` and `python` are this checkout's in whatever the recipes start.
+# `horovodrun` and `python` are this checkout's in whatever the recipes start. Bytecode is kept: tests
+# start hundreds of processes, and each would compile all of its framework again.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-unexport PYTHONPATH PYTHONHOME
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
   lab matrix mxnet deny bench bench-results bench-training soak loom fuzz clean

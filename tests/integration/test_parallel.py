@@ -1,14 +1,7 @@
 """Runs the test files of `tests/parallel` as jobs, on 2 to 4 ranks and over every transport."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
-
-SCRIPT = Path(__file__).resolve().parents[1] / "parallel" / "run.py"
-spec = importlib.util.spec_from_file_location("parallel_run", SCRIPT)
-runner = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(runner)
+from ranks import runner
 
 
 @pytest.mark.timeout(runner.LIMIT_SECONDS + 5)

@@ -144,6 +144,7 @@ clean: ## Remove all that was built or installed
 	.venv/bin/uv pip install --quiet --python .tools/mxnet --no-deps --reinstall-package ronde .
 	@touch $@
 
-# The checks are the same without optimisation, and it compiles in half the time.
+# The checks are the same without optimisation and debug information, and it compiles in half the time.
 .tools/bin/cargo-deny:
-	cargo install --quiet --locked --debug --root .tools --version '^0.20' cargo-deny
+	CARGO_PROFILE_DEV_DEBUG=false \
+	  cargo install --quiet --locked --debug --root .tools --version '^0.20' cargo-deny

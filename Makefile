@@ -70,7 +70,7 @@ python-single: .venv/dev .venv/ronde ## Those that need no launcher
 deny: $(DENY) ## Licences, sources and bans of the dependencies
 	$(DENY) --locked check bans licenses sources
 
-matrix: .venv/bin/uv ## Test one wheel with several PyTorches; RONDE_TEST_PATIENCE=3 on a busy machine
+matrix: .venv/bin/uv ## Test one wheel with old and new frameworks; RONDE_TEST_PATIENCE=3 on a busy machine
 	.venv/bin/python tests/matrix.py
 
 bench: .venv/demo .venv/ronde ## Measure allreduce beside torch's gloo and the MPI on the PATH
@@ -84,8 +84,8 @@ bench-training: .venv/demo .venv/ronde ## Measure training steps beside Distribu
 	.venv/bin/python bench/training.py --save
 
 mxnet: .tools/mxnet/ronde ## Tests of horovod.mxnet, in an environment with MXNet and the old NumPy it needs
-	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" .tools/mxnet/bin/python tests/parallel/run.py -np 2 3 -- \
-	  tests/parallel_mxnet/test_mxnet.py
+	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" .tools/mxnet/bin/python -m pytest \
+	  tests/single/test_mxnet.py tests/integration/test_parallel_mxnet.py
 
 soak: ## Run the random tests much longer (EFFORT times), and those that take gigabytes
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-core --test behaviour --test killed

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jaxlib
+import jaxlib.version
 
 from horovod import _native
 
@@ -31,7 +31,7 @@ class Handlers:
     def __init__(self) -> None:
         self._ffi = _interface()
         first, behind = SILENT
-        if first <= _numbers(jaxlib.__version__) < behind:
+        if first <= _numbers(jaxlib.version.__version__) < behind:
             _native.xla_expect_futures()
         for collective in COLLECTIVES:
             handler = _native.xla_handler(collective)

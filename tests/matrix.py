@@ -2,13 +2,15 @@
 
 The wheel is built once, against no framework at all. Each row of `ROWS` is a virtual environment of
 its own into which that same file is installed, and there the tests of its framework run: those that
-need no launcher, and those that start jobs. What came out is written into
+need no launcher, and those that start jobs. What came out is kept beside the environments, so that
+`--rows` can go on where a run has ended; once all is there, it is written into
 `docs/reference/matrix.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import os
@@ -72,10 +74,11 @@ SOCKEYE = Framework(
     jobs=("tests/integration/test_sockeye.py",),
     tells=("sockeye", "mxnet"),
 )
+# What the newest JAX and TensorFlow know.
 NEWEST = "3.13"
 ROWS = {
     "torch-oldest": Row(TORCH, ("torch==2.1.*", "numpy<2")),
-    "torch-newest": Row(TORCH, ("torch", "numpy"), python=NEWEST),
+    "torch-newest": Row(TORCH, ("torch", "numpy")),
     "tensorflow-oldest": Row(TENSORFLOW, ("tensorflow-cpu==2.13.*",)),
     "keras-3-oldest": Row(TENSORFLOW, ("tensorflow-cpu==2.16.*", "keras==3.0.*")),
     "tensorflow-newest": Row(TENSORFLOW, ("tensorflow-cpu",), python=NEWEST),
@@ -110,11 +113,17 @@ def main():
     options = parse()
     options.folder.mkdir(parents=True, exist_ok=True)
     wheel = options.wheel or build(options.folder / "dist")
-    results = [test(name, wheel, options.folder) for name in options.rows]
-    if options.rows == list(ROWS):
-        PAGE.write_text(page(wheel, results))
-    print(page(wheel, results), end="")
-    sys.exit(any(result.broken for result in results))
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    for name in options.rows:
+        result = test(name, wheel, options.folder)
+        note = {"wheel": digest, **dataclasses.asdict(result)}
+        (options.folder / f"{name}.json").write_text(json.dumps(note))
+    results = known(digest, options.folder)
+    text = page(wheel.name, digest, results.values())
+    if list(results) == list(ROWS):
+        PAGE.write_text(text)
+    print(text, end="")
+    sys.exit(any(results[name].broken for name in options.rows))
 
 
 def parse():
@@ -123,6 +132,17 @@ def parse():
     parser.add_argument("--folder", type=Path, default=TOP / ".venv" / "matrix")
     parser.add_argument("--wheel", type=Path, help="one that is built already")
     return parser.parse_args()
+
+
+def known(digest, folder):
+    """What has come out with this wheel, now or before, in the order of the table."""
+    results = {}
+    for name in ROWS:
+        file = folder / f"{name}.json"
+        note = json.loads(file.read_text()) if file.exists() else {}
+        if note.pop("wheel", None) == digest:
+            results[name] = Result(**note)
+    return results
 
 
 def build(folder):
@@ -138,14 +158,14 @@ class Result:
     """What the suites gave in one environment: how many of what, and the names or reasons."""
 
     versions: dict[str, str]
-    tallies: list[Counter] = field(default_factory=list)
+    tallies: list[dict[str, int]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    skipped: Counter = field(default_factory=Counter)
+    skipped: dict[str, int] = field(default_factory=dict)
 
     @property
     def broken(self):
         """Whether something failed, or nothing ran where it should have."""
-        return bool(self.failed) or not any(tally["passed"] for tally in self.tallies)
+        return bool(self.failed) or not any(tally.get("passed") for tally in self.tallies)
 
 
 def test(name, wheel, folder):
@@ -161,7 +181,7 @@ def test(name, wheel, folder):
     told = [python, "-c", VERSIONS, "numpy", *row.framework.tells]
     result = Result(json.loads(subprocess.check_output(told, text=True)))
     for paths in (row.framework.alone, row.framework.jobs):
-        result.tallies.append(run(python, paths, row.env, result) if paths else Counter())
+        result.tallies.append(run(python, paths, row.env, result) if paths else {})
     return result
 
 
@@ -185,14 +205,14 @@ def run(python, paths, env, result):
             result.failed.append(f"{case.get('classname').rpartition('.')[2]}::{case.get('name')}")
         elif skipped is not None:
             tally["skipped"] += 1
-            result.skipped[skipped.get("message")] += 1
+            reason = skipped.get("message")
+            result.skipped[reason] = result.skipped.get(reason, 0) + 1
         else:
             tally["passed"] += 1
-    return tally
+    return dict(tally)
 
 
-def page(wheel, results):
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+def page(wheel, digest, results):
     lines = [
         "# One wheel, many frameworks",
         "",
@@ -201,7 +221,7 @@ def page(wheel, results):
         "a program on two to four ranks; those of PyTorch go through shared memory, sockets and",
         "both.",
         "",
-        f"Wheel: `{wheel.name}`, SHA-256 `{digest[:16]}…`",
+        f"Wheel: `{wheel}`, SHA-256 `{digest[:16]}…`",
         "",
         "| frameworks | NumPy | Python | " + " | ".join(SUITES) + " |",
         "| --- | --- | --- |" + " --- |" * len(SUITES),
@@ -224,7 +244,7 @@ def frameworks(result):
 
 
 def spelled(tally):
-    words = [f"{tally[word]} {word}" for word in ("passed", "failed", "skipped") if tally[word]]
+    words = [f"{tally[word]} {word}" for word in ("passed", "failed", "skipped") if word in tally]
     return ", ".join(words) or "-"
 
 

@@ -74,11 +74,12 @@ SOCKEYE = Framework(
     jobs=("tests/integration/test_sockeye.py",),
     tells=("sockeye", "mxnet"),
 )
+ALL_WORLDS = {"RONDE_TEST_WORLDS": "all"}
 # What the newest JAX and TensorFlow know.
 NEWEST = "3.13"
 ROWS = {
-    "torch-oldest": Row(TORCH, ("torch==2.1.*", "numpy<2")),
-    "torch-newest": Row(TORCH, ("torch", "numpy")),
+    "torch-oldest": Row(TORCH, ("torch==2.1.*", "numpy<2"), env=ALL_WORLDS),
+    "torch-newest": Row(TORCH, ("torch", "numpy"), env=ALL_WORLDS),
     "tensorflow-oldest": Row(TENSORFLOW, ("tensorflow-cpu==2.13.*",)),
     "keras-3-oldest": Row(TENSORFLOW, ("tensorflow-cpu==2.16.*", "keras==3.0.*")),
     "tensorflow-newest": Row(TENSORFLOW, ("tensorflow-cpu",), python=NEWEST),

@@ -12,9 +12,10 @@ UV := .venv/bin/uv pip install --quiet --python .venv
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md \
   $(shell find build_backend crates python -name __pycache__ -prune -o -print)
 
-# `horovodrun` and `python` are this checkout's in whatever the recipes start.
+# `horovodrun` and `python` are this checkout's in whatever the recipes start. Bytecode is kept: tests
+# start hundreds of processes, and each would compile all of its framework again.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
-unexport PYTHONPATH PYTHONHOME
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
   lab matrix mxnet deny bench bench-results bench-training soak loom fuzz clean
@@ -69,7 +70,7 @@ python-single: .venv/dev .venv/ronde ## Those that need no launcher
 deny: $(DENY) ## Licences, sources and bans of the dependencies
 	$(DENY) --locked check bans licenses sources
 
-matrix: .venv/bin/uv ## Test one wheel with several PyTorches; RONDE_TEST_PATIENCE=3 on a busy machine
+matrix: .venv/bin/uv ## Test one wheel with old and new frameworks; RONDE_TEST_PATIENCE=3 on a busy machine
 	.venv/bin/python tests/matrix.py
 
 bench: .venv/demo .venv/ronde ## Measure allreduce beside torch's gloo and the MPI on the PATH
@@ -83,8 +84,8 @@ bench-training: .venv/demo .venv/ronde ## Measure training steps beside Distribu
 	.venv/bin/python bench/training.py --save
 
 mxnet: .tools/mxnet/ronde ## Tests of horovod.mxnet, in an environment with MXNet and the old NumPy it needs
-	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" .tools/mxnet/bin/python tests/parallel/run.py -np 2 3 -- \
-	  tests/parallel_mxnet/test_mxnet.py
+	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" .tools/mxnet/bin/python -m pytest \
+	  tests/single/test_mxnet.py tests/integration/test_parallel_mxnet.py
 
 soak: ## Run the random tests much longer (EFFORT times), and those that take gigabytes
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-core --test behaviour --test killed
@@ -143,6 +144,7 @@ clean: ## Remove all that was built or installed
 	.venv/bin/uv pip install --quiet --python .tools/mxnet --no-deps --reinstall-package ronde .
 	@touch $@
 
-# The checks are the same without optimisation, and it compiles in half the time.
+# The checks are the same without optimisation and debug information, and it compiles in half the time.
 .tools/bin/cargo-deny:
-	cargo install --quiet --locked --debug --root .tools --version '^0.20' cargo-deny
+	CARGO_PROFILE_DEV_DEBUG=false \
+	  cargo install --quiet --locked --debug --root .tools --version '^0.20' cargo-deny

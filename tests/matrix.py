@@ -1,12 +1,16 @@
-"""Tests one wheel with several PyTorches: `make matrix`.
+"""Tests one wheel with many versions of the frameworks: `make matrix`.
 
-The wheel is built once, against no PyTorch at all. Each row of `ROWS` is a virtual environment of
-its own into which that same file is installed; there the tests without a launcher run, and those
-of `tests/parallel` on all numbers of ranks and all transports. What came out is written into
+The wheel is built once, against no framework at all. Each row of `ROWS` is a virtual environment of
+its own into which that same file is installed, and there the tests of its framework run: those that
+need no launcher, and those that start jobs. What came out is kept beside the environments, so that
+`--rows` can go on where a run has ended; once all is there, it is written into
 `docs/reference/matrix.md`.
 """
 
+from __future__ import annotations
+
 import argparse
+import dataclasses
 import hashlib
 import json
 import os
@@ -15,17 +19,94 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
 PAGE = TOP / "docs" / "reference" / "matrix.md"
-# One Python that all of them know.
-PYTHON = "3.11"
-ROWS = {"newest": ["torch"], "2.2": ["torch==2.2.*", "numpy<2"]}
-SUITES = {"without a launcher": "tests/single", "parallel": "tests/integration/test_parallel.py"}
+SUITES = ("without a launcher", "jobs")
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What is tested with every version of a framework, and whose versions are told."""
+
+    alone: tuple[str, ...]
+    jobs: tuple[str, ...]
+    tells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One environment: what is installed there, and the variables that tests have."""
+
+    framework: Framework
+    packages: tuple[str, ...]
+    # Those that ask for more than they need, or for something older than it.
+    without_dependencies: tuple[str, ...] = ()
+    # One Python that all but the newest know.
+    python: str = "3.11"
+    env: dict[str, str] = field(default_factory=dict)
+
+
+TORCH = Framework(
+    alone=("tests/single",),
+    jobs=("tests/integration/test_parallel.py",),
+    tells=("torch",),
+)
+TENSORFLOW = Framework(
+    alone=("tests/single/test_tensorflow.py",),
+    jobs=("tests/integration/test_parallel_tf.py", "tests/integration/test_examples_tf.py"),
+    tells=("tensorflow-cpu", "keras", "tf-keras"),
+)
+JAX = Framework(
+    alone=("tests/single/test_jax.py",),
+    jobs=("tests/integration/test_parallel_jax.py",),
+    tells=("jax", "optax", "keras"),
+)
+MXNET = Framework(
+    alone=("tests/single/test_mxnet.py",),
+    jobs=("tests/integration/test_parallel_mxnet.py",),
+    tells=("mxnet",),
+)
+SOCKEYE = Framework(
+    alone=(),
+    jobs=("tests/integration/test_sockeye.py",),
+    tells=("sockeye", "mxnet"),
+)
+ALL_WORLDS = {"RONDE_TEST_WORLDS": "all"}
+# What the newest JAX and TensorFlow know.
+NEWEST = "3.13"
+ROWS = {
+    "torch-oldest": Row(TORCH, ("torch==2.1.*", "numpy<2"), env=ALL_WORLDS),
+    "torch-newest": Row(TORCH, ("torch", "numpy"), env=ALL_WORLDS),
+    "tensorflow-oldest": Row(TENSORFLOW, ("tensorflow-cpu==2.13.*",)),
+    "keras-3-oldest": Row(TENSORFLOW, ("tensorflow-cpu==2.16.*", "keras==3.0.*")),
+    "tensorflow-newest": Row(TENSORFLOW, ("tensorflow-cpu",), python=NEWEST),
+    "keras-2": Row(
+        TENSORFLOW,
+        ("tensorflow-cpu",),
+        without_dependencies=("tf-keras",),
+        env={"TF_USE_LEGACY_KERAS": "1"},
+    ),
+    "jax-oldest": Row(JAX, ("jax==0.4.31", "optax", "keras")),
+    "jax-0.4.35": Row(JAX, ("jax==0.4.35", "optax", "keras")),
+    "jax-0.5": Row(JAX, ("jax==0.5.*", "optax", "keras")),
+    "jax-0.6": Row(JAX, ("jax==0.6.*", "optax", "keras")),
+    "jax-newest": Row(JAX, ("jax", "optax", "keras"), python=NEWEST),
+    "mxnet": Row(MXNET, ("mxnet==1.9.1", "numpy<1.24")),
+    "sockeye": Row(SOCKEYE, ("sockeye==2.3.24", "numpy<1.24", "mpi4py>=4.1", "mpich>=4.3")),
+}
+TOOLS = ("pytest>=8", "pytest-timeout>=2.2")
 VERSIONS = """
-import json, platform, numpy, torch
-print(json.dumps([torch.__version__, numpy.__version__, platform.python_version()]))
+import importlib.metadata, json, platform, sys
+found = {"Python": platform.python_version()}
+for name in sys.argv[1:]:
+    try:
+        found[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
 """
 
 
@@ -33,11 +114,17 @@ def main():
     options = parse()
     options.folder.mkdir(parents=True, exist_ok=True)
     wheel = options.wheel or build(options.folder / "dist")
-    rows = [(*test(name, wheel, options), name) for name in options.rows]
-    if options.rows == list(ROWS):
-        PAGE.write_text(page(wheel, rows))
-    print(page(wheel, rows), end="")
-    sys.exit(any(tally["failed"] for _, tallies, *_ in rows for tally in tallies.values()))
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    for name in options.rows:
+        result = test(name, wheel, options.folder)
+        note = {"wheel": digest, **dataclasses.asdict(result)}
+        (options.folder / f"{name}.json").write_text(json.dumps(note))
+    results = known(digest, options.folder)
+    text = page(wheel.name, digest, results.values())
+    if list(results) == list(ROWS):
+        PAGE.write_text(text)
+    print(text, end="")
+    sys.exit(any(results[name].broken for name in options.rows))
 
 
 def parse():
@@ -48,6 +135,17 @@ def parse():
     return parser.parse_args()
 
 
+def known(digest, folder):
+    """What has come out with this wheel, now or before, in the order of the table."""
+    results = {}
+    for name in ROWS:
+        file = folder / f"{name}.json"
+        note = json.loads(file.read_text()) if file.exists() else {}
+        if note.pop("wheel", None) == digest:
+            results[name] = Result(**note)
+    return results
+
+
 def build(folder):
     """The wheel of this checkout."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -56,71 +154,99 @@ def build(folder):
     return wheel
 
 
-def test(name, wheel, options):
-    """Installs the wheel beside a PyTorch and runs the suites: versions, tallies, reasons."""
-    place = options.folder / name
+@dataclass
+class Result:
+    """What the suites gave in one environment: how many of what, and the names or reasons."""
+
+    versions: dict[str, str]
+    tallies: list[dict[str, int]] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def broken(self):
+        """Whether something failed, or nothing ran where it should have."""
+        return bool(self.failed) or not any(tally.get("passed") for tally in self.tallies)
+
+
+def test(name, wheel, folder):
+    """Makes an environment of this name and runs its suites there."""
+    row, place = ROWS[name], folder / name
     python = place / "bin" / "python"
     if not python.exists():
-        uv("venv", "--python", PYTHON, place)
-    uv("pip", "install", "--python", python, f"ronde[test] @ {wheel.as_uri()}", *ROWS[name])
+        uv("venv", "--python", row.python, place)
+    uv("pip", "install", "--python", python, wheel, *TOOLS, *row.packages)
     # The version of a wheel under work stays the same.
-    uv("pip", "install", "--python", python, "--no-deps", "--reinstall", wheel)
-    versions = json.loads(subprocess.check_output([python, "-c", VERSIONS], text=True))
-    tallies, reasons = {}, Counter()
-    for suite, path in SUITES.items():
-        tallies[suite], skipped = run(python, path, place / "results.xml")
-        reasons += skipped
-    return versions, tallies, reasons
+    for package in (*row.without_dependencies, wheel):
+        uv("pip", "install", "--python", python, "--no-deps", "--reinstall", package)
+    told = [python, "-c", VERSIONS, "numpy", *row.framework.tells]
+    result = Result(json.loads(subprocess.check_output(told, text=True)))
+    for paths in (row.framework.alone, row.framework.jobs):
+        result.tallies.append(run(python, paths, row.env, result) if paths else {})
+    return result
 
 
-def run(python, path, results):
-    """Runs a suite with the commands of that environment: how many of what, and why skipped."""
-    results.unlink(missing_ok=True)
+def run(python, paths, env, result):
+    """Runs a suite with the commands of that environment, and counts."""
+    report = python.parents[1] / "results.xml"
+    report.unlink(missing_ok=True)
     path_of_commands = os.pathsep.join([str(python.parent), os.environ["PATH"]])
-    flags = ["-q", "-p", "no:cacheprovider", f"--junitxml={results}"]
+    flags = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
     subprocess.run(
-        [python, "-m", "pytest", *flags, path],
+        [python, "-m", "pytest", *flags, *paths],
         cwd=TOP,
-        env={**os.environ, "PATH": path_of_commands},
+        env={**os.environ, "PATH": path_of_commands, **env},
         check=False,
     )
-    cases = ElementTree.parse(results).getroot().iter("testcase")
-    tally, reasons = Counter(), Counter()
-    for case in cases:
+    tally = Counter()
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
         skipped = case.find("skipped")
-        failed = case.find("failure") is not None or case.find("error") is not None
-        tally["failed" if failed else "passed" if skipped is None else "skipped"] += 1
-        if skipped is not None:
-            reasons[skipped.get("message")] += 1
-    return tally, reasons
+        if case.find("failure") is not None or case.find("error") is not None:
+            tally["failed"] += 1
+            result.failed.append(f"{case.get('classname').rpartition('.')[2]}::{case.get('name')}")
+        elif skipped is not None:
+            tally["skipped"] += 1
+            reason = skipped.get("message")
+            result.skipped[reason] = result.skipped.get(reason, 0) + 1
+        else:
+            tally["passed"] += 1
+    return dict(tally)
 
 
-def page(wheel, rows):
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+def page(wheel, digest, results):
     lines = [
-        "# One wheel, many PyTorches",
+        "# One wheel, many frameworks",
         "",
-        "The same wheel, built once and against no PyTorch, tested in a virtual environment for",
-        "each line; `make matrix` does it and writes this page. The parallel suite is counted in",
-        "jobs: its files in batches, on 2, 3 and 4 ranks, through shared memory, sockets and both.",
+        "The same wheel, built once and against no framework, tested in a virtual environment for",
+        "each line; `make matrix` does it and writes this page. A job is a run of test files or of",
+        "a program on two to four ranks; those of PyTorch go through shared memory, sockets and",
+        "both.",
         "",
-        f"Wheel: `{wheel.name}`, SHA-256 `{digest[:16]}…`",
+        f"Wheel: `{wheel}`, SHA-256 `{digest[:16]}…`",
         "",
-        "| PyTorch | NumPy | Python | " + " | ".join(SUITES) + " |",
+        "| frameworks | NumPy | Python | " + " | ".join(SUITES) + " |",
         "| --- | --- | --- |" + " --- |" * len(SUITES),
     ]
-    for versions, tallies, _, _ in rows:
-        counts = [spelled(tally) for tally in tallies.values()]
-        lines.append("| " + " | ".join([*versions, *counts]) + " |")
-    for versions, _, reasons, _ in rows:
-        for reason, count in sorted(reasons.items()):
-            lines += ["", f"Skipped with PyTorch {versions[0]}, {count}: {reason}"]
-    return "\n".join(lines) + "\n"
+    notes = []
+    for result in results:
+        names = ", ".join(f"{name} {version}" for name, version in frameworks(result))
+        places = [result.versions["numpy"], result.versions["Python"]]
+        lines.append("| " + " | ".join([names, *places, *map(spelled, result.tallies)]) + " |")
+        notes += [f"- {names}: `{test}` failed" for test in result.failed]
+        notes += [
+            f"- {names}: {count} skipped: {reason}"
+            for reason, count in sorted(result.skipped.items())
+        ]
+    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+
+
+def frameworks(result):
+    return [pair for pair in result.versions.items() if pair[0] not in ("Python", "numpy")]
 
 
 def spelled(tally):
-    words = [f"{tally[word]} {word}" for word in ("passed", "failed", "skipped") if tally[word]]
-    return ", ".join(words) or "nothing ran"
+    words = [f"{tally[word]} {word}" for word in ("passed", "failed", "skipped") if word in tally]
+    return ", ".join(words) or "-"
 
 
 def uv(*arguments):

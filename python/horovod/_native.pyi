@@ -57,6 +57,7 @@ __all__ = [
     "stop_timeline",
     "tensorflow_problem",
     "wait",
+    "xla_expect_futures",
     "xla_handler",
 ]
 
@@ -306,6 +307,12 @@ def mxnet_push(
     `how` is the number of the reduction, or None for a broadcast, the factors before and behind it,
     and the root. Arrays are their handles, shapes and MXNet's numbers of their types, which must be
     one. What goes in place stands in `outputs` only.
+    """
+
+def xla_expect_futures() -> None:
+    """Says that XLA's table of functions has futures though its size does not tell.
+
+    So it is in the releases 0.5 of jaxlib. In some before, the functions are in other places.
     """
 
 def xla_handler(collective: str) -> Any:

@@ -1,16 +1,11 @@
 """Runs the test files of `tests/parallel_jax` as jobs, on 2 and 3 ranks."""
 
-import importlib.util
 import sys
-from pathlib import Path
 
 import pytest
+from ranks import TESTS, runner
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 10), reason="JAX needs Python 3.10")
-TESTS = Path(__file__).resolve().parents[1]
-spec = importlib.util.spec_from_file_location("parallel_run", TESTS / "parallel" / "run.py")
-runner = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(runner)
 
 FILES = sorted((TESTS / "parallel_jax").glob("test_*.py"))
 

@@ -1,21 +1,16 @@
 """Runs the test files of `tests/parallel_tf` as jobs, on 2 and 3 ranks."""
 
-import importlib.util
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from ranks import TESTS, runner
 
 # Importing it here would be more than slow: TensorFlow and torch's Triton do not bear each other.
 pytestmark = pytest.mark.skipif(
     find_spec("tensorflow") is None, reason="TensorFlow is not installed"
 )
 
-TESTS = Path(__file__).resolve().parents[1]
 FOLDER = TESTS / "parallel_tf"
-spec = importlib.util.spec_from_file_location("parallel_run", TESTS / "parallel" / "run.py")
-runner = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(runner)
 
 FILES = sorted(FOLDER.glob("test_*.py"))
 

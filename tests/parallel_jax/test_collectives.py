@@ -196,9 +196,9 @@ def test_many_independent_calls_in_one_program_find_each_other():
     def program(xs):
         return [hvd.allreduce(x * 2, hvd.Sum) for x in xs]
 
-    # Large enough for XLA to run them in any order.
+    # Large enough for XLA to run them in any order, and more than it has threads.
     xs = [jnp.full(100_000, (RANK + 1) * (number + 1.0)) for number in range(16)]
-    for _ in range(5):
+    for _ in range(20):
         for number, result in enumerate(program(xs)):
             assert (result == 2 * (number + 1) * everyone().sum()).all()
 

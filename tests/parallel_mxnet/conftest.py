@@ -1,7 +1,7 @@
 """One world per test session: these tests run on every rank of a job at once.
 
-`make mxnet` starts the jobs, in an environment of their own. A plain `pytest tests` collects
-nothing here.
+`tests/integration/test_parallel_mxnet.py` starts the jobs. A plain `pytest tests` collects nothing
+here.
 """
 
 import os

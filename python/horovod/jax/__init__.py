@@ -16,10 +16,11 @@ except ModuleNotFoundError as error:
         name="jax",
     ) from error
 
-from horovod.common.basics import _basics
+from horovod.common import world as _world
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.missing import not_in_this_release
 from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.world import *  # noqa: F403
 from horovod.jax import elastic
 from horovod.jax.compression import Compression
 from horovod.jax.distributed import init_jax_distributed
@@ -48,29 +49,6 @@ from horovod.jax.mpi_ops import (
 )
 from horovod.jax.optimizer import DistributedOptimizer
 
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-rank = _basics.rank
-size = _basics.size
-local_rank = _basics.local_rank
-local_size = _basics.local_size
-cross_rank = _basics.cross_rank
-cross_size = _basics.cross_size
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
-
 __all__ = [
     "Adasum",
     "Average",
@@ -92,37 +70,16 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
     "init_jax_distributed",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
+    *_world.__all__,
 ]
 
 

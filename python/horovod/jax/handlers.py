@@ -12,10 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jaxlib.version
 
 from horovod import _native
 
 OLDEST = (0, 4, 31)
+# From and before: releases that have futures, and a table of functions that does not tell.
+SILENT = ((0, 5), (0, 6))
 COLLECTIVES = ("allgather", "allreduce", "alltoall", "broadcast", "reducescatter")
 
 # Results of these have the shapes of the operands and may lie in the same memory.
@@ -27,6 +30,9 @@ class Handlers:
 
     def __init__(self) -> None:
         self._ffi = _interface()
+        first, behind = SILENT
+        if first <= _numbers(jaxlib.version.__version__) < behind:
+            _native.xla_expect_futures()
         for collective in COLLECTIVES:
             handler = _native.xla_handler(collective)
             self._ffi.register_ffi_target(f"ronde_{collective}", handler, platform="cpu")
@@ -69,14 +75,17 @@ def handlers() -> Handlers:
 
 def check_version(version: str) -> None:
     """Refuses a JAX that is too old."""
-    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
-    if numbers < OLDEST:
+    if _numbers(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ImportError(
             f"horovod.jax needs JAX {oldest} or newer, and {version} is installed here; "
             f"install a newer one with `pip install 'jax>={oldest}'`",
             name="jax",
         )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
 def _interface() -> Any:

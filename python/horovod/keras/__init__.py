@@ -20,10 +20,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 from horovod._keras import optimizer as _optimizer
-from horovod.common.basics import _basics
+from horovod.common import world as _world
 from horovod.common.missing import not_in_this_release
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import Adasum, Average, Sum
+from horovod.common.world import *  # noqa: F403
 from horovod.keras import callbacks, elastic
 from horovod.keras.compression import Compression
 from horovod.keras.values import (
@@ -46,54 +47,12 @@ __all__ = [
     "broadcast",
     "broadcast_global_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
+    *_world.__all__,
 ]
-
-ccl_built = _basics.ccl_built
-cross_rank = _basics.cross_rank
-cross_size = _basics.cross_size
-cuda_built = _basics.cuda_built
-ddl_built = _basics.ddl_built
-gloo_built = _basics.gloo_built
-gloo_enabled = _basics.gloo_enabled
-init = _basics.init
-is_initialized = _basics.is_initialized
-local_rank = _basics.local_rank
-local_size = _basics.local_size
-mpi_built = _basics.mpi_built
-mpi_enabled = _basics.mpi_enabled
-mpi_threads_supported = _basics.mpi_threads_supported
-nccl_built = _basics.nccl_built
-rank = _basics.rank
-rocm_built = _basics.rocm_built
-shutdown = _basics.shutdown
-size = _basics.size
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
 
 
 def DistributedOptimizer(

@@ -24,7 +24,7 @@ except AttributeError as error:
         name="mxnet",
     ) from error
 
-from horovod.common.basics import _basics
+from horovod.common import world as _world
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.missing import not_in_this_release
 from horovod.common.objects import allgather_object, broadcast_object
@@ -34,6 +34,7 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from horovod.common.world import *  # noqa: F403
 from horovod.mxnet.compression import Compression
 from horovod.mxnet.functions import broadcast_parameters
 from horovod.mxnet.mpi_ops import (
@@ -57,28 +58,6 @@ from horovod.mxnet.mpi_ops import (
 )
 from horovod.mxnet.optimizer import DistributedOptimizer, DistributedTrainer
 
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-rank = _basics.rank
-size = _basics.size
-local_rank = _basics.local_rank
-local_size = _basics.local_size
-cross_rank = _basics.cross_rank
-cross_size = _basics.cross_size
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
-
 __all__ = [
     "Adasum",
     "Average",
@@ -101,34 +80,14 @@ __all__ = [
     "broadcast_",
     "broadcast_object",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_reducescatter",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
+    *_world.__all__,
 ]
 
 

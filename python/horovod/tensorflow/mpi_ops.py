@@ -13,7 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.basics import _basics
+from horovod.common import world as _world
+from horovod.common.basics import _basics  # noqa: F401  (programs look for it here)
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -29,6 +30,7 @@ from horovod.common.reductions import (
     Sum,
     handle_average_backwards_compatibility,
 )
+from horovod.common.world import *  # noqa: F403
 from horovod.tensorflow.library import ops
 from horovod.tensorflow.util import _executing_eagerly, node_name, set_id
 
@@ -56,30 +58,8 @@ __all__ = [
     "rank_op",
     "remove_process_set",
     "size_op",
+    *_world.__all__,
 ]
-
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-size = _basics.size
-local_size = _basics.local_size
-cross_size = _basics.cross_size
-rank = _basics.rank
-local_rank = _basics.local_rank
-cross_rank = _basics.cross_rank
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
 
 
 def _allreduce(

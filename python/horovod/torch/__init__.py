@@ -17,8 +17,10 @@ except ModuleNotFoundError as error:
         name="torch",
     ) from error
 
+from horovod.common import world as _world
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.missing import not_in_this_release
+from horovod.common.world import *  # noqa: F403
 from horovod.torch import elastic
 from horovod.torch.compression import Compression
 from horovod.torch.distributed import register as _register_backend
@@ -50,14 +52,7 @@ from horovod.torch.mpi_ops import (
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
     global_process_set,
-    gloo_built,
-    gloo_enabled,
     grouped_allgather,
     grouped_allgather_async,
     grouped_allreduce,
@@ -66,26 +61,12 @@ from horovod.torch.mpi_ops import (
     grouped_allreduce_async_,
     grouped_reducescatter,
     grouped_reducescatter_async,
-    init,
-    is_initialized,
     join,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
     poll,
-    rank,
     reducescatter,
     reducescatter_async,
     remove_process_set,
-    rocm_built,
-    shutdown,
-    size,
     sparse_allreduce_async,
-    start_timeline,
-    stop_timeline,
     synchronize,
 )
 from horovod.torch.optimizer import DistributedOptimizer
@@ -121,15 +102,8 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -138,27 +112,14 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
+    *_world.__all__,
 ]
 
 _register_backend()

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from horovod import _native
-from horovod.common.basics import _basics
+from horovod.common import world as _world
+from horovod.common.basics import _basics  # noqa: F401  (programs look for it here)
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -21,6 +22,7 @@ from horovod.common.process_sets import (
     remove_process_set,
     restart_unnamed,
 )
+from horovod.common.world import *  # noqa: F403
 from horovod.torch import autograd, submit
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.exchange_ops import (
@@ -65,14 +67,7 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -82,52 +77,15 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
+    *_world.__all__,
 ]
-
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-start_timeline = _basics.start_timeline
-stop_timeline = _basics.stop_timeline
-rank = _basics.rank
-size = _basics.size
-local_rank = _basics.local_rank
-local_size = _basics.local_size
-cross_rank = _basics.cross_rank
-cross_size = _basics.cross_size
-is_homogeneous = _basics.is_homogeneous
-mpi_threads_supported = _basics.mpi_threads_supported
-mpi_enabled = _basics.mpi_enabled
-mpi_built = _basics.mpi_built
-gloo_enabled = _basics.gloo_enabled
-gloo_built = _basics.gloo_built
-nccl_built = _basics.nccl_built
-ddl_built = _basics.ddl_built
-ccl_built = _basics.ccl_built
-cuda_built = _basics.cuda_built
-rocm_built = _basics.rocm_built
 
 
 def allreduce(

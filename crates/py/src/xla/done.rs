@@ -8,7 +8,7 @@
 use std::ffi::{CString, c_int};
 use std::mem::offset_of;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, OnceLock};
 use std::thread::Builder;
@@ -49,8 +49,8 @@ impl Pending {
         submissions: usize,
     ) -> Result<(Pending, Then), Handle> {
         let (left, failure) = (AtomicUsize::new(submissions), Mutex::default());
-        let create = api.future_create.filter(|_| has_futures(api, frame));
-        let Some(create) = create else {
+        let has_futures = has_futures(api.size, EXPECTED.load(Ordering::Relaxed));
+        let Some(create) = has_futures.then_some(api.future_create).flatten() else {
             let (sender, receiver) = channel();
             return Ok((Pending { left, failure, end: End::Waiter(sender) }, Then::Wait(receiver)));
         };
@@ -98,8 +98,18 @@ impl Then {
     }
 }
 
-fn has_futures(api: &Api, frame: &Frame) -> bool {
-    api.size > offset_of!(Api, future_set_error) && frame.size > offset_of!(Frame, future)
+/// Whether this XLA has futures even if the size of its table does not tell.
+static EXPECTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on every XLA of this process is believed to have futures.
+pub(super) fn expect_futures() {
+    EXPECTED.store(true, Ordering::Relaxed);
+}
+
+/// The frame has a place for a future wherever the table has the functions. Its size says nothing of
+/// it: no release counts that place.
+fn has_futures(size_of_table: usize, expected: bool) -> bool {
+    expected || size_of_table > offset_of!(Api, future_set_error)
 }
 
 /// A future to be completed.
@@ -160,4 +170,18 @@ pub(super) fn error(api: &Api, failure: &Failure) -> Handle {
     let mut arguments = ErrorArguments::new(text.as_ptr(), code);
     // SAFETY: the function is of XLA's table, and copies the text.
     unsafe { (api.error_create)(&raw mut arguments) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_futures;
+
+    #[test]
+    fn releases_of_jax_have_futures_by_the_size_of_their_table_or_by_what_was_said() {
+        // 0.4.31, 0.5.3 and 0.10.2.
+        for (size, told) in [(88, false), (88, false), (192, true)] {
+            assert_eq!(has_futures(size, false), told);
+            assert!(has_futures(size, true));
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 EFFORT ?= 20
+MINUTES ?= 15
 PREEMPTIONS ?= 4
 FUZZ_SECONDS ?= 60
 DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
@@ -87,7 +88,9 @@ mxnet: .tools/mxnet/ronde ## Tests of horovod.mxnet, in an environment with MXNe
 	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" .tools/mxnet/bin/python -m pytest \
 	  tests/single/test_mxnet.py tests/integration/test_parallel_mxnet.py
 
-soak: ## Run the random tests much longer (EFFORT times), and those that take gigabytes
+soak: .venv/demo .venv/ronde lab ## Train under random faults for MINUTES; run the random tests much longer (EFFORT times), and those that take gigabytes
+	.venv/bin/python tests/soak --minutes $(MINUTES) --report soak.txt
+	RONDE_TEST_EFFORT=50 cargo test --locked -p ronde-testkit --test elastic -- --nocapture
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-core --test behaviour --test killed
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-testkit --test garbage
 	cargo test --locked -p ronde-core --test large -- --ignored --test-threads 1

@@ -28,17 +28,17 @@ class Watch:
         self.folder = folder
 
     def training(self):
-        """The processes that have finished a step within the last two seconds and live."""
-        now, alive = time.monotonic(), []
+        """The processes that have finished a step within the last second, and their hosts."""
+        now, alive = time.monotonic(), {}
         for path in Path(self.folder).glob("worker-*.jsonl"):
             with path.open("rb") as file:
                 file.seek(max(0, path.stat().st_size - 300))
                 lines = file.read().decode(errors="replace").splitlines()
-            if not lines or '"event": "step"' not in lines[-1]:
+            entry = diary.parse(lines[-1]) if lines else None
+            if not entry or entry["event"] != "step" or now - entry["time"] > 1:
                 continue
-            entry = diary.parse(lines[-1])
-            if entry and now - entry["time"] < 2 and Path(f"/proc/{entry['pid']}").exists():
-                alive.append(entry["pid"])
+            if Path(f"/proc/{entry['pid']}").exists():
+                alive[entry["pid"]] = entry["host"]
         return alive
 
 

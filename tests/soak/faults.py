@@ -37,9 +37,20 @@ class Troublemaker:
         self.site.list_all()
 
     def _victim(self):
-        """A worker that trains, unless too few would be left."""
+        """A worker that trains, unless nobody with the state would be left."""
+        training = self._training()
+        return self.dice.choice(list(training)) if len(training) > 1 else None
+
+    def _training(self):
+        """Who trains on a host whose cable is in, and where."""
         training = self.diary.training()
-        return self.dice.choice(training) if len(training) > 1 else None
+        return {pid: host for pid, host in training.items() if host not in self.site.torn}
+
+    def _host(self):
+        """A host that may be taken: others train elsewhere."""
+        hosts = set(self._training().values())
+        host = self.site.pick(self.dice)
+        return host if host is not None and len(hosts - {host}) > 0 else None
 
     def _kill(self):
         return _signal(self._victim(), signal.SIGKILL)
@@ -49,10 +60,10 @@ class Troublemaker:
 
     def _two(self):
         """Two ranks die at once."""
-        training = self.diary.training()
+        training = self._training()
         if len(training) < 3:
             return False
-        first, second = self.dice.sample(training, 2)
+        first, second = self.dice.sample(list(training), 2)
         return _signal(first, signal.SIGKILL) | _signal(second, signal.SIGKILL)
 
     def _pause(self):
@@ -76,15 +87,15 @@ class Troublemaker:
         return _signal(agent, signal.SIGKILL)
 
     def _cut(self):
-        host = self.site.pick(self.dice)
-        if host is None:
+        host = self._host()
+        if host is None or host in self.site.torn:
             return False
         self.site.cut(host)
         self._later(self.dice.uniform(3, 6), lambda: self.site.mend(host))
         return True
 
     def _remove(self):
-        host = self.site.pick(self.dice)
+        host = self._host()
         return host is not None and self.site.unlist(host)
 
     def _add(self):

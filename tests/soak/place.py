@@ -21,6 +21,8 @@ class Site:
     def __init__(self, folder, names, slots):
         self.folder, self.names, self.slots = Path(folder), names, slots
         self.listed = list(names)
+        # Whose cable is out.
+        self.torn = set()
         self.listing = self.folder / "hosts"
         self.script = self.folder / "discover.sh"
         self.script.write_text(SCRIPT.format(listing=self.listing))
@@ -87,12 +89,14 @@ class LabSite(Site):
 
     def cut(self, name):
         """Pulls a host's cable."""
+        self.torn.add(name)
         self._host(name).unplug()
 
     def mend(self, name):
         """Plugs it in again."""
         host = self._host(name)
         subprocess.run(["ip", "-n", self.lab.bridge, "link", "set", host.cable, "up"], check=False)
+        self.torn.discard(name)
 
     def end(self):
         """Takes all hosts down."""

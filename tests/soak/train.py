@@ -21,7 +21,8 @@ DIARY = (FOLDER / f"worker-{os.environ['RONDE_WORKER']}.jsonl").open("a", buffer
 
 def note(event, **more):
     """Writes a line into this worker's diary."""
-    entry = {"time": time.monotonic(), "event": event, "pid": os.getpid(), **more}
+    who = {"pid": os.getpid(), "host": os.environ["HOROVOD_HOSTNAME"]}
+    entry = {"time": time.monotonic(), "event": event, **who, **more}
     DIARY.write(json.dumps(entry) + "\n")
 
 
@@ -64,7 +65,7 @@ def train(state, model, optimizer):
 
 def main():
     """Joins, trains, and leaves."""
-    note("start", host=os.environ["HOROVOD_HOSTNAME"])
+    note("start")
     torch.set_num_threads(1)
     hvd.init()
     torch.manual_seed(1)

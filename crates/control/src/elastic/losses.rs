@@ -59,7 +59,7 @@ impl Elastic {
         let there = self.members.iter().filter(|(_, member)| member.agent == agent);
         for worker in there.map(|(worker, _)| *worker).collect::<Vec<_>>() {
             let known = self.members.get(&worker).is_some_and(|member| member.going.is_some());
-            let cause = format!("its host was lost: {reason}");
+            let cause = format!("was lost with its host: {reason}");
             match known {
                 true => self.lose(worker, &cause, now),
                 false => self.fail(worker, cause, 1, now),

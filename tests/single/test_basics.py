@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod import _native
 from horovod.common import process_sets
 from horovod.torch import mpi_ops
 
@@ -192,3 +193,18 @@ def test_c_code_can_ask_what_python_can():
         assert getattr(library, f"horovod_{name}_built")() == getattr(hvd, f"{name}_built")()
     for name in ("Average", "Sum", "Adasum", "Min", "Max", "Product"):
         assert getattr(library, f"horovod_reduce_op_{name.lower()}")() == getattr(hvd, name)
+
+
+def test_outside_an_elastic_job_its_functions_do_nothing(monkeypatch):
+    assert not _native.is_elastic()
+    for init in (lambda: None, hvd.init):
+        init()
+        assert _native.elastic_update(0, 0.01) is None
+        _native.elastic_reached("state")
+        _native.elastic_departing("it was sent SIGTERM")
+    with pytest.raises(ValueError, match="`state` or `commit`"):
+        _native.elastic_reached("end")
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    assert not _native.is_elastic()
+    monkeypatch.setenv("RONDE_WORKER", "3")
+    assert _native.is_elastic()

@@ -354,7 +354,14 @@ impl Engine {
 fn open_watch(settings: &Settings, place: &Place) -> Result<(Arc<Watch>, Option<Server>), Error> {
     let watch = Arc::new(Watch::new(&settings.watching, place));
     watch.start_wished_timeline()?;
-    let server = watch.open(place)?;
+    let server = match (watch.open(place), place.meeting.as_ref().map(|meeting| meeting.keeper)) {
+        // A stopped worker that the job goes on without may still have the place.
+        (Err(error), Some(Keeper::Elastic(_))) => {
+            tracing::warn!("{error}");
+            None
+        }
+        (server, _) => server?,
+    };
     Ok((watch, server))
 }
 

@@ -4,16 +4,8 @@ import pytest
 import torch
 
 import horovod.torch as hvd
-from horovod import _native
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.runner.elastic.worker import HostUpdateResult
-
-
-@pytest.fixture(autouse=True)
-def _no_launcher(monkeypatch):
-    """The jobs of these tests are not elastic; the ranks leave and meet as in one that is."""
-    monkeypatch.setattr(_native, "is_elastic", lambda: False, raising=False)
-    monkeypatch.setattr(_native, "elastic_reached", lambda _: None, raising=False)
 
 
 def training(seed, kind=torch.optim.SGD, **options):

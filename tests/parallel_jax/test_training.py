@@ -9,7 +9,6 @@ import optax
 import pytest
 
 import horovod.jax as hvd
-from horovod import _native
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 RANK = int(os.environ.get("HOROVOD_RANK", "0"))
@@ -121,14 +120,6 @@ def test_keras_on_jax_trains_as_one():
     assert_same_everywhere([model.get_weights(), past.history["loss"]])
 
 
-@pytest.fixture
-def _no_launcher(monkeypatch):
-    """The jobs of these tests are not elastic; the ranks leave and meet as in one that is."""
-    monkeypatch.setattr(_native, "is_elastic", lambda: False, raising=False)
-    monkeypatch.setattr(_native, "elastic_reached", lambda _: None, raising=False)
-
-
-@pytest.mark.usefixtures("_no_launcher")
 def test_trees_outlive_their_world():
     """Arrays are donated, so copies must be copies; a lost rank shows in a compiled program."""
     optimizer = hvd.DistributedOptimizer(optax.adam(0.01))
@@ -166,7 +157,6 @@ def test_trees_outlive_their_world():
     assert_close(state.params, expected)
 
 
-@pytest.mark.usefixtures("_no_launcher")
 def test_keras_on_jax_goes_on_where_it_was_interrupted():
     import keras
 

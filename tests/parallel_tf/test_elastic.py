@@ -8,18 +8,14 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod import _native
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 MODULES = ["horovod.tensorflow.keras", "horovod.keras"]
 
 
 @pytest.fixture(autouse=True)
-def _no_launcher(monkeypatch):
-    """The jobs of these tests are not elastic; the ranks leave and meet as in one that is."""
-    monkeypatch.setattr(_native, "is_elastic", lambda: False, raising=False)
-    monkeypatch.setattr(_native, "elastic_reached", lambda _: None, raising=False)
-    # Graphs must not take the number of ranks for granted.
+def _growing(monkeypatch):
+    """Graphs must not take the number of ranks for granted."""
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
 
 

@@ -30,10 +30,10 @@ class Launcher:
         self.heard = []
         self.news = queue.Queue()
         self.numbers = []
-        monkeypatch.setattr(_native, "is_elastic", lambda: is_elastic, raising=False)
-        monkeypatch.setattr(_native, "elastic_reached", self.heard.append, raising=False)
-        monkeypatch.setattr(_native, "elastic_departing", self.heard.append, raising=False)
-        monkeypatch.setattr(_native, "elastic_update", self._update, raising=False)
+        monkeypatch.setattr(_native, "is_elastic", lambda: is_elastic)
+        monkeypatch.setattr(_native, "elastic_reached", self.heard.append)
+        monkeypatch.setattr(_native, "elastic_departing", self.heard.append)
+        monkeypatch.setattr(_native, "elastic_update", self._update)
 
     def _update(self, seen, timeout):
         self.numbers.append(seen)

@@ -116,11 +116,10 @@ class State:
 
     def _news(self) -> list[tuple[float, int]]:
         found = []
-        while True:
-            try:
-                found.append(self._host_messages.get_nowait())
-            except queue.Empty:
-                return found
+        # Nobody else takes any out.
+        while not self._host_messages.empty():
+            found.append(self._host_messages.get_nowait())
+        return found
 
     def _is_needed(self, own: bool) -> bool:
         """Whether a rank needs the state of rank 0; all must give the same answer."""
@@ -166,14 +165,22 @@ class ObjectState(State):
 class FrameworkState(ObjectState):
     """A state whose ranks look for changes without pickling anything: it may happen every step."""
 
+    # An array to send news in, and what is in it: as a rule the news are the same as before.
+    _slate: Any = None
+    _written: tuple[float, ...] = ()
+
     def _is_needed(self, own: bool) -> bool:
         array = self._array([float(own)])
         return bool(raw.allreduce(array, "elastic.is_needed", Max, out=array).tolist()[0])
 
     def _told_by_rank_0(self, news: tuple[float, float, int]) -> tuple[float, float, int]:
-        array = self._array(news)
-        told = raw.broadcast(array, 0, "elastic.host_updates", out=array).tolist()
-        return told[0], told[1], int(told[2])
+        slate = self._slate if self._written == news else self._array(news)
+        # What becomes of it in a world that ends is not known.
+        self._slate, self._written = None, ()
+        _native.wait(_native.broadcast(slate, slate, "broadcast.elastic.host_updates", 0, True))
+        before, latest, combined = slate.tolist()
+        self._slate, self._written = slate, (before, latest, combined)
+        return before, latest, int(combined)
 
     def _array(self, numbers: Sequence[float]) -> Any:
         """An array of float64 that the engine can send."""

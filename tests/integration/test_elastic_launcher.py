@@ -14,6 +14,7 @@ import uuid
 
 import pytest
 from jobs import environments, launcher, until
+from lab import Lab, why_not
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -67,14 +68,14 @@ say("over", step=step)
 class Job:
     """One launcher with a discovery script that prints the file `hosts`."""
 
-    def __init__(self, folder, hosts, *options, **env):
+    def __init__(self, folder, hosts, *options, prefix=(), **env):
         self._folder = folder
         self.mark = uuid.uuid4().hex
         self.list(hosts)
         (folder / "program.py").write_text(PROGRAM)
         output = (folder / "output.txt").open("w")
         script = f"cat {folder}/hosts"
-        command = [launcher(), "--host-discovery-script", script, *options]
+        command = [*prefix, launcher(), "--host-discovery-script", script, *options]
         self.process = subprocess.Popen(
             [*command, sys.executable, str(folder / "program.py")],
             stdin=subprocess.DEVNULL,
@@ -197,3 +198,27 @@ def test_a_stopped_rank_is_lost_and_the_others_go_on(tmp_path):
         assert time.monotonic() - begin < 10
         assert job.finish() == 0, job.output()
         assert "rank 0 (localhost, slot 0): was stopped, as by SIGSTOP, for 1 s" in job.output()
+
+
+NO_LAB = why_not()
+
+
+@pytest.mark.skipif(NO_LAB is not None, reason=str(NO_LAB))
+def test_a_host_is_lost_with_its_cable_and_another_takes_its_place(tmp_path):
+    with Lab(tmp_path, 3, network="10.81.0") as lab:
+        first, second, _ = lab.hosts
+        options = ["-np", "2", "--min-np", "1", "-p", str(second.port)]
+        prefix = first.prefix(tmp_path)
+        with Job(tmp_path, "node-a:1\nnode-b:1\n", *options, prefix=prefix) as job:
+            before = job.world([0, 1])
+            begin = time.monotonic()
+            second.unplug()
+            alone = job.world([0])
+            assert time.monotonic() - begin < 5
+            assert alone[0]["pid"] == before[0]["pid"]
+            job.list("node-a:1\nnode-b:1\nnode-c:1\n")
+            job.world([0, 2])
+            assert job.finish() == 0, job.output()
+            output = job.output()
+            assert "[ronde] lost host `node-b`: it does not answer any more" in output
+            assert "[ronde] recovered with 1 ranks: they met after " in output

@@ -138,6 +138,12 @@ class Job:
         entry = f"RONDE_TEST_MARK={self.mark}".encode()
         return [pid for pid, env in environments() if entry in env]
 
+    def status(self):
+        """What those see who watch the job."""
+        ronde = os.path.join(os.path.dirname(launcher()), "ronde")
+        command = [ronde, "status", "--once", "--json", str(self.process.pid)]
+        return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
     def finish(self):
         (self._folder / "over").touch()
         code = self.process.wait(30)
@@ -157,6 +163,9 @@ def test_training_outlives_ranks_hosts_and_the_host_of_rank_0(tmp_path):
         assert again[0]["step"] == again[1]["step"] > alone[0]["step"]
         job.list("localhost:2\n127.0.0.2:1\n")
         three = job.world([0, 2, 3])
+        ranks = job.status()["ranks"]
+        assert [rank["host"] for rank in ranks] == ["localhost", "localhost", "127.0.0.2"]
+        assert [rank["pid"] for rank in ranks] == [said["pid"] for said in three]
         os.kill(job.agents()[0], signal.SIGKILL)
         last = job.world([3])
         assert last[0]["pid"] == three[2]["pid"] and last[0]["step"] >= three[0]["step"]

@@ -180,3 +180,38 @@ def test_when_the_caller_is_killed_the_job_goes_with_it(mark, tmp_path):
         with suppress(ProcessLookupError):
             caller.kill()
     until(lambda: not marked(mark), 10, lambda: f"left behind: {marked(mark)}")
+
+
+def outlive():
+    """Adds up ones; the second process dies at once, and the others meet again without it."""
+    import horovod.raw as hvd
+    from horovod import _native
+    from horovod.common.exceptions import HorovodInternalError
+
+    while True:
+        hvd.init()
+        _native.elastic_reached("state")
+        try:
+            if os.environ["RONDE_WORKER"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            total = hvd.allreduce(np.ones(4), op=hvd.Sum)
+            return hvd.rank(), os.environ["RONDE_WORKER"], float(total[0])
+        except HorovodInternalError:
+            hvd.shutdown()
+
+
+def test_results_of_an_elastic_job_are_those_of_its_last_ranks(mark, capsys, monkeypatch):
+    monkeypatch.setenv("RONDE_FLIGHT_RECORDER_DIR", "off")
+    results = horovod.run(outlive, num_proc=3, min_num_proc=2)
+    assert results == [(0, "0", 2.0), (1, "2", 2.0)]
+    assert "[ronde] lost rank 1 (localhost, slot 1): was killed" in capsys.readouterr().err
+
+
+def test_an_elastic_job_that_fails_tells_what_was_raised(mark, capsys):
+    def fail():
+        raise KeyError("no such thing")
+
+    with pytest.raises(RuntimeError, match=r"rank 0 \(localhost, slot 0\)") as caught:
+        horovod.run(fail, host_discovery_script="echo localhost:1")
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert str(caught.value.__cause__.__cause__).startswith("on worker 0:")

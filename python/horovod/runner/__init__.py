@@ -136,7 +136,7 @@ def _results(call: Call, count: int, processes: list[int] | None) -> list[Any]:
 def _failure(call: Call, outcome: Outcome) -> BaseException:
     first = outcome.first
     if first is not None and first in call.complete and call.results[first][:1] == b"e":
-        return _raised(first, call.results[first])
+        return _raised(f"rank {first}", call.results[first])
     if not call.started:
         kind = ValueError if outcome.code == 2 else RuntimeError
         return kind(outcome.text.strip())
@@ -144,11 +144,11 @@ def _failure(call: Call, outcome: Outcome) -> BaseException:
     raised = [process for process in sorted(call.complete) if call.results[process][:1] == b"e"]
     if raised:
         # In an elastic job many may have raised; the last one is nearest to the end.
-        failure.__cause__ = _raised(raised[-1], call.results[raised[-1]])
+        failure.__cause__ = _raised(f"worker {raised[-1]}", call.results[raised[-1]])
     return failure
 
 
-def _raised(rank: int, record: bytearray) -> BaseException:
+def _raised(who: str, record: bytearray) -> BaseException:
     whole, name, message, text = pickle.loads(memoryview(record)[1:])
     error: BaseException | None = None
     if whole is not None:
@@ -157,6 +157,6 @@ def _raised(rank: int, record: bytearray) -> BaseException:
         except Exception:
             error = None
     if not isinstance(error, BaseException):
-        error = RuntimeError(f"rank {rank} raised {name}: {message}")
-    error.__cause__ = RankTraceback(f"on rank {rank}:\n\n{text}")
+        error = RuntimeError(f"{who} raised {name}: {message}")
+    error.__cause__ = RankTraceback(f"on {who}:\n\n{text}")
     return error

@@ -335,6 +335,9 @@ impl Driver {
                 if rank == Rank(0) {
                     self.stage.feed(&agent.hands);
                 }
+                if let Some(census) = self.workers.gathering() {
+                    self.stage.watchers.begin_anew(census, now);
+                }
             }
             AgentToDriver::Exited { rank, exit } => self.exited(Worker(rank.0), exit, now),
             AgentToDriver::Stopped { rank } => self.decide(Event::Stopped(Worker(rank.0)), now),

@@ -67,15 +67,25 @@ impl Workers {
         Some(Rank(index as u32))
     }
 
+    /// Those who come together for the first world, as those who watch will see them.
+    pub(super) fn gathering(&self) -> Option<Census> {
+        let all: Vec<Worker> = self.all.keys().copied().collect();
+        self.world.is_empty().then(|| self.census(Epoch(0), &all))
+    }
+
     /// A world was formed of these; gives it as those who watch will see it.
     pub(super) fn formed(&mut self, epoch: Epoch, world: Vec<Worker>) -> Census {
         self.world = world;
+        self.census(epoch, &self.world)
+    }
+
+    fn census(&self, epoch: Epoch, workers: &[Worker]) -> Census {
         let unknown = || Seat { host: String::new(), slot: 0 };
         let seat = |worker| self.all.get(worker).map_or_else(unknown, |it| it.seat.clone());
-        let seats: Vec<Seat> = self.world.iter().map(seat).collect();
+        let seats: Vec<Seat> = workers.iter().map(seat).collect();
         let mut census = Census::new(&seats);
         census.formed(epoch.0);
-        for (index, worker) in self.world.iter().enumerate() {
+        for (index, worker) in workers.iter().enumerate() {
             if let Some(pid) = self.all.get(worker).and_then(|process| process.pid) {
                 census.started(Rank(index as u32), pid);
             }
@@ -126,12 +136,14 @@ mod tests {
             workers.add(&start(number, "a", number));
         }
         workers.started(Worker(3), 77);
+        assert!(workers.gathering().is_some());
         let status = {
             let mut census = workers.formed(Epoch(2), vec![Worker(3), Worker(0)]);
             census.asked([], std::time::Duration::ZERO);
             census.complete(std::time::Duration::ZERO).unwrap()
         };
         assert_eq!((status.epoch, status.ranks.len(), status.ranks[0].pid), (2, 2, Some(77)));
+        assert!(workers.gathering().is_none());
         assert_eq!(workers.rank(Worker(0)), Some(Rank(1)));
         assert_eq!(workers.rank(Worker(1)), None);
         assert_eq!(workers.remove_of(AgentId(1)), [Worker(2), Worker(3)]);

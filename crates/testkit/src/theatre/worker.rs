@@ -205,6 +205,10 @@ impl Theatre {
         }
         let (members, result) = (room.members.clone(), room.brought.get(&thing).copied());
         let result = result.unwrap_or_default();
+        // Without those who have left nothing is done any more.
+        if !members.iter().all(|member| self.players[member].is_training_in(epoch)) {
+            return;
+        }
         if thing == 0 {
             let (safe, most) = (self.safe, self.players.values().map(|it| it.saved).max());
             self.hold(result >= safe, "a committed step is lost");
@@ -214,9 +218,7 @@ impl Theatre {
             let least = members.iter().map(|member| self.players[member].saved).min();
             self.safe = self.safe.max(least.unwrap_or_default());
         }
-        // Whoever has left meanwhile does not hear of it.
-        let present = |member: &Worker| self.players[member].is_training_in(epoch);
-        for member in members.into_iter().filter(present).collect::<Vec<_>>() {
+        for member in members {
             let millis = if self.dice.once_in(10) { 300 } else { 40 };
             self.intend(member, millis, Doing::Finish(result));
         }

@@ -115,6 +115,17 @@ def test_schedulers_and_their_groups_stay_together(model, optimizer):
     assert optimizer.param_groups[0]["lr"] == 0.025 and state.scheduler is scheduler
 
 
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="an older one is for CUDA only")
+def test_a_scaler_goes_back_too():
+    scaler = state_module._GradScaler("cpu", init_scale=8.0)
+    scaler.scale(torch.ones(1))
+    state = hvd.elastic.TorchState(scaler=scaler)
+    scaler.update(2.0)
+    state.restore()
+    state.sync()
+    assert state.scaler is scaler and scaler.get_scale() == 8.0
+
+
 def test_gradients_of_an_unfinished_step_are_forgotten(model, monkeypatch):
     # Reductions are in flight as among several ranks.
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")

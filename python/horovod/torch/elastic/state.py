@@ -95,11 +95,16 @@ class SamplerStateHandler(StateHandler):
         self.value.reset()
 
 
+# Older PyTorches have it under another name.
+_GradScaler: type = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
+
 _handler_registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
     (torch.optim.lr_scheduler.LRScheduler, StateHandler),
+    (torch.optim.lr_scheduler.ReduceLROnPlateau, StateHandler),
+    (_GradScaler, StateHandler),
 ]
 
 
@@ -115,7 +120,7 @@ def set_handler_registry(registry: Sequence[tuple[type, type[StateHandler]]]) ->
 
 
 class TorchState(FrameworkState):
-    """A model, an optimizer, samplers, schedulers, and values such as the epoch.
+    """A model, an optimizer, samplers, schedulers, a scaler, and values such as the epoch.
 
     Each becomes an attribute. An object that has a handler may be replaced by assigning another.
     """

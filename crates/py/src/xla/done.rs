@@ -159,12 +159,12 @@ fn complete(Ended { api, future, failure }: Ended) {
 
 /// An error as XLA has them.
 pub(super) fn error(api: &Api, failure: &Failure) -> Handle {
-    // The numbers of absl's status codes.
+    // The numbers of absl's status codes. The end of a world is "unknown", as it is for programs
+    // that are not compiled.
     let code: c_int = match failure.fault {
         Fault::Invalid => 3,
         Fault::Precondition => 9,
-        Fault::Aborted => 10,
-        Fault::World => 13,
+        Fault::Aborted | Fault::World => 2,
     };
     let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
     let mut arguments = ErrorArguments::new(text.as_ptr(), code);

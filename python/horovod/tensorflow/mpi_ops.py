@@ -33,7 +33,7 @@ from horovod.common.reductions import (
 from horovod.common.world import *  # noqa: F403
 from horovod.tensorflow import compiled
 from horovod.tensorflow.library import ops
-from horovod.tensorflow.util import _executing_eagerly, node_name, set_id
+from horovod.tensorflow.util import _executing_eagerly, label, node_name, set_id
 
 __all__ = [
     "Adasum",
@@ -82,7 +82,7 @@ def _allreduce(
         return compiled.run(call, [tensor])[0]
     return ops.horovod_allreduce(
         tensor,
-        name=name,
+        **label(name),
         reduce_op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
@@ -112,7 +112,7 @@ def _grouped_allreduce(
         return compiled.run(call, tensors)
     result = ops.horovod_grouped_allreduce(
         tensors,
-        name=name,
+        **label(name),
         reduce_op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
@@ -136,7 +136,7 @@ def allgather(
         return compiled.run(call, [tensor])[0]
     return ops.horovod_allgather(
         tensor,
-        name=name,
+        **label(name),
         ignore_name_scope=ignore_name_scope,
         process_set_id=set_id(process_set),
     )
@@ -158,7 +158,7 @@ def grouped_allgather(
         return compiled.run(call, tensors)
     result = ops.horovod_grouped_allgather(
         tensors,
-        name=name,
+        **label(name),
         ignore_name_scope=ignore_name_scope,
         process_set_id=set_id(process_set),
     )
@@ -180,7 +180,7 @@ def broadcast(
         return compiled.run(call, [tensor])[0]
     return ops.horovod_broadcast(
         tensor,
-        name=name,
+        **label(name),
         root_rank=root_rank,
         ignore_name_scope=ignore_name_scope,
         process_set_id=set_id(process_set),
@@ -233,7 +233,7 @@ def alltoall(
     output, received = ops.horovod_alltoall(
         tensor,
         splits=rows,
-        name=name,
+        **label(name),
         ignore_name_scope=ignore_name_scope,
         process_set_id=set_id(process_set),
     )
@@ -260,7 +260,7 @@ def _reducescatter(
         return compiled.run(call, [tensor])[0]
     return ops.horovod_reducescatter(
         tensor,
-        name=name,
+        **label(name),
         reduce_op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
@@ -290,7 +290,7 @@ def _grouped_reducescatter(
         return compiled.run(call, tensors)
     result = ops.horovod_grouped_reducescatter(
         tensors,
-        name=name,
+        **label(name),
         reduce_op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,

@@ -53,6 +53,11 @@ def node_name(kind: str, name: str | None, tensors: Iterable[Any]) -> str | None
     return f"{kind}_{_NOT_IN_NAMES.sub('_', getattr(first, 'name', ''))}"
 
 
+def label(name: str | None) -> dict[str, str | None]:
+    """How a node is told its name; TensorFlow forgets what nodes that run at once are called."""
+    return {"tensor_name": name or ""} if _executing_eagerly() else {"name": name}
+
+
 def set_id(process_set: ProcessSet) -> int:
     """The number of a set that is registered."""
     return registered_id(process_set)

@@ -258,6 +258,22 @@ def test_objects_and_variables():
         hvd.broadcast_global_variables(0)
 
 
+def test_shapes_that_only_the_run_knows():
+    def everything(value):
+        both = hvd.allreduce(value), hvd.broadcast(value, 0)
+        return [*both, hvd.allgather(value), hvd.alltoall(value), hvd.reducescatter(value)]
+
+    traced = tf.function(everything, input_signature=[tf.TensorSpec(None)])
+    assert all(shape.rank is None for shape in traced.get_concrete_function().output_shapes)
+    for shape in ([hvd.size()], [2 * hvd.size(), 3]):
+        rows = [shape[0], shape[0], shape[0] * hvd.size(), shape[0], shape[0] // hvd.size()]
+        for result, expected in zip(traced(tf.ones(shape)), rows):
+            assert result.shape == [expected, *shape[1:]] and np.all(result.numpy() == 1.0)
+    gather = tf.function(hvd.allgather, input_signature=[tf.TensorSpec(None)])
+    with pytest.raises(tf.errors.FailedPreconditionError, match="rank-zero"):
+        gather(tf.constant(1.0))
+
+
 def test_unsigned_words_travel_but_are_not_computed_with():
     for dtype in (tf.uint32, tf.uint64):
         largest = tf.fill([2], tf.constant(dtype.max - hvd.rank(), dtype))

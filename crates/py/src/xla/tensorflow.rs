@@ -1,8 +1,8 @@
 //! The handlers in the XLA that is part of TensorFlow, for functions with `jit_compile=True`.
 //!
 //! JAX has a Python function to register a handler. TensorFlow has none, but its library has the
-//! function that gives XLA's table, since 2.17, and the table has one that registers. Which programs
-//! call the handlers is Python's business.
+//! function that gives XLA's table, and that table has one that registers; both as they are needed
+//! here since 2.18. Which programs call the handlers is Python's business.
 #![expect(unsafe_code, reason = "functions of TensorFlow and of XLA's table are called")]
 
 use std::ffi::{CStr, c_void};
@@ -19,6 +19,12 @@ use crate::native::Library;
 const TABLE: &CStr = c"_ZN3xla3ffi12GetXlaFfiApiEv";
 
 static REGISTERED: OnceLock<Result<(), String>> = OnceLock::new();
+static ADDRESS: OnceLock<usize> = OnceLock::new();
+
+/// Whether a table is that of TensorFlow's XLA, which may be older than JAX's in the same process.
+pub(super) fn has_table(api: &Api) -> bool {
+    ADDRESS.get() == Some(&std::ptr::from_ref(api).addr())
+}
 
 /// Registers the handlers, once; says why there are none, if there are none.
 #[pyfunction]
@@ -38,6 +44,7 @@ fn register() -> Result<(), String> {
     if api.version.major != 0 || api.size < offset_of!(Api, handler_register) + 8 {
         return Err("the foreign function interface of its XLA is not known here".into());
     }
+    ADDRESS.get_or_init(|| std::ptr::from_ref(api).addr());
     HANDLERS.iter().try_for_each(|(name, handler)| add(api, name, *handler))
 }
 

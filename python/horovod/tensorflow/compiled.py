@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 
 from horovod import _native
+from horovod.common.basics import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import Average, Sum
 from horovod.tensorflow.util import set_id
@@ -57,6 +58,14 @@ class Call:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = 0
+
+    def members(self) -> int:
+        """How many ranks take part."""
+        return self.process_set.size() or 1
+
+    def place(self) -> int:
+        """Where this rank stands among them."""
+        return self.process_set.rank() or 0
 
     def backward(self, kind: str, **changes: Any) -> Call:
         """The collective that gradients take on their way back."""
@@ -104,7 +113,6 @@ def _check() -> None:
 
 
 def _differentiable(call: Call, tensors: Sequence[Any]) -> list[Any]:
-    @tf.custom_gradient
     def collective(*operands: Any) -> Any:
         def gradient(*gradients: Any) -> list[Any]:
             rows = [operand.shape[0] if operand.shape.rank else 0 for operand in operands]
@@ -112,7 +120,7 @@ def _differentiable(call: Call, tensors: Sequence[Any]) -> list[Any]:
 
         return tuple(_emit(call, operands)), gradient
 
-    return list(collective(*tensors))
+    return list(tf.custom_gradient(collective)(*tensors))
 
 
 def _of_allreduce(call: Call, gradients: list[Any], _: list[int]) -> list[Any]:
@@ -121,13 +129,13 @@ def _of_allreduce(call: Call, gradients: list[Any], _: list[int]) -> list[Any]:
 
 def _of_allgather(call: Call, gradients: list[Any], rows: list[int]) -> list[Any]:
     means = _means(call, gradients)
-    place = call.process_set.rank()
+    place = call.place()
     return [mean[place * count : (place + 1) * count] for mean, count in zip(means, rows)]
 
 
 def _of_broadcast(call: Call, gradients: list[Any], _: list[int]) -> list[Any]:
     means = _means(call, gradients)
-    is_root = call.process_set.ranks[call.process_set.rank()] == call.root
+    is_root = _basics.rank() == call.root
     return means if is_root else [tf.zeros_like(mean) for mean in means]
 
 
@@ -136,7 +144,7 @@ def _of_alltoall(call: Call, gradients: list[Any], _: list[int]) -> list[Any]:
 
 
 def _of_reducescatter(call: Call, gradients: list[Any], rows: list[int]) -> list[Any]:
-    members = call.process_set.size()
+    members = call.members()
     if any(count % members for count in rows):
         raise NotImplementedError(
             f"the gradient of a reducescatter of {rows} rows over {members} ranks cannot be "
@@ -178,8 +186,8 @@ def _emit(call: Call, operands: Sequence[Any]) -> list[Any]:
         Sout=shapes,
         platforms=["CPU"],
     )
-    *results, _tokens[graph] = results
-    return results
+    _tokens[graph] = results[-1]
+    return list(results[:-1])
 
 
 def _static(call: Call, operand: Any) -> list[int]:
@@ -198,7 +206,7 @@ def _result(call: Call, shape: list[int]) -> list[int]:
         return shape
     if not shape:
         raise ValueError(f"{call.kind} needs tensors with a first dimension, and this is a scalar")
-    members, rows = call.process_set.size(), shape[0]
+    members, rows = call.members(), shape[0]
     if call.kind == "allgather":
         return [rows * members, *shape[1:]]
     if call.kind == "alltoall":
@@ -208,7 +216,7 @@ def _result(call: Call, shape: list[int]) -> list[int]:
                 f"number of workers. The tensor has {rows} rows for {members} workers."
             )
         return shape
-    return [rows // members + (call.process_set.rank() < rows % members), *shape[1:]]
+    return [rows // members + (call.place() < rows % members), *shape[1:]]
 
 
 def _module(call: Call, given: list[list[int]], shapes: list[list[int]], types: list[Any]) -> str:
@@ -244,7 +252,7 @@ def _attributes(call: Call) -> str:
     if call.kind == "broadcast":
         texts += [f"root = {call.root} : i64"]
     if call.kind == "alltoall":
-        texts += [f"members = {call.process_set.size()} : i64"]
+        texts += [f"members = {call.members()} : i64"]
     return ", ".join(texts)
 
 

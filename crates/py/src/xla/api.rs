@@ -189,12 +189,7 @@ impl RegisterArguments {
             extensions: std::ptr::null_mut(),
             name: text(name),
             platform: text(platform),
-            bundle: Bundle {
-                instantiate: nothing,
-                prepare: nothing,
-                initialize: nothing,
-                execute,
-            },
+            bundle: Bundle { instantiate: nothing, prepare: nothing, initialize: nothing, execute },
             traits: 0,
         }
     }

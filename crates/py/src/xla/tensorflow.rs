@@ -38,8 +38,10 @@ fn register() -> Result<(), String> {
     // SAFETY: this is its type in all releases that have it.
     let table = unsafe { library.function::<unsafe extern "C" fn() -> *const Api>(TABLE) };
     let table = table.map_err(|symbol| format!("this TensorFlow has no function `{symbol}`"))?;
-    // SAFETY: it takes nothing, and gives the address of a static or nothing.
-    let api = unsafe { table().as_ref() }.ok_or("XLA gives no table of functions")?;
+    // SAFETY: it takes nothing, and has no conditions.
+    let address = unsafe { table() };
+    // SAFETY: what it gives is the address of a static, or nothing.
+    let api = unsafe { address.as_ref() }.ok_or("XLA gives no table of functions")?;
     // The table of 2.17 has no version, and another order.
     if api.version.major != 0 || api.size < offset_of!(Api, handler_register) + 8 {
         return Err("the foreign function interface of its XLA is not known here".into());

@@ -71,7 +71,9 @@ class ComputeService:
         with self._changed:
             if number not in self._workers:
                 return {"error": f"there is no dispatcher {number}"}
-            return _DEEDS[request["do"]](self, number, request, min(seconds, _LONGEST_WAIT_SECONDS))
+            seconds = min(seconds, _LONGEST_WAIT_SECONDS)
+            answer: dict[str, Any] = _DEEDS[request["do"]](self, number, request, seconds)
+            return answer
 
     def _register_dispatcher(self, number: int, request: dict[str, Any], _: float) -> Any:
         known = self._dispatchers.setdefault(number, str(request["address"]))

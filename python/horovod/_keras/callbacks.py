@@ -16,6 +16,8 @@ from horovod import raw
 from horovod._keras.backends import backend_of, is_keras_3
 from horovod.common.basics import _basics
 
+_SIGNED = {np.dtype(np.uint32): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.int64)}
+
 
 class BroadcastGlobalVariables:
     """Overwrites model and optimizer with those of one rank, once, behind the first batch.
@@ -58,10 +60,13 @@ class BroadcastGlobalVariables:
         found = [*self.model.variables, *_variables(self.model.optimizer)]
         chosen = {id(variable): variable for variable in found if id(variable) not in local}
         for number, variable in enumerate(chosen.values()):
-            value = _value(self.keras, variable)
-            if not _is_seed(value):
-                sent = raw.broadcast(value, self.root_rank, f"keras_variable.{number}")
-                _assign(self.keras, variable, sent)
+            if not _is_seed(variable):
+                value = _value(self.keras, variable)
+                # Unsigned words travel as signed ones.
+                kind = _SIGNED.get(value.dtype, value.dtype)
+                name = f"keras_variable.{number}"
+                sent = raw.broadcast(value.view(kind), self.root_rank, name)
+                _assign(self.keras, variable, sent.view(value.dtype))
         self.broadcast_done = True
 
 
@@ -140,13 +145,26 @@ class LearningRateSchedule:
     def _adjust(self, epoch: float) -> None:
         old, new = self._rate(), self.initial_lr * self.multiplier(epoch)
         _assign(self.keras, self._rate_variable(), new)
-        momentum = getattr(self.model.optimizer, "momentum", None)
-        # A momentum that is a plain number is part of what was compiled, and stays.
-        if self.momentum_correction and hasattr(momentum, "assign") and old:
+        if self.momentum_correction and old and new != old:
+            self._correct_momentum(new / old)
+
+    def _correct_momentum(self, factor: float) -> None:
+        """Takes the past of the gradients, which came with the old rate, to the new one."""
+        optimizer = self.model.optimizer
+        momentum = getattr(optimizer, "momentum", None)
+        if hasattr(momentum, "assign"):
             self.restore_momentum = float(_value(self.keras, momentum))
-            _assign(self.keras, momentum, self.restore_momentum * new / old)
+            _assign(self.keras, momentum, self.restore_momentum * factor)
+        elif momentum:
+            # A plain number is part of what was compiled. What it is multiplied with is not, and
+            # the product is the same.
+            for velocity in _velocities(optimizer):
+                _assign(self.keras, velocity, _value(self.keras, velocity) * factor)
 
     def _rate(self) -> float:
+        if backend_of(self.keras) == "jax":
+            # During training the values are elsewhere until somebody asks for them.
+            getattr(self.model, "jax_state_sync", _nothing)()
         return float(_value(self.keras, self._rate_variable()))
 
     def _rate_variable(self) -> Any:
@@ -201,10 +219,20 @@ class LearningRateWarmup(LearningRateSchedule):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
+        is_last = self.end_epoch is not None and epoch == self.end_epoch - 1
+        if is_last and self.verbose > 0 and _basics.rank() == 0:
             print(
                 f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}."
             )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _velocities(optimizer: Any) -> Iterable[Any]:
+    """What an optimizer with momentum keeps of past gradients."""
+    return getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []
 
 
 def _variables(optimizer: Any) -> Iterable[Any]:
@@ -227,9 +255,10 @@ def _assign(keras: Any, variable: Any, value: Any) -> None:
         keras.backend.set_value(variable, value)
 
 
-def _is_seed(value: Any) -> bool:
-    # Generators of random numbers keep two words of state that each rank has for itself.
-    return bool(value.dtype == np.uint32)
+def _is_seed(variable: Any) -> bool:
+    """Whether it is the state of a generator of random numbers, which each rank has for itself."""
+    name = str(getattr(variable, "path", None) or getattr(variable, "name", ""))
+    return "seed_generator" in name
 
 
 def _as_list(value: Any) -> Sequence[Any]:

@@ -72,7 +72,7 @@ deny: $(DENY) ## Licences, sources and bans of the dependencies
 	$(DENY) --locked check bans licenses sources
 
 matrix: .venv/bin/uv ## Test one wheel with old and new frameworks; RONDE_TEST_PATIENCE=3 on a busy machine
-	.venv/bin/python tests/matrix.py
+	RONDE_TEST_WORLDS=$${RONDE_TEST_WORLDS-all} .venv/bin/python tests/matrix.py
 
 bench: .venv/demo .venv/ronde ## Measure allreduce beside torch's gloo and the MPI on the PATH
 	.venv/bin/ronde bench --collective allreduce,resnet50 --compare gloo,mpi

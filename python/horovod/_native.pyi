@@ -56,6 +56,7 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "tensorflow_problem",
+    "tensorflow_xla_problem",
     "wait",
     "xla_expect_futures",
     "xla_handler",
@@ -290,6 +291,9 @@ def deliver_result(result: bytes) -> None:
 
 def tensorflow_problem() -> str | None:
     """Why TensorFlow has no ops of ours after it has loaded their library; None if it has."""
+
+def tensorflow_xla_problem() -> str | None:
+    """Gives TensorFlow's XLA our handlers, once; why it cannot have them, None if it has."""
 
 def mxnet_open(path: str) -> None:
     """Finds the functions of the MXNet loaded from `path`; ImportError names what is gone."""

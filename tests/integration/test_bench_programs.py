@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 from jobs import LIMIT_SECONDS
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -43,3 +45,22 @@ def test_what_python_costs_is_measured():
         "a hook, whole",
         "a hook, Python alone",
     ]
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+def test_a_step_of_tensorflow_sends_its_gradients_together(tmp_path):
+    file = tmp_path / "rounds.json"
+    run(BENCH / "tensorflow_step.py", "--rounds", 2, "--steps", "100x16", "--json", file)
+    (step,) = json.loads(file.read_text())["steps"]
+    assert step["tensors"] == 100 and len(step["seconds"]["compiled"]) == 2
+    # Nobody can say how many are ready at the same time, but it is never one.
+    assert 1 <= step["buckets"]["one by one"] < 20
+    assert step["buckets"]["grouped"] == step["buckets"]["compiled"] == 1
+    assert step["buckets"]["plain"] == 0
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="JAX needs Python 3.10")
+def test_a_step_of_jax_is_measured():
+    table = run(BENCH / "jax_step.py", "--rounds", 2, "--trees", "3x4")
+    row = table.splitlines()[-1].split(" | ")
+    assert row[:2] == ["| 3", "4"] and len(row) == 6

@@ -211,3 +211,18 @@ def test_a_compiled_program_says_when_the_world_has_ended_and_works_in_the_next(
             call(jnp.ones(2))
     hvd.init(process_sets="dynamic")
     assert program(jnp.ones(2)).tolist() == [SIZE, SIZE]
+
+
+def test_callbacks_of_keras_change_the_learning_rate_during_training():
+    import keras
+
+    import horovod.keras as hvd_keras
+
+    model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    model.layers[-1].set_weights([np.zeros([1, 1])])
+    model.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)), "mae")
+    # The slope is -1 throughout; the rate is halved before the second epoch, momentum and all.
+    schedule = hvd_keras.callbacks.LearningRateScheduleCallback(0.1, 0.5, steps_per_epoch=1)
+    inputs, targets = np.ones([2, 1]), np.full([2, 1], 9.0)
+    model.fit(inputs, targets, 2, 2, verbose=0, callbacks=[schedule])
+    assert np.isclose(model.get_weights()[0].item(), 0.1 + 0.5 * (0.1 * 0.5) + 0.05)

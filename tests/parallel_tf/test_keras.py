@@ -152,3 +152,32 @@ def test_learning_rates_follow_the_schedule(hvd, kit):
     assert best.filepath is None and best.save_best_only
     history = model.fit(*data(), epochs=3, batch_size=16, verbose=0, callbacks=[schedule]).history
     assert np.allclose(history["lr"], [0.5, 0.5, 0.05])
+
+
+def test_a_new_learning_rate_takes_the_momentum_along(hvd, kit):
+    model = kit.Sequential([kit.layers.Input([1]), kit.layers.Dense(1, use_bias=False)])
+    model.layers[-1].set_weights([np.zeros([1, 1])])
+    model.compile(hvd.DistributedOptimizer(kit.optimizers.SGD(0.1, momentum=0.5)), "mae")
+    # The slope is -1 throughout, and the rate is halved before the second of two epochs of a batch.
+    schedule = hvd.callbacks.LearningRateScheduleCallback(0.1, 0.5, steps_per_epoch=1)
+    model.fit(np.ones([2, 1]), np.full([2, 1], 9.0), 2, 2, verbose=0, callbacks=[schedule])
+    velocity = 0.5 * (0.1 * 0.5) + 0.05
+    assert np.isclose(model.get_weights()[0].item(), 0.1 + velocity)
+
+
+@pytest.mark.skipif(not hasattr(keras, "ops"), reason="Keras 2 keeps its generators elsewhere")
+def test_whole_variables_are_sent_but_generators_stay_apart():
+    import horovod.keras as hvd
+
+    model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dropout(0.5)])
+    model.add(keras.layers.Dense(1))
+    model.mark = keras.Variable(np.array([hvd.rank()], np.uint32), dtype="uint32", trainable=False)
+    seed = next(each for each in model.variables if "seed_generator" in each.path)
+    seed.assign(np.array([hvd.rank(), 0], np.uint32))
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(1)
+    callback.set_model(model)
+    callback.on_batch_end(0)
+    assert seed.numpy().tolist() == [hvd.rank(), 0]
+    assert any(model.mark is each for each in model.variables)
+    assert model.mark.numpy().tolist() == [1]

@@ -1,5 +1,7 @@
 """The collectives in TensorFlow: eagerly, in functions and in sessions, with their gradients."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -256,6 +258,54 @@ def test_objects_and_variables():
         hvd.broadcast_global_variables(0)
 
 
+def test_shapes_that_only_the_run_knows():
+    def everything(value):
+        both = hvd.allreduce(value), hvd.broadcast(value, 0)
+        return [*both, hvd.allgather(value), hvd.alltoall(value), hvd.reducescatter(value)]
+
+    traced = tf.function(everything, input_signature=[tf.TensorSpec(None)])
+    assert all(shape.rank is None for shape in traced.get_concrete_function().output_shapes)
+    for shape in ([hvd.size()], [2 * hvd.size(), 3]):
+        rows = [shape[0], shape[0], shape[0] * hvd.size(), shape[0], shape[0] // hvd.size()]
+        for result, expected in zip(traced(tf.ones(shape)), rows):
+            assert result.shape == [expected, *shape[1:]] and np.all(result.numpy() == 1.0)
+    gather = tf.function(hvd.allgather, input_signature=[tf.TensorSpec(None)])
+    with pytest.raises(tf.errors.FailedPreconditionError, match="rank-zero"):
+        gather(tf.constant(1.0))
+
+
+def test_unsigned_words_travel_but_are_not_computed_with():
+    for dtype in (tf.uint32, tf.uint64):
+        largest = tf.fill([2], tf.constant(dtype.max - hvd.rank(), dtype))
+        sent = hvd.broadcast(largest, 1)
+        assert sent.dtype == dtype and np.all(sent.numpy() == dtype.max - 1)
+        assert hvd.allgather(largest)[0].numpy() == dtype.max
+        seeds = tf.Variable(largest)
+        hvd.broadcast_variables([seeds], hvd.size() - 1)
+        assert np.all(seeds.numpy() == dtype.max - (hvd.size() - 1))
+        with pytest.raises((tf.errors.InvalidArgumentError, TypeError)):
+            hvd.allreduce(largest)
+
+
+def test_names_count_eagerly_too():
+    # Threads of a rank take turns as they like; only names bring the right tensors together.
+    names = [f"eager_{number}" for number in range(6)]
+    results = {}
+
+    def reduce(name, number):
+        results[name] = hvd.allreduce(tf.fill([3], float(number)), op=hvd.Sum, name=name)
+
+    order = list(enumerate(names))
+    order = order[hvd.rank() :] + order[: hvd.rank()]
+    threads = [threading.Thread(target=reduce, args=[name, number]) for number, name in order]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, name in enumerate(names):
+        assert np.all(results[name].numpy() == number * hvd.size())
+
+
 def test_joining():
     for turn in range(hvd.rank() + 1):
         alive = sum(turn <= rank for rank in ranks())
@@ -281,12 +331,3 @@ def test_sessions_of_tensorflow_1():
             assert [send([hvd.rank(), "a"]), send("b" * hvd.rank())] == [[0, "a"], ""]
         with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
             assert session.run(shared) == 0.0
-
-
-def test_a_function_for_xla_says_what_to_do():
-    @tf.function(jit_compile=True)
-    def compiled(value):
-        return hvd.allreduce(value, op=hvd.Sum)
-
-    with pytest.raises(Exception, match="jit_compile"):
-        compiled(tf.ones([2]))

@@ -130,3 +130,22 @@ def test_batch_normalization_sees_the_batches_of_all_ranks():
     assert synced.name.startswith("sync_batch_normalization")
     with pytest.raises(ValueError, match="fused=True"):
         hvd.SyncBatchNormalization(fused=True)
+
+
+def test_other_frameworks_of_the_process_share_the_engine():
+    import jax
+    import torch
+
+    import horovod.jax as hvd_jax
+    import horovod.torch as hvd_torch
+
+    hvd_torch.init()
+    hvd_jax.init()
+    total = float(sum(range(hvd.size())))
+    own = np.full([3], float(hvd.rank()), np.float32)
+    compiled = jax.jit(lambda value: hvd_jax.allreduce(value, hvd.Sum))
+    for _ in range(2):
+        late = hvd_torch.allreduce_async(torch.tensor(own), op=hvd.Sum, name="shared")
+        assert np.all(hvd.allreduce(own, op=hvd.Sum).numpy() == total)
+        assert np.all(np.asarray(compiled(own)) == total)
+        assert np.all(hvd_torch.synchronize(late).numpy() == total)

@@ -97,7 +97,7 @@ def test_a_world_of_one_starts_no_thread_and_opens_nothing():
         "print(before == open_now())"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert result.stdout == "True\n", result.stderr
 
@@ -117,7 +117,6 @@ def test_a_forked_child_may_end_like_any_process():
         ],
         capture_output=True,
         text=True,
-        timeout=50,
         check=False,
     )
     assert child.stdout == "1.0\n", child.stderr
@@ -175,7 +174,7 @@ def test_the_exception_that_ends_the_process_is_told_to_the_core(end, told):
         "basics._native = Native()\n" + end
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     assert result.stdout == f"{told!r} True\n", result.stderr
 

@@ -76,9 +76,7 @@ def test_old_versions_are_refused_by_number():
 
 
 def python(code):
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
-    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 def test_without_jax_the_adapter_says_what_to_install():

@@ -1,6 +1,7 @@
 """TensorFlow in a world of one, and what is said where it does not fit."""
 
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -79,6 +80,27 @@ def test_an_old_tensorflow_is_refused_with_the_version_needed():
     last = result.stderr.splitlines()[-1]
     assert last.startswith("ImportError: horovod.tensorflow needs TensorFlow 2.13 or newer")
     assert "this is 2.12.1" in last
+
+
+def test_an_unknown_tensorflow_says_which_function_is_gone(tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no compiler here")
+    library = tmp_path / "libtensorflow_framework.so.2"
+    command = [compiler, "-shared", "-x", "c", "/dev/null", "-o", library]
+    subprocess.run([*command, f"-Wl,-soname,{library.name}"], check=True)
+    result = python(
+        "import ctypes\n"
+        "from horovod import _native\n"
+        f"ctypes.CDLL({str(library)!r})\n"
+        "ctypes.CDLL(_native.__file__).ronde_tensorflow_register()\n"
+        "print(_native.tensorflow_problem())\n"
+        "print(_native.tensorflow_xla_problem())"
+    )
+    assert result.stdout == (
+        "this TensorFlow has no function `TF_NewStatus` in its C interface\n"
+        "this TensorFlow has no function `_ZN3xla3ffi12GetXlaFfiApiEv`\n"
+    ), result.stderr
 
 
 def test_a_saved_graph_names_the_ops_of_horovod(tmp_path):

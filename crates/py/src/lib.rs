@@ -71,7 +71,7 @@ mod _native {
     use super::tensorflow::tensorflow_problem;
 
     #[pymodule_export]
-    use super::xla::{xla_expect_futures, xla_handler};
+    use super::xla::{tensorflow_xla_problem, xla_expect_futures, xla_handler};
 
     #[pymodule_init]
     fn start(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -7,7 +7,7 @@ the engine on bare arrays, and work with every backend.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from horovod import raw
 from horovod._keras.backends import backend_of
 from horovod._keras.variables import assign, is_seed, value_of, variables_of
 from horovod.common.basics import _basics
+
+_SIGNED = {np.dtype(np.uint32): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.int64)}
 
 
 class BroadcastGlobalVariables:
@@ -59,10 +61,13 @@ class BroadcastGlobalVariables:
         found = [*self.model.variables, *variables_of(self.model.optimizer)]
         chosen = {id(variable): variable for variable in found if id(variable) not in local}
         for number, variable in enumerate(chosen.values()):
-            value = value_of(self.keras, variable)
-            if not is_seed(value):
-                sent = raw.broadcast(value, self.root_rank, f"keras_variable.{number}")
-                assign(self.keras, variable, sent)
+            if not is_seed(variable):
+                value = value_of(self.keras, variable)
+                # Unsigned words travel as signed ones.
+                kind = _SIGNED.get(value.dtype, value.dtype)
+                name = f"keras_variable.{number}"
+                sent = raw.broadcast(value.view(kind), self.root_rank, name)
+                assign(self.keras, variable, sent.view(value.dtype))
         self.broadcast_done = True
 
 
@@ -141,13 +146,26 @@ class LearningRateSchedule:
     def _adjust(self, epoch: float) -> None:
         old, new = self._rate(), self.initial_lr * self.multiplier(epoch)
         assign(self.keras, self._rate_variable(), new)
-        momentum = getattr(self.model.optimizer, "momentum", None)
-        # A momentum that is a plain number is part of what was compiled, and stays.
-        if self.momentum_correction and hasattr(momentum, "assign") and old:
+        if self.momentum_correction and old and new != old:
+            self._correct_momentum(new / old)
+
+    def _correct_momentum(self, factor: float) -> None:
+        """Takes the past of the gradients, which came with the old rate, to the new one."""
+        optimizer = self.model.optimizer
+        momentum = getattr(optimizer, "momentum", None)
+        if hasattr(momentum, "assign"):
             self.restore_momentum = float(value_of(self.keras, momentum))
-            assign(self.keras, momentum, self.restore_momentum * new / old)
+            assign(self.keras, momentum, self.restore_momentum * factor)
+        elif momentum:
+            # A plain number is part of what was compiled. What it is multiplied with is not, and
+            # the product is the same.
+            for velocity in _velocities(optimizer):
+                assign(self.keras, velocity, value_of(self.keras, velocity) * factor)
 
     def _rate(self) -> float:
+        if backend_of(self.keras) == "jax":
+            # During training the values are elsewhere until somebody asks for them.
+            getattr(self.model, "jax_state_sync", _nothing)()
         return float(value_of(self.keras, self._rate_variable()))
 
     def _rate_variable(self) -> Any:
@@ -202,10 +220,20 @@ class LearningRateWarmup(LearningRateSchedule):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
-        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0:
+        is_last = self.end_epoch is not None and epoch == self.end_epoch - 1
+        if is_last and self.verbose > 0 and _basics.rank() == 0:
             print(
                 f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}."
             )
+
+
+def _nothing() -> None:
+    pass
+
+
+def _velocities(optimizer: Any) -> Iterable[Any]:
+    """What an optimizer with momentum keeps of past gradients."""
+    return getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []
 
 
 def _as_list(value: Any) -> Sequence[Any]:

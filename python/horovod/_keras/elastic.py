@@ -47,7 +47,7 @@ class KerasVariables(FrameworkState):
 
     def sync(self) -> None:
         """Gives all ranks the variables and the values of rank 0."""
-        variables = [each for each in self._variables() if not is_seed(self._seen(each))]
+        variables = [each for each in self._variables() if not is_seed(each)]
         values = from_rank_0([self._seen(each) for each in variables], "elastic.variable")
         super().sync()
         for variable, value in zip(variables, values):

@@ -31,8 +31,9 @@ from horovod.common.reductions import (
     handle_average_backwards_compatibility,
 )
 from horovod.common.world import *  # noqa: F403
+from horovod.tensorflow import compiled
 from horovod.tensorflow.library import ops
-from horovod.tensorflow.util import _executing_eagerly, node_name, set_id
+from horovod.tensorflow.util import _executing_eagerly, label, node_name, set_id
 
 __all__ = [
     "Adasum",
@@ -73,9 +74,15 @@ def _allreduce(
 ) -> Any:
     """The reduction of a dense tensor."""
     tensor = tf.convert_to_tensor(tensor)
+    name = node_name("HorovodAllreduce", name, [tensor])
+    if compiled.is_compiling():
+        call = compiled.Call(
+            "allreduce", name or "", process_set, op, prescale_factor, postscale_factor
+        )
+        return compiled.run(call, [tensor])[0]
     return ops.horovod_allreduce(
         tensor,
-        name=node_name("HorovodAllreduce", name, [tensor]),
+        **label(name),
         reduce_op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
@@ -97,9 +104,15 @@ def _grouped_allreduce(
     if not tensors:
         return list(tensors)
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    name = node_name("HorovodGroupedAllreduce", name, tensors)
+    if compiled.is_compiling():
+        call = compiled.Call(
+            "allreduce", name or "", process_set, op, prescale_factor, postscale_factor
+        )
+        return compiled.run(call, tensors)
     result = ops.horovod_grouped_allreduce(
         tensors,
-        name=node_name("HorovodGroupedAllreduce", name, tensors),
+        **label(name),
         reduce_op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
@@ -117,9 +130,13 @@ def allgather(
 ) -> Any:
     """The tensors of all ranks, one behind the other; their first dimensions may differ."""
     tensor = tf.convert_to_tensor(tensor)
+    name = node_name("HorovodAllgather", name, [tensor])
+    if compiled.is_compiling():
+        call = compiled.Call("allgather", name or "", process_set)
+        return compiled.run(call, [tensor])[0]
     return ops.horovod_allgather(
         tensor,
-        name=node_name("HorovodAllgather", name, [tensor]),
+        **label(name),
         ignore_name_scope=ignore_name_scope,
         process_set_id=set_id(process_set),
     )
@@ -135,9 +152,13 @@ def grouped_allgather(
     if not tensors:
         return list(tensors)
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    name = node_name("HorovodGroupedAllgather", name, tensors)
+    if compiled.is_compiling():
+        call = compiled.Call("allgather", name or "", process_set)
+        return compiled.run(call, tensors)
     result = ops.horovod_grouped_allgather(
         tensors,
-        name=node_name("HorovodGroupedAllgather", name, tensors),
+        **label(name),
         ignore_name_scope=ignore_name_scope,
         process_set_id=set_id(process_set),
     )
@@ -153,9 +174,13 @@ def broadcast(
 ) -> Any:
     """The tensor of rank `root_rank`."""
     tensor = tf.convert_to_tensor(tensor)
+    name = node_name("HorovodBroadcast", name, [tensor])
+    if compiled.is_compiling():
+        call = compiled.Call("broadcast", name or "", process_set, root=root_rank)
+        return compiled.run(call, [tensor])[0]
     return ops.horovod_broadcast(
         tensor,
-        name=node_name("HorovodBroadcast", name, [tensor]),
+        **label(name),
         root_rank=root_rank,
         ignore_name_scope=ignore_name_scope,
         process_set_id=set_id(process_set),
@@ -199,11 +224,16 @@ def alltoall(
     With `splits`, the rows for each rank, the result is `(tensor, received_splits)`.
     """
     tensor = tf.convert_to_tensor(tensor)
+    name = node_name("HorovodAlltoall", name, [tensor])
+    if compiled.is_compiling():
+        if splits is not None:
+            compiled.refuse("HorovodAlltoall", " with splits, which decide the sizes of results")
+        return compiled.run(compiled.Call("alltoall", name or "", process_set), [tensor])[0]
     rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
     output, received = ops.horovod_alltoall(
         tensor,
         splits=rows,
-        name=node_name("HorovodAlltoall", name, [tensor]),
+        **label(name),
         ignore_name_scope=ignore_name_scope,
         process_set_id=set_id(process_set),
     )
@@ -222,9 +252,15 @@ def _reducescatter(
     """This rank's part of the reduction of a dense tensor."""
     _check_scatter(op)
     tensor = tf.convert_to_tensor(tensor)
+    name = node_name("HorovodReducescatter", name, [tensor])
+    if compiled.is_compiling():
+        call = compiled.Call(
+            "reducescatter", name or "", process_set, op, prescale_factor, postscale_factor
+        )
+        return compiled.run(call, [tensor])[0]
     return ops.horovod_reducescatter(
         tensor,
-        name=node_name("HorovodReducescatter", name, [tensor]),
+        **label(name),
         reduce_op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
@@ -246,9 +282,15 @@ def _grouped_reducescatter(
     if not tensors:
         return list(tensors)
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    name = node_name("HorovodGroupedReducescatter", name, tensors)
+    if compiled.is_compiling():
+        call = compiled.Call(
+            "reducescatter", name or "", process_set, op, prescale_factor, postscale_factor
+        )
+        return compiled.run(call, tensors)
     result = ops.horovod_grouped_reducescatter(
         tensors,
-        name=node_name("HorovodGroupedReducescatter", name, tensors),
+        **label(name),
         reduce_op=op,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
@@ -259,36 +301,43 @@ def _grouped_reducescatter(
 
 def join() -> Any:
     """Contributes zeros to the reductions of others until all have joined; gives the last one."""
+    compiled.refuse("HorovodJoin")
     return ops.horovod_join()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> Any:
     """Waits for all ranks."""
+    compiled.refuse("HorovodBarrier")
     return ops.horovod_barrier(process_set_id=set_id(process_set))
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """The number of ranks at the time the node runs."""
+    compiled.refuse("HorovodSize")
     return ops.horovod_size(process_set_id=process_set_id, name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """Whether this rank is in the set at the time the node runs: 1 or 0, negative without a set."""
+    compiled.refuse("HorovodProcessSetIncluded")
     return ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
 
 
 def rank_op(name: str | None = None) -> Any:
     """This rank at the time the node runs."""
+    compiled.refuse("HorovodRank")
     return ops.horovod_rank(name=name)
 
 
 def local_rank_op(name: str | None = None) -> Any:
     """This rank among those of its host at the time the node runs."""
+    compiled.refuse("HorovodLocalRank")
     return ops.horovod_local_rank(name=name)
 
 
 def local_size_op(name: str | None = None) -> Any:
     """The number of ranks of this host at the time the node runs."""
+    compiled.refuse("HorovodLocalSize")
     return ops.horovod_local_size(name=name)
 
 

@@ -3,7 +3,8 @@ in groups, and leave those of local variables where they are.
 
 In a graph each gradient is reduced by a node of its own as soon as it is there, while others are
 still computed, and the engine puts together what is ready at the same time. Eagerly there is
-nothing to wait for, so all go together in one call.
+nothing to wait for, so all go together in one call; in a program that XLA compiles, too, because
+XLA may take several calls in any order.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tensorflow as tf
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import Average
 from horovod.common.util import split_list
-from horovod.tensorflow import mpi_ops
+from horovod.tensorflow import compiled, mpi_ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.reductions import allreduce, grouped_allreduce, set_size
 from horovod.tensorflow.util import _executing_eagerly, divided, set_id
@@ -95,6 +96,11 @@ class GradientReducer:
             if not self.process_set.included() or self.process_set.size() == 1:
                 return gradients
             return self._reduce_all(gradients, variables)
+        if compiled.is_compiling():
+            # Alone, the sum is what was given; only ranks that stay outside are told apart.
+            return (
+                self._reduce_all(gradients, variables) if self.process_set.included() else gradients
+            )
         number = set_id(self.process_set)
         many = tf.logical_and(
             mpi_ops.size_op(number) > 1, mpi_ops.process_set_included_op(number) > 0
@@ -128,7 +134,7 @@ class GradientReducer:
             return [group for group in wanted if group] + [
                 [position] for position in everything if position not in named
             ]
-        if _executing_eagerly():
+        if _executing_eagerly() or compiled.is_compiling():
             return [everything]
         return [[position] for position in everything]
 

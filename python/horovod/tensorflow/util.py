@@ -47,11 +47,15 @@ def node_name(kind: str, name: str | None, tensors: Iterable[Any]) -> str | None
     """The name of a node of the graph that is being built, by which ranks will match it."""
     if _executing_eagerly():
         return name
-    _refuse_xla(kind)
     if name is not None:
         return name
     first = next(iter(tensors), None)
     return f"{kind}_{_NOT_IN_NAMES.sub('_', getattr(first, 'name', ''))}"
+
+
+def label(name: str | None) -> dict[str, str | None]:
+    """How a node is told its name; TensorFlow forgets what nodes that run at once are called."""
+    return {"tensor_name": name or ""} if _executing_eagerly() else {"name": name}
 
 
 def set_id(process_set: ProcessSet) -> int:
@@ -67,16 +71,3 @@ def divided(tensor: Any, number: Any) -> Any:
     if tensor.dtype.is_integer:
         return tensor // tf.cast(number, tensor.dtype)
     return tensor / tf.cast(number, tensor.dtype)
-
-
-def _refuse_xla(kind: str) -> None:
-    try:
-        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-    except ImportError:
-        # TensorFlow itself will say that XLA has no kernel for the op.
-        return
-    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        raise NotImplementedError(
-            f"{kind} cannot be compiled by XLA in this release: set jit_compile=False, or keep the "
-            "collectives outside of the compiled function"
-        )

@@ -87,6 +87,8 @@ api! {
     int_attribute = c"TF_OpKernelConstruction_GetAttrInt64"(construction: Handle, name: *const c_char, value: *mut i64, status: Handle);
     float_attribute = c"TF_OpKernelConstruction_GetAttrFloat"(construction: Handle, name: *const c_char, value: *mut f32, status: Handle);
     bool_attribute = c"TF_OpKernelConstruction_GetAttrBool"(construction: Handle, name: *const c_char, value: *mut u8, status: Handle);
+    attribute_size = c"TF_OpKernelConstruction_GetAttrSize"(construction: Handle, name: *const c_char, list: *mut i32, total: *mut i32, status: Handle);
+    text_attribute = c"TF_OpKernelConstruction_GetAttrString"(construction: Handle, name: *const c_char, value: *mut c_char, room: usize, status: Handle);
     construction_fails = c"TF_OpKernelConstruction_Failure"(construction: Handle, status: Handle);
 
     inputs = c"TF_NumInputs"(context: Handle) -> c_int;

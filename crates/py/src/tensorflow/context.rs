@@ -190,7 +190,8 @@ impl Drop for Tensor {
     }
 }
 
-/// TensorFlow's number of an element type.
+/// The type by TensorFlow's number of it. The two that have none are moved only, and travel as
+/// what is as long.
 fn element(dtype: c_int) -> Result<DType, Failure> {
     Ok(match dtype {
         1 => DType::F32,
@@ -204,6 +205,8 @@ fn element(dtype: c_int) -> Result<DType, Failure> {
         14 => DType::BF16,
         17 => DType::U16,
         19 => DType::F16,
+        22 => DType::I32,
+        23 => DType::I64,
         other => {
             let text = format!("TensorFlow's element type {other} is not supported");
             return Err(Failure::invalid(&text));

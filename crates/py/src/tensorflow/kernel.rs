@@ -1,143 +1,16 @@
-//! The kernels: each takes what TensorFlow gives it, submits it, and is done when the engine is.
-//!
-//! A kernel is made once for a node of a graph, with the node's name and attributes, and computes many
-//! times. Its function returns at once, so that hundreds can be in flight with two threads.
-#![expect(unsafe_code, reason = "TensorFlow gives back the address of the kernel that we gave it")]
+//! What kernels compute: each takes what TensorFlow gives it, submits it, and is done when the engine
+//! is. Its function returns at once, so that hundreds can be in flight with two threads.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::sync::{Arc, Mutex};
 
-use super::api::{Handle, api};
-use super::context::{Context, Status, Tensor};
+use super::api::Handle;
+use super::context::{Context, Tensor};
 use super::done::{self, Finish};
-use crate::native::{self, Answer, Call, Failure, Reduce, Wish};
+use super::node::kernel;
+use crate::native::{self, Answer, Call, Failure, Wish};
 use crate::process;
 use crate::tensor::View;
-
-/// What a node says about its collective.
-struct Kernel {
-    name: String,
-    set: u32,
-    wish: Wish,
-}
-
-impl Kernel {
-    fn call(&self) -> Call {
-        Call { name: self.name.clone(), set: self.set, wish: self.wish.clone() }
-    }
-}
-
-/// Makes kernels; gives nothing, and tells TensorFlow why, when an attribute is missing.
-fn make(construction: Handle, wish: impl FnOnce(&Attributes) -> Result<Wish, Failure>) -> Handle {
-    let attributes = Attributes(construction);
-    let kernel = wish(&attributes).and_then(|wish| {
-        let set = attributes.integer(c"process_set_id", Some(0))?;
-        // A number that no set has is refused when something is submitted.
-        let set = u32::try_from(set).unwrap_or(u32::MAX);
-        Ok(Kernel { name: attributes.name()?, set, wish })
-    });
-    match kernel {
-        Ok(kernel) => Box::into_raw(Box::new(kernel)).cast(),
-        Err(failure) => {
-            api().construction_fails(construction, Status::of(&failure).handle());
-            std::ptr::null_mut()
-        }
-    }
-}
-
-pub(super) extern "C" fn allreduce(construction: Handle) -> Handle {
-    make(construction, |attributes| Ok(Wish::Allreduce(attributes.reduce()?)))
-}
-
-pub(super) extern "C" fn reducescatter(construction: Handle) -> Handle {
-    make(construction, |attributes| Ok(Wish::Reducescatter(attributes.reduce()?)))
-}
-
-pub(super) extern "C" fn broadcast(construction: Handle) -> Handle {
-    make(construction, |attributes| {
-        Ok(Wish::Broadcast { root: attributes.integer(c"root_rank", None)? })
-    })
-}
-
-pub(super) extern "C" fn allgather(construction: Handle) -> Handle {
-    make(construction, |_| Ok(Wish::Allgather))
-}
-
-/// Also of the ops that only look something up: they need the number of a set, and no wish.
-pub(super) extern "C" fn alltoall(construction: Handle) -> Handle {
-    make(construction, |_| Ok(Wish::Alltoall { splits: Vec::new() }))
-}
-
-pub(super) extern "C" fn barrier(construction: Handle) -> Handle {
-    make(construction, |_| Ok(Wish::Barrier))
-}
-
-pub(super) extern "C" fn delete(kernel: Handle) {
-    if !kernel.is_null() {
-        // SAFETY: `make` leaked it, and TensorFlow gives it back once.
-        drop(unsafe { Box::from_raw(kernel.cast::<Kernel>()) });
-    }
-}
-
-/// The kernel behind a handle; TensorFlow keeps it until nothing computes any more.
-fn kernel<'a>(handle: Handle) -> &'a Kernel {
-    // SAFETY: `make` gave it; one that could not be made is never run.
-    unsafe { &*handle.cast::<Kernel>() }
-}
-
-/// Attributes of the node that a kernel is made for.
-struct Attributes(Handle);
-
-impl Attributes {
-    /// What ranks match the node by.
-    fn name(&self) -> Result<String, Failure> {
-        let text = api().kernel_name(self.0);
-        // SAFETY: the text is TensorFlow's, and lives as long as the construction.
-        let bytes = unsafe { std::slice::from_raw_parts(text.start.cast::<u8>(), text.length) };
-        let name = String::from_utf8_lossy(bytes);
-        let short = self.flag(c"ignore_name_scope")?;
-        let last = name.rsplit('/').next().filter(|_| short);
-        Ok(last.unwrap_or(&name).to_owned())
-    }
-
-    fn reduce(&self) -> Result<Reduce, Failure> {
-        Ok(Reduce {
-            op: self.integer(c"reduce_op", None)?,
-            prescale: self.factor(c"prescale_factor")?,
-            postscale: self.factor(c"postscale_factor")?,
-        })
-    }
-
-    fn has(&self, name: &CStr) -> bool {
-        api().has_attribute(self.0, name.as_ptr(), Status::new().handle())
-    }
-
-    fn integer(&self, name: &CStr, default: Option<i64>) -> Result<i64, Failure> {
-        if let Some(default) = default
-            && !self.has(name)
-        {
-            return Ok(default);
-        }
-        let (status, mut value) = (Status::new(), 0);
-        api().int_attribute(self.0, name.as_ptr(), &raw mut value, status.handle());
-        status.check().map(|()| value)
-    }
-
-    fn factor(&self, name: &CStr) -> Result<f64, Failure> {
-        let (status, mut value) = (Status::new(), 0.0);
-        api().float_attribute(self.0, name.as_ptr(), &raw mut value, status.handle());
-        status.check().map(|()| f64::from(value))
-    }
-
-    fn flag(&self, name: &CStr) -> Result<bool, Failure> {
-        if !self.has(name) {
-            return Ok(false);
-        }
-        let (status, mut value) = (Status::new(), 0);
-        api().bool_attribute(self.0, name.as_ptr(), &raw mut value, status.handle());
-        status.check().map(|()| value != 0)
-    }
-}
 
 /// Reductions and broadcasts, of one tensor or of several: every result is like its input.
 pub(super) extern "C" fn compute_alike(handle: Handle, context: Handle, done: Handle) {

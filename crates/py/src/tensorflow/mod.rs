@@ -9,6 +9,7 @@ mod api;
 mod context;
 mod done;
 mod kernel;
+mod node;
 mod ops;
 mod shape;
 

@@ -6,12 +6,17 @@
 
 use std::ffi::{CStr, CString, c_char};
 
-use super::api::{Api, Compute, ComputeAsync, Create, Handle};
+use super::api::{Api, Compute, ComputeAsync, Handle};
 use super::context::Status;
-use super::{kernel, shape};
+use super::node::Make;
+use super::{kernel, node, shape};
 
 const ELEMENTS: &CStr =
     c"T: {uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool}";
+/// Also what travels as it is, and is never computed with.
+const MOVED: &CStr = c"T: {uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, double, bool}";
+/// What ranks match the node by, if it is not the node's own name: eagerly, nodes have none.
+const NAME: &CStr = c"tensor_name: string = ''";
 const SCOPE: &CStr = c"ignore_name_scope: bool = false";
 const SET: &CStr = c"process_set_id: int = 0";
 const OP: &CStr = c"reduce_op: int";
@@ -25,7 +30,7 @@ struct Op {
     inputs: &'static [&'static CStr],
     outputs: &'static [&'static CStr],
     shape: Compute,
-    create: Option<Create>,
+    make: Option<Make>,
     compute: Work,
 }
 
@@ -36,8 +41,8 @@ enum Work {
     LookUp(Compute),
 }
 
-const REDUCE: &[&CStr] = &[ELEMENTS, OP, PRESCALE, POSTSCALE, SCOPE, SET];
-const REDUCE_GROUP: &[&CStr] = &[ELEMENTS, COUNT, OP, PRESCALE, POSTSCALE, SCOPE, SET];
+const REDUCE: &[&CStr] = &[ELEMENTS, OP, PRESCALE, POSTSCALE, SCOPE, SET, NAME];
+const REDUCE_GROUP: &[&CStr] = &[ELEMENTS, COUNT, OP, PRESCALE, POSTSCALE, SCOPE, SET, NAME];
 const MANY: &[&CStr] = &[c"tensors: num_tensors * T"];
 const ONE: &[&CStr] = &[c"tensor: T"];
 
@@ -48,7 +53,7 @@ const OPS: &[Op] = &[
         inputs: ONE,
         outputs: &[c"sum: T"],
         shape: shape::same,
-        create: Some(kernel::allreduce),
+        make: Some(node::ALLREDUCE),
         compute: Work::Collective(kernel::compute_alike),
     },
     Op {
@@ -57,43 +62,43 @@ const OPS: &[Op] = &[
         inputs: MANY,
         outputs: &[c"sum: num_tensors * T"],
         shape: shape::same,
-        create: Some(kernel::allreduce),
+        make: Some(node::ALLREDUCE),
         compute: Work::Collective(kernel::compute_alike),
     },
     Op {
         name: c"HorovodAllgather",
-        attributes: &[ELEMENTS, SCOPE, SET],
+        attributes: &[MOVED, SCOPE, SET, NAME],
         inputs: ONE,
         outputs: &[c"output: T"],
         shape: shape::rows_unknown,
-        create: Some(kernel::allgather),
+        make: Some(node::ALLGATHER),
         compute: Work::Collective(kernel::compute_rows),
     },
     Op {
         name: c"HorovodGroupedAllgather",
-        attributes: &[ELEMENTS, COUNT, SCOPE, SET],
+        attributes: &[MOVED, COUNT, SCOPE, SET, NAME],
         inputs: MANY,
         outputs: &[c"output: num_tensors * T"],
         shape: shape::rows_unknown,
-        create: Some(kernel::allgather),
+        make: Some(node::ALLGATHER),
         compute: Work::Collective(kernel::compute_rows),
     },
     Op {
         name: c"HorovodBroadcast",
-        attributes: &[ELEMENTS, c"root_rank: int", SCOPE, SET],
+        attributes: &[MOVED, c"root_rank: int", SCOPE, SET, NAME],
         inputs: ONE,
         outputs: &[c"output: T"],
         shape: shape::same,
-        create: Some(kernel::broadcast),
+        make: Some(node::BROADCAST),
         compute: Work::Collective(kernel::compute_alike),
     },
     Op {
         name: c"HorovodAlltoall",
-        attributes: &[ELEMENTS, SCOPE, SET],
+        attributes: &[MOVED, SCOPE, SET, NAME],
         inputs: &[c"tensor: T", c"splits: int32"],
         outputs: &[c"output: T", c"received_splits: int32"],
         shape: shape::exchanged,
-        create: Some(kernel::alltoall),
+        make: Some(node::ALLTOALL),
         compute: Work::Collective(kernel::compute_alltoall),
     },
     Op {
@@ -102,7 +107,7 @@ const OPS: &[Op] = &[
         inputs: ONE,
         outputs: &[c"output: T"],
         shape: shape::rows_unknown,
-        create: Some(kernel::reducescatter),
+        make: Some(node::REDUCESCATTER),
         compute: Work::Collective(kernel::compute_rows),
     },
     Op {
@@ -111,7 +116,7 @@ const OPS: &[Op] = &[
         inputs: MANY,
         outputs: &[c"output: num_tensors * T"],
         shape: shape::rows_unknown,
-        create: Some(kernel::reducescatter),
+        make: Some(node::REDUCESCATTER),
         compute: Work::Collective(kernel::compute_rows),
     },
     Op {
@@ -120,7 +125,7 @@ const OPS: &[Op] = &[
         inputs: &[],
         outputs: &[c"output: int32"],
         shape: shape::number,
-        create: None,
+        make: None,
         compute: Work::Command(kernel::compute_join),
     },
     Op {
@@ -129,7 +134,7 @@ const OPS: &[Op] = &[
         inputs: &[],
         outputs: &[],
         shape: shape::nothing,
-        create: Some(kernel::barrier),
+        make: Some(node::COMMAND),
         compute: Work::Command(kernel::compute_command),
     },
     Op {
@@ -138,7 +143,7 @@ const OPS: &[Op] = &[
         inputs: &[],
         outputs: &[c"size: int32"],
         shape: shape::number,
-        create: Some(kernel::alltoall),
+        make: Some(node::COMMAND),
         compute: Work::LookUp(kernel::compute_size),
     },
     Op {
@@ -147,7 +152,7 @@ const OPS: &[Op] = &[
         inputs: &[],
         outputs: &[c"included: int32"],
         shape: shape::number,
-        create: Some(kernel::alltoall),
+        make: Some(node::COMMAND),
         compute: Work::LookUp(kernel::compute_included),
     },
     Op {
@@ -156,7 +161,7 @@ const OPS: &[Op] = &[
         inputs: &[],
         outputs: &[c"rank: int32"],
         shape: shape::number,
-        create: None,
+        make: None,
         compute: Work::LookUp(kernel::compute_rank),
     },
     Op {
@@ -165,7 +170,7 @@ const OPS: &[Op] = &[
         inputs: &[],
         outputs: &[c"local_rank: int32"],
         shape: shape::number,
-        create: None,
+        make: None,
         compute: Work::LookUp(kernel::compute_local_rank),
     },
     Op {
@@ -174,7 +179,7 @@ const OPS: &[Op] = &[
         inputs: &[],
         outputs: &[c"local_size: int32"],
         shape: shape::number,
-        create: None,
+        make: None,
         compute: Work::LookUp(kernel::compute_local_size),
     },
 ];
@@ -207,12 +212,13 @@ fn define(api: &Api, op: &Op) -> Result<(), String> {
 
 fn add_kernel(api: &Api, op: &Op, device: &CStr) -> Result<(), String> {
     let (name, place) = (op.name.as_ptr(), device.as_ptr());
-    let delete = op.create.map(|_| kernel::delete as unsafe extern "C" fn(Handle));
+    let create = op.make.map(|make| if device == c"GPU" { make.on_gpu } else { make.on_cpu });
+    let delete = op.make.map(|_| node::delete as unsafe extern "C" fn(Handle));
     let builder = match op.compute {
         Work::Collective(compute) | Work::Command(compute) => {
-            api.new_async_kernel(name, place, op.create, compute, delete)
+            api.new_async_kernel(name, place, create, compute, delete)
         }
-        Work::LookUp(compute) => api.new_kernel(name, place, op.create, compute, delete),
+        Work::LookUp(compute) => api.new_kernel(name, place, create, compute, delete),
     };
     for spec in op.inputs.iter().chain(op.outputs) {
         let argument = spec.to_bytes().split(|byte| *byte == b':').next().unwrap_or_default();

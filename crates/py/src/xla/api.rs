@@ -144,6 +144,59 @@ impl FutureErrorArguments {
     }
 }
 
+/// An error, and room for its text, which is the error's.
+#[repr(C)]
+pub(super) struct MessageArguments {
+    size: usize,
+    extensions: *mut Extension,
+    error: Handle,
+    pub(super) message: *const c_char,
+}
+
+impl MessageArguments {
+    pub(super) fn new(error: Handle) -> MessageArguments {
+        let (size, extensions) = (size_of::<MessageArguments>(), std::ptr::null_mut());
+        MessageArguments { size, extensions, error, message: std::ptr::null() }
+    }
+}
+
+/// The functions of a handler, one for each stage of a program's life.
+#[repr(C)]
+struct Bundle {
+    instantiate: Handle,
+    prepare: Handle,
+    initialize: Handle,
+    execute: Handle,
+}
+
+#[repr(C)]
+pub(super) struct RegisterArguments {
+    size: usize,
+    extensions: *mut Extension,
+    name: Text,
+    platform: Text,
+    bundle: Bundle,
+    traits: u32,
+}
+
+impl RegisterArguments {
+    /// A handler that does something only when a program runs.
+    pub(super) fn new(name: &'static str, platform: &'static str, execute: Handle) -> Self {
+        let nothing = std::ptr::null_mut();
+        let text = |text: &'static str| Text { start: text.as_ptr(), length: text.len() };
+        RegisterArguments {
+            size: size_of::<RegisterArguments>(),
+            extensions: std::ptr::null_mut(),
+            name: text(name),
+            platform: text(platform),
+            bundle: Bundle { instantiate: nothing, prepare: nothing, initialize: nothing, execute },
+            traits: 0,
+        }
+    }
+}
+
+type OfError = unsafe extern "C" fn(*mut MessageArguments);
+type Register = unsafe extern "C" fn(*mut RegisterArguments) -> Handle;
 type ErrorCreate = unsafe extern "C" fn(*mut ErrorArguments) -> Handle;
 type OfFuture = unsafe extern "C" fn(*mut FutureArguments) -> Handle;
 type OfFutureError = unsafe extern "C" fn(*mut FutureErrorArguments) -> Handle;
@@ -156,9 +209,9 @@ pub(super) struct Api {
     pub(super) version: Version,
     internal: Handle,
     pub(super) error_create: ErrorCreate,
-    error_message: Handle,
+    pub(super) error_message: OfError,
     error_destroy: Handle,
-    handler_register: Handle,
+    pub(super) handler_register: Register,
     stream: Handle,
     type_register: Handle,
     context: Handle,

@@ -14,6 +14,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread::Builder;
 
 use super::api::{Api, ErrorArguments, Frame, FutureArguments, FutureErrorArguments, Handle};
+use super::tensorflow;
 use crate::native::{Failure, Fault};
 
 /// A call that is made of several submissions, and done when the last of them is.
@@ -49,7 +50,8 @@ impl Pending {
         submissions: usize,
     ) -> Result<(Pending, Then), Handle> {
         let (left, failure) = (AtomicUsize::new(submissions), Mutex::default());
-        let has_futures = has_futures(api.size, EXPECTED.load(Ordering::Relaxed));
+        let expected = EXPECTED.load(Ordering::Relaxed) && !tensorflow::has_table(api);
+        let has_futures = has_futures(api.size, expected);
         let Some(create) = has_futures.then_some(api.future_create).flatten() else {
             let (sender, receiver) = channel();
             return Ok((Pending { left, failure, end: End::Waiter(sender) }, Then::Wait(receiver)));
@@ -101,7 +103,7 @@ impl Then {
 /// Whether this XLA has futures even if the size of its table does not tell.
 static EXPECTED: AtomicBool = AtomicBool::new(false);
 
-/// From now on every XLA of this process is believed to have futures.
+/// From now on every XLA of this process is believed to have futures, but for TensorFlow's.
 pub(super) fn expect_futures() {
     EXPECTED.store(true, Ordering::Relaxed);
 }
@@ -159,12 +161,12 @@ fn complete(Ended { api, future, failure }: Ended) {
 
 /// An error as XLA has them.
 pub(super) fn error(api: &Api, failure: &Failure) -> Handle {
-    // The numbers of absl's status codes.
+    // The numbers of absl's status codes. The end of a world is "unknown", as it is for programs
+    // that are not compiled.
     let code: c_int = match failure.fault {
         Fault::Invalid => 3,
         Fault::Precondition => 9,
-        Fault::Aborted => 10,
-        Fault::World => 13,
+        Fault::Aborted | Fault::World => 2,
     };
     let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
     let mut arguments = ErrorArguments::new(text.as_ptr(), code);

@@ -1,5 +1,5 @@
-//! Handlers for XLA's foreign function interface: the collectives inside of programs that JAX
-//! compiles.
+//! Handlers for XLA's foreign function interface: the collectives inside of programs that JAX and
+//! TensorFlow compile.
 //!
 //! A call takes any number of arrays of any element types. Those of one type go together, as one
 //! submission; the call is done when all are. A handler returns at once and completes a future, so
@@ -9,6 +9,7 @@
 mod api;
 mod done;
 mod frame;
+mod tensorflow;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -22,25 +23,29 @@ use ronde_core::engine::Room;
 use self::api::{Frame, Handle};
 use self::done::Pending;
 use self::frame::{Tensor, Wanted};
+pub(crate) use self::tensorflow::tensorflow_xla_problem;
 use crate::native::{self, Call, Done, Failure, Wish};
 use crate::tensor::View;
 
 type Handler = extern "C" fn(*mut Frame) -> Handle;
 
+/// All of them, by the names that programs call them by.
+const HANDLERS: [(&str, Handler); 5] = [
+    ("ronde_allgather", allgather),
+    ("ronde_allreduce", allreduce),
+    ("ronde_alltoall", alltoall),
+    ("ronde_broadcast", broadcast),
+    ("ronde_reducescatter", reducescatter),
+];
+
 /// The handler of a collective, as `jax.ffi.register_ffi_target` wants it.
 #[pyfunction]
 pub(crate) fn xla_handler<'py>(py: Python<'py>, collective: &str) -> PyResult<Bound<'py, PyAny>> {
-    let handler: Handler = match collective {
-        "allreduce" => allreduce,
-        "allgather" => allgather,
-        "broadcast" => broadcast,
-        "alltoall" => alltoall,
-        "reducescatter" => reducescatter,
-        other => {
-            return Err(PyValueError::new_err(format!("there is no handler for `{other}`")));
-        }
+    let found = HANDLERS.iter().find(|(name, _)| name.strip_prefix("ronde_") == Some(collective));
+    let Some((_, handler)) = found else {
+        return Err(PyValueError::new_err(format!("there is no handler for `{collective}`")));
     };
-    let address = handler as *mut c_void;
+    let address = *handler as *mut c_void;
     // SAFETY: the address is a function's, which stays; the capsule neither owns nor names it.
     let capsule = unsafe { ffi::PyCapsule_New(address, std::ptr::null(), None) };
     // SAFETY: the object is new and ours, or there is an exception.
@@ -116,11 +121,15 @@ fn parts(
     let wanted = Wanted(&frame.attributes);
     let (name, wish) = (wanted.text("name")?, wish(&wanted)?);
     let set = u32::try_from(wanted.integer("set")?).unwrap_or(u32::MAX);
-    let sources = frame::tensors(&frame.operands)?;
-    let targets = frame::tensors(&frame.results)?;
+    let mut sources = frame::tensors(&frame.operands)?;
+    let mut targets = frame::tensors(&frame.results)?;
     if sources.len() != targets.len() {
         return Err(Failure::invalid("a call needs as many results as operands"));
     }
+    // The last ones may only be there for the order of calls; programs without them do not say so.
+    let tokens = wanted.integer("tokens").unwrap_or(0).max(0) as usize;
+    sources.truncate(sources.len().saturating_sub(tokens));
+    targets.truncate(targets.len().saturating_sub(tokens));
     let mut parts: Vec<Part> = Vec::new();
     for (source, target) in sources.into_iter().zip(targets) {
         check(&wish, &source)?;

@@ -1,0 +1,67 @@
+"""What programs of this folder share that measure in a job of their own and keep a page of it."""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from record import RESULTS, processor
+
+
+def start(program, options, flags, env=None):
+    """Runs a program on all ranks; with `--save` keeps what it prints and all rounds.
+
+    `options` say the number of ranks and where results go; `flags` are passed on.
+    """
+    stem = RESULTS / f"{Path(program).stem.replace('_', '-')}-{processor()}-{options.ranks}"
+    file = stem.with_name(stem.name + ".json") if options.save else options.json
+    # The launcher of this interpreter's environment, whether that is active or not.
+    beside = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
+    launcher = shutil.which("horovodrun", path=beside) or "horovodrun"
+    command = [launcher, "-np", str(options.ranks), sys.executable, program, *map(str, flags)]
+    command += ["--json", str(file)] if file else []
+    quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    env = {**os.environ, **quiet, **(env or {})}
+    job = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    if job.returncode != 0:
+        sys.exit(job.returncode)
+    table = job.stdout.replace("[0]<stdout>:", "")
+    print(table, end="", flush=True)
+    if options.save:
+        stem.with_name(stem.name + ".md").write_text(table)
+
+
+def add_options(parser):
+    """The options that such programs have in common."""
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="a file for all rounds")
+    parser.add_argument("--save", action="store_true", help="keep it under bench/results")
+
+
+def is_rank():
+    """Whether this process is a rank of the job, and not the one that starts it."""
+    return "HOROVOD_RANK" in os.environ
+
+
+def machine():
+    """What a page says about where it was measured, and how busy that was."""
+    return {
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+    }
+
+
+def described(machine):
+    """The same in words."""
+    return f"{machine['processor']}, {machine['cores']} cores, load {machine['load']:.1f} before"
+
+
+def spelled(seconds, unit, digits):
+    """The median and the middle 80 %, in units of which a second has so many."""
+    ordered = sorted(unit * each for each in seconds)
+    tenth = len(ordered) // 10
+    low, high = ordered[tenth], ordered[-1 - tenth]
+    return f"{statistics.median(ordered):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"

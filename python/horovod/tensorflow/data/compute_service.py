@@ -1,0 +1,194 @@
+"""TensorFlow's data service for training jobs: workers of one job prepare what another trains with.
+
+    horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker service.json
+    horovodrun -np 2 python train.py service.json
+
+where `train.py` reads the file and lets its dataset be prepared there:
+
+    config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
+    dataset = dataset.send_to_data_service(config, hvd.rank(), hvd.size())
+
+The file holds the key to the registry (`registry`), so that only its owner may read it. What the
+dispatchers and workers of TensorFlow say to each other is neither secret nor sealed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.basics import _basics
+from horovod.tensorflow.data.registry import Addresses, ComputeClient
+
+SIDES = ("compute", "training")
+_PATIENCE_SECONDS = 600
+
+# Ranks that share several datasets send them in the same order.
+_jobs = itertools.count()
+_service: Any = tf.data.experimental.service
+
+
+class TfDataServiceConfig:
+    """What a training job must know of the job that prepares its data."""
+
+    def __init__(
+        self,
+        dispatchers: int,
+        workers_per_dispatcher: int,
+        dispatcher_side: str,
+        addresses: Addresses,
+        key: bytes,
+        timeout: float = 60,
+    ) -> None:
+        if dispatcher_side not in SIDES:
+            raise ValueError(
+                f"dispatcher_side is `{dispatcher_side}`, and can be `compute` or `training` only"
+            )
+        self.dispatchers = dispatchers
+        self.workers_per_dispatcher = workers_per_dispatcher
+        self.dispatcher_side = dispatcher_side
+        self.addresses = addresses
+        self.key = key
+        self.timeout = timeout
+
+    def compute_client(self, verbose: int = 1) -> ComputeClient:
+        """A client of the registry."""
+        return ComputeClient(self.addresses, self.key, verbose)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration in what JSON knows."""
+        return {**self.__dict__, "key": base64.b64encode(self.key).decode()}
+
+    @staticmethod
+    def from_dict(config: dict[str, Any]) -> TfDataServiceConfig:
+        """The opposite of `to_dict`."""
+        addresses = {
+            name: [(address, int(port)) for address, port in places]
+            for name, places in config["addresses"].items()
+        }
+        key = base64.b64decode(config["key"])
+        return TfDataServiceConfig(**{**config, "addresses": addresses, "key": key})
+
+    def write(self, filename: str) -> None:
+        """Writes a file that only its owner may read; nobody sees half of it."""
+        folder, name = os.path.split(os.path.abspath(filename))
+        handle, path = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(self.to_dict(), file)
+            os.replace(path, filename)
+        except BaseException:
+            os.unlink(path)
+            raise
+
+    @staticmethod
+    def read(filename: str, wait_for_file_creation: bool = False) -> TfDataServiceConfig:
+        """Reads such a file; if wanted, waits until there is one, for ten minutes."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while wait_for_file_creation and not os.path.exists(filename):
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"Timed out waiting for `{filename}`. Timeout after {_PATIENCE_SECONDS} "
+                    "seconds. The job of `python -m horovod.tensorflow.data.compute_worker` writes "
+                    "it: is it running, and is its file on a disk that both jobs see?"
+                )
+            time.sleep(0.1)
+        with open(filename) as file:
+            return TfDataServiceConfig.from_dict(json.load(file))
+
+
+@contextlib.contextmanager
+def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
+    """The address of this rank's dispatcher, which has all its workers by then.
+
+    With dispatchers on the side of training, this rank's ends with the block, and its workers with
+    it: all ranks that use it must have read what they want by then.
+    """
+    client = compute_config.compute_client()
+    number = rank % compute_config.dispatchers
+    has_it = compute_config.dispatcher_side == "training" and rank < compute_config.dispatchers
+    with contextlib.ExitStack() as stack:
+        if has_it:
+            stack.enter_context(_dispatcher(client, number))
+            stack.callback(client.shutdown, number)
+        address = client.wait_for_dispatcher_registration(number, compute_config.timeout)
+        client.wait_for_dispatcher_worker_registration(number, compute_config.timeout)
+        yield address
+
+
+def send_to_data_service(
+    dataset: Any,
+    compute_config: TfDataServiceConfig,
+    rank: int,
+    size: int | None = None,
+    processing_mode: str = "distributed_epoch",
+    reuse_dataset: bool = False,
+    round_robin: bool = False,
+) -> Any:
+    """The dataset as the data service's workers prepare it.
+
+    Each rank gets all of it. With `reuse_dataset` the ranks of a dispatcher share it, so that each
+    element goes to one of them; with `round_robin` they take turns, and `size` is their number.
+    """
+    if compute_config.dispatcher_side == "training":
+        raise RuntimeError(
+            "dispatchers on the side of training live in a block: use `with tf_data_service(…) as "
+            "address` and tf.data.experimental.service.distribute"
+        )
+    if round_robin and (size is None or not reuse_dataset):
+        raise ValueError("round_robin needs reuse_dataset=True, and size: the number of ranks")
+    with tf_data_service(compute_config, rank) as address:
+        return dataset.apply(
+            _service.distribute(
+                processing_mode=processing_mode,
+                service=address,
+                job_name=f"job_{next(_jobs)}" if reuse_dataset else None,
+                consumer_index=rank if round_robin else None,
+                num_consumers=size if round_robin else None,
+            )
+        )
+
+
+def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
+    """Works for the data service, on each rank of the workers' job, until training has ended."""
+    rank = _basics.rank() if _basics.is_initialized() else int(os.environ.get("HOROVOD_RANK", "0"))
+    number, place = divmod(rank, compute_config.workers_per_dispatcher)
+    client = compute_config.compute_client()
+    with contextlib.ExitStack() as stack:
+        if compute_config.dispatcher_side == "compute" and place == 0:
+            stack.enter_context(_dispatcher(client, number))
+        address = client.wait_for_dispatcher_registration(number, compute_config.timeout)
+        worker = _service.WorkerServer(
+            _service.WorkerConfig(
+                dispatcher_address=address.partition("://")[2],
+                # TensorFlow puts the port there that it gets.
+                worker_address=f"{client.own_address()}:%port%",
+            )
+        )
+        stack.callback(worker._stop)
+        client.register_worker_for_dispatcher(number, rank)
+        client.wait_for_shutdown(number)
+
+
+@contextlib.contextmanager
+def _dispatcher(client: ComputeClient, number: int) -> Iterator[None]:
+    server = _service.DispatchServer(_service.DispatcherConfig(port=0))
+    protocol, _, place = server.target.partition("://")
+    port = place.rpartition(":")[2]
+    client.register_dispatcher(number, f"{protocol}://{client.own_address()}:{port}")
+    try:
+        yield
+    finally:
+        server._stop()
+
+
+tf.data.Dataset.send_to_data_service = send_to_data_service

@@ -1,0 +1,117 @@
+"""Training jobs that read through TensorFlow's data service."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow.data.compute_service import (
+    TfDataServiceConfig,
+    compute_worker_fn,
+    send_to_data_service,
+    tf_data_service,
+)
+from horovod.tensorflow.data.registry import ComputeService, make_key
+
+ELEMENTS = list(range(40))
+
+
+def numbers():
+    return tf.data.Dataset.range(len(ELEMENTS)).map(lambda number: number + 0)
+
+
+def read(dataset):
+    return [int(number) for number in dataset]
+
+
+def everywhere(found):
+    return sorted(number for part in hvd.allgather_object(found) for number in part)
+
+
+@pytest.fixture
+def workers(tmp_path):
+    """A job of one worker, which the first rank starts; ends when it has been told to."""
+    path = hvd.broadcast_object(str(tmp_path / "service.json"))
+    job = None
+    if hvd.rank() == 0:
+        # It is no rank of this job, whose launcher has told its ranks so in several ways.
+        kept = ("HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
+        env = {name: os.environ[name] for name in kept if name in os.environ}
+        command = [sys.executable, "-m", "horovod.tensorflow.data.compute_worker"]
+        job = subprocess.Popen([*command, path, "--timeout", "30"], env=env)
+    config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
+    yield config, path
+    hvd.barrier()
+    if job is not None:
+        config.compute_client().shutdown()
+        assert job.wait(30) == 0
+        assert not os.path.exists(path)
+
+
+def test_ranks_read_all_or_share_what_a_job_of_workers_prepares(workers):
+    config, path = workers
+    assert os.stat(path).st_mode & 0o077 == 0
+    assert (config.dispatchers, config.dispatcher_side, config.timeout) == (1, "compute", 30)
+    again = TfDataServiceConfig.from_dict(config.to_dict())
+    assert again.__dict__ == config.__dict__
+    whole = numbers().send_to_data_service(config, hvd.rank())
+    assert sorted(read(whole)) == ELEMENTS
+    shared = send_to_data_service(numbers(), config, hvd.rank(), reuse_dataset=True)
+    assert everywhere(read(shared)) == ELEMENTS
+    turns = (
+        numbers()
+        .repeat()
+        .batch(2)
+        .send_to_data_service(
+            config, hvd.rank(), hvd.size(), "parallel_epochs", reuse_dataset=True, round_robin=True
+        )
+    )
+    assert len(list(turns.take(3))) == 3
+    with pytest.raises(ValueError, match="round_robin"):
+        numbers().send_to_data_service(config, hvd.rank(), round_robin=True)
+    assert len(set(hvd.allgather_object(config.key))) == 1
+
+
+def test_dispatchers_of_the_training_job_with_workers_of_their_own():
+    size, service, config = hvd.size(), None, None
+    if hvd.rank() == 0:
+        key = make_key()
+        service = ComputeService(size, 1, key)
+        config = TfDataServiceConfig(size, 1, "training", service.addresses(), key, 20)
+    config = hvd.broadcast_object(config)
+    worker = threading.Thread(target=compute_worker_fn, args=[config])
+    worker.start()
+    with tf_data_service(config, hvd.rank()) as address:
+        distribute = tf.data.experimental.service.distribute("distributed_epoch", address)
+        assert sorted(read(numbers().apply(distribute))) == ELEMENTS
+        assert len(set(hvd.allgather_object(address))) == size
+    worker.join(20)
+    assert not worker.is_alive()
+    with pytest.raises(RuntimeError, match="with tf_data_service"):
+        numbers().send_to_data_service(config, hvd.rank())
+    hvd.barrier()
+    if service is not None:
+        service.shutdown()
+    hvd.barrier()
+    with pytest.raises(ConnectionError, match="does not answer"):
+        config.compute_client()
+
+
+def test_strangers_and_those_who_never_come():
+    key = make_key()
+    service = ComputeService(1, 1, key)
+    config = TfDataServiceConfig(1, 1, "compute", service.addresses(), key, timeout=0.2)
+    with pytest.raises(TimeoutError, match="Timed out waiting for dispatcher 0 to register"):
+        config.compute_client().wait_for_dispatcher_registration(0, config.timeout)
+    with pytest.raises(ValueError, match="no dispatcher 7"):
+        config.compute_client().register_worker_for_dispatcher(7, 0)
+    stranger = TfDataServiceConfig(1, 1, "compute", service.addresses(), make_key())
+    with pytest.raises(ConnectionError, match="another key"):
+        stranger.compute_client()
+    with pytest.raises(ValueError, match="dispatcher_side"):
+        TfDataServiceConfig(1, 1, "nowhere", {}, key)
+    service.shutdown()

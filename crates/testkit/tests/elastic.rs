@@ -32,7 +32,7 @@ fn thousands_of_jobs_keep_the_rules_whatever_happens_to_them() {
         faults += report.faults;
         worlds += report.worlds;
     }
-    println!("{count} jobs with {faults} faults formed {worlds} worlds; {well} finished well");
+    eprintln!("{count} jobs with {faults} faults formed {worlds} worlds; {well} finished well");
     assert!(well > count / 4, "hardly any job finishes: {well} of {count}");
     assert!(worlds as usize > count, "hardly any world is formed anew: {worlds}");
 }

@@ -246,7 +246,7 @@ fn a_worker() {
             Err(error) => return say(&format!("cannot join: {error}")),
         };
         say(&format!("joined {} of {}", engine.place().rank.0, engine.place().size));
-        let error = (0..).find_map(|round| match drill(&engine) {
+        let error = (0..).find_map(|round| match drill(&engine, &[3, 20_000]) {
             Ok(()) if round == 0 => {
                 say("works");
                 None

@@ -129,7 +129,7 @@ fn a_rank() {
     }
     let engine = Engine::join(&settings, place).unwrap();
     for round in 0.. {
-        match drill(&engine) {
+        match drill(&engine, &[3, 20_000, 300_000]) {
             Ok(()) if round == 0 => say("ready"),
             Ok(()) => {}
             Err(error) => {

@@ -10,7 +10,7 @@ use ronde_control::wire::{Callee, Greeting};
 use ronde_control::{Rank, VERSION};
 
 use crate::error::Error;
-use crate::transport::link::dial;
+use crate::transport::dial::dial;
 use crate::transport::wire::Wire;
 
 /// How long the launcher may let a rank wait for one piece. Whoever reads behind it may be slow.

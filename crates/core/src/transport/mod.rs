@@ -4,6 +4,7 @@
 mod atomic;
 pub(crate) mod bell;
 mod depth;
+pub(crate) mod dial;
 pub(crate) mod door;
 pub(crate) mod fate;
 pub(crate) mod handover;

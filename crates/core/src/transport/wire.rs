@@ -30,16 +30,6 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// Proves to the listening side that we hold the key, has it prove the same, and greets.
-    pub(crate) fn dial(
-        socket: Socket,
-        call: Call<'_>,
-        greeting: &Greeting,
-        deadline: Instant,
-    ) -> io::Result<Wire> {
-        Wire::dial_with(socket, call, greeting, &mut by(deadline))
-    }
-
-    /// The same for one who has more than the time to look at while it waits.
     pub(crate) fn dial_with(
         socket: Socket,
         (key, callee): Call<'_>,
@@ -56,6 +46,17 @@ impl Wire {
             wait(&wire.socket, PollFlags::OUT)?;
         }
         Ok(wire)
+    }
+
+    /// The same for one who has only the time to look at.
+    #[cfg(test)]
+    pub(crate) fn dial(
+        socket: Socket,
+        call: Call<'_>,
+        greeting: &Greeting,
+        deadline: Instant,
+    ) -> io::Result<Wire> {
+        Wire::dial_with(socket, call, greeting, &mut by(deadline))
     }
 
     /// Takes nothing from the dialling side before it has proved that it holds the key.

@@ -1,8 +1,7 @@
 //! The steps by which ranks that share no memory reach each other.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::ErrorKind::TimedOut;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ronde_control::Rank;
 use ronde_control::wire::{Callee, Greeting};
@@ -10,12 +9,9 @@ use ronde_control::wire::{Callee, Greeting};
 use super::Newcomer;
 use super::layout::Layout;
 use crate::error::Error;
+use crate::transport::dial::dial_with;
 use crate::transport::door::{Arrival, Door};
-use crate::transport::link::dial;
 use crate::transport::wire::Wire;
-
-/// How long one attempt to dial an address may take before this rank listens to the launcher again.
-const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// Who has come to this rank's door, by what they came for.
 #[derive(Default)]
@@ -71,18 +67,11 @@ impl Newcomer {
         let greeting = Greeting::Control { epoch: self.epoch, rank: self.me };
         let (host, addresses) = (&self.peers[0].host, &self.peers[0].addresses);
         let call = (&self.key, Callee::Rank(Rank(0)));
-        loop {
-            let attempt = deadline.min(Instant::now() + ATTEMPT * addresses.len() as u32);
-            match dial(addresses, call, &greeting, attempt) {
-                Ok(wire) => return Ok(Some(wire)),
-                Err(error) if error.kind() == TimedOut && Instant::now() < deadline => {
-                    self.ear.check()?;
-                }
-                Err(error) => {
-                    let error = format!("rank 0 ({host}) could not be reached: {error}");
-                    return Err(Error::Setup(error));
-                }
-            }
-        }
+        let ear = &mut self.ear;
+        dial_with(addresses, call, &greeting, deadline, &mut |socket, flags, until| {
+            ear.wait(socket, flags, until)
+        })
+        .map(Some)
+        .map_err(|error| Error::Setup(format!("rank 0 ({host}) could not be reached: {error}")))
     }
 }

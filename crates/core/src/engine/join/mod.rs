@@ -35,8 +35,8 @@ pub(super) use self::settle::Entered;
 use self::settle::Holdings;
 use crate::error::Error;
 use crate::transport::bell::Bell;
+use crate::transport::dial::dial;
 use crate::transport::door::Doorway;
-use crate::transport::link::dial;
 use crate::transport::vigil::Bells;
 use crate::transport::wire::Wire;
 

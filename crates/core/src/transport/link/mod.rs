@@ -19,7 +19,7 @@ use rustix::event::PollFlags;
 
 use self::channel::Channel;
 use self::cursor::Cursor;
-pub(crate) use self::open::{Opening, PATIENCE, dial};
+pub(crate) use self::open::{Opening, PATIENCE};
 use super::socket::sleep;
 use super::traffic::TRAFFIC;
 use super::vigil::{Interest, Vigil};

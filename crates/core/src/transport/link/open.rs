@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,11 @@ use ronde_control::wire::{Callee, Greeting, JobKey, LinkKeys, Peer};
 use ronde_control::{Epoch, MOST_CONNECTIONS, Rank};
 use rustix::event::PollFlags;
 
+use super::super::dial::dial_with;
 use super::super::door::{Arrival, Door};
-use super::super::socket::Socket;
+use super::super::socket::sleep;
 use super::super::vigil::Vigil;
-use super::super::wire::{Call, Wire};
+use super::super::wire::Wire;
 use super::channel::Channel;
 use crate::error::Error;
 
@@ -76,7 +77,16 @@ impl Opening {
             let greeting = Greeting::Link { epoch, rank, connection, keys };
             let attempt = deadline.min(Instant::now() + ATTEMPT);
             let call = (&self.key, Callee::Rank(Rank(peer as u32)));
-            let opened = dial(addresses, call, &greeting, attempt);
+            let opened =
+                dial_with(addresses, call, &greeting, attempt, &mut |socket, flags, until| {
+                    let ready = || sleep(&[(socket.as_fd(), flags)], Duration::ZERO)[0];
+                    let interests = [(socket.as_fd(), flags)];
+                    match vigil.until(&interests, Some(until), || Ok(ready().then_some(()))) {
+                        Ok(Some(())) => Ok(()),
+                        Ok(None) => Err(io::ErrorKind::TimedOut.into()),
+                        Err(error) => Err(io::Error::other(error)),
+                    }
+                });
             let error = match opened {
                 Ok(wire) => match await_welcome(&wire, vigil)? {
                     true => {
@@ -171,36 +181,9 @@ fn await_welcome(wire: &Wire, vigil: &Vigil) -> Result<bool, Error> {
     Ok(welcomed.unwrap_or(false))
 }
 
-/// Dials the addresses one after the other until one lets us in. Each gets its share of the time, so
-/// that a dead one leaves some for those behind it. The error names each address and what it did.
-pub(crate) fn dial(
-    addresses: &[SocketAddr],
-    call: Call<'_>,
-    greeting: &Greeting,
-    deadline: Instant,
-) -> io::Result<Wire> {
-    let (mut kind, mut failures) = (io::ErrorKind::Other, Vec::new());
-    for (index, address) in addresses.iter().enumerate() {
-        let now = Instant::now();
-        let share = deadline.saturating_duration_since(now) / (addresses.len() - index) as u32;
-        let share = share.max(Duration::from_millis(1));
-        let attempt = TcpStream::connect_timeout(address, share)
-            .and_then(Socket::tcp)
-            .and_then(|socket| Wire::dial(socket, call, greeting, now + share));
-        match attempt {
-            Ok(wire) => return Ok(wire),
-            Err(error) => {
-                kind = error.kind();
-                failures.push(format!("{address}: {error}"));
-            }
-        }
-    }
-    let what = if failures.is_empty() { "it has no address".into() } else { failures.join(", ") };
-    Err(io::Error::new(kind, what))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::os::unix::net::UnixStream;
 
     use ronde_control::settings::Keeper;
@@ -211,6 +194,7 @@ mod tests {
     use super::super::super::fate::Fate;
     use super::super::super::patience::Patience;
     use super::super::super::sentinel::Sentinel;
+    use super::super::super::socket::Socket;
     use super::super::super::updates::Updates;
     use super::super::super::vigil::Bells;
     use super::*;

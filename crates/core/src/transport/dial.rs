@@ -1,0 +1,126 @@
+//! Calling somebody who listens on some addresses, with an eye on something else meanwhile.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use ronde_control::wire::Greeting;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_error;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getpeername, socket_with};
+
+use super::socket::{Socket, Waiting, await_socket};
+use super::wire::{Call, Wire};
+
+/// The same as [`Waiting`], with the time that there is for it.
+pub(crate) type WaitingUntil<'a> = dyn FnMut(&Socket, PollFlags, Instant) -> io::Result<()> + 'a;
+
+/// Dials the addresses one after the other until one lets us in. Each gets its share of the time, so
+/// that a dead one leaves some for those behind it. The error names each address and what it did.
+pub(crate) fn dial(
+    addresses: &[SocketAddr],
+    call: Call<'_>,
+    greeting: &Greeting,
+    deadline: Instant,
+) -> io::Result<Wire> {
+    dial_with(addresses, call, greeting, deadline, &mut await_socket)
+}
+
+/// The same for one who has more than the time to look at while it waits.
+pub(crate) fn dial_with(
+    addresses: &[SocketAddr],
+    call: Call<'_>,
+    greeting: &Greeting,
+    deadline: Instant,
+    wait: &mut WaitingUntil<'_>,
+) -> io::Result<Wire> {
+    let (mut kind, mut failures) = (io::ErrorKind::Other, Vec::new());
+    for (index, address) in addresses.iter().enumerate() {
+        let now = Instant::now();
+        let share = deadline.saturating_duration_since(now) / (addresses.len() - index) as u32;
+        let until = now + share.max(Duration::from_millis(1));
+        let mut wait = |socket: &Socket, flags| wait(socket, flags, until);
+        let attempt = reach(address, &mut wait)
+            .and_then(|socket| Wire::dial_with(socket, call, greeting, &mut wait));
+        match attempt {
+            Ok(wire) => return Ok(wire),
+            Err(error) => {
+                kind = error.kind();
+                failures.push(format!("{address}: {error}"));
+            }
+        }
+    }
+    let what = if failures.is_empty() { "it has no address".into() } else { failures.join(", ") };
+    Err(io::Error::new(kind, what))
+}
+
+/// Connects to an address.
+fn reach(address: &SocketAddr, wait: &mut Waiting<'_>) -> io::Result<Socket> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket =
+        Socket::tcp(TcpStream::from(socket_with(family, SocketType::STREAM, flags, None)?))?;
+    match connect(socket.as_fd(), address) {
+        Ok(()) => return Ok(socket),
+        Err(Errno::INPROGRESS | Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    loop {
+        wait(&socket, PollFlags::OUT)?;
+        socket_error(socket.as_fd())??;
+        // Whoever waits may have been woken by something else.
+        if getpeername(socket.as_fd()).is_ok() {
+            return Ok(socket);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use ronde_control::wire::{Callee, JobKey};
+    use ronde_control::{Epoch, Rank};
+
+    use super::*;
+
+    const GREETING: Greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(1) };
+
+    #[test]
+    fn an_address_that_answers_is_found_behind_one_that_does_not() {
+        let key = JobKey::from_entropy([7; 32]);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let open = listener.local_addr().unwrap();
+        let call = (&key, Callee::Rank(Rank(0)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let socket = Socket::tcp(listener.accept().unwrap().0).unwrap();
+                Wire::accept(socket, call, deadline).unwrap();
+            });
+            dial(&[closed, open], call, &GREETING, deadline).unwrap();
+        });
+        let error = dial(&[closed], call, &GREETING, deadline).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(error.to_string().starts_with(&format!("{closed}: ")), "{error}");
+    }
+
+    #[test]
+    fn whoever_waits_for_an_answer_can_be_called_off() {
+        let key = JobKey::from_entropy([7; 32]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let call = (&key, Callee::Rank(Rank(0)));
+        let addresses = [silent.local_addr().unwrap()];
+        let mut calls = 0;
+        let called_off = dial_with(&addresses, call, &GREETING, deadline, &mut |_, _, _| {
+            calls += 1;
+            if calls < 3 { Ok(()) } else { Err(io::Error::other("there is other news")) }
+        });
+        assert!(called_off.err().unwrap().to_string().contains("there is other news"));
+        assert!(Instant::now() < deadline - Duration::from_secs(30));
+    }
+}

@@ -63,11 +63,12 @@ def main():
     print(text)
     if options.report:
         Path(options.report).write_text(text)
-    if code != 0 or report.parity_breaks or report.wedges:
+    failed = bool(code != 0 or report.parity_breaks or report.wedges)
+    if failed or options.keep:
         print(f"kept for reading: {folder}", file=sys.stderr)
-        return 1
-    shutil.rmtree(folder, ignore_errors=True)
-    return 0
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(failed)
 
 
 def arguments():
@@ -78,7 +79,8 @@ def arguments():
     parser.add_argument("--slots", type=int, default=1)
     parser.add_argument("--spacing", type=float, default=5.0, help="most seconds between faults")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--report")
+    parser.add_argument("--report", help="a file for the report")
+    parser.add_argument("--keep", action="store_true", help="keep the diaries and the job's output")
     return parser.parse_args()
 
 

@@ -68,6 +68,7 @@ def step_of(jax, hvd, leaves, elements, rounds):
         seconds["plain"].append(timed(jax, plain, tree))
         hvd.barrier()
         seconds["reducing"].append(timed(jax, reducing, tree))
+        hvd.barrier()
         seconds["engine"] += _native.repeat_allreduce(flat, "engine", 1)
     return {way: taken[WARM_UP:] for way, taken in seconds.items()}
 

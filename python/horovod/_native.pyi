@@ -8,7 +8,7 @@ exchange table, NumPy arrays, and what looks like torch tensors (`data_ptr`, `sh
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 __version__: str
@@ -37,6 +37,7 @@ __all__ = [
     "grouped_reducescatter",
     "in_arena",
     "init",
+    "init_later",
     "is_elastic",
     "is_homogeneous",
     "is_initialized",
@@ -111,6 +112,12 @@ def init(mpi: Mpi | None = None, comm: int | None = None) -> None:
 
     With `mpi`, the members of the communicator `comm` are the world, and meet over it.
     Raises `WorkerRemovedError` if this process is no longer part of its elastic job.
+    """
+
+def init_later(arrive: Callable[[], object]) -> None:
+    """Lets this process join its world later, by `arrive`: when it first has something to say there.
+
+    Until then its rank and the like are those that its environment names.
     """
 
 def shutdown(error: str | None = None, exiting: bool = False) -> None:

@@ -30,8 +30,8 @@ mod _native {
 
     #[pymodule_export]
     use super::process::{
-        cross_rank, cross_size, init, is_homogeneous, is_initialized, local_rank, local_size, rank,
-        shutdown, size, start_timeline, stop_timeline,
+        cross_rank, cross_size, init, init_later, is_homogeneous, is_initialized, local_rank,
+        local_size, rank, shutdown, size, start_timeline, stop_timeline,
     };
 
     #[pymodule_export]

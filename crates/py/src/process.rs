@@ -27,10 +27,51 @@ struct Running {
     over_mpi: bool,
 }
 
+static LATE: Mutex<Option<Late>> = Mutex::new(None);
+
+/// A process that will join its world when it has something to say there.
+struct Late {
+    /// Joins.
+    arrive: Py<PyAny>,
+    /// Where it will probably be.
+    place: Place,
+}
+
 /// The engine, for whoever submits or waits.
 pub(crate) fn engine() -> PyResult<Arc<Engine>> {
-    running()
+    present()?
         .ok_or_else(|| PyValueError::new_err("Horovod has not been initialized; use hvd.init()."))
+}
+
+/// The engine, if this process is part of a world; one that is late joins now.
+pub(crate) fn present() -> PyResult<Option<Arc<Engine>>> {
+    if let Some(engine) = running() {
+        return Ok(Some(engine));
+    }
+    let late = lock_late().take();
+    if let Some(Late { arrive, .. }) = late {
+        Python::attach(|py| arrive.call0(py))?;
+    }
+    Ok(running())
+}
+
+/// The same for native code, which cannot raise what kept this process from joining.
+pub(crate) fn arrived() -> Option<Arc<Engine>> {
+    present().ok().flatten()
+}
+
+/// Lets this process join its world later: when it first has something to say there. Until then its
+/// place is the one that its environment names.
+#[pyfunction]
+pub(crate) fn init_later(arrive: Py<PyAny>) -> PyResult<()> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let (_, place) = settings::read(variable).map_err(|error| refused(&error))?;
+    *lock_late() = Some(Late { arrive, place });
+    Ok(())
+}
+
+fn lock_late() -> MutexGuard<'static, Option<Late>> {
+    LATE.lock().expect("nothing panics while it holds this lock")
 }
 
 /// The engine, if this process is part of a world.
@@ -114,6 +155,8 @@ pub(crate) fn stay_out_at_exit() {
 #[pyo3(signature = (error = None, exiting = false))]
 pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) {
     EXITING.store(exiting, Ordering::SeqCst);
+    let never_came = lock_late().take();
+    drop(never_came);
     if let Some(engine) = running() {
         end(py, &engine, error);
     }
@@ -150,7 +193,7 @@ pub(crate) fn stop_timeline(py: Python<'_>) -> PyResult<()> {
 /// Whether this process is part of a world.
 #[pyfunction]
 pub(crate) fn is_initialized() -> bool {
-    running().is_some()
+    running().is_some() || lock_late().is_some()
 }
 
 /// This process among all.
@@ -201,6 +244,9 @@ pub(crate) fn homogeneous(place: &Place) -> bool {
 }
 
 fn place<T>(read: impl FnOnce(&Place) -> T) -> PyResult<T> {
+    if let Some(Late { place, .. }) = &*lock_late() {
+        return Ok(read(place));
+    }
     Ok(read(engine()?.place()))
 }
 

@@ -53,6 +53,11 @@ class HorovodBasics:
         if _native.is_initialized():
             sets.enter_world_again(wanted, dynamic)
             return
+        if os.environ.get("RONDE_LATECOMER") == "1" and _native.is_elastic():
+            # The others are training: they are not to wait until this process is ready.
+            self._process_sets = wanted
+            _native.init_later(self.arrive)
+            return
         over = mpi.meeting(communicator)
         # Before the engine: MPI must end in order even if the others do not come.
         if self._exit_pid != os.getpid():
@@ -80,6 +85,11 @@ class HorovodBasics:
         _native.shutdown()
         self.joined_at = math.inf
         sets.leave_world()
+
+    def arrive(self) -> None:
+        """Joins the world, if `init` was called and this process has not joined one yet."""
+        if os.environ.pop("RONDE_LATECOMER", None) == "1":
+            self.rejoin()
 
     def rejoin(self) -> None:
         """Leaves the world and joins the next one of an elastic job, with the same process sets."""

@@ -247,6 +247,9 @@ class _Loop:
 
     def join(self) -> None:
         """Joins the next world, unless this is the first, which has been joined already."""
+        if not self._resets:
+            # One who comes late has waited with it until now.
+            _basics.arrive()
         for number in range(_TRIES if self._resets else 0):
             try:
                 self._reset()

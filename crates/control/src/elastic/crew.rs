@@ -121,9 +121,9 @@ impl Elastic {
             let worker = Worker(self.workers);
             self.workers += 1;
             let rank = self.free_rank();
-            let name = self.hosts.all[host].name.clone();
-            self.actions.push(Action::Start(Start { worker, agent, host: name, slot, rank, size }));
             self.members.insert(worker, newcomer((host, slot), agent, rank, now));
+            let (host, late) = (self.hosts.all[host].name.clone(), self.worlds > 0);
+            self.actions.push(Action::Start(Start { worker, agent, host, slot, rank, size, late }));
         }
     }
 

@@ -174,6 +174,8 @@ pub struct Start {
     pub rank: Rank,
     /// The probable size of its world.
     pub size: u32,
+    /// Whether the job has been in a world already.
+    pub late: bool,
 }
 
 /// An elastic job.

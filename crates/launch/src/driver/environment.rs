@@ -102,9 +102,13 @@ pub(super) fn of(
     // A job that a worker of an elastic one starts is a job of its own.
     all.remove(b"HOROVOD_ELASTIC".as_slice());
     all.remove(b"RONDE_WORKER".as_slice());
+    all.remove(b"RONDE_LATECOMER".as_slice());
     if let Some(worker) = part.worker {
         all.insert(b"HOROVOD_ELASTIC".to_vec(), b"1".to_vec());
         all.insert(b"RONDE_WORKER".to_vec(), worker.0.to_string().into_bytes());
+        if part.late {
+            all.insert(b"RONDE_LATECOMER".to_vec(), b"1".to_vec());
+        }
     }
     // A cluster that the user describes is theirs.
     if let Some(config) = cluster::config(part.cluster, slot.rank) {
@@ -140,6 +144,7 @@ mod tests {
         let part = Part {
             slot: &slot,
             worker: None,
+            late: false,
             size: 4,
             master_port: 666,
             cluster: &["10.0.0.2:7".parse().unwrap()],

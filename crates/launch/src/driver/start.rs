@@ -41,6 +41,8 @@ pub(super) struct Part<'a> {
     pub(super) slot: &'a Slot,
     /// Its number for life, where its rank may change.
     pub(super) worker: Option<Worker>,
+    /// Whether the others have been training before it began.
+    pub(super) late: bool,
     pub(super) size: u32,
     pub(super) master_port: u16,
     /// The ranks as workers of TensorFlow's own strategies.
@@ -123,7 +125,7 @@ impl Start {
         for (agent, plan) in agents.iter().zip(&plans) {
             Recipe::stay(agent, plan);
             for slot in self.slots.iter().filter(|slot| slot.host == agent.host) {
-                let part = Part { slot, worker: None, size, master_port, cluster };
+                let part = Part { slot, worker: None, late: false, size, master_port, cluster };
                 self.recipe.start(agent, plan, part);
             }
         }

@@ -85,14 +85,14 @@ pub(crate) fn command(call: Call, done: Done) {
 
 /// Contributes nothing until everybody has joined.
 pub(crate) fn join(done: Done) {
-    match process::running() {
+    match process::arrived() {
         Some(engine) => engine.join_in_then(Box::new(|outcome| done(answer(outcome)))),
         None => done(Err(Failure::not_initialized())),
     }
 }
 
 fn enter(call: Call, sources: &[View], targets: Targets, done: Done) {
-    let Some(engine) = process::running() else { return done(Err(Failure::not_initialized())) };
+    let Some(engine) = process::arrived() else { return done(Err(Failure::not_initialized())) };
     let Call { name, set, wish } = call;
     let set = SetId(set);
     let kind = match kind(&engine, set, wish) {

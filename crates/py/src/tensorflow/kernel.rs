@@ -194,7 +194,7 @@ fn end(context: Context, outcome: Result<(), Failure>, finish: Finish) {
 }
 
 fn members(set: u32) -> Result<Vec<ronde_control::Rank>, Failure> {
-    let engine = process::running().ok_or_else(Failure::not_initialized)?;
+    let engine = process::arrived().ok_or_else(Failure::not_initialized)?;
     let unknown = || Failure::invalid(&format!("process set {set} does not exist"));
     engine.members(ronde_control::SetId(set)).ok_or_else(unknown)
 }
@@ -206,7 +206,7 @@ pub(super) extern "C" fn compute_size(handle: Handle, context: Handle) {
 /// One or zero; without a world -1, and -2 where there is no such set.
 pub(super) extern "C" fn compute_included(handle: Handle, context: Handle) {
     let set = ronde_control::SetId(kernel(handle).set);
-    let included = process::running().map_or(-1, |engine| {
+    let included = process::arrived().map_or(-1, |engine| {
         let me = engine.place().rank;
         engine.members(set).map_or(-2, |members| i32::from(members.contains(&me)))
     });
@@ -226,7 +226,7 @@ pub(super) extern "C" fn compute_local_size(_: Handle, context: Handle) {
 }
 
 fn put_place(context: Handle, read: impl FnOnce(&ronde_control::settings::Place) -> u32) {
-    let engine = process::running().ok_or_else(Failure::not_initialized);
+    let engine = process::arrived().ok_or_else(Failure::not_initialized);
     put(context, engine.map(|engine| read(engine.place()) as i32));
 }
 

@@ -272,8 +272,8 @@ impl Driver {
         let (address, master_port) = self.master.unwrap_or((Ipv4Addr::LOCALHOST.into(), 0));
         let plan = Plan { first: Some(address), ..plan.clone() };
         let slot = workers::slot(start, &self.offers);
-        let (worker, size) = (Some(start.worker), start.size);
-        let part = Part { slot: &slot, worker, size, master_port, cluster: &[] };
+        let (worker, size, late) = (Some(start.worker), start.size, start.late);
+        let part = Part { slot: &slot, worker, late, size, master_port, cluster: &[] };
         self.recipe.start(hands, &plan, part);
     }
 

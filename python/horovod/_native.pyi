@@ -115,7 +115,7 @@ def init(mpi: Mpi | None = None, comm: int | None = None) -> None:
     """
 
 def init_later(arrive: Callable[[], object]) -> None:
-    """Lets this process join its world later, by `arrive`: when it first has something to say there.
+    """Lets this process join its world later, by `arrive`: when it has something to say there.
 
     Until then its rank and the like are those that its environment names.
     """

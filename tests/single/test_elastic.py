@@ -444,3 +444,37 @@ def wait_until(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.001)
+
+
+LATE = """
+import numpy as np
+import horovod.raw as hvd
+from horovod.common.process_sets import global_process_set
+
+hvd.init()
+assert (hvd.rank(), hvd.size(), hvd.is_initialized()) == (1, 2, True)
+assert global_process_set.included() and global_process_set.size() == 2
+try:
+    hvd.allreduce(np.ones(1))
+except ValueError as error:
+    assert "could not be reached" in str(error), error
+else:
+    raise AssertionError("there is no launcher to reach")
+hvd.shutdown()
+assert not hvd.is_initialized()
+"""
+
+
+def test_a_latecomer_joins_when_it_first_has_something_to_say():
+    """Until then it has the place that it will probably have, and dials nobody."""
+    env = {
+        **os.environ,
+        "HOROVOD_ELASTIC": "1",
+        "HOROVOD_RANK": "1",
+        "HOROVOD_SIZE": "2",
+        "RONDE_WORKER": "3",
+        "RONDE_LATECOMER": "1",
+        "RONDE_RENDEZVOUS": "127.0.0.1:9",
+        "RONDE_JOB_KEY": "00" * 32,
+    }
+    subprocess.run([sys.executable, "-c", LATE], env=env, check=True, timeout=50)

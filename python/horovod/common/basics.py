@@ -53,10 +53,11 @@ class HorovodBasics:
         if _native.is_initialized():
             sets.enter_world_again(wanted, dynamic)
             return
-        if os.environ.get("RONDE_LATECOMER") == "1" and _native.is_elastic():
+        # Sets are made by all together, so who wants some must be there.
+        if os.environ.get("RONDE_LATECOMER") == "1" and _native.is_elastic() and not wanted:
             # The others are training: they are not to wait until this process is ready.
-            self._process_sets = wanted
             _native.init_later(self.arrive)
+            sets.enter_world([], dynamic)
             return
         over = mpi.meeting(communicator)
         # Before the engine: MPI must end in order even if the others do not come.

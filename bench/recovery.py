@@ -160,12 +160,16 @@ def train_theirs(options):
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    dist.init_process_group("gloo")
+    world = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    # In the launcher's own store gloo finds the addresses of those who have died.
+    store = dist.FileStore(str(options.folder / f"store-{world}"), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     torch.manual_seed(1)
     model, inputs, targets = NETWORKS[options.model]()
     model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    world, step, kept = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), 0, options.folder / "kept"
+    step, kept = 0, options.folder / "kept"
     if kept.exists():
         saved = torch.load(kept, weights_only=True)
         model.load_state_dict(saved["model"])

@@ -62,6 +62,8 @@ impl Elastic {
 
     pub(super) fn said(&mut self, connection: Connection, message: RankToDriver, now: Time) {
         let Some(&worker) = self.connections.get(&connection) else { return };
+        // Even if its end was reported before its last words came: there was a state to lose.
+        self.progress |= matches!(message, RankToDriver::Reached(_));
         let Some(member) = self.members.get_mut(&worker) else { return };
         if let Some(next) = member.next.as_mut().filter(|next| next.connection == connection) {
             next.said.get_or_insert(message);
@@ -142,7 +144,6 @@ impl Elastic {
         let Some(member) = self.members.get_mut(&worker) else { return };
         if milestone == Milestone::State {
             member.has_state = true;
-            self.progress = true;
         } else {
             member.quarrels = 0;
             self.committed = true;

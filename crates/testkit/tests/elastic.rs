@@ -14,7 +14,8 @@ fn play(seed: u64) -> Report {
 }
 
 /// Seeds that have shown a mistake once.
-const KNOWN: &[u64] = &[6950313568464224604, 13787749107315782816];
+const KNOWN: &[u64] =
+    &[6950313568464224604, 13787749107315782816, 16640458215024589462, 2149489117821087160];
 
 #[test]
 fn seeds_that_once_failed_hold() {

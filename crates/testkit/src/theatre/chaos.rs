@@ -149,15 +149,20 @@ impl Theatre {
         match self.players[&worker].is_stopped() {
             false => {
                 self.stop(worker);
-                self.soon(10, Happening::Event(Event::Stopped(worker)));
+                self.agent_says(Event::Stopped(worker));
             }
             true => self.go_on(worker),
         }
     }
 
     fn go_on(&mut self, worker: Worker) {
-        self.soon(10, Happening::Event(Event::Continued(worker)));
+        self.agent_says(Event::Continued(worker));
         self.resume(worker);
+    }
+
+    /// What an agent says of a worker is heard in order.
+    fn agent_says(&mut self, event: Event) {
+        self.at(self.now + Duration::from_millis(5), Happening::Event(event));
     }
 
     fn resume_all(&mut self) {

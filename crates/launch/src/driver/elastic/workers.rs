@@ -115,7 +115,7 @@ mod tests {
 
     fn start(worker: u32, host: &str, slot: u32) -> Start {
         let (worker, agent) = (Worker(worker), AgentId(worker / 2));
-        Start { worker, agent, host: host.into(), slot, rank: Rank(3), size: 5 }
+        Start { worker, agent, host: host.into(), slot, rank: Rank(3), size: 5, late: false }
     }
 
     #[test]

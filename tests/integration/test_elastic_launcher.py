@@ -173,7 +173,7 @@ def test_training_outlives_ranks_hosts_and_the_host_of_rank_0(tmp_path):
         output = job.output()
         for text in (
             "[ronde] lost rank 1 (localhost, slot 1): was killed by signal 9 (SIGKILL)\n",
-            "[ronde] recovered with 1 ranks: they met after ",
+            "[ronde] recovered with 1 rank: they met after ",
             "[ronde] host `localhost` may be used again\n",
             "[ronde] found host `127.0.0.2` with 1 slot\n",
             "[ronde] lost host `localhost`: its agent was killed by signal 9 (SIGKILL)",
@@ -230,4 +230,4 @@ def test_a_host_is_lost_with_its_cable_and_another_takes_its_place(tmp_path):
             assert job.finish() == 0, job.output()
             output = job.output()
             assert "[ronde] lost host `node-b`: it does not answer any more" in output
-            assert "[ronde] recovered with 1 ranks: they met after " in output
+            assert "[ronde] recovered with 1 rank: they met after " in output

@@ -238,12 +238,13 @@ impl Reason {
                 seconds(*timeout)
             ),
             Reason::Formed { world, size, newcomers } => {
-                write!(f, "world {world} is formed: {} ranks, {newcomers} of them new", size)
+                write!(f, "world {world} is formed: {}, {newcomers} of them new", ranks(*size))
             }
             Reason::Recovered { size, met, state, commit } => write!(
                 f,
-                "recovered with {size} ranks: they met after {}, had the state after {} and \
+                "recovered with {}: they met after {}, had the state after {} and \
                  finished a step after {}",
+                ranks(*size),
                 seconds(*met),
                 seconds(*state),
                 seconds(*commit)
@@ -411,6 +412,13 @@ fn many(slots: u32) -> String {
     match slots {
         1 => "1 slot".into(),
         _ => format!("{slots} slots"),
+    }
+}
+
+fn ranks(count: u32) -> String {
+    match count {
+        1 => "1 rank".into(),
+        _ => format!("{count} ranks"),
     }
 }
 

@@ -6,8 +6,6 @@ framework folders do the rest.
 
 from __future__ import annotations
 
-from horovod.common.missing import not_in_this_release
-
 __version__ = "0.28.1+ronde.0.1.0"
 
 
@@ -17,4 +15,4 @@ def __getattr__(name: str) -> object:
         from horovod.runner import run
 
         return run
-    raise not_in_this_release(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
+import horovod
 import horovod.torch as hvd
-from horovod.common.missing import MISSING
 from horovod.torch import mpi_ops
 from horovod.torch.optimizer import _DistributedOptimizer
 
@@ -78,18 +78,9 @@ def test_reductions_have_horovods_numbers():
     assert reductions == list(range(6))
 
 
-def test_everything_in_all_is_there_and_nothing_is_both_there_and_missing():
+def test_everything_in_all_is_there_and_nothing_else_is_made_up():
     assert all(hasattr(hvd, name) for name in hvd.__all__)
-    assert not set(hvd.__all__) & MISSING.get("horovod.torch", frozenset())
-
-
-def test_what_this_release_lacks_says_so(monkeypatch):
-    monkeypatch.setitem(MISSING, "horovod.torch", frozenset({"something"}))
-    with pytest.raises(AttributeError) as error:
-        _ = hvd.something
-    assert str(error.value) == (
-        "horovod.torch.something is not in this release yet; see the table in README.md"
-    )
+    assert not hasattr(hvd, "something") and not hasattr(horovod, "something")
 
 
 @pytest.mark.parametrize(

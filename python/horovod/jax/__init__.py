@@ -18,7 +18,6 @@ except ModuleNotFoundError as error:
 
 from horovod.common import world as _world
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.missing import not_in_this_release
 from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.world import *  # noqa: F403
 from horovod.jax import elastic
@@ -81,7 +80,3 @@ __all__ = [
     "remove_process_set",
     *_world.__all__,
 ]
-
-
-def __getattr__(name: str) -> object:
-    raise not_in_this_release(__name__, name)

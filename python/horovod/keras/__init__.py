@@ -21,7 +21,6 @@ except ModuleNotFoundError as error:
 
 from horovod._keras import optimizer as _optimizer
 from horovod.common import world as _world
-from horovod.common.missing import not_in_this_release
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import Adasum, Average, Sum
 from horovod.common.world import *  # noqa: F403
@@ -135,7 +134,3 @@ def load_model(
 ) -> Any:
     """A saved model whose optimizer, of whatever class, applies the gradients of all ranks."""
     return _optimizer.load_model(_keras, filepath, custom_optimizers, custom_objects, compression)
-
-
-def __getattr__(name: str) -> object:
-    raise not_in_this_release(__name__, name)

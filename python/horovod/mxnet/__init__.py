@@ -26,7 +26,6 @@ except AttributeError as error:
 
 from horovod.common import world as _world
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.missing import not_in_this_release
 from horovod.common.objects import allgather_object, broadcast_object
 from horovod.common.process_sets import (
     ProcessSet,
@@ -89,7 +88,3 @@ __all__ = [
     "remove_process_set",
     *_world.__all__,
 ]
-
-
-def __getattr__(name: str) -> object:
-    raise not_in_this_release(__name__, name)

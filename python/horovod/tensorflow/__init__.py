@@ -19,7 +19,6 @@ except ModuleNotFoundError as error:
 
 from horovod.common import world as _world
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.missing import not_in_this_release
 from horovod.common.util import gpu_available
 from horovod.common.world import *  # noqa: F403
 from horovod.tensorflow import elastic, functions, mpi_ops, util
@@ -118,7 +117,3 @@ __all__ = [
     "util",
     *_world.__all__,
 ]
-
-
-def __getattr__(name: str) -> object:
-    raise not_in_this_release(__name__, name)

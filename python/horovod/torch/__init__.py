@@ -19,7 +19,6 @@ except ModuleNotFoundError as error:
 
 from horovod.common import world as _world
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.missing import not_in_this_release
 from horovod.common.world import *  # noqa: F403
 from horovod.torch import elastic
 from horovod.torch.compression import Compression
@@ -123,7 +122,3 @@ __all__ = [
 ]
 
 _register_backend()
-
-
-def __getattr__(name: str) -> object:
-    raise not_in_this_release(__name__, name)

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from horovod._keras import optimizer as _optimizer
 from horovod.common import world as _world
-from horovod.common.missing import not_in_this_release
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -99,7 +98,3 @@ def load_model(
 ) -> Any:
     """A saved model whose optimizer, of whatever class, applies the gradients of all ranks."""
     return _optimizer.load_model(tf.keras, filepath, custom_optimizers, custom_objects, compression)
-
-
-def __getattr__(name: str) -> object:
-    raise not_in_this_release(__name__, name)

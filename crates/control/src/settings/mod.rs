@@ -1,8 +1,9 @@
-//! The settings of a rank: one table with name, default and meaning, and their parsed form.
+//! The settings of a rank: their parsed form, and one [`table`] with name, default and meaning.
 //!
-//! Names that Horovod has are Horovod's; new ones start with `RONDE_`. The reference page
-//! `docs/reference/settings.md` is made from [`TABLE`], and a test keeps the two equal. Parsing takes
-//! a look-up function, so that nothing here reads the environment, and reports all mistakes at once.
+//! Parsing takes a look-up function, so that nothing here reads the environment, and reports all
+//! mistakes at once.
+
+mod table;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,225 +12,11 @@ use crate::autotune::{self, Parameter};
 use crate::watching::{Watching, Words};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning, Worker};
+pub(crate) use table::default;
+pub use table::{CONTRACT, Setting, TABLE, reference_page};
 
 /// More tensors than these the flight recorder cannot remember; it takes its memory at the start.
 const MOST_RECORDS: usize = 1 << 20;
-
-/// One line of the table.
-pub struct Setting {
-    /// The environment variable.
-    pub name: &'static str,
-    /// What holds when it is not set.
-    pub default: &'static str,
-    /// What it means.
-    pub meaning: &'static str,
-}
-
-const fn setting(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
-    Setting { name, default, meaning }
-}
-
-/// Everything a user may set.
-pub const TABLE: &[Setting] = &[
-    setting(
-        "HOROVOD_FUSION_THRESHOLD",
-        "134217728",
-        "Bytes that one fused bucket may hold; 0 turns fusion off.",
-    ),
-    setting(
-        "HOROVOD_CACHE_CAPACITY",
-        "1024",
-        "Tensors whose description travels once and then as a number; 0 turns it off.",
-    ),
-    setting("HOROVOD_STALL_CHECK_DISABLE", "0", "1 turns the reports about late ranks off."),
-    setting(
-        "HOROVOD_STALL_CHECK_TIME_SECONDS",
-        "60",
-        "After how long a tensor that some rank never submits is reported.",
-    ),
-    setting(
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-        "0",
-        "After how long such a stall ends the job; 0 is never.",
-    ),
-    setting(
-        "HOROVOD_DYNAMIC_PROCESS_SETS",
-        "0",
-        "1 allows process sets to be added and removed after `hvd.init()`.",
-    ),
-    setting(
-        "HOROVOD_AUTOTUNE",
-        "0",
-        "1 looks for better settings while the job runs: the fusion threshold, and between hosts the \
-         number of connections and the way round. What is set stays.",
-    ),
-    setting("HOROVOD_AUTOTUNE_LOG", "", "A file for what autotuning measures, written by rank 0."),
-    setting(
-        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
-        "3",
-        "Samples that autotuning throws away at the start.",
-    ),
-    setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "10", "Training steps of a sample."),
-    setting(
-        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
-        "20",
-        "The most points, of five samples each, that autotuning measures for one setting.",
-    ),
-    setting(
-        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
-        "0.8",
-        "Accepted; the search here asks for no guess of the noise.",
-    ),
-    setting(
-        "HOROVOD_LOG_LEVEL",
-        "warning",
-        "trace, debug, info, warning, error or fatal; `RONDE_LOG` says the same and comes first. \
-         debug says which algorithms were chosen and why.",
-    ),
-    setting("HOROVOD_LOG_HIDE_TIME", "0", "1 leaves the time out of that log."),
-    setting(
-        "RONDE_TRANSPORT",
-        "auto",
-        "auto: shared memory between ranks that can share it; tcp: sockets between all ranks.",
-    ),
-    setting(
-        "RONDE_SHARED_RANKS",
-        "0",
-        "How many ranks may share one memory; 0 is all of a host. For tests: the others take sockets.",
-    ),
-    setting(
-        "RONDE_ENCRYPTION",
-        "auto",
-        "Tensors on the way between ranks. auto: encrypted unless both ends are on one host or a \
-         private network; on: always, except in shared memory; off: never.",
-    ),
-    setting(
-        "RONDE_TUNING",
-        "",
-        "The numbers that decide between algorithms: a file as `ronde bench --calibrate` writes it, \
-         or `name=number,...`. Rank 0's count for all.",
-    ),
-    setting(
-        "RONDE_ARENA",
-        "17179869184",
-        "Bytes of memory that each rank may give out to gradients and that all ranks of its host see, \
-         so that reducing them copies nothing; only what is used costs memory. 0 turns it off.",
-    ),
-    setting(
-        "RONDE_JOIN_TIMEOUT_SECONDS",
-        "600",
-        "How long `hvd.init()` waits for the other ranks.",
-    ),
-    setting(
-        "HOROVOD_START_TIMEOUT",
-        "30",
-        "Seconds until all hosts must have answered `horovodrun`; `--start-timeout` comes first.",
-    ),
-    setting(
-        "HOROVOD_ELASTIC_TIMEOUT",
-        "600",
-        "Seconds for which an elastic job waits for enough ranks; `--elastic-timeout` comes first.",
-    ),
-    setting(
-        "RONDE_BLACKLIST",
-        "host",
-        "What rests when a rank of an elastic job fails: its host, if there are enough ranks elsewhere, \
-         or only its slot.",
-    ),
-    setting(
-        "RONDE_ELASTIC_STOPPED_SECONDS",
-        "5",
-        "How long a rank of an elastic job may be stopped, as by SIGSTOP, before it counts as lost; 0 is \
-         for ever.",
-    ),
-    setting(
-        "RONDE_DISCOVERY_INTERVAL_SECONDS",
-        "1",
-        "The time from the end of the host discovery script to its next start.",
-    ),
-    setting(
-        "RONDE_DISCOVERY_TIMEOUT_SECONDS",
-        "30",
-        "How long that script may take before it is killed.",
-    ),
-    setting(
-        "RONDE_SECRET",
-        "",
-        "Under another launcher than `horovodrun`: a secret of 64 hexadecimal digits, the same on all \
-         ranks, with which they meet at `MASTER_ADDR`.",
-    ),
-    setting(
-        "RONDE_RENDEZVOUS_PORT",
-        "29507",
-        "The port on which rank 0 then listens; `MASTER_PORT` belongs to torch.distributed.",
-    ),
-    setting(
-        "RONDE_RENDEZVOUS_DIR",
-        "",
-        "Under another launcher, without a secret: a directory that all hosts share, for the note by \
-         which the ranks meet; only you can read the note. Without it, `.ronde` in your home directory.",
-    ),
-    setting(
-        "HOROVOD_CONTROLLER",
-        "",
-        "mpi: `hvd.init()` initialises MPI whatever the launcher; gloo: never. Otherwise it does so \
-         under `mpirun`, and where the program has initialised MPI already.",
-    ),
-    setting("HOROVOD_MPI_THREADS_DISABLE", "0", "1 initialises MPI for one thread only."),
-    setting(
-        "HOROVOD_TIMELINE",
-        "",
-        "The file that rank 0 writes a timeline to; `DYNAMIC` lets `hvd.start_timeline()` name it.",
-    ),
-    setting(
-        "HOROVOD_TIMELINE_MARK_CYCLES",
-        "0",
-        "1 shows in that timeline where each bucket begins.",
-    ),
-    setting(
-        "RONDE_FLIGHT_RECORDER",
-        "512",
-        "Tensors whose way a rank remembers, for when something goes wrong; 0 turns it off.",
-    ),
-    setting(
-        "RONDE_FLIGHT_RECORDER_DIR",
-        "",
-        "Where that is written on an error, a stall or SIGUSR1: a directory, `stderr` or `off`; \
-         without it, the directory for temporary files, but not when an elastic job loses a rank.",
-    ),
-    setting(
-        "RONDE_METRICS",
-        "",
-        "Where Prometheus may ask: `127.0.0.1:PORT`, to which each rank adds its local rank, or \
-         `unix:PATH`, to which each adds a dot and its rank.",
-    ),
-];
-
-/// What the launcher tells a rank, for the reference page; users read these and do not set them.
-pub const CONTRACT: &[Setting] = &[
-    setting("HOROVOD_RANK", "0", "This process among all."),
-    setting("HOROVOD_SIZE", "1", "The number of processes."),
-    setting("HOROVOD_LOCAL_RANK", "0", "This process among those of its host."),
-    setting("HOROVOD_LOCAL_SIZE", "1", "The number of processes on this host."),
-    setting("HOROVOD_CROSS_RANK", "0", "This host among those that have this local rank."),
-    setting("HOROVOD_CROSS_SIZE", "1", "The number of hosts that have this local rank."),
-    setting("HOROVOD_HOSTNAME", "localhost", "The name of this host as the launcher knows it."),
-    setting(
-        "RONDE_ADDRESSES",
-        "",
-        "Addresses of this host on which other hosts reach its ranks, separated by commas.",
-    ),
-    setting(
-        "RONDE_RENDEZVOUS",
-        "",
-        "Where the launcher's rendezvous listens, `address:port`, several separated by commas.",
-    ),
-    setting("RONDE_JOB_KEY", "", "The job's secret; never on a command line, never in a log."),
-    setting("HOROVOD_ELASTIC", "0", "1 in a job whose ranks may come and go."),
-    setting("RONDE_WORKER", "", "The number of this process in such a job."),
-    setting("RONDE_LATECOMER", "0", "1 if that job has been training before this process began."),
-    setting("RONDE_JOB", "", "Marks every process of the job, so that none is left behind."),
-];
 
 /// Which way tensors travel between ranks of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -581,32 +368,6 @@ impl Reader<'_> {
     }
 }
 
-pub(crate) fn default(name: &str) -> &'static str {
-    let mut rows = TABLE.iter().chain(CONTRACT);
-    rows.find(|row| row.name == name).expect("every setting that is read stands in a table").default
-}
-
-/// The reference page of all settings, in Markdown.
-pub fn reference_page() -> String {
-    let mut page = String::from(
-        "# Settings\n\nEvery variable that a rank reads, made from the table in \
-         `crates/control/src/settings.rs`.\n\n## What you may set\n\n",
-    );
-    page += &rows("default", TABLE);
-    page += "\n## What the launcher sets\n\n";
-    page += &rows("without a launcher", CONTRACT);
-    page
-}
-
-fn rows(middle: &str, table: &[Setting]) -> String {
-    let mut text = format!("| variable | {middle} | meaning |\n| --- | --- | --- |\n");
-    for Setting { name, default, meaning } in table {
-        let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
-        text += &format!("| `{name}` | {default} | {meaning} |\n");
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -706,15 +467,5 @@ mod tests {
     fn several_ranks_without_a_launcher_say_how_to_start() {
         let error = read(look_up(&[("HOROVOD_SIZE", "2")])).unwrap_err();
         assert!(error.to_string().contains("horovodrun -np"), "{error}");
-    }
-
-    #[test]
-    fn the_reference_page_is_up_to_date() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/settings.md");
-        if std::env::var_os("BLESS").is_some() {
-            std::fs::write(path, reference_page()).unwrap();
-        }
-        let page = std::fs::read_to_string(path).unwrap();
-        assert_eq!(page, reference_page(), "run the test with BLESS=1 to write the page anew");
     }
 }

@@ -17,10 +17,7 @@ def start(program, options, flags, env=None):
     """
     stem = RESULTS / f"{Path(program).stem.replace('_', '-')}-{processor()}-{options.ranks}"
     file = stem.with_name(stem.name + ".json") if options.save else options.json
-    # The launcher of this interpreter's environment, whether that is active or not.
-    beside = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
-    launcher = shutil.which("horovodrun", path=beside) or "horovodrun"
-    command = [launcher, "-np", str(options.ranks), sys.executable, program, *map(str, flags)]
+    command = [launcher(), "-np", str(options.ranks), sys.executable, program, *map(str, flags)]
     command += ["--json", str(file)] if file else []
     quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"}
     env = {**os.environ, **quiet, **(env or {})}
@@ -31,6 +28,12 @@ def start(program, options, flags, env=None):
     print(table, end="", flush=True)
     if options.save:
         stem.with_name(stem.name + ".md").write_text(table)
+
+
+def launcher():
+    """The launcher of this interpreter's environment, whether that is active or not."""
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return shutil.which("horovodrun", path=beside) or "horovodrun"
 
 
 def add_options(parser):

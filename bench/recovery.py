@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import signal
 import statistics
 import subprocess
@@ -20,6 +19,7 @@ import time
 from pathlib import Path
 
 import torch
+from job import launcher as horovodrun
 from networks import NETWORKS
 from record import RESULTS, processor
 from torch import nn
@@ -120,9 +120,8 @@ def launcher(name, options):
     if name == "torchrun":
         run = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         return [*run, "--nproc-per-node", ranks, "--max-restarts", "3"]
-    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    found = shutil.which("horovodrun", path=beside) or "horovodrun"
-    return [found, "-np", ranks, "--min-np", "1", "-H", f"localhost:{ranks}", sys.executable]
+    elastic = ["-np", ranks, "--min-np", "1", "-H", f"localhost:{ranks}"]
+    return [horovodrun(), *elastic, sys.executable]
 
 
 def note(folder, world, rank, step):

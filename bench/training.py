@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from job import launcher
 from networks import NETWORKS
 from record import RESULTS, processor
 from torch import nn
@@ -58,10 +58,7 @@ def run(ranks, options):
     """Starts the job for a number of ranks, and keeps what it prints if asked to."""
     stem = RESULTS / f"training-{processor()}-{ranks}"
     file = stem.with_name(stem.name + ".json") if options.save else options.json
-    # The launcher of this interpreter's environment, whether that is active or not.
-    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    launcher = shutil.which("horovodrun", path=beside) or "horovodrun"
-    command = [launcher, "-np", str(ranks), sys.executable, __file__]
+    command = [launcher(), "-np", str(ranks), sys.executable, __file__]
     command += ["--models", *options.models, "--rounds", str(options.rounds)]
     command += ["--steps", str(options.steps)] + (["--json", str(file)] if file else [])
     env = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -155,7 +155,8 @@ impl Progress {
                 self.vigil.sentinel.tell_launcher(&given_up, soon);
             }
             // The others learn of these by themselves, in order.
-            Error::Left { .. } | Error::Shutdown | Error::Stalled(_) | Error::LauncherGone(_) => {}
+            Error::Left { .. } | Error::Shutdown => self.vigil.sentinel.say_farewell(),
+            Error::Stalled(_) | Error::LauncherGone(_) => {}
             _ => self.vigil.spread_death(self.me),
         }
         self.member.abandon();

@@ -1,6 +1,8 @@
 //! The lookout: the connection to the launcher, which knows how processes end, and connections to
-//! other ranks that carry nothing and only break when their owner dies.
+//! other ranks that break when their owner dies. All that they carry is the farewell of a rank that
+//! leaves in order: the end of the connection then says nothing, however late the news of it is read.
 
+use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,6 +20,9 @@ use super::updates::Updates;
 use super::vigil::Interest;
 use super::wire::Wire;
 use crate::error::Error;
+
+/// What a rank that leaves in order says, in full.
+const FAREWELL: [u8; 1] = [b'.'];
 
 #[derive(Default)]
 pub(crate) struct Sentinel {
@@ -42,7 +47,8 @@ struct Launcher {
 struct Lifeline {
     rank: Rank,
     socket: Socket,
-    broken: AtomicBool,
+    /// Its owner is gone, or about to go.
+    over: AtomicBool,
 }
 
 impl Sentinel {
@@ -56,7 +62,7 @@ impl Sentinel {
         let (watched, gone) = (wire.socket().duplicate()?, AtomicBool::new(false));
         let (wire, reporter) = (Mutex::new(wire), OnceLock::new());
         let launcher = Launcher { keeper, wire, reporter, watched, gone };
-        let lifeline = |(rank, socket)| Lifeline { rank, socket, broken: AtomicBool::new(false) };
+        let lifeline = |(rank, socket)| Lifeline { rank, socket, over: AtomicBool::new(false) };
         let lifelines = lifelines.into_iter().map(lifeline).collect();
         Ok(Sentinel { launcher: Some(launcher), lifelines, updates: Arc::new(updates) })
     }
@@ -77,7 +83,7 @@ impl Sentinel {
             fds.push((launcher.watched.as_fd(), PollFlags::IN));
         }
         for lifeline in &self.lifelines {
-            if !lifeline.broken.load(Ordering::Relaxed) {
+            if !lifeline.over.load(Ordering::Relaxed) {
                 fds.push((lifeline.socket.as_fd(), PollFlags::IN));
             }
         }
@@ -88,13 +94,29 @@ impl Sentinel {
     pub(crate) fn look(&self, fate: &Fate) -> bool {
         let mut news =
             self.launcher.as_ref().is_some_and(|launcher| launcher.listen(fate, &self.updates));
-        for Lifeline { rank, socket, broken } in &self.lifelines {
-            if socket.read(&mut [0; 16]).is_err() && !broken.swap(true, Ordering::Relaxed) {
-                fate.suspect(*rank, "its process is gone", Instant::now());
-                news = true;
+        for Lifeline { rank, socket, over } in &self.lifelines {
+            if over.load(Ordering::Relaxed) {
+                continue;
+            }
+            match socket.read(&mut [0; 16]) {
+                Ok(None) => {}
+                Ok(Some(_farewell)) => over.store(true, Ordering::Relaxed),
+                Err(_) => {
+                    over.store(true, Ordering::Relaxed);
+                    fate.suspect(*rank, "its process is gone", Instant::now());
+                    news = true;
+                }
             }
         }
         news
+    }
+
+    /// Tells the ranks on the other ends that this one leaves in order.
+    pub(crate) fn say_farewell(&self) {
+        for lifeline in &self.lifelines {
+            // Whoever is gone already needs no farewell.
+            let _ = lifeline.socket.write_vectored(&[IoSlice::new(&FAREWELL)]);
+        }
     }
 
     /// Tells the launcher something, if it still listens.
@@ -146,5 +168,40 @@ impl Launcher {
             // Its last words may still be on their way: a rank that ends may do so in order.
             Keeper::FirstRank => fate.suspect(Rank(0), "its process is gone", Instant::now()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// The lookouts of two ranks that see each other.
+    fn pair() -> [Sentinel; 2] {
+        let (one, other) = UnixStream::pair().unwrap();
+        [(1, one), (0, other)].map(|(rank, stream)| {
+            stream.set_nonblocking(true).unwrap();
+            let socket = Socket::Unix(stream);
+            let lifeline = Lifeline { rank: Rank(rank), socket, over: AtomicBool::new(false) };
+            Sentinel { lifelines: vec![lifeline], ..Sentinel::default() }
+        })
+    }
+
+    fn is_suspect_after(end: impl FnOnce(Sentinel)) -> bool {
+        let ([here, there], fate) = (pair(), Fate::new(Vec::new()));
+        assert!(!here.look(&fate), "nothing has happened yet");
+        end(there);
+        // The farewell and the end of the connection may be two pieces of news.
+        let news = here.look(&fate) | here.look(&fate);
+        assert_eq!(here.interests(&mut Vec::new()), 0, "nobody waits for the dead");
+        assert_eq!(fate.settle(Instant::now()).is_some(), news);
+        news
+    }
+
+    #[test]
+    fn whoever_goes_without_a_farewell_is_a_suspect() {
+        assert!(is_suspect_after(drop));
+        assert!(!is_suspect_after(|there| there.say_farewell()));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each rank hands the first one its two bells over the unix socket; the first one makes the segment
 //! and the arena and hands everybody both and everybody's bells. The sockets then stay open and
-//! silent: they break when their owner dies.
+//! silent but for a farewell: they break when their owner dies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

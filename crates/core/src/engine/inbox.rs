@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ronde_control::negotiate::{Request, SubmitError};
 
+use super::solitude::Solitude;
 use super::ticket::{Targets, Ticket};
 use crate::buffer::Region;
 use crate::error::Error;
@@ -26,6 +27,7 @@ pub(super) struct Inbox {
 struct State {
     waiting: Vec<Submission>,
     names: HashSet<String>,
+    solitude: Solitude,
     closed: Option<Error>,
 }
 
@@ -40,6 +42,9 @@ impl Inbox {
         {
             return Err(Error::Invalid(SubmitError::Duplicate(request.name.clone()).to_string()));
         }
+        let others =
+            state.names.len() - usize::from(matches!(submission, Submission::Tensor { .. }));
+        state.solitude.came(others);
         state.waiting.push(submission);
         self.has_some.store(true, Ordering::SeqCst);
         Ok(())
@@ -61,6 +66,13 @@ impl Inbox {
         for name in names {
             state.names.remove(name);
         }
+        let left = state.names.len();
+        state.solitude.went(left);
+    }
+
+    /// Whether whoever has just submitted something may expect to be the only one for now.
+    pub(super) fn is_solitary(&self) -> bool {
+        self.lock().solitude.is_likely()
     }
 
     /// Takes nothing any more; gives what was waiting.

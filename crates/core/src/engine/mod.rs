@@ -6,6 +6,7 @@
 
 mod alone;
 mod background;
+mod drive;
 mod elastic;
 pub mod errand;
 mod inbox;
@@ -15,13 +16,14 @@ mod progress;
 mod results;
 mod run;
 mod sets;
+mod solitude;
 mod stall;
 mod ticket;
 mod tune;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -31,9 +33,8 @@ use ronde_control::watching::Cycles;
 use ronde_control::wire::RankToDriver;
 use ronde_control::{Rank, SetId};
 
-use self::background::Standby;
+use self::drive::Shared;
 use self::inbox::{Inbox, Submission};
-use self::progress::Progress;
 use self::sets::Sets;
 pub use self::ticket::{Done, Made, Outcome, Room, Targets, Ticket};
 use crate::buffer::Region;
@@ -47,6 +48,8 @@ use crate::watch::{Reading, Readings, Server, Watch};
 
 /// How long an orderly end may take before it becomes a hard one.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// Bytes that take no longer than to wake a thread.
+const SMALL: u64 = 256 << 10;
 /// Characters of an exception's text that the others are told.
 const LONGEST_REASON: usize = 4000;
 
@@ -61,18 +64,6 @@ struct World {
     shared: Arc<Shared>,
     arena: Option<Arc<Arena>>,
     background: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What the threads of this process share.
-struct Shared {
-    progress: Mutex<Progress>,
-    inbox: Arc<Inbox>,
-    sets: Arc<Sets>,
-    vigil: Arc<Vigil>,
-    standby: Standby,
-    stop: AtomicBool,
-    /// Where threads wait while another one drives.
-    bench: (Mutex<usize>, Condvar),
 }
 
 /// Whether the caller goes on to something else, or waits for the ticket at once.
@@ -170,7 +161,7 @@ impl Engine {
     }
 
     /// Hands tensors over for somebody who will not wait: `done` is called with the outcome, at once
-    /// if the request is refused.
+    /// if the request is refused or the outcome is there.
     pub fn submit_then(
         &self,
         request: Request,
@@ -178,11 +169,16 @@ impl Engine {
         targets: Targets,
         done: Done,
     ) {
-        let ticket = Arc::new(Ticket::then(done));
-        let entered = self.enter(request, sources, targets, (ticket.clone(), Next::GoesOn));
-        if let Err(error) = entered {
-            ticket.complete(Err(error));
+        let ticket = Arc::new(Ticket::default());
+        let is_small = request.bytes() <= SMALL;
+        let entered = self.enter(request, sources, targets, (ticket.clone(), Next::Waits));
+        match (entered, &self.world) {
+            (Err(error), _) => ticket.complete(Err(error)),
+            (Ok(()), Some(World { shared, .. })) if is_small => shared.stay(&ticket),
+            (Ok(()), Some(World { shared, .. })) => shared.vigil.ring_own(),
+            (Ok(()), None) => {}
         }
+        drive::call_back(&ticket, done);
     }
 
     fn enter(
@@ -213,10 +209,11 @@ impl Engine {
 
     /// The same for somebody who will not wait.
     pub fn join_in_then(&self, done: Done) {
-        let ticket = Arc::new(Ticket::then(done));
+        let ticket = Arc::new(Ticket::default());
         if let Err(error) = self.enter_join(ticket.clone(), Next::GoesOn) {
             ticket.complete(Err(error));
         }
+        drive::call_back(&ticket, done);
     }
 
     fn enter_join(&self, ticket: Arc<Ticket>, next: Next) -> Result<(), Error> {
@@ -297,8 +294,13 @@ impl Engine {
 
     /// Waits for a ticket, at most until the deadline; drives the engine meanwhile.
     pub fn wait(&self, ticket: &Ticket, deadline: Instant) {
+        self.wait_until(&|| ticket.is_done(), deadline);
+    }
+
+    /// Waits for something that the end of submissions brings about, in the same way.
+    pub fn wait_until(&self, is_done: &dyn Fn() -> bool, deadline: Instant) {
         if let Some(World { shared, .. }) = &self.world {
-            shared.wait(ticket, deadline);
+            shared.wait(is_done, deadline);
         }
     }
 
@@ -337,7 +339,7 @@ impl Engine {
         let ticket = Arc::new(Ticket::default());
         let leave = Submission::Leave { reason: error, ticket: ticket.clone() };
         if shared.put(leave, Next::GoesOn).is_ok() {
-            shared.wait(&ticket, deadline);
+            shared.wait(&|| ticket.is_done(), deadline);
         }
         shared.vigil.fate.seal(Error::Shutdown);
         shared.vigil.sentinel.updates.close();
@@ -383,89 +385,5 @@ fn readings(vigil: &Arc<Vigil>) -> Readings {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shutdown(None);
-    }
-}
-
-impl Shared {
-    fn put(&self, submission: Submission, next: Next) -> Result<(), Error> {
-        self.inbox.put(submission)?;
-        if next == Next::GoesOn {
-            self.vigil.ring_own();
-        }
-        Ok(())
-    }
-
-    fn wait(&self, ticket: &Ticket, deadline: Instant) {
-        while !ticket.is_done() {
-            match self.progress.try_lock() {
-                Ok(progress) => self.drive(progress, ticket, deadline),
-                Err(TryLockError::WouldBlock) => {
-                    // Whoever drives may sleep, and does not know of what was submitted lazily.
-                    self.vigil.ring_own();
-                    self.sit_out(ticket, deadline);
-                }
-                Err(TryLockError::Poisoned(_)) => panic!("the engine's driver has panicked"),
-            }
-            if Instant::now() >= deadline {
-                return;
-            }
-        }
-    }
-
-    fn drive(&self, mut progress: MutexGuard<'_, Progress>, ticket: &Ticket, deadline: Instant) {
-        self.vigil.get_up();
-        self.standby.disarm();
-        let driven = self.vigil.until(&self.standby.interests(), Some(deadline), || {
-            while progress.turn()? {
-                self.leave_bench();
-                if ticket.is_done() {
-                    break;
-                }
-            }
-            Ok(ticket.is_done().then_some(()))
-        });
-        if let Err(error) = driven {
-            progress.end(&error);
-        }
-        self.step_back(progress);
-    }
-
-    /// Gives the engine back to the background thread, which sleeps unless there is something left.
-    fn step_back(&self, progress: MutexGuard<'_, Progress>) {
-        if !progress.is_over() {
-            self.standby.arm();
-        }
-        self.vigil.leave_to_background(progress.is_outstanding());
-        if progress.has_input() {
-            self.vigil.ring_own();
-        }
-        drop(progress);
-        self.vigil.ring_background_again();
-        self.leave_bench();
-    }
-
-    /// Waits while another thread drives, which wakes everybody on the bench when it stops.
-    fn sit_out(&self, ticket: &Ticket, deadline: Instant) {
-        let (seats, bell) = &self.bench;
-        let mut taken = seats.lock().expect("nothing panics while it holds this lock");
-        *taken += 1;
-        // The driver may have stopped before it could see this seat; then nobody would ring.
-        let limit = deadline.saturating_duration_since(Instant::now());
-        let limit = limit.min(Duration::from_millis(20));
-        if !ticket.is_done() && self.progress.try_lock().is_err() {
-            taken = bell.wait_timeout(taken, limit).expect("nothing panics with this lock").0;
-        }
-        *taken -= 1;
-    }
-
-    fn leave_bench(&self) {
-        let (seats, bell) = &self.bench;
-        if *seats.lock().expect("nothing panics while it holds this lock") > 0 {
-            bell.notify_all();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().expect("the engine's driver has not panicked")
     }
 }

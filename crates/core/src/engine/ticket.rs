@@ -1,17 +1,17 @@
 //! What a caller holds while its tensor is on its way, or what it wants called when it has come.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use ronde_control::{Rank, SetId};
 
 use crate::buffer::{Buffer, Region};
 use crate::error::Error;
 
-/// What is called with the outcome, once, by whichever thread drives at that moment or, in a world
-/// of one, by the one that submitted. It must neither block nor wait for another ticket: nobody
-/// drives meanwhile. It may submit.
+/// What is called with the outcome, once: by whichever thread drives at that moment, or by the one
+/// that submitted if that finds it there. It must neither block nor wait for another ticket: nobody
+/// may be driving meanwhile. It may submit.
 pub type Done = Box<dyn FnOnce(Result<Outcome, Error>) + Send>;
 
 /// Gives memory for the result number so-and-so of a submission, when it is known how many rows it
@@ -71,8 +71,18 @@ pub struct Made {
 #[derive(Default)]
 pub struct Ticket {
     done: AtomicBool,
-    outcome: Mutex<Option<Result<Outcome, Error>>>,
-    then: Mutex<Option<Done>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Open,
+    /// Nobody will ask for the outcome: it goes there.
+    Awaited(Done),
+    Ended(Result<Outcome, Error>),
+    /// The outcome has been taken.
+    Empty,
 }
 
 impl fmt::Debug for Ticket {
@@ -82,30 +92,48 @@ impl fmt::Debug for Ticket {
 }
 
 impl Ticket {
-    /// A ticket that nobody holds: the outcome goes to `done`.
-    pub(super) fn then(done: Done) -> Ticket {
-        Ticket { then: Mutex::new(Some(done)), ..Ticket::default() }
-    }
-
     /// Whether the outcome is there.
     pub fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 
-    pub(super) fn complete(&self, outcome: Result<Outcome, Error>) {
-        let then = self.then.lock().expect("nothing panics while it holds this lock").take();
-        match then {
-            Some(done) => done(outcome),
-            None => {
-                let mut place = self.outcome.lock().expect("nothing panics with this lock");
-                *place = Some(outcome);
+    /// Has `done` called with the outcome: at once if it is there, else by whoever completes this.
+    pub(super) fn then(&self, done: Done) {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Empty) {
+            State::Ended(outcome) => {
+                drop(state);
+                done(outcome);
             }
+            _ => *state = State::Awaited(done),
+        }
+    }
+
+    pub(super) fn complete(&self, outcome: Result<Outcome, Error>) {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Empty) {
+            State::Awaited(done) => {
+                drop(state);
+                done(outcome);
+            }
+            _ => *state = State::Ended(outcome),
         }
         self.done.store(true, Ordering::Release);
     }
 
     /// The outcome, once.
     pub fn take(&self) -> Option<Result<Outcome, Error>> {
-        self.outcome.lock().expect("nothing panics while it holds this lock").take()
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Empty) {
+            State::Ended(outcome) => Some(outcome),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds this lock")
     }
 }

@@ -25,11 +25,21 @@ struct Learned {
     waits: AtomicU32,
 }
 
+impl Default for Learned {
+    fn default() -> Learned {
+        Learned { limit: AtomicU64::new(MOST.as_nanos() as u64), waits: AtomicU32::new(0) }
+    }
+}
+
 impl Patience {
     /// The patience of one of so many ranks on so many cores.
     pub(crate) fn of(ranks: usize, cores: usize) -> Patience {
-        let most = AtomicU64::new(MOST.as_nanos() as u64);
-        Patience((ranks <= cores).then_some(Learned { limit: most, waits: AtomicU32::new(0) }))
+        Patience((ranks <= cores).then(Learned::default))
+    }
+
+    /// That of another kind of waits, in the same place.
+    pub(crate) fn like(&self) -> Patience {
+        Patience(self.0.is_some().then(Learned::default))
     }
 
     /// How long the next wait spins, if it does.

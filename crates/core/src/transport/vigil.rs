@@ -57,7 +57,9 @@ pub(crate) struct Vigil {
     bells: Bells,
     house: Option<House>,
     depth: AtomicU32,
+    /// Of those who must wait, and of those who would rather not.
     patience: Patience,
+    glances: Patience,
     hurry: AtomicBool,
     missed: AtomicU64,
 }
@@ -84,9 +86,21 @@ impl Vigil {
             bells,
             house,
             depth: AtomicU32::new(IDLE),
+            glances: patience.like(),
             patience,
             hurry: AtomicBool::new(false),
             missed: AtomicU64::new(0),
+        }
+    }
+
+    /// Looks as long as a wait that is worth it takes, and never sleeps.
+    pub(crate) fn glance<T>(
+        &self,
+        mut look: impl FnMut() -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        match (look()?, self.glances.limit()) {
+            (None, Some(limit)) => self.spin((&self.glances, limit), &mut look),
+            (seen, _) => Ok(seen),
         }
     }
 
@@ -102,7 +116,7 @@ impl Vigil {
         }
         loop {
             if let Some(limit) = self.patience.limit()
-                && let Some(seen) = self.spin(limit, &mut look)?
+                && let Some(seen) = self.spin((&self.patience, limit), &mut look)?
             {
                 return Ok(Some(seen));
             }
@@ -138,21 +152,21 @@ impl Vigil {
 
     fn spin<T>(
         &self,
-        limit: Duration,
+        (patience, limit): (&Patience, Duration),
         look: &mut impl FnMut() -> Result<Option<T>, Error>,
     ) -> Result<Option<T>, Error> {
         let start = Instant::now();
         loop {
             for _ in 0..LOOKS {
                 if let Some(seen) = look()? {
-                    self.patience.paid_off(start.elapsed());
+                    patience.paid_off(start.elapsed());
                     return Ok(Some(seen));
                 }
                 std::hint::spin_loop();
             }
             self.check()?;
             if start.elapsed() >= limit {
-                self.patience.was_in_vain();
+                patience.was_in_vain();
                 return Ok(None);
             }
         }

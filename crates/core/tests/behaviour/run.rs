@@ -2,14 +2,20 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use ronde_control::SetId;
 use ronde_control::negotiate::Request;
-use ronde_core::engine::{Next, Outcome, Ticket};
+use ronde_core::Error;
+use ronde_core::engine::{Next, Outcome, Targets, Ticket};
 use ronde_testkit::{Dice, Member, Tensor};
 
 use crate::case::{Case, Form, Into};
 use crate::worlds::{Setup, make};
+
+/// No call takes longer.
+const LONGEST: Duration = Duration::from_secs(30);
 
 /// Runs the random cases of those numbers in a world, one after the other.
 pub(crate) fn run(setup: &Setup, numbers: Range<usize>, seed: u64) {
@@ -57,7 +63,7 @@ pub(crate) struct Flight<'a> {
     sources: Vec<Tensor>,
     /// Where results go if that is elsewhere.
     others: Vec<Tensor>,
-    tickets: Vec<(Range<usize>, Arc<Ticket>)>,
+    pending: Vec<(Range<usize>, Pending)>,
 }
 
 impl<'a> Trial<'a> {
@@ -90,12 +96,12 @@ impl<'a> Trial<'a> {
             Form::Crowd => (0..count).map(|at| at..at + 1).collect(),
         };
         self.dice.shuffle(&mut parts);
-        let mut tickets = Vec::new();
+        let mut pending = Vec::new();
         for part in parts {
-            let ticket = self.submit(name, part.clone(), &sources, targets)?;
-            tickets.push((part, ticket));
+            let submitted = self.submit(name, part.clone(), &sources, targets)?;
+            pending.push((part, submitted));
         }
-        Ok(Flight { trial: self, sources, others, tickets })
+        Ok(Flight { trial: self, sources, others, pending })
     }
 
     fn submit(
@@ -104,7 +110,7 @@ impl<'a> Trial<'a> {
         part: Range<usize>,
         sources: &[Tensor],
         targets: &[Tensor],
-    ) -> Result<Arc<Ticket>, String> {
+    ) -> Result<Pending, String> {
         let request = Request {
             // Names come again with other shapes, as they do when a program has several phases.
             name: format!("{name}t{}", part.start),
@@ -114,24 +120,49 @@ impl<'a> Trial<'a> {
             shapes: sources[part.clone()].iter().map(|tensor| tensor.shape().to_vec()).collect(),
         };
         let regions = |row: &[Tensor]| row[part.clone()].iter().map(Tensor::region).collect();
-        let next = self.dice.pick(&[Next::GoesOn, Next::Waits]);
-        let ticket = self.member.engine.submit(request, regions(sources), regions(targets), next);
-        ticket.map_err(|error| error.to_string())
+        let (engine, (sources, targets)) =
+            (&self.member.engine, (regions(sources), regions(targets)));
+        let Some(next) = self.dice.pick(&[Some(Next::GoesOn), Some(Next::Waits), None]) else {
+            let (sender, outcome) = channel();
+            // Nobody listens any more once a trial has failed.
+            let done = Box::new(move |outcome| sender.send(outcome).unwrap_or_default());
+            engine.submit_then(request, sources, Targets::Regions(targets), done);
+            return Ok(Pending::Callback(outcome));
+        };
+        let ticket = engine.submit(request, sources, targets, next);
+        ticket.map(Pending::Ticket).map_err(|error| error.to_string())
+    }
+}
+
+/// What was submitted, and how its outcome is learned.
+pub(crate) enum Pending {
+    Ticket(Arc<Ticket>),
+    Callback(Receiver<Result<Outcome, Error>>),
+}
+
+impl Pending {
+    fn wait(&self, member: &Member) -> Result<Outcome, String> {
+        let outcome = match self {
+            Pending::Ticket(ticket) => member.wait(ticket),
+            Pending::Callback(outcome) => {
+                outcome.recv_timeout(LONGEST).map_err(|_| "a call without end")?
+            }
+        };
+        outcome.map_err(|error| error.to_string())
     }
 }
 
 impl Flight<'_> {
     /// Waits for all tensors and compares.
     pub(crate) fn end(self) -> Result<(), String> {
-        let Flight { trial, sources, others, tickets } = &self;
+        let Flight { trial, sources, others, pending } = &self;
         let targets = if others.is_empty() { sources } else { others };
-        for (part, ticket) in tickets {
-            let results: Vec<Vec<u8>> =
-                match trial.member.wait(ticket).map_err(|error| error.to_string())? {
-                    Outcome::Made(made) => made.iter().map(|made| made.buffer.bytes()).collect(),
-                    Outcome::Done => targets[part.clone()].iter().map(Tensor::bytes).collect(),
-                    other => return Err(format!("another outcome: {other:?}")),
-                };
+        for (part, submitted) in pending {
+            let results: Vec<Vec<u8>> = match submitted.wait(trial.member)? {
+                Outcome::Made(made) => made.iter().map(|made| made.buffer.bytes()).collect(),
+                Outcome::Done => targets[part.clone()].iter().map(Tensor::bytes).collect(),
+                other => return Err(format!("another outcome: {other:?}")),
+            };
             for (tensor, result) in part.clone().zip(&results) {
                 compare(tensor, result, &trial.case.output(tensor, trial.me))?;
             }

@@ -11,6 +11,8 @@ mod library;
 pub(crate) use self::failure::{Failure, Fault};
 pub(crate) use self::library::Library;
 
+use std::time::{Duration, Instant};
+
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
@@ -19,6 +21,9 @@ use ronde_core::engine::{Engine, Outcome, Room, Targets};
 
 use super::process;
 use super::tensor::View;
+
+/// How long a wait goes on before it looks which engine there is.
+const WHILE: Duration = Duration::from_secs(1);
 
 /// A collective and the name that ranks match it by.
 pub(crate) struct Call {
@@ -88,6 +93,18 @@ pub(crate) fn join(done: Done) {
     match process::arrived() {
         Some(engine) => engine.join_in_then(Box::new(|outcome| done(answer(outcome)))),
         None => done(Err(Failure::not_initialized())),
+    }
+}
+
+/// Waits until calls have brought something about, and drives the engine meanwhile: for frameworks
+/// that have no way to be told later.
+pub(crate) fn wait_until(is_done: &dyn Fn() -> bool) {
+    while !is_done() {
+        match process::arrived() {
+            Some(engine) => engine.wait_until(is_done, Instant::now() + WHILE),
+            // The world has just ended, which ends all calls.
+            None => std::thread::yield_now(),
+        }
     }
 }
 

@@ -8,10 +8,11 @@
 #![expect(unsafe_code, reason = "a C++ object is copied")]
 
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::OnceLock;
-use std::sync::mpsc::sync_channel;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::api::{Handle, api};
+use crate::native;
 
 const CLONE: c_int = 2;
 const DESTROY: c_int = 3;
@@ -25,11 +26,10 @@ pub(super) fn run(done: Handle, start: impl FnOnce(Finish)) {
         start(Box::new(move || copy.call()));
         return;
     }
-    let (sender, receiver) = sync_channel(1);
-    start(Box::new(move || {
-        let _ = sender.send(());
-    }));
-    let _ = receiver.recv();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let ending = is_over.clone();
+    start(Box::new(move || ending.store(true, Ordering::Release)));
+    native::wait_until(&|| is_over.load(Ordering::Acquire));
     api().run_done(done);
 }
 

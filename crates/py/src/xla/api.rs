@@ -198,7 +198,7 @@ impl RegisterArguments {
 type OfError = unsafe extern "C" fn(*mut MessageArguments);
 type Register = unsafe extern "C" fn(*mut RegisterArguments) -> Handle;
 type ErrorCreate = unsafe extern "C" fn(*mut ErrorArguments) -> Handle;
-type OfFuture = unsafe extern "C" fn(*mut FutureArguments) -> Handle;
+pub(super) type OfFuture = unsafe extern "C" fn(*mut FutureArguments) -> Handle;
 type OfFutureError = unsafe extern "C" fn(*mut FutureErrorArguments) -> Handle;
 
 /// The table of functions, as far as it is used here.

@@ -1,4 +1,5 @@
-//! The end of a call: XLA is told through a future, or the handler waits where there are none.
+//! The end of a call. Often it has come before the handler returns; else XLA is told through a future,
+//! or the handler waits where there are none.
 //!
 //! Whoever completes a future may find itself running the rest of the program, which is long and may
 //! wait for other collectives. So threads of the engine do not: they leave it to a thread of its own,
@@ -8,96 +9,86 @@
 use std::ffi::{CString, c_int};
 use std::mem::offset_of;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::Builder;
 
-use super::api::{Api, ErrorArguments, Frame, FutureArguments, FutureErrorArguments, Handle};
+use super::api::{
+    Api, ErrorArguments, Frame, FutureArguments, FutureErrorArguments, Handle, OfFuture,
+};
 use super::tensorflow;
-use crate::native::{Failure, Fault};
+use crate::native::{self, Failure, Fault};
 
 /// A call that is made of several submissions, and done when the last of them is.
-pub(super) struct Pending {
-    left: AtomicUsize,
-    failure: Mutex<Option<Failure>>,
-    end: End,
-}
+pub(super) struct Pending(Mutex<State>);
 
-enum End {
-    Future { api: &'static Api, future: Handle },
-    Waiter(Sender<Option<Failure>>),
+#[derive(Default)]
+struct State {
+    left: usize,
+    failure: Option<Failure>,
+    /// What is completed at the end, once the handler has returned.
+    future: Option<(&'static Api, Handle)>,
 }
 
 // SAFETY: the future may be completed by any thread; that is what it is for.
-unsafe impl Send for Pending {}
-// SAFETY: only whoever counts down to nothing touches the future.
-unsafe impl Sync for Pending {}
-
-/// What the handler does after it has submitted.
-pub(super) enum Then {
-    /// Returns: the future completes.
-    Return,
-    /// Waits.
-    Wait(Receiver<Option<Failure>>),
-}
+unsafe impl Send for State {}
 
 impl Pending {
     /// A call of so many submissions.
-    pub(super) fn new(
-        api: &'static Api,
-        frame: &mut Frame,
-        submissions: usize,
-    ) -> Result<(Pending, Then), Handle> {
-        let (left, failure) = (AtomicUsize::new(submissions), Mutex::default());
-        let expected = EXPECTED.load(Ordering::Relaxed) && !tensorflow::has_table(api);
-        let has_futures = has_futures(api.size, expected);
-        let Some(create) = has_futures.then_some(api.future_create).flatten() else {
-            let (sender, receiver) = channel();
-            return Ok((Pending { left, failure, end: End::Waiter(sender) }, Then::Wait(receiver)));
-        };
-        let mut arguments = FutureArguments::new(null_mut());
-        // SAFETY: the function is of the table that came with this call, and the structure is ours.
-        let error = unsafe { create(&raw mut arguments) };
-        if !error.is_null() {
-            return Err(error);
-        }
-        frame.future = arguments.future;
-        let end = End::Future { api, future: arguments.future };
-        Ok((Pending { left, failure, end }, Then::Return))
+    pub(super) fn of(submissions: usize) -> Pending {
+        Pending(Mutex::new(State { left: submissions, ..State::default() }))
     }
 
     /// One of the submissions has come to its end.
     pub(super) fn count(&self, failure: Option<Failure>) {
-        let mut first = self.failure.lock().expect("nothing panics while it holds this lock");
+        let mut state = self.lock();
         if let Some(failure) = failure {
-            first.get_or_insert(failure);
+            state.failure.get_or_insert(failure);
         }
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.finish(first.take());
+        state.left -= 1;
+        if state.left > 0 {
+            return;
+        }
+        if let Some((api, future)) = state.future.take() {
+            leave(Ended { api, future, failure: state.failure.take() });
         }
     }
 
-    fn finish(&self, failure: Option<Failure>) {
-        match &self.end {
-            End::Future { api, future } => leave(Ended { api, future: *future, failure }),
-            // The handler may have been ended; then nobody wants to know.
-            End::Waiter(sender) => sender.send(failure).unwrap_or_default(),
+    /// What the handler returns when it has submitted everything: the outcome if it is there, or else
+    /// nothing, with a future for it in the frame. Where there are no futures it waits.
+    pub(super) fn outcome(&self, api: &'static Api, frame: &mut Frame) -> Handle {
+        if self.promise(api, frame) {
+            return null_mut();
         }
+        native::wait_until(&|| self.lock().left == 0);
+        self.lock().failure.take().map_or(null_mut(), |failure| error(api, &failure))
+    }
+
+    /// Puts a future into the frame, if there can be one and something is left to wait for.
+    fn promise(&self, api: &'static Api, frame: &mut Frame) -> bool {
+        let mut state = self.lock();
+        let Some(create) = creation(api).filter(|_| state.left > 0) else { return false };
+        let mut arguments = FutureArguments::new(null_mut());
+        // SAFETY: the function is of the table that came with this call, and the structure is ours.
+        let problem = unsafe { create(&raw mut arguments) };
+        if !problem.is_null() {
+            return false;
+        }
+        frame.future = arguments.future;
+        state.future = Some((api, arguments.future));
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("nothing panics while it holds this lock")
     }
 }
 
-impl Then {
-    /// What the handler returns: nothing, or an error.
-    pub(super) fn outcome(self, api: &Api) -> Handle {
-        match self {
-            Then::Return => null_mut(),
-            // Whoever counts holds the sender until it has sent.
-            Then::Wait(receiver) => {
-                receiver.recv().ok().flatten().map_or(null_mut(), |failure| error(api, &failure))
-            }
-        }
-    }
+/// What makes futures, where this XLA has them.
+fn creation(api: &Api) -> Option<OfFuture> {
+    let expected = EXPECTED.load(Ordering::Relaxed) && !tensorflow::has_table(api);
+    has_futures(api.size, expected).then_some(api.future_create).flatten()
 }
 
 /// Whether this XLA has futures even if the size of its table does not tell.

@@ -92,19 +92,12 @@ fn handle(frame: *mut Frame, wish: impl FnOnce(&Wanted) -> Result<Wish, Failure>
         Ok(parts) => parts,
         Err(failure) => return done::error(api, &failure),
     };
-    // One more than there are submissions: a call of no arrays is done as well.
-    let (pending, then) = match Pending::new(api, frame, parts.len() + 1) {
-        Ok(pending) => pending,
-        Err(error) => return error,
-    };
-    let pending = Arc::new(pending);
+    let pending = Arc::new(Pending::of(parts.len()));
     for part in parts {
         let pending = pending.clone();
         part.submit(Box::new(move |answer| pending.count(answer.err())));
     }
-    pending.count(None);
-    drop(pending);
-    then.outcome(api)
+    pending.outcome(api, frame)
 }
 
 /// What is submitted together: arrays of one element type.

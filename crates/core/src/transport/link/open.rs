@@ -99,6 +99,9 @@ impl Opening {
                 Err(error) => error.to_string(),
             };
             if Instant::now() >= deadline {
+                // The launcher may have said by now what has become of it.
+                vigil.sentinel.look(&vigil.fate);
+                vigil.check()?;
                 let cause = format!("it could not be reached: {error}");
                 let (rank, host) = (Rank(peer as u32), host.clone());
                 return Err(Error::Lost { rank, host, slot: *local_rank, cause });

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import horovod.jax as hvd
-from horovod.jax import traced
+from horovod.jax import eager, traced
 
 RANK = int(os.environ.get("HOROVOD_RANK", "0"))
 SIZE = int(os.environ.get("HOROVOD_SIZE", "1"))
@@ -255,9 +256,15 @@ def test_a_mismatch_names_both_ranks_in_a_program():
 def test_without_a_native_handler_programs_call_back(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(traced, "_natively", traced._by_callback)
+    monkeypatch.setattr(eager, "_noted", [])
     tree = {"x": own((3,)), "n": own((2,), jnp.int32)}
-    result = jax.jit(lambda tree: hvd.allreduce(tree, hvd.Sum))(tree)
-    assert (result["x"] == everyone().sum()).all() and (result["n"] == everyone().sum()).all()
+    program = jax.jit(lambda tree: hvd.allreduce(tree, hvd.Sum))
+    with pytest.warns(UserWarning, match="arrays on gpu go through the host's memory"):
+        result = jax.block_until_ready(program(tree))
+    assert all((leaf == everyone().sum()).all() for leaf in jax.tree.leaves(result))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jax.block_until_ready(program(tree))
 
 
 def test_join_lets_the_others_go_on():

@@ -147,11 +147,15 @@ def _by_type(arrays: Sequence[np.ndarray[Any, Any]]) -> list[list[int]]:
 def _note_device(leaves: Sequence[Any]) -> None:
     for leaf in leaves:
         devices = leaf.devices() if isinstance(leaf, jax.Array) else ()
-        platform = next((device.platform for device in devices), "cpu")
-        if platform != "cpu" and not _noted:
-            _noted.append(platform)
-            warnings.warn(
-                f"collectives run on CPUs in this release: arrays on {platform} go through the "
-                "host's memory",
-                stacklevel=4,
-            )
+        note(next((device.platform for device in devices), "cpu"))
+
+
+def note(platform: str) -> None:
+    """Says once that arrays on other devices than CPUs take a detour."""
+    if platform != "cpu" and not _noted:
+        _noted.append(platform)
+        warnings.warn(
+            f"collectives run on CPUs in this release: arrays on {platform} go through the host's "
+            "memory",
+            stacklevel=5,
+        )

@@ -51,6 +51,7 @@ def _by_callback(how: How, leaves: Sequence[Any]) -> list[jax.Array]:
     named = How(**{**how.__dict__, "given": how.name})
 
     def on_host(*arrays: Any) -> list[Any]:
+        eager.note(jax.default_backend())
         return eager.run_on_host(named, [np.asarray(array) for array in arrays])
 
     results: list[jax.Array] = io_callback(on_host, _shapes(how, leaves), *leaves)

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.skipif(
 FOLDER = TESTS / "parallel_tf"
 
 FILES = sorted(FOLDER.glob("test_*.py"))
-# Importing TensorFlow takes longer than most of them, so that a job runs two or three.
+# Importing TensorFlow takes longer than most of them, so that a job runs three; all of them in one
+# job would take too long where there are few processors.
 BATCHES = [FILES[start::2] for start in range(2)]
 
 
@@ -23,15 +24,10 @@ def _quiet(monkeypatch):
 
 
 @pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
+@pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: batch[0].stem)
-def test_every_rank_passes(batch):
-    problem = runner.run(batch, 2, "auto")
-    assert problem is None, problem
-
-
-@pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
-def test_every_rank_of_an_odd_number_passes():
-    problem = runner.run([FOLDER / "test_tensorflow_ops.py"], 3, "auto")
+def test_every_rank_passes(batch, size):
+    problem = runner.run(batch, size, "auto")
     assert problem is None, problem
 
 

@@ -123,8 +123,8 @@ clean: ## Remove all that was built or installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
 	@touch $@
 
-.venv/demo .venv/dev: .venv/%: .venv/bin/uv pyproject.toml
-	$(UV) -r pyproject.toml --extra $*
+.venv/demo .venv/dev: .venv/%: .venv/bin/uv pyproject.toml tests/overrides.txt
+	$(UV) --overrides tests/overrides.txt -r pyproject.toml --extra $*
 	@touch $@
 
 .venv/ronde: .venv/bin/uv $(SOURCES)

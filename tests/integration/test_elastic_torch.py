@@ -1,10 +1,8 @@
 """Elastic jobs of torch with the real launcher: ranks die, hosts come and go, training goes on.
 
-The hosts are names of this machine, which the test writes into the file that the discovery script
-prints. Workers tell what happens to them by their number, which they keep for life.
+`workers` has what starts the jobs and hears the workers.
 """
 
-import json
 import os
 import re
 import signal
@@ -14,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from jobs import LIMIT_SECONDS, launcher, until
+from jobs import LIMIT_SECONDS
+from workers import Workers
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "09-elastic"
 pytestmark = pytest.mark.timeout(LIMIT_SECONDS + 8)
@@ -82,92 +81,6 @@ def train(state):
 train(state)
 say("done", step=state.step, hashes=sorted(set(hvd.allgather_object(digest()))))
 """
-
-
-class Workers:
-    """An elastic job, and what its workers say; ends with the `with` block."""
-
-    def __init__(self, folder, hosts, options, command):
-        self._folder = Path(folder)
-        self._script = self._folder / "discover.sh"
-        self._script.write_text(f'#!/bin/sh\ncat "{self._folder}/hosts.txt"\n')
-        self._script.chmod(0o755)
-        self.offer(hosts)
-        self._output = self._folder / "output.txt"
-        found = ["--host-discovery-script", str(self._script)]
-        with self._output.open("w") as output:
-            self.process = subprocess.Popen(
-                [launcher(), *options, *found, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    "OMP_NUM_THREADS": "1",
-                    "SAY_FOLDER": str(folder),
-                    "RONDE_FLIGHT_RECORDER_DIR": str(self._folder / "flight"),
-                },
-            )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        # The guardian ends what is left of the job.
-        self.process.kill()
-        self.process.wait()
-
-    def offer(self, hosts):
-        """What the discovery script prints from now on."""
-        fresh = self._folder / "hosts.new"
-        fresh.write_text("".join(f"{host}\n" for host in hosts))
-        fresh.replace(self._folder / "hosts.txt")
-
-    def output(self):
-        """What the launcher and the workers have written."""
-        return self._output.read_text(errors="replace")
-
-    def said(self, worker, event):
-        """All that a worker has said of this kind."""
-        file = self._folder / f"{worker}.jsonl"
-        lines = file.read_text().split("\n")[:-1] if file.exists() else []
-        return [each for each in map(json.loads, lines) if each["event"] == event]
-
-    def world(self, worker, size):
-        """Waits until a worker trains in a world of this size, and gives what it said of it."""
-
-        def found():
-            worlds = self.said(worker, "world")
-            return worlds and worlds[-1]["size"] == size and worlds[-1]
-
-        return self.until(found, f"worker {worker} in a world of {size}")
-
-    def steps(self, worker, more):
-        """Waits for so many more steps of a worker."""
-        enough = len(self.said(worker, "step")) + more
-        self.until(lambda: len(self.said(worker, "step")) >= enough, f"steps of {worker}")
-
-    def wait(self):
-        """The launcher's exit code."""
-        try:
-            return self.process.wait(LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running:\n{self.output()}") from None
-
-    def stop(self):
-        """Asks the training to end."""
-        (self._folder / "stop").touch()
-
-    def until(self, condition, what):
-        """Waits for something; fails at once if the job ends before."""
-
-        def holds():
-            ended = self.process.poll() is not None
-            value = condition()
-            assert value or not ended, f"ended before {what}:\n{self.output()}"
-            return value
-
-        return until(holds, LIMIT_SECONDS, lambda: f"waiting for {what}:\n{self.output()}")
 
 
 def test_training_outlives_ranks_and_takes_newcomers_in(tmp_path):

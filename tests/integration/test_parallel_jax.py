@@ -11,15 +11,11 @@ FILES = sorted((TESTS / "parallel_jax").glob("test_*.py"))
 
 
 @pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_rank_passes(file):
-    problem = runner.run([file], 2, "auto")
-    assert problem is None, problem
-
-
-@pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
-def test_every_rank_of_an_odd_number_passes():
-    problem = runner.run([FILES[0]], 3, "tcp")
+@pytest.mark.parametrize(
+    "world", [(2, "auto"), (3, "tcp")], ids=lambda world: f"{world[0]}-{world[1]}"
+)
+def test_every_rank_passes(world):
+    problem = runner.run(FILES, *world)
     assert problem is None, problem
 
 

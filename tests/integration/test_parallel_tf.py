@@ -13,8 +13,9 @@ pytestmark = pytest.mark.skipif(
 FOLDER = TESTS / "parallel_tf"
 
 FILES = sorted(FOLDER.glob("test_*.py"))
-# Importing TensorFlow takes longer than most of them, so that a job runs two or three.
-BATCHES = [FILES[start::2] for start in range(2)]
+# Importing TensorFlow takes longer than most of them, so that a job runs many; all of them on three
+# ranks would take too long where there are few processors.
+JOBS = {"all-2": (FILES, 2), "even-3": (FILES[::2], 3), "odd-3": (FILES[1::2], 3)}
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +24,9 @@ def _quiet(monkeypatch):
 
 
 @pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
-@pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: batch[0].stem)
-def test_every_rank_passes(batch):
-    problem = runner.run(batch, 2, "auto")
-    assert problem is None, problem
-
-
-@pytest.mark.timeout(runner.LIMIT_SECONDS + 5)
-def test_every_rank_of_an_odd_number_passes():
-    problem = runner.run([FOLDER / "test_tensorflow_ops.py"], 3, "auto")
+@pytest.mark.parametrize("job", JOBS)
+def test_every_rank_passes(job):
+    problem = runner.run(*JOBS[job], "auto")
     assert problem is None, problem
 
 
@@ -40,5 +35,6 @@ def test_every_rank_passes_with_keras_2(monkeypatch):
     if find_spec("tf_keras") is None:
         pytest.skip("Keras 2 is not installed")
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
-    problem = runner.run([FOLDER / "test_keras.py"], 2, "auto")
+    files = [FOLDER / "test_elastic.py", FOLDER / "test_keras.py"]
+    problem = runner.run(files, 2, "auto")
     assert problem is None, problem

@@ -5,11 +5,15 @@ here.
 """
 
 import os
+import sys
 
 import pytest
 
 # Keras reads it when it is imported.
 os.environ["KERAS_BACKEND"] = "jax"
+# Where there is TensorFlow, Keras imports it only to ask whether data is of its kind, which takes
+# longer than most of these tests.
+sys.modules.setdefault("tensorflow", None)
 
 if "HOROVOD_RANK" not in os.environ:
     collect_ignore_glob = ["test_*.py"]

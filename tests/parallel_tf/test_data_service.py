@@ -115,3 +115,21 @@ def test_strangers_and_those_who_never_come():
     with pytest.raises(ValueError, match="dispatcher_side"):
         TfDataServiceConfig(1, 1, "nowhere", {}, key)
     service.shutdown()
+
+
+def test_who_ends_the_workers_hears_so_although_their_registry_goes_at_once():
+    for _ in range(5):
+        key = make_key()
+        service = ComputeService(2, 1, key)
+        config = TfDataServiceConfig(2, 1, "compute", service.addresses(), key)
+        worker = config.compute_client()
+
+        def end_with(worker=worker, service=service):
+            worker.wait_for_shutdown(0)
+            service.shutdown()
+
+        registry = threading.Thread(target=end_with)
+        registry.start()
+        config.compute_client().shutdown()
+        registry.join(20)
+        assert not registry.is_alive()

@@ -1,6 +1,7 @@
 """States of TensorFlow and Keras on several ranks: newcomers, losses, epochs that are cut short."""
 
 import importlib
+import time
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod.common.elastic import HostUpdateResult
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 MODULES = ["horovod.tensorflow.keras", "horovod.keras"]
@@ -46,7 +48,10 @@ def variables_of(optimizer):
 
 @pytest.mark.parametrize("module", MODULES)
 def test_fit_goes_on_where_it_was_interrupted(module):
-    """Ranks begin differently, lose one of them in a graph, and meet again because hosts come."""
+    """Ranks begin differently, lose one of them in a graph, and meet again because hosts come.
+
+    Also behind the last batch of an epoch, which must not get another one for that.
+    """
     hvk = importlib.import_module(module)
     kit = tf.keras if module == MODULES[0] else keras
     model = model_of(kit, 0.1 * (hvd.rank() + 1))
@@ -57,6 +62,8 @@ def test_fit_goes_on_where_it_was_interrupted(module):
     class Trouble(kit.callbacks.Callback):
         def on_batch_end(self, batch, logs=None):
             seen.append((state.epoch, state.batch))
+            if seen[-1] == (0, 4):
+                state.on_hosts_updated(time.time(), HostUpdateResult.added)
             if seen.count((1, 2)) == 1 and seen[-1] == (1, 2):
                 if hvd.rank() == hvd.size() - 1:
                     # The others learn it from the next reduction in their graph.

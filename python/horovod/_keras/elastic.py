@@ -90,7 +90,13 @@ class KerasVariables(FrameworkState):
 
 
 class CommitState:
-    """Commits every so many batches, and at the end of each epoch."""
+    """Commits every so many batches, and at the end of each epoch.
+
+    Behind the last batch it waits for that end, where the epoch counts as done: from a commit
+    between the two, `fit` could not go on without another batch.
+    """
+
+    params: Any
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         super().__init__()
@@ -105,7 +111,9 @@ class CommitState:
         self._left -= 1
         if self._left == 0:
             self._left = self.batches_per_commit
-            self.state.commit()
+            done = getattr(self.state, "batch", batch + 1)
+            if done != (self.params or {}).get("steps"):
+                self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.commit()

@@ -19,7 +19,8 @@ import socketserver
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 Addresses = dict[str, list[tuple[str, int]]]
@@ -45,10 +46,12 @@ class ComputeService:
         self._workers: dict[int, set[int]] = {number: set() for number in range(dispatchers)}
         self._workers_needed = workers_per_dispatcher
         self._ended: set[int] = set()
+        self._is_over = False
         self._changed = threading.Condition()
         self._server = _Server(key, self._answer)
+        # It looks so often whether it is to end.
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="ronde-registry", daemon=True
+            target=self._server.serve_forever, args=[0.05], name="ronde-registry", daemon=True
         )
         self._thread.start()
 
@@ -58,11 +61,13 @@ class ComputeService:
         return {name: [(address, port)] for name, address in _interfaces()}
 
     def shutdown(self) -> None:
-        """Ends it, and every wait for it."""
+        """Ends it, and every wait for it; who has asked something still gets the answer."""
         with self._changed:
+            self._is_over = True
             self._ended.update(self._workers)
             self._changed.notify_all()
         self._server.shutdown()
+        self._server.settle()
         self._server.server_close()
         self._thread.join()
 
@@ -88,18 +93,23 @@ class ComputeService:
         return {}
 
     def _dispatcher(self, number: int, _: dict[str, Any], seconds: float) -> Any:
-        self._changed.wait_for(lambda: number in self._dispatchers, seconds)
+        self._changed.wait_for(lambda: self._is_over or number in self._dispatchers, seconds)
         return {"value": self._dispatchers.get(number)}
 
     def _all_workers(self, number: int, _: dict[str, Any], seconds: float) -> Any:
         def are_there() -> bool:
             return len(self._workers[number]) >= self._workers_needed
 
-        self._changed.wait_for(are_there, seconds)
+        self._changed.wait_for(lambda: self._is_over or are_there(), seconds)
         return {"value": are_there() or None}
 
     def _end(self, number: int, _: dict[str, Any], __: float) -> Any:
         self._ended.add(number)
+        self._changed.notify_all()
+        return {}
+
+    def _end_all(self, _: int, __: dict[str, Any], ___: float) -> Any:
+        self._ended.update(self._workers)
         self._changed.notify_all()
         return {}
 
@@ -114,6 +124,7 @@ _DEEDS: dict[str, Callable[..., Any]] = {
     "dispatcher": ComputeService._dispatcher,
     "all_workers": ComputeService._all_workers,
     "end": ComputeService._end,
+    "end_all": ComputeService._end_all,
     "has_ended": ComputeService._has_ended,
 }
 
@@ -162,15 +173,11 @@ class ComputeClient:
 
     def shutdown(self, dispatcher_id: int | None = None) -> None:
         """Says that the workers, of one dispatcher or of all, are no longer needed."""
-        number = 0
-        while dispatcher_id is None or number == 0:
-            each = number if dispatcher_id is None else dispatcher_id
-            try:
-                self._ask({"do": "end", "dispatcher": each})
-            except ValueError:
-                # There is none with this number: all have been told.
-                return
-            number += 1
+        # One question for all: the registry goes when the last of its workers does.
+        if dispatcher_id is None:
+            self._ask({"do": "end_all", "dispatcher": 0})
+        else:
+            self._ask({"do": "end", "dispatcher": dispatcher_id})
 
     def wait_for_shutdown(self, dispatcher_id: int = 0) -> None:
         """Returns when somebody has said so for this dispatcher, or the registry is gone."""
@@ -236,6 +243,25 @@ class _Server(socketserver.ThreadingTCPServer):
         super().__init__(("", 0), _Connection)
         self.key = key
         self.answer = answer
+        self._unanswered = 0
+        self._answered = threading.Condition()
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Around every answer, from before it is found until it has been sent."""
+        with self._answered:
+            self._unanswered += 1
+        try:
+            yield
+        finally:
+            with self._answered:
+                self._unanswered -= 1
+                self._answered.notify_all()
+
+    def settle(self) -> None:
+        """Returns when all who have asked have their answer."""
+        with self._answered:
+            self._answered.wait_for(lambda: self._unanswered == 0, _PATIENCE_SECONDS)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever does not hold the key, or goes away, is not worth a word."""
@@ -249,7 +275,8 @@ class _Connection(socketserver.BaseRequestHandler):
         once = secrets.token_bytes(_CODE_BYTES)
         self.request.sendall(once)
         request = _receive(self.request, self.server.key, b"request" + once)
-        _send(self.request, self.server.key, b"answer" + once, self.server.answer(request))
+        with self.server.answering():
+            _send(self.request, self.server.key, b"answer" + once, self.server.answer(request))
 
 
 def _send(connection: Any, key: bytes, context: bytes, message: dict[str, Any]) -> None:

@@ -87,6 +87,18 @@ def test_a_chain_with_a_compressed_optimizer_in_it():
         hvd.DistributedOptimizer(optax.sgd(0.1), op=hvd.Sum, gradient_predivide_factor=2.0)
 
 
+def test_an_optimizer_is_one_of_optax_and_only_members_of_its_set_reduce():
+    for wrong in ("adam", optax.adam):
+        with pytest.raises(ValueError, match="not a gradient transformation"):
+            hvd.DistributedOptimizer(wrong)
+    first = hvd.add_process_set([0])
+    optimizer = hvd.DistributedOptimizer(optax.sgd(1.0), process_set=first)
+    updates, _ = optimizer.update(jnp.ones(1) * (RANK + 1), optimizer.init(jnp.ones(1)))
+    assert updates.tolist() == [-(RANK + 1)]
+    hvd.barrier()
+    hvd.remove_process_set(first)
+
+
 def test_state_keys_and_objects_come_from_the_root():
     optimizer = optax.adam(0.1)
     state = optimizer.init(jax.tree_util.tree_map(lambda leaf: leaf * (RANK + 1), network(RANK)))
@@ -118,6 +130,33 @@ def test_keras_on_jax_trains_as_one():
     past = model.fit(x, x[:, :1], epochs=2, batch_size=4, verbose=0, callbacks=callbacks)
     assert past.history["loss"][1] < past.history["loss"][0]
     assert_same_everywhere([model.get_weights(), past.history["loss"]])
+
+
+def test_keras_on_jax_skips_a_step_that_overflows_anywhere():
+    import keras
+
+    import horovod.keras as hvd_keras
+
+    def around():
+        return hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.05))
+
+    def within():
+        scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05))
+        return hvd_keras.DistributedOptimizer(scaling)
+
+    x = np.array(batches(0, 16)[1])
+    if RANK == 0:
+        x[:4] = 60000.0
+    for make in (around, within):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential([keras.layers.Dense(1, dtype="mixed_float16")])
+        model.build((None, 6))
+        model.dtype_policy = "mixed_float16"
+        model.compile(optimizer=make(), loss="mse")
+        assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+        model.fit(x, x[:, :1], epochs=2, batch_size=4, shuffle=False, verbose=0)
+        assert_same_everywhere([model.get_weights(), [np.asarray(model.optimizer.dynamic_scale)]])
+        assert int(model.optimizer.iterations) == 6 and np.isfinite(model.get_weights()[0]).all()
 
 
 def test_trees_outlive_their_world():

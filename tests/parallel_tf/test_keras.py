@@ -100,7 +100,29 @@ def test_several_passes_are_added_up_before_they_are_applied():
         step(tf.constant(float(hvd.rank() + 2)))
         expected = -(2 * mean + 1) / (2 if average else 1)
         assert np.isclose(float(kept.numpy()), expected)
-        assert int(optimizer.iterations.numpy()) == 1
+        # Every pass counts, so that schedules of the learning rate go on as in Horovod.
+        assert int(optimizer.iterations.numpy()) == 2
+        assert len(optimizer.variables()) == len(list(optimizer.variables))
+
+
+def test_a_gradient_that_overflows_on_one_rank_is_skipped_by_all():
+    """Keras puts an optimizer that scales the loss around the one that reduces, or within."""
+    hvd = importlib.import_module(MODULES[0])
+    scaled = functools.partial(tf.keras.mixed_precision.LossScaleOptimizer, initial_scale=2.0)
+    kinds = [tf.keras.optimizers.SGD]
+    if not hasattr(tf.keras, "ops"):
+        kinds.append(tf.keras.optimizers.legacy.SGD)
+    for kind in kinds:
+        around = scaled(hvd.DistributedOptimizer(kind(1.0)))
+        within = hvd.DistributedOptimizer(scaled(kind(1.0)))
+        for optimizer in (around, within):
+            kept = getattr(tf.keras, "Variable", tf.Variable)(0.0)
+            step = tf.function(functools.partial(apply_one, optimizer, kept))
+            step(tf.constant(float("inf") if hvd.rank() == 0 else 1.0))
+            assert float(kept.numpy()) == 0.0
+            step(tf.constant(float(hvd.rank() + 1)))
+            # The scale has come down to one by now, everywhere.
+            assert np.isclose(float(kept.numpy()), -(hvd.size() + 1) / 2)
 
 
 def test_local_variables_are_neither_reduced_nor_broadcast():
@@ -124,6 +146,13 @@ def test_local_variables_are_neither_reduced_nor_broadcast():
 
 def test_plain_values(hvd):
     total = sum(range(hvd.size()))
+    # They are tensors, and compression is not forgotten.
+    narrow = hvd.allreduce(np.float32(1.0001), compression=hvd.Compression.fp16)
+    assert narrow.numpy() == 1.0
+    logs = {"vector": np.array([hvd.rank(), 1]), "text": "as it is", "number": hvd.rank()}
+    hvd.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
+    assert logs["vector"].tolist() == [total / hvd.size(), 1.0] and logs["text"] == "as it is"
+    assert logs["number"] == total / hvd.size()
     assert np.allclose(hvd.allreduce([float(hvd.rank())]), total / hvd.size())
     assert np.allclose(hvd.allreduce([hvd.rank()], average=None, op=hvd.Sum), total)
     assert np.array_equal(hvd.allgather([hvd.rank()]), range(hvd.size()))
@@ -138,6 +167,13 @@ def test_what_optimizers_refuse(hvd, kit):
     wrapped = hvd.DistributedOptimizer(kit.optimizers.SGD())
     with pytest.raises(ValueError, match="wrapped before"):
         hvd.DistributedOptimizer(wrapped)
+    for wrong in ("sgd", None, kit.optimizers.SGD):
+        with pytest.raises(ValueError, match="is not an optimizer of"):
+            hvd.DistributedOptimizer(wrong)
+    with pytest.raises(ValueError, match="compression is 'fp16'"):
+        hvd.DistributedOptimizer(kit.optimizers.SGD(), compression="fp16")
+    with pytest.raises(ValueError, match="does not know where to save"):
+        hvd.callbacks.BestModelCheckpoint().on_train_begin()
     with pytest.raises(ValueError, match="initial_lr"):
         hvd.callbacks.LearningRateScheduleCallback(None, 1.0)
     with pytest.raises(ValueError, match="All local variables"):

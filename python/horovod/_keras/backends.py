@@ -10,15 +10,25 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reductions import Average, Sum
+from horovod.common.reductions import Average, Min, Sum
+
+BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def backend_of(keras: Any) -> str:
     """The name of the backend; Keras 2 has TensorFlow's only."""
     if not is_keras_3(keras):
         return "tensorflow"
-    return str(keras.backend.backend())
+    backend = str(keras.backend.backend())
+    if backend not in BACKENDS:
+        raise ImportError(
+            f"Keras runs on its backend `{backend}`, and gradients can be reduced on "
+            f"{', '.join(BACKENDS)}; choose one of them with KERAS_BACKEND",
+            name="keras",
+        )
+    return backend
 
 
 def is_keras_3(keras: Any) -> bool:
@@ -32,15 +42,16 @@ class GroupReducer:
 
     def __init__(
         self,
-        backend: str,
+        keras: Any,
         compression: Any,
         op: int,
         gradient_predivide_factor: float,
         process_set: ProcessSet,
         scale_local_gradients: bool,
     ) -> None:
-        self._hvd: Any = importlib.import_module(f"horovod.{backend}")
-        self._compression = compression
+        self._keras = keras
+        self._hvd: Any = importlib.import_module(f"horovod.{backend_of(keras)}")
+        self._compression = checked(compression)
         self._op = op
         self._factor = gradient_predivide_factor
         self._process_set = process_set
@@ -80,6 +91,14 @@ class GroupReducer:
             results[position] = self._compression.decompress(tensor, context)
         return results
 
+    def on_all_ranks(self, truth: Any) -> Any:
+        """Whether something is true on every rank."""
+        if not self._process_set.included() or self._process_set.size() == 1:
+            return truth
+        number = self._keras.ops.cast(truth, "float32")
+        least = self._hvd.allreduce(number, op=Min, process_set=self._process_set)
+        return self._keras.ops.cast(least, "bool")
+
 
 def make_reducer(
     keras: Any,
@@ -97,8 +116,7 @@ def make_reducer(
         raise ValueError("op currently only supports Average and Sum")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
-    backend = backend_of(keras)
-    if backend == "tensorflow":
+    if backend_of(keras) == "tensorflow":
         from horovod.tensorflow.reducer import GradientReducer
 
         return GradientReducer(
@@ -110,7 +128,7 @@ def make_reducer(
             **options,
         )
     return GroupReducer(
-        backend,
+        keras,
         options["compression"],
         op,
         gradient_predivide_factor,

@@ -80,8 +80,11 @@ class MetricAverage:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         for metric in sorted(logs or {}):
-            value = np.asarray(logs[metric], dtype=np.float64)
-            logs[metric] = float(raw.allreduce(value.reshape(1), f"metric.{metric}")[0])
+            value = np.asarray(logs[metric])
+            if value.dtype.kind not in "biuf":
+                continue
+            average = raw.allreduce(value.astype(np.float64), f"metric.{metric}")
+            logs[metric] = average if value.ndim else float(average)
 
 
 class LearningRateSchedule:
@@ -136,7 +139,9 @@ class LearningRateSchedule:
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
         if self.restore_momentum is not None:
-            assign(self.keras, self.model.optimizer.momentum, self.restore_momentum)
+            optimizer = self.model.optimizer
+            optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+            assign(self.keras, optimizer.momentum, self.restore_momentum)
             self.restore_momentum = None
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -152,6 +157,7 @@ class LearningRateSchedule:
     def _correct_momentum(self, factor: float) -> None:
         """Takes the past of the gradients, which came with the old rate, to the new one."""
         optimizer = self.model.optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         momentum = getattr(optimizer, "momentum", None)
         if hasattr(momentum, "assign"):
             self.restore_momentum = float(value_of(self.keras, momentum))
@@ -225,6 +231,20 @@ class LearningRateWarmup(LearningRateSchedule):
             print(
                 f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._rate():g}."
             )
+
+
+class PathComesLater:
+    """Refuses to train without the path that is still to be set."""
+
+    filepath: Any
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.filepath is None:
+            raise ValueError(
+                "BestModelCheckpoint does not know where to save; set its `filepath` before `fit`"
+            )
+        above: Any = super()
+        above.on_train_begin(logs)
 
 
 def _nothing() -> None:

@@ -2,7 +2,8 @@
 
 The class is made from the class of the optimizer that is wrapped, and has its name and module, so
 that a saved model holds the plain optimizer and loads where this package is not installed. Keras 3
-calls `apply` from everywhere, Keras 2 `apply_gradients`; there the gradients are reduced.
+calls `apply` from everywhere, Keras 2 `apply_gradients` or, where it scales the loss,
+`aggregate_gradients`; there the gradients are reduced.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from horovod._keras import loss_scale
 from horovod._keras.backends import backend_of, is_keras_3, make_reducer
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import Average
@@ -27,6 +29,10 @@ class Settings:
         if self.aggregation is not None:
             return list(self.aggregation.compute_gradients(gradients, variables))
         return list(self.reducer.reduce(gradients, variables))
+
+    def is_pass(self) -> bool:
+        """Whether gradients went through `reduce` that may only have been added up."""
+        return self.aggregation is not None and self.aggregation.has_decided
 
 
 class _Distributed:
@@ -60,51 +66,90 @@ class _Keras3(_Distributed):
             return above.apply(reduced, trainable_variables)
         if not known.built:
             known.build(variables)
-        return _every_nth(self._hvd, lambda: above.apply(reduced, variables))
+        return _every_nth(known, lambda: above.apply(reduced, variables))
+
+    def stateless_apply(
+        self, optimizer_variables: Any, grads: Any, trainable_variables: Any
+    ) -> Any:
+        """The same as a function of all variables, which is what JAX needs."""
+        above: Any = super()
+        if loss_scale.scales(self):
+            # Its gradients go to the optimizer within, past `apply`.
+            grads = self._hvd.reduce(list(grads), _tracked(self))
+        return above.stateless_apply(optimizer_variables, grads, trainable_variables)
+
+    @property
+    def variables(self) -> Any:
+        """The variables of the optimizer; programs for Keras 2 call this."""
+        return _Callable(super().variables)  # type: ignore[misc]
 
 
 class _Keras2(_Distributed):
     """Mixed into the class of an optimizer of Keras 2."""
 
+    def aggregate_gradients(self, grads_and_vars: Any) -> Any:
+        """The gradients of all ranks, with their variables."""
+        pairs = list(grads_and_vars)
+        if not pairs:
+            return pairs
+        gradients, variables = zip(*pairs)
+        return list(zip(self._hvd.reduce(gradients, variables), variables))
+
+    # Older optimizers have it by this name.
+    _aggregate_gradients = aggregate_gradients
+
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies the gradients of all ranks, unless the caller says that it has reduced them."""
         above: Any = super()
-        done = kwargs.get("skip_gradients_aggregation", False)
-        done = done or not kwargs.get("experimental_aggregate_gradients", True)
+        done = kwargs.pop("skip_gradients_aggregation", False)
+        done = not kwargs.pop("experimental_aggregate_gradients", True) or done
         pairs = list(grads_and_vars)
-        if done or not pairs:
-            return above.apply_gradients(pairs, *args, **kwargs)
-        gradients, variables = zip(*pairs)
-        pairs = list(zip(self._hvd.reduce(gradients, variables), variables))
-        if self._hvd.aggregation is None:
+        if not done:
+            pairs = self.aggregate_gradients(pairs)
+        # Every optimizer of Keras 2 knows this argument.
+        kwargs["experimental_aggregate_gradients"] = False
+        if not pairs or not self._hvd.is_pass():
             return above.apply_gradients(pairs, *args, **kwargs)
         build: Any = getattr(self, "build", None)
         if build is not None:
             import tensorflow as tf
 
             with tf.init_scope():
-                build(variables)
-        _every_nth(self._hvd, lambda: above.apply_gradients(pairs, *args, **kwargs))
+                build([variable for _, variable in pairs])
+        _every_nth(self, lambda: above.apply_gradients(pairs, *args, **kwargs))
         return self.iterations  # type: ignore[attr-defined]
+
+
+class _Callable(list[Any]):
+    """A list that gives itself when it is called."""
+
+    def __call__(self) -> list[Any]:
+        return self
 
 
 def _tracked(optimizer: Any) -> Any:
     return optimizer._trainable_variables
 
 
-def _every_nth(settings: Settings, apply: Any) -> Any:
+def _every_nth(optimizer: Any, apply: Any) -> Any:
     import tensorflow as tf
 
     def applied() -> Any:
         apply()
         return tf.constant(1)
 
-    return settings.aggregation.apply_gradients(applied, lambda: tf.constant(0))
+    def counted() -> Any:
+        # A pass counts for schedules of the learning rate whether it is applied or not.
+        optimizer.iterations.assign_add(1)
+        return tf.constant(0)
+
+    return optimizer._hvd.aggregation.apply_gradients(applied, counted)
 
 
 def distributed_class(keras: Any, kind: type) -> type:
     """A class like `kind` whose instances reduce gradients."""
     mixin = _Keras3 if is_keras_3(keras) else _Keras2
+    loss_scale.prepare(keras)
     body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     return type(kind.__name__, (mixin, kind), body)
 
@@ -164,6 +209,11 @@ def create_distributed_optimizer(
     """A new optimizer with the configuration of `optimizer` that reduces gradients."""
     if is_distributed(optimizer):
         raise ValueError("this optimizer reduces its gradients already; it was wrapped before")
+    if not (hasattr(optimizer, "get_config") and hasattr(type(optimizer), "from_config")):
+        raise ValueError(
+            f"{optimizer!r} is not an optimizer of {keras.__name__}; give an instance, such as "
+            "keras.optimizers.SGD(0.1)"
+        )
     kind = distributed_class(keras, type(optimizer))
     wrapped = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
     own_name = name or f"Distributed{type(optimizer).__name__}"

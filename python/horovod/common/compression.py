@@ -29,3 +29,13 @@ class NoneCompressor(Compressor):
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
         return tensor
+
+
+def checked(compression: Any) -> Any:
+    """What was given as `compression`, if it can compress."""
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(
+            f"compression is {compression!r}; give Compression.none, Compression.fp16 or a class "
+            "of your own with `compress` and `decompress`"
+        )
+    return compression

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_sets import ProcessSet, global_process_set, registered_id
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.mpi_ops import Average, Sum, allreduce
 
@@ -28,11 +28,18 @@ def DistributedOptimizer(
     steps with `gradient_predivide_factor`: one division before the sum, the rest behind it.
     """
     optax = _optax()
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise ValueError(
+            f"{optimizer!r} is not a gradient transformation of optax; give one such as "
+            "optax.sgd(0.1)"
+        )
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     inner = optax.with_extra_args_support(optimizer)
 
     def reduce(gradients: Any) -> Any:
+        if registered_id(process_set) != 0 and not process_set.included():
+            return gradients
         how: dict[str, Any] = {"op": op}
         if gradient_predivide_factor != 1.0:
             members = process_set.size() or 1

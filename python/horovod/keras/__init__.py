@@ -1,7 +1,7 @@
 """Horovod's API for Keras: `import horovod.keras as hvd`.
 
-Keras 3 works with all its backends: TensorFlow, torch and JAX. What takes and gives values
-(`allreduce`, `allgather`, `broadcast`, `reducescatter`) works on arrays, and gives arrays.
+Keras 3 works with its backends TensorFlow, torch and JAX. What takes values (`allreduce`,
+`allgather`, `broadcast`, `reducescatter`) gives tensors with TensorFlow and arrays with the others.
 """
 
 from __future__ import annotations

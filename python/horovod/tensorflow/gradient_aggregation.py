@@ -32,6 +32,11 @@ class LocalGradientAggregationHelper:
         self._sums: list[Any] = []
         self._lets_through: Any = None
 
+    @property
+    def has_decided(self) -> bool:
+        """Whether `compute_gradients` has said which pass lets gradients through."""
+        return self._lets_through is not None
+
     def compute_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The reduced sums in every n-th pass; in the others zeros, which must not be applied."""
         if self.backward_passes_per_step == 1:

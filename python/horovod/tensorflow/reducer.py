@@ -15,8 +15,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reductions import Average
+from horovod.common.reductions import Average, Min
 from horovod.common.util import split_list
 from horovod.tensorflow import compiled, mpi_ops
 from horovod.tensorflow.compression import Compression
@@ -45,7 +46,7 @@ class GradientReducer:
         self.name = name
         self.device_dense = device_dense
         self.device_sparse = device_sparse
-        self.compression = compression
+        self.compression = checked(compression)
         self.sparse_as_dense = sparse_as_dense
         self.op = op
         self.prescale = 1.0 / gradient_predivide_factor
@@ -84,31 +85,46 @@ class GradientReducer:
             results[position] = gradient
         return results
 
+    def on_all_ranks(self, truth: Any) -> Any:
+        """Whether something is true on every rank."""
+
+        def ask() -> Any:
+            number = tf.cast(truth, tf.int32)
+            name = f"{self.name}_on_all_ranks"
+            least = allreduce(number, op=Min, name=name, process_set=self.process_set)
+            return tf.cast(least, tf.bool)
+
+        many = self._are_many()
+        if not tf.is_tensor(many):
+            return ask() if many else truth
+        return tf.cond(many, ask, lambda: truth)
+
     def _when_many(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         """Nothing is done by ranks that are no members, or the only one."""
         if self.sparse_as_dense:
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if not gradients:
             return gradients
-        if os.environ.get("HOROVOD_ELASTIC") != "1":
-            # Asking for the number raises the right error for a set that is not registered.
-            set_id(self.process_set)
-            if not self.process_set.included() or self.process_set.size() == 1:
-                return gradients
-            return self._reduce_all(gradients, variables)
-        if compiled.is_compiling():
-            # Alone, the sum is what was given; only ranks that stay outside are told apart.
-            return (
-                self._reduce_all(gradients, variables) if self.process_set.included() else gradients
-            )
-        number = set_id(self.process_set)
-        many = tf.logical_and(
-            mpi_ops.size_op(number) > 1, mpi_ops.process_set_included_op(number) > 0
-        )
+        many = self._are_many()
+        if not tf.is_tensor(many):
+            return self._reduce_all(gradients, variables) if many else gradients
         reduced: list[Any] = tf.cond(
             many, lambda: self._reduce_all(gradients, variables), lambda: gradients
         )
         return reduced
+
+    def _are_many(self) -> Any:
+        """Whether there is anybody to reduce with; in an elastic job only the run knows."""
+        # Asking for the number raises the right error for a set that is not registered.
+        number = set_id(self.process_set)
+        if os.environ.get("HOROVOD_ELASTIC") != "1":
+            return self.process_set.included() and self.process_set.size() != 1
+        if compiled.is_compiling():
+            # Alone, the sum is what was given; only ranks that stay outside are told apart.
+            return self.process_set.included()
+        return tf.logical_and(
+            mpi_ops.size_op(number) > 1, mpi_ops.process_set_included_op(number) > 0
+        )
 
     def _reduce_all(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         positions = self._grouped(gradients, variables)

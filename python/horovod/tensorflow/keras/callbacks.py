@@ -44,7 +44,7 @@ class LearningRateWarmupCallback(_shared.LearningRateWarmup, _Callback):
     keras = tf.keras
 
 
-class BestModelCheckpoint(_ModelCheckpoint):
+class BestModelCheckpoint(_shared.PathComesLater, _ModelCheckpoint):
     """Saves the best model; `filepath` is set later, before training starts."""
 
     def __init__(

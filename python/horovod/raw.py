@@ -215,7 +215,7 @@ def broadcast_async(
 
 def alltoall(
     array: Any,
-    splits: Sequence[int] | None = None,
+    splits: Sequence[Any] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[Any, list[int]]:
@@ -228,7 +228,7 @@ def alltoall(
 
 def alltoall_async(
     array: Any,
-    splits: Sequence[int] | None = None,
+    splits: Sequence[Any] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[tuple[Any, list[int]]]:
@@ -357,11 +357,11 @@ def _broadcast(
 
 
 def _alltoall(
-    array: Any, splits: Sequence[int] | None, name: str | None, process_set: ProcessSet, lazy: bool
+    array: Any, splits: Sequence[Any] | None, name: str | None, process_set: ProcessSet, lazy: bool
 ) -> Pending[tuple[Any, list[int]]]:
     full, number = _full("alltoall", name, process_set)
     source = _readable(array)
-    rows = _equal_shares(source, process_set.size() or 1) if splits is None else list(splits)
+    rows = _equal_shares(source, process_set.size() or 1) if splits is None else _whole(splits)
     handle = _native.alltoall(source, rows, full, lazy, number)
     return Pending(handle, lambda made: (_rows(made, source), made[1]))
 
@@ -408,6 +408,18 @@ def _equal_shares(array: Any, members: int) -> list[int]:
             f"number of workers. The array has {length} rows for {members} workers."
         )
     return [length // members] * members
+
+
+def _whole(splits: Sequence[Any]) -> list[int]:
+    try:
+        rows = [int(share) for share in splits]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"alltoall expects a 1D splits tensor of integers: {error}") from error
+    if any(share < 0 or share != given for share, given in zip(rows, splits)):
+        raise ValueError(
+            f"splits must be whole numbers of rows, one for each rank, and they are {list(splits)}"
+        )
+    return rows
 
 
 def _as_it_is(result: Any) -> Any:

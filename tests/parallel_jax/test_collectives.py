@@ -151,6 +151,15 @@ def test_gradients_are_those_of_the_sum_of_all_losses(way):
         gradient(lambda x: hvd.allreduce(x, hvd.Max))(x)
 
 
+@WAYS
+def test_a_derivative_has_a_derivative(way):
+    def loss(x):
+        return hvd.allreduce(x**3 * (RANK + 1), name="third_power").sum()
+
+    second = jax.grad(lambda x: jax.grad(loss)(x).sum())
+    np.testing.assert_allclose(way(second)(jnp.full(2, 2.0)), 12.0 * (RANK + 1))
+
+
 def test_ragged_gathering_has_a_gradient_outside_of_programs():
     scale = jnp.arange(int((RANKS + 1).sum()), dtype=jnp.float32)
     g = jax.grad(lambda x: (hvd.allgather(x) * scale).sum())(own((RANK + 1,)))
@@ -241,8 +250,19 @@ def test_what_cannot_be_reduced_is_refused():
             jax.block_until_ready(way(lambda x: hvd.allreduce(x, hvd.Max))(own((2,)) + 0j))
         with pytest.raises(ValueError, match="does not travel"):
             way(hvd.allreduce)(jax.random.key(1))
+        with pytest.raises(ValueError, match="op is 'sum'; give"):
+            way(lambda x: hvd.allreduce(x, "sum"))(own((2,)))
+        with pytest.raises(ValueError, match="compression is 'fp16'"):
+            way(lambda x: hvd.allreduce(x, compression="fp16"))(own((2,)))
+        with pytest.raises(TypeError, match="give what"):
+            way(lambda x: hvd.allreduce(x, process_set=[0]))(own((2,)))
+        with pytest.raises(TypeError):
+            way(lambda x: hvd.broadcast(x, "0"))(own((2,)))
     with pytest.raises(ValueError, match="scalar"):
         jax.jit(hvd.allgather)(jnp.ones(()))
+    for wrong in ([-1] * SIZE, [0.5] * SIZE, [[1]] * SIZE):
+        with pytest.raises(ValueError, match="splits"):
+            hvd.alltoall(own((SIZE,)), wrong)
 
 
 def test_a_mismatch_names_both_ranks_in_a_program():

@@ -99,6 +99,24 @@ def test_an_unknown_jax_says_what_it_lacks():
     assert "which horovod.jax needs inside of jax.jit" in result.stderr
 
 
+def test_a_map_over_several_devices_of_one_rank_is_refused():
+    result = python(
+        "import os; os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'\n"
+        "import jax, numpy; from jax.sharding import Mesh, PartitionSpec as P\n"
+        "import horovod.jax as hvd; hvd.init()\n"
+        "if not hasattr(jax, 'shard_map'): raise SystemExit('no shard_map')\n"
+        "mesh = Mesh(numpy.array(jax.devices()), 'd')\n"
+        "mapped = jax.shard_map(lambda x: hvd.allreduce(jax.lax.psum(x, 'd')), mesh=mesh,\n"
+        "    in_specs=P('d'), out_specs=P(), check_vma=False)\n"
+        "print(hvd.allreduce(jax.device_put(jax.numpy.ones(2), jax.NamedSharding(mesh, P('d')))))\n"
+        "mapped(jax.numpy.ones(2))"
+    )
+    if "no shard_map" in result.stderr:
+        pytest.skip("this JAX has shard_map elsewhere")
+    assert result.stdout == "[1. 1.]\n", result.stderr
+    assert "inside of shard_map over 2 devices would be called by each" in result.stderr
+
+
 def test_without_optax_only_the_optimizer_is_missing():
     result = python(
         "import sys; sys.modules['optax'] = None\n"

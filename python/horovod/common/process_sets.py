@@ -224,6 +224,11 @@ def register_together(ranks: list[int]) -> ProcessSet:
 
 def registered_id(process_set: ProcessSet) -> int:
     """The id of a set for the native module, which checks the membership."""
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(
+            f"process_set is {process_set!r}; give what hvd.add_process_set or hvd.ProcessSet "
+            "made, or leave it out for all ranks"
+        )
     number = process_set.process_set_id
     if number is not None:
         return number

@@ -6,6 +6,7 @@ Every backward pass is a collective too, so that all ranks must take gradients o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +31,8 @@ def collective(how: How, leaves: Leaves) -> Leaves:
 def _forward(how: How, leaves: Leaves) -> tuple[Leaves, Any]:
     # Of arrays that are not needed, only how many rows they have.
     rows = [leaf.shape[0] if leaf.ndim else 0 for leaf in leaves]
-    return traced.run(how, leaves), _Rows(rows)
+    # Not `traced.run`: somebody may take the derivative of the derivative.
+    return collective(dataclasses.replace(how, order=how.order + 1), leaves), _Rows(rows)
 
 
 def _backward(how: How, rows: _Rows, cotangents: Leaves) -> tuple[Leaves]:

@@ -21,15 +21,18 @@ class How:
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = 0
+    # How many derivatives have been taken of it; each has a collective of its own.
+    order: int = 0
 
     def backward(self, kind: str, **changes: object) -> How:
         """The collective of the backward pass."""
-        given = None if self.given is None else f"{self.given}.backward"
+        step = f"backward{self.order or ''}"
         return dataclasses.replace(
             self,
             kind=kind,
-            name=f"{self.name}.backward",
-            given=given,
+            name=f"{self.name}.{step}",
+            given=None if self.given is None else f"{self.given}.{step}",
+            order=0,
             **changes,  # type: ignore[arg-type]
         )
 

@@ -7,6 +7,7 @@ the world.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 
 from horovod import _native
 from horovod.common.basics import _basics
+from horovod.common.compression import checked
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -64,6 +66,8 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The reduction of every array of `tree` over all ranks; gradients flow through sums."""
+    checked(compression)
+    _check_op(op)
     leaves, structure = _flat(tree)
     pairs = [compression.compress(leaf) for leaf in leaves]
     small = [leaf for leaf, _ in pairs]
@@ -94,7 +98,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The arrays of rank `root_rank`; gradients flow through it."""
-    return _run("broadcast", tree, name, process_set, root=root_rank)
+    return _run("broadcast", tree, name, process_set, root=operator.index(root_rank))
 
 
 def alltoall(
@@ -116,7 +120,7 @@ def alltoall(
             "jax.grad; call it outside, or leave splits out and fill up the shares"
         )
     how = How("alltoall", "", name, process_set)
-    return eager.alltoall(how, tensor, [int(rows) for rows in splits])
+    return eager.alltoall(how, tensor, splits)
 
 
 def reducescatter(
@@ -160,6 +164,13 @@ def _run(kind: str, tree: Any, name: str | None, process_set: ProcessSet, **sett
     how = _how(kind, leaves, name, process_set)
     how = How(**{**how.__dict__, **settings})
     return jax.tree_util.tree_unflatten(structure, collective(how, leaves))
+
+
+def _check_op(op: Any) -> None:
+    if op not in (Average, Sum, Adasum, Min, Max, Product):
+        raise ValueError(
+            f"op is {op!r}; give hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum"
+        )
 
 
 def _flat(tree: Any) -> tuple[list[Any], Any]:

@@ -6,6 +6,7 @@ arrays go through the host's memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ def run(how: How, leaves: Sequence[Any]) -> list[jax.Array]:
         return []
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return eager.run(how, leaves)
+    _check_devices(how)
     if jax.default_backend() == "cpu":
         return _natively(how, leaves)
     results: list[jax.Array] = jax.lax.platform_dependent(
@@ -32,6 +34,24 @@ def run(how: How, leaves: Sequence[Any]) -> list[jax.Array]:
         default=lambda leaves: _by_callback(how, leaves),
     )
     return results
+
+
+def _check_devices(how: How) -> None:
+    """Refuses what would be called once for each of several devices, all by one name."""
+    # Releases without it cannot be asked.
+    mesh: Any = getattr(jax.sharding, "get_abstract_mesh", _nothing)()
+    manual = getattr(mesh, "manual_axes", ())
+    devices = math.prod(mesh.shape[axis] for axis in manual)
+    if devices > 1 and jax.local_device_count() > 1:
+        raise ValueError(
+            f"{how.kind} inside of shard_map over {devices} devices would be called by each of "
+            "them; bring the shards together (`jax.lax.psum`) and call it outside of the program "
+            "that is mapped, or start a rank for each device"
+        )
+
+
+def _nothing() -> None:
+    pass
 
 
 def _natively(how: How, leaves: Sequence[Any]) -> list[jax.Array]:

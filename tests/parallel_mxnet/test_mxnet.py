@@ -112,6 +112,15 @@ def test_errors_come_where_the_result_is_used():
         hvd.broadcast(mx.nd.ones(1), 99).asnumpy()
     with pytest.raises(ValueError, match="stored as `row_sparse`"):
         hvd.allreduce(mx.nd.sparse.zeros("row_sparse", (2, 2)))
+    for wrong in (np.ones(2), [1.0], None):
+        with pytest.raises(TypeError, match="not an array of MXNet"):
+            hvd.allreduce(wrong)
+    for wrong in ([-1] * SIZE, [0.5] * SIZE, [[1]] * SIZE):
+        with pytest.raises(ValueError, match="splits"):
+            hvd.alltoall(mx.nd.ones(SIZE), wrong)
+    for wrong in ("sgd", None):
+        with pytest.raises(ValueError, match="is not an optimizer of MXNet"):
+            hvd.DistributedOptimizer(wrong)
     assert hvd.allreduce(mx.nd.ones(1), op=hvd.Sum).asscalar() == SIZE
 
 

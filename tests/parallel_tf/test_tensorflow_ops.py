@@ -216,6 +216,21 @@ def test_a_mismatch_is_a_failed_precondition_and_a_wrong_name_twice_is_invalid()
     assert np.all(hvd.allreduce(tf.ones([2]), op=hvd.Sum).numpy() == hvd.size())
 
 
+def test_wrong_arguments_say_what_to_give():
+    with pytest.raises(ValueError, match="compression is 'fp16'; give Compression"):
+        hvd.allreduce(tf.ones(2), compression="fp16")
+    for wrong in (None, 0, [0, 1]):
+        with pytest.raises(TypeError, match="give what"):
+            hvd.allgather(tf.ones(2), process_set=wrong)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="1D splits"):
+        hvd.alltoall(tf.ones(hvd.size()), splits=[[1] * hvd.size()])
+    with pytest.raises(RuntimeError, match=r"use hvd\.broadcast_object"):
+        hvd.broadcast_object_fn()
+    alone = tf.Variable([float(hvd.rank())])
+    hvd.broadcast_variables(alone, 1)
+    assert alone.numpy() == [1.0]
+
+
 def test_process_sets():
     chosen = list(range(0, hvd.size(), 2))
     members = hvd.add_process_set(chosen)

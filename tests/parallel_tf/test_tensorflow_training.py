@@ -65,6 +65,25 @@ def test_sparse_gradients_compression_and_factors():
         hvd.DistributedGradientTape(tape, op=hvd.Sum, gradient_predivide_factor=2.0)
 
 
+def test_tapes_and_optimizers_that_cannot_be_wrapped():
+    one, other = tf.Variable(1.0), tf.Variable(1.0)
+    with tf.GradientTape(persistent=True) as tape:
+        loss = one * float(hvd.rank() + 1)
+    wrapped = hvd.DistributedGradientTape(tape)
+    zero = tf.UnconnectedGradients.ZERO
+    found = wrapped.gradient(loss, [one, other], unconnected_gradients=zero)
+    assert [each.numpy() for each in found] == [shared_mean(), 0.0]
+    with pytest.raises(NotImplementedError, match="gives no Jacobians"):
+        wrapped.jacobian(loss, one)
+    with pytest.raises(ValueError, match="wrapped before"):
+        hvd.DistributedGradientTape(wrapped)
+    with pytest.raises(ValueError, match="gradtape is None; give"):
+        hvd.DistributedGradientTape(None)
+    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer())
+    with pytest.raises(ValueError, match="wrapped before"):
+        hvd.DistributedOptimizer(optimizer)
+
+
 def test_local_variables_and_layers_keep_their_gradients():
     local, shared = tf.keras.layers.Dense(1), tf.keras.layers.Dense(1)
     inputs = tf.ones([1, 2])

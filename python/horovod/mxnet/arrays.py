@@ -28,8 +28,17 @@ NUMBERS = {
 }
 
 
+def checked(array: Any) -> None:
+    """Refuses what is not an array of MXNet."""
+    if not isinstance(array, mx.nd.NDArray):
+        raise TypeError(
+            f"this is a {type(array).__name__}, not an array of MXNet; make it one with mx.nd.array"
+        )
+
+
 def described(array: Any) -> tuple[int, list[int], int]:
     """An array for the native module: handle, shape and MXNet's number of its type."""
+    checked(array)
     if array.stype != "default":
         raise ValueError(
             f"this array is stored as `{array.stype}`; make it dense with `.tostype('default')`"

@@ -23,7 +23,7 @@ from horovod.common.reductions import (
     Sum,
     handle_average_backwards_compatibility,
 )
-from horovod.mxnet.arrays import by_type, described, from_host, full_name, on_host
+from horovod.mxnet.arrays import by_type, checked, described, from_host, full_name, on_host
 
 __all__ = [
     "Adasum",
@@ -174,8 +174,7 @@ def alltoall(
         return from_host(received, tensor)
     if isinstance(splits, mx.nd.NDArray):
         splits = splits.asnumpy()
-    rows = [int(number) for number in splits]
-    received, numbers = raw.alltoall(on_host(tensor), rows, name, process_set)
+    received, numbers = raw.alltoall(on_host(tensor), splits, name, process_set)
     return from_host(received, tensor), mx.nd.array(numbers, dtype="int32")
 
 
@@ -221,6 +220,7 @@ def _reduction(op: int | None, average: bool | None) -> int:
 
 
 def _new(tensor: Any) -> Any:
+    checked(tensor)
     return mx.nd.empty(tensor.shape, tensor.context, tensor.dtype)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import mxnet as mx
 
+from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.mxnet.compression import Compression, Compressor
@@ -28,6 +29,11 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
+        if not isinstance(optimizer, mx.optimizer.Optimizer):
+            raise ValueError(
+                f"{optimizer!r} is not an optimizer of MXNet; make one with "
+                'mx.optimizer.create("sgd")'
+            )
         # The base is not initialised: every attribute that is asked for is the wrapped one's.
         self._optimizer = optimizer
         self._gradient_predivide_factor = gradient_predivide_factor
@@ -103,7 +109,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         num_groups: int = 0,
         process_set: ProcessSet = global_process_set,
     ) -> None:
-        self._compression = compression
+        self._compression = checked(compression)
         self._process_set = process_set
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(

@@ -15,7 +15,7 @@ import tensorflow as tf
 from horovod.common.basics import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.mpi_ops import allgather, broadcast, broadcast_
-from horovod.tensorflow.util import _executing_eagerly
+from horovod.tensorflow.util import _executing_eagerly, listed
 
 _SessionRunHook: Any = tf.compat.v1.train.SessionRunHook
 
@@ -27,7 +27,7 @@ def broadcast_variables(
     inplace: bool = False,
 ) -> Any:
     """Overwrites variables with those of rank `root_rank`; in a graph it gives the op that does."""
-    variables = list(variables)
+    variables = listed(variables)
     if inplace:
         return tf.group(*broadcast_(variables, root_rank, process_set=process_set))
     if _executing_eagerly():
@@ -110,6 +110,10 @@ def broadcast_object_fn(
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
     """A function that broadcasts objects, with nodes that are made once; for sessions."""
+    if _executing_eagerly():
+        raise RuntimeError(
+            "hvd.broadcast_object_fn() is for sessions of tf.compat.v1; use hvd.broadcast_object"
+        )
     name = name or "broadcast_object_fn"
     session = session or _default_session()
     length = tf.compat.v1.placeholder(tf.int64, [1])

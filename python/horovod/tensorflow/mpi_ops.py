@@ -33,7 +33,7 @@ from horovod.common.reductions import (
 from horovod.common.world import *  # noqa: F403
 from horovod.tensorflow import compiled
 from horovod.tensorflow.library import ops
-from horovod.tensorflow.util import _executing_eagerly, label, node_name, set_id
+from horovod.tensorflow.util import _executing_eagerly, label, listed, node_name, set_id
 
 __all__ = [
     "Adasum",
@@ -197,7 +197,7 @@ def broadcast_(
 
     In a graph it gives what to run instead: the values behind the assignments.
     """
-    variables = list(variables)
+    variables = listed(variables)
     kinds = {_is_resource(variable) for variable in variables}
     if len(kinds) > 1:
         raise ValueError(
@@ -230,6 +230,10 @@ def alltoall(
             compiled.refuse("HorovodAlltoall", " with splits, which decide the sizes of results")
         return compiled.run(compiled.Call("alltoall", name or "", process_set), [tensor])[0]
     rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
+    if rows.shape.rank not in (None, 1):
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"alltoall expects a 1D splits tensor, and this has shape {rows.shape}"
+        )
     output, received = ops.horovod_alltoall(
         tensor,
         splits=rows,

@@ -85,6 +85,8 @@ def DistributedOptimizer(
 ) -> Any:
     """An optimizer like `optimizer` that applies the gradients of all ranks."""
     groups = groups if groups is not None else num_groups
+    if isinstance(optimizer, _DistributedOptimizer):
+        raise ValueError("this optimizer reduces its gradients already; it was wrapped before")
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("Adasum does not support average_aggregated_gradients == True")
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
@@ -111,7 +113,7 @@ def DistributedOptimizer(
     if backward_passes_per_step > 1 and _executing_eagerly():
         raise ValueError(
             "backward_passes_per_step > 1 is not supported yet with tf.compat.v1 optimizers when "
-            "executing eagerly; use an optimizer of Keras, or a tf.function"
+            "executing eagerly; use an optimizer of Keras, or a session of tf.compat.v1"
         )
     reducer = GradientReducer(
         name or f"Distributed{type(optimizer).__name__}",

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import (
     Adasum,
@@ -41,6 +42,7 @@ def allreduce(
     A `tf.IndexedSlices` stays one: it holds the slices of all ranks then.
     """
     op = handle_average_backwards_compatibility(op, average)
+    checked(compression)
     if isinstance(tensor, tf.IndexedSlices):
         _check_sparse(op, prescale_factor, postscale_factor)
         with tf.device(device_sparse):
@@ -74,6 +76,7 @@ def grouped_allreduce(
 ) -> list[Any]:
     """The reductions of several tensors, which run together; sparse ones may be among them."""
     op = handle_average_backwards_compatibility(op, average)
+    checked(compression)
     results = list(tensors)
     dense = []
     for position, tensor in enumerate(tensors):
@@ -112,6 +115,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """This rank's share of the rows of the reduction; the first ranks get one more if need be."""
+    checked(compression)
     with tf.device(device_dense):
         small, context = compression.compress(tf.convert_to_tensor(tensor))
         part = mpi_ops._reducescatter(
@@ -130,6 +134,7 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Any]:
     """The same for several tensors, which run together."""
+    checked(compression)
     results = list(tensors)
     dense = [
         (position, *compression.compress(tf.convert_to_tensor(tensor)))

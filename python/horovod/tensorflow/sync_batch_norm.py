@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import tensorflow as tf
 
 from horovod._keras.backends import is_keras_3
 from horovod.common.basics import _basics
-from horovod.common.reductions import Sum
+from horovod.common.reductions import Average
 from horovod.tensorflow.mpi_ops import _allreduce
 
 _Base: Any = tf.keras.layers.BatchNormalization
@@ -42,8 +43,8 @@ class SyncBatchNormalization(_Base):
 
 def _over_ranks(mean: Any, variance: Any) -> tuple[Any, Any]:
     """Means and squares are averages, and averages can be averaged; the variance cannot."""
-    if _basics.size() == 1:
+    # In an elastic job a graph outlives its world, and only the engine knows how many ranks it has.
+    if _basics.size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1":
         return mean, variance
-    both = tf.stack([mean, variance + tf.square(mean)])
-    both = _allreduce(both, op=Sum, postscale_factor=1.0 / _basics.size())
+    both = _allreduce(tf.stack([mean, variance + tf.square(mean)]), op=Average)
     return both[0], both[1] - tf.square(both[0])

@@ -24,12 +24,24 @@ class _DistributedTape:
         sources: Any,
         output_gradients: Any = None,
         use_generic_names: bool = False,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
         """The gradients of all ranks, for the sources in whatever structure they come."""
-        gradients = super().gradient(target, sources, output_gradients)  # type: ignore[misc]
+        gradients = super().gradient(  # type: ignore[misc]
+            target, sources, output_gradients, unconnected_gradients
+        )
         flat = tf.nest.flatten(gradients, expand_composites=False)
         reduced = self._reducer.reduce(flat, tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(gradients, reduced, expand_composites=False)
+
+    def jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """Not to be had: it is made of gradients that are computed in a loop of TensorFlow's."""
+        raise NotImplementedError(
+            "a distributed tape gives no Jacobians; take them from the tape that it was made of, "
+            "and reduce them with hvd.allreduce"
+        )
+
+    batch_jacobian = jacobian
 
     def register_local_source(self, source: Any) -> None:
         """The gradient of this variable is not reduced."""
@@ -68,6 +80,10 @@ def DistributedGradientTape(
 ) -> Any:
     """A tape like `gradtape`, with what it has recorded, whose gradients are those of all ranks."""
     kind = type(gradtape)
+    if not isinstance(gradtape, tf.GradientTape):
+        raise ValueError(f"gradtape is {gradtape!r}; give a tf.GradientTape")
+    if isinstance(gradtape, _DistributedTape):
+        raise ValueError("this tape reduces its gradients already; it was wrapped before")
     # What the tape has recorded, and whether it still does, goes along with its attributes.
     tape: Any = type(kind.__name__, (_DistributedTape, kind), {"__module__": kind.__module__})
     wrapped = tape.__new__(tape)

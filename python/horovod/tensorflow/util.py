@@ -58,6 +58,11 @@ def label(name: str | None) -> dict[str, str | None]:
     return {"tensor_name": name or ""} if _executing_eagerly() else {"name": name}
 
 
+def listed(variables: Any) -> list[Any]:
+    """Variables as a list; one alone is a list of one."""
+    return [variables] if hasattr(variables, "assign") else list(variables)
+
+
 def set_id(process_set: ProcessSet) -> int:
     """The number of a set that is registered."""
     return registered_id(process_set)

@@ -159,6 +159,18 @@ def test_an_error_that_is_not_ours_passes():
         train(hvd.elastic.TensorFlowState([]))
 
 
+def test_a_lost_rank_is_known_by_every_op_and_by_compiled_programs():
+    texts = ["lost rank 1 (a, slot 1)", "{{HorovodGroupedAllreduce}} lost rank 1 (a, slot 1)"]
+
+    @hvd.elastic.run
+    def train(state):
+        if texts:
+            raise tf.errors.UnknownError(None, None, texts.pop())
+        return "the end"
+
+    assert train(hvd.elastic.TensorFlowState([])) == "the end"
+
+
 def test_variables_in_a_session():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variable = tf.compat.v1.get_variable("x", initializer=[float(hvd.rank()), 1.0])

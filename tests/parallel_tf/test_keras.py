@@ -188,6 +188,11 @@ def test_learning_rates_follow_the_schedule(hvd, kit):
     assert best.filepath is None and best.save_best_only
     history = model.fit(*data(), epochs=3, batch_size=16, verbose=0, callbacks=[schedule]).history
     assert np.allclose(history["lr"], [0.5, 0.5, 0.05])
+    # In graphs of TensorFlow 1 Keras 2 says how many samples there are.
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.5)
+    warmup.set_params({"steps": None, "samples": 32, "batch_size": 8})
+    warmup.on_train_begin()
+    assert warmup.steps_per_epoch == 4
 
 
 def test_a_new_learning_rate_takes_the_momentum_along(hvd, kit):

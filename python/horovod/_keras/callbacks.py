@@ -184,9 +184,13 @@ class LearningRateSchedule:
         return rate
 
     def _detected_steps(self) -> int:
-        steps = (self.params or {}).get("steps")
+        known = self.params or {}
+        steps, samples, batch = (known.get(key) for key in ("steps", "samples", "batch_size"))
         if steps:
             return int(steps)
+        if samples and batch:
+            # What Keras 2 says in a graph of TensorFlow 1.
+            return max(1, int(samples) // int(batch))
         raise ValueError(
             "Could not autodetect the number of steps per epoch. Please specify the "
             "steps_per_epoch parameter to the callback."

@@ -61,4 +61,14 @@ def broadcast_global_variables(root_rank: int) -> Any:
 def _run(result: Any) -> Any:
     if tf.compat.v1.executing_eagerly_outside_functions():
         return result
-    return tf.compat.v1.keras.backend.get_session().run(result)
+    session = tf.compat.v1.get_default_session()
+    if session is None:
+        # Keras 3 has no sessions.
+        own: Any = getattr(tf.compat.v1.keras.backend, "get_session", None)
+        if own is None:
+            raise RuntimeError(
+                "there is no session here, and Keras 3 makes none; make one the default, use Keras "
+                "2 (TF_USE_LEGACY_KERAS=1), or do not disable eager execution"
+            )
+        session = own()
+    return session.run(result)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -37,28 +38,23 @@ _jobs = itertools.count()
 _service: Any = tf.data.experimental.service
 
 
+@dataclasses.dataclass(frozen=True)
 class TfDataServiceConfig:
     """What a training job must know of the job that prepares its data."""
 
-    def __init__(
-        self,
-        dispatchers: int,
-        workers_per_dispatcher: int,
-        dispatcher_side: str,
-        addresses: Addresses,
-        key: bytes,
-        timeout: float = 60,
-    ) -> None:
-        if dispatcher_side not in SIDES:
+    dispatchers: int
+    workers_per_dispatcher: int
+    dispatcher_side: str
+    addresses: Addresses
+    key: bytes = dataclasses.field(repr=False)
+    timeout: float = 60
+
+    def __post_init__(self) -> None:
+        if self.dispatcher_side not in SIDES:
             raise ValueError(
-                f"dispatcher_side is `{dispatcher_side}`, and can be `compute` or `training` only"
+                f"dispatcher_side is `{self.dispatcher_side}`, and can be `compute` or `training` "
+                "only"
             )
-        self.dispatchers = dispatchers
-        self.workers_per_dispatcher = workers_per_dispatcher
-        self.dispatcher_side = dispatcher_side
-        self.addresses = addresses
-        self.key = key
-        self.timeout = timeout
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
         """A client of the registry."""

@@ -19,10 +19,10 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
     Gluon. A parameter whose shape is not known yet is broadcast when it is initialised. Give every
     call of its own a `prefix`, if names come again.
     """
-    if _basics.size() == 1:
-        return
     if not (isinstance(params, Mapping) or hasattr(params, "items")):
         raise ValueError(f"invalid params of type: {type(params)}")
+    if _basics.size() == 1:
+        return
     prefix = prefix or ""
     tensors = []
     for name, parameter in sorted(params.items()):

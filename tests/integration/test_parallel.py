@@ -35,3 +35,9 @@ def test_a_job_with_one_failing_rank_does_not_pass(tmp_path):
         "import os\ndef test_it(): assert os.environ['HOROVOD_RANK'] != '1'\n"
     )
     assert runner.run([tmp_path / "test_one.py"], 2, "auto") is not None
+
+
+def test_a_job_that_comes_no_further_is_ended(tmp_path):
+    (tmp_path / "test_one.py").write_text("import time\ndef test_it(): time.sleep(100)\n")
+    problem = runner.run([tmp_path / "test_one.py"], 2, "auto", silence=3)
+    assert problem.startswith("no test has ended for 3 s")

@@ -5,6 +5,9 @@ is one job per number of ranks and transport. `islands` is a world whose ranks s
 and reach the others through sockets, as on several hosts. A job has passed if the launcher says so
 and if every rank has run the same tests, at least one of them, and none has failed; what the ranks
 report is read from their result files, so that a job which runs nothing cannot pass.
+
+A job hangs if for a while no rank has come to the end of a test. How long it takes in all says only
+what else the machine has to do.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -38,7 +42,9 @@ TRANSPORTS = {
 }
 # A machine that does much else at the same time can be given more time.
 PATIENCE = float(os.environ.get("RONDE_TEST_PATIENCE", "1"))
-LIMIT_SECONDS = 55 * PATIENCE
+SILENCE_SECONDS = 55 * PATIENCE
+# Nothing takes that long; it is for whoever waits for a job from outside.
+LIMIT_SECONDS = 5 * SILENCE_SECONDS
 
 
 def main():
@@ -59,27 +65,42 @@ def main():
     sys.exit(failed)
 
 
-def run(files, size, transport):
+def run(files, size, transport, silence=SILENCE_SECONDS):
     """Runs files in one job; gives what went wrong, or None."""
     with tempfile.TemporaryDirectory() as folder:
         command = [launcher(), "-np", str(size), sys.executable, __file__, "--rank", folder]
         env = {**os.environ, **TRANSPORTS[transport], "OMP_NUM_THREADS": "1"}
-        try:
-            job = subprocess.run(
-                [*command, *map(str, files)],
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=LIMIT_SECONDS,
-                check=False,
+        output = Path(folder) / "output.txt"
+        with output.open("wb") as file:
+            job = subprocess.Popen(
+                [*command, *map(str, files)], env=env, stdout=file, stderr=subprocess.STDOUT
             )
-        except subprocess.TimeoutExpired as late:
-            return f"still running after {LIMIT_SECONDS:g} s\n{(late.stdout or b'').decode()}"
+        try:
+            hangs = not ends(job, Path(folder), silence)
+        finally:
+            # The launcher's guardian ends the ranks.
+            job.kill()
+            job.wait()
+        told = output.read_text(errors="replace")
+        if hangs:
+            return f"no test has ended for {silence:g} s\n{told}"
         problem = verdict(Path(folder), size)
         if job.returncode != 0:
             problem = f"the launcher ended with {job.returncode}, {problem}"
-        return f"{problem}\n{job.stdout}" if problem else None
+        return f"{problem}\n{told}" if problem else None
+
+
+def ends(job, folder, silence):
+    """Waits for the end of a job; False if it comes no further."""
+    begun = time.time()
+    while True:
+        try:
+            job.wait(0.1)
+            return True
+        except subprocess.TimeoutExpired:
+            signs = [file.stat().st_mtime for file in folder.glob("*.sign")]
+            if time.time() - max(signs, default=begun) > silence:
+                return False
 
 
 def launcher():
@@ -112,7 +133,9 @@ def rank_main(folder, *files):
     """What each rank does: a test session that ends with its first failure."""
     import pytest
 
-    result = Path(folder) / f"{os.environ['HOROVOD_RANK']}.xml"
+    # Elastic tests change the variable.
+    rank = os.environ["HOROVOD_RANK"]
+    result = Path(folder) / f"{rank}.xml"
     return pytest.main(
         [
             *files,
@@ -123,8 +146,19 @@ def rank_main(folder, *files):
             "-p",
             "no:cacheprovider",
             f"--junitxml={result}",
-        ]
+        ],
+        plugins=[Signs(Path(folder) / f"{rank}.sign")],
     )
+
+
+class Signs:
+    """Touches a file behind every test."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def pytest_runtest_logfinish(self):
+        self._file.touch()
 
 
 if __name__ == "__main__":

@@ -133,8 +133,9 @@ def test_broadcasting():
 
         for way in both_ways(send):
             assert np.all(way(tf.fill([5], hvd.rank())).numpy() == root)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="invalid root rank"):
-        hvd.broadcast(tf.ones([2]), hvd.size())
+    for root in (hvd.size(), -1):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"invalid root rank {root}"):
+            hvd.broadcast(tf.ones([2]), root)
 
 
 def test_exchanging_rows():

@@ -165,7 +165,7 @@ def test_a_scalar_can_be_reduced_but_not_gathered():
 
 @pytest.mark.parametrize("root", [-1, 1])
 def test_a_root_outside_the_world_is_refused(root):
-    with pytest.raises((ValueError, hvd.HorovodInternalError)):
+    with pytest.raises((ValueError, hvd.HorovodInternalError), match=f"root rank {root}"):
         hvd.broadcast(torch.ones(1), root)
 
 

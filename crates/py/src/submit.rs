@@ -8,6 +8,7 @@ use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::buffer::Region;
 use ronde_core::engine::Next;
 
+use super::errors;
 use super::handles::{self, Answer};
 use super::native::{self, Reduce};
 use super::process;
@@ -95,8 +96,7 @@ pub(crate) fn broadcast(
     lazy: bool,
     process_set: u32,
 ) -> PyResult<u64> {
-    // A negative root is as far outside as the largest number.
-    let root = Rank(u32::try_from(root).unwrap_or(u32::MAX));
+    let root = native::rank(root).map_err(|error| errors::raise(input.py(), &error))?;
     one_to_one(input, output, name, Kind::Broadcast { root }, SetId(process_set), next(lazy))
 }
 

@@ -134,12 +134,18 @@ fn kind(engine: &Engine, set: SetId, wish: Wish) -> Result<Kind, Error> {
             Kind::Reducescatter { op, prescale, postscale }
         }
         Wish::Allgather => Kind::Allgather,
-        // A negative root is as far outside as the largest number.
-        Wish::Broadcast { root } => {
-            Kind::Broadcast { root: Rank(u32::try_from(root).unwrap_or(u32::MAX)) }
-        }
+        Wish::Broadcast { root } => Kind::Broadcast { root: rank(root)? },
         Wish::Alltoall { splits } => Kind::Alltoall { splits },
         Wish::Barrier => Kind::Barrier,
+    })
+}
+
+/// A root rank as programs give it; whether the set has it is seen when the request is submitted.
+pub(crate) fn rank(number: i64) -> Result<Rank, Error> {
+    u32::try_from(number).map(Rank).map_err(|_| {
+        Error::Invalid(format!(
+            "broadcast received invalid root rank {number}; ranks are counted from 0"
+        ))
     })
 }
 

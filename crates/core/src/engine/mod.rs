@@ -48,8 +48,8 @@ use crate::watch::{Reading, Readings, Server, Watch};
 
 /// How long an orderly end may take before it becomes a hard one.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Bytes that take no longer than to wake a thread.
-const SMALL: u64 = 256 << 10;
+/// Bytes that take no longer than to wake two threads.
+const SMALL: u64 = 1 << 20;
 /// Characters of an exception's text that the others are told.
 const LONGEST_REASON: usize = 4000;
 

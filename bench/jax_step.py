@@ -13,7 +13,7 @@ import time
 import job
 
 # How many leaves a tree has, and of how many elements.
-TREES = ["1x1", "20x16", "160x1024", "20x65536"]
+TREES = ["1x1", "20x16", "160x16", "160x1024", "20x65536"]
 WARM_UP = 30
 
 

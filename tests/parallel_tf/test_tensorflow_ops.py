@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
+from horovod.tensorflow import library
 
 TYPES = ["uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 
@@ -123,6 +124,34 @@ def test_gathering_rows_that_differ():
         assert np.array_equal(second, 2 * expected)
     shape = tf.function(gather).get_concrete_function(tf.TensorSpec([None, 3])).output_shapes[0]
     assert shape.as_list() == [None, 3]
+
+
+def test_graphs_that_horovod_has_saved_load_and_know_the_names_of_results():
+    variable = tf.Variable([1.0])
+    wanted = {"root_rank": 0, "variable_names": ["v"]}
+    with pytest.raises(tf.errors.FailedPreconditionError, match="broadcast_variables"):
+        library.ops.horovod_broadcast_inplace_resource([variable.handle], **wanted)
+    with tf.Graph().as_default() as graph:
+        reference = tf.compat.v1.Variable([1.0], use_resource=False)
+        library.ops.horovod_broadcast_inplace([reference._ref()], **wanted)
+        tensors = [tf.ones([2, 3])]
+        library.ops.horovod_grouped_allgather(tensors)
+        library.ops.horovod_grouped_reducescatter(tensors, reduce_op=1)
+    saved = graph.as_graph_def()
+    for node in saved.node:
+        # As of a release of Horovod that did not know these.
+        for attribute in {"tensor_name", "prescale_factor", "postscale_factor"} & set(node.attr):
+            del node.attr[attribute]
+    with tf.Graph().as_default() as loaded:
+        tf.import_graph_def(saved, name="")
+    results = {
+        node.type: [each.name for each in node.op_def.output_arg]
+        for node in loaded.get_operations()
+    }
+    assert results["HorovodBroadcastInplace"] == ["output_refs"]
+    assert (
+        results["HorovodGroupedAllgather"] == results["HorovodGroupedReducescatter"] == ["outputs"]
+    )
 
 
 def test_broadcasting():

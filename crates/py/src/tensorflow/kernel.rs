@@ -8,7 +8,7 @@ use super::api::Handle;
 use super::context::{Context, Tensor};
 use super::done::{self, Finish};
 use super::node::kernel;
-use crate::native::{self, Answer, Call, Failure, Wish};
+use crate::native::{self, Answer, Call, Failure, Fault, Wish};
 use crate::process;
 use crate::tensor::View;
 
@@ -197,6 +197,13 @@ fn members(set: u32) -> Result<Vec<ronde_control::Rank>, Failure> {
     let engine = process::arrived().ok_or_else(Failure::not_initialized)?;
     let unknown = || Failure::invalid(&format!("process set {set} does not exist"));
     engine.members(ronde_control::SetId(set)).ok_or_else(unknown)
+}
+
+/// Variables are beyond the reach of kernels like ours: TensorFlow's C interface does not have them.
+pub(super) extern "C" fn refuse_variables(_: Handle, context: Handle) {
+    let text = "TensorFlow gives this op no access to its variables; broadcast them with \
+                hvd.broadcast_variables(variables, root_rank=0), and leave the op out of the graph";
+    Context::new(context).fail(&Failure { fault: Fault::Precondition, text: text.into() });
 }
 
 pub(super) extern "C" fn compute_size(handle: Handle, context: Handle) {

@@ -22,7 +22,13 @@ const SET: &CStr = c"process_set_id: int = 0";
 const OP: &CStr = c"reduce_op: int";
 const PRESCALE: &CStr = c"prescale_factor: float";
 const POSTSCALE: &CStr = c"postscale_factor: float";
+/// Those of scatterings: the first releases of Horovod that had them knew no factors.
+const SCATTER_PRESCALE: &CStr = c"prescale_factor: float = 1.0";
+const SCATTER_POSTSCALE: &CStr = c"postscale_factor: float = 1.0";
 const COUNT: &CStr = c"num_tensors: int >= 1";
+const ROOT: &CStr = c"root_rank: int";
+const VARIABLES: &CStr = c"num_variables: int";
+const VARIABLE_NAMES: &CStr = c"variable_names: list(string)";
 
 struct Op {
     name: &'static CStr,
@@ -43,6 +49,9 @@ enum Work {
 
 const REDUCE: &[&CStr] = &[ELEMENTS, OP, PRESCALE, POSTSCALE, SCOPE, SET, NAME];
 const REDUCE_GROUP: &[&CStr] = &[ELEMENTS, COUNT, OP, PRESCALE, POSTSCALE, SCOPE, SET, NAME];
+const SCATTER: &[&CStr] = &[ELEMENTS, OP, SCATTER_PRESCALE, SCATTER_POSTSCALE, SCOPE, SET, NAME];
+const SCATTER_GROUP: &[&CStr] =
+    &[ELEMENTS, COUNT, OP, SCATTER_PRESCALE, SCATTER_POSTSCALE, SCOPE, SET, NAME];
 const MANY: &[&CStr] = &[c"tensors: num_tensors * T"];
 const ONE: &[&CStr] = &[c"tensor: T"];
 
@@ -78,19 +87,38 @@ const OPS: &[Op] = &[
         name: c"HorovodGroupedAllgather",
         attributes: &[MOVED, COUNT, SCOPE, SET, NAME],
         inputs: MANY,
-        outputs: &[c"output: num_tensors * T"],
+        outputs: &[c"outputs: num_tensors * T"],
         shape: shape::rows_unknown,
         make: Some(node::ALLGATHER),
         compute: Work::Collective(kernel::compute_rows),
     },
     Op {
         name: c"HorovodBroadcast",
-        attributes: &[MOVED, c"root_rank: int", SCOPE, SET, NAME],
+        attributes: &[MOVED, ROOT, SCOPE, SET, NAME],
         inputs: ONE,
         outputs: &[c"output: T"],
         shape: shape::same,
         make: Some(node::BROADCAST),
         compute: Work::Collective(kernel::compute_alike),
+    },
+    // A graph that was saved with one of these two loads; only to run it is an error.
+    Op {
+        name: c"HorovodBroadcastInplace",
+        attributes: &[ELEMENTS, ROOT, SET, VARIABLES, VARIABLE_NAMES],
+        inputs: &[c"tensor_refs: Ref(num_variables * T)"],
+        outputs: &[c"output_refs: Ref(num_variables * T)"],
+        shape: shape::same,
+        make: None,
+        compute: Work::LookUp(kernel::refuse_variables),
+    },
+    Op {
+        name: c"HorovodBroadcastInplaceResource",
+        attributes: &[ROOT, SET, VARIABLES, VARIABLE_NAMES],
+        inputs: &[c"resources: num_variables * resource"],
+        outputs: &[],
+        shape: shape::nothing,
+        make: None,
+        compute: Work::LookUp(kernel::refuse_variables),
     },
     Op {
         name: c"HorovodAlltoall",
@@ -103,7 +131,7 @@ const OPS: &[Op] = &[
     },
     Op {
         name: c"HorovodReducescatter",
-        attributes: REDUCE,
+        attributes: SCATTER,
         inputs: ONE,
         outputs: &[c"output: T"],
         shape: shape::rows_unknown,
@@ -112,9 +140,9 @@ const OPS: &[Op] = &[
     },
     Op {
         name: c"HorovodGroupedReducescatter",
-        attributes: REDUCE_GROUP,
+        attributes: SCATTER_GROUP,
         inputs: MANY,
-        outputs: &[c"output: num_tensors * T"],
+        outputs: &[c"outputs: num_tensors * T"],
         shape: shape::rows_unknown,
         make: Some(node::REDUCESCATTER),
         compute: Work::Collective(kernel::compute_rows),

@@ -15,6 +15,7 @@ import uuid
 import pytest
 from jobs import environments, launcher, until
 from lab import Lab, why_not
+from workers import heard
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -106,9 +107,7 @@ class Job:
         return (self._folder / "output.txt").read_text(errors="replace")
 
     def said(self, worker):
-        file = self._folder / f"{worker}.jsonl"
-        lines = file.read_text().split("\n")[:-1] if file.exists() else []
-        return [json.loads(line) for line in lines]
+        return heard(self._folder, worker)
 
     def world(self, workers):
         """Waits until these are the world, in rank order; gives what each has said of it."""

@@ -12,6 +12,13 @@ from pathlib import Path
 from jobs import LIMIT_SECONDS, launcher, until
 
 
+def heard(folder, worker):
+    """All that a worker has said, in order; a line that is being written does not count."""
+    file = Path(folder) / f"{worker}.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    return [json.loads(line) for line in lines]
+
+
 class Workers:
     """An elastic job, and what its workers say; ends with the `with` block."""
 
@@ -61,9 +68,7 @@ class Workers:
 
     def said(self, worker, event):
         """All that a worker has said of this kind."""
-        file = self._folder / f"{worker}.jsonl"
-        lines = file.read_text().split("\n")[:-1] if file.exists() else []
-        return [each for each in map(json.loads, lines) if each["event"] == event]
+        return [each for each in heard(self._folder, worker) if each["event"] == event]
 
     def world(self, worker, size):
         """Waits until a worker trains in a world of this size, and gives what it said of it."""

@@ -12,6 +12,7 @@ mod dtype;
 pub mod elastic;
 mod ids;
 pub mod launcher;
+pub mod liveness;
 pub mod muster;
 pub mod negotiate;
 pub mod rendezvous;

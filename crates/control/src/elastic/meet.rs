@@ -64,6 +64,9 @@ impl Elastic {
         let Some(&worker) = self.connections.get(&connection) else { return };
         // Even if its end was reported before its last words came: there was a state to lose.
         self.progress |= matches!(message, RankToDriver::Reached(_));
+        if let RankToDriver::Pong { waits } = message {
+            return self.actions.push(Action::Answered(worker, waits));
+        }
         let Some(member) = self.members.get_mut(&worker) else { return };
         if let Some(next) = member.next.as_mut().filter(|next| next.connection == connection) {
             next.said.get_or_insert(message);

@@ -33,6 +33,7 @@ pub use words::Reason;
 use hosts::{Hosts, News};
 use member::{Member, Phase};
 
+use crate::liveness::Roll;
 use crate::rendezvous::{Connection, Time};
 use crate::status::Report;
 use crate::wire::agent::Exit;
@@ -148,6 +149,8 @@ pub enum Action {
     Formed(Epoch, Vec<Worker>),
     /// A worker has said what it has done so far.
     Reported(Worker, Report),
+    /// A worker has answered a `Ping`, and for how long it has waited for others.
+    Answered(Worker, Option<Duration>),
     /// Tell the user something. One line, without an end.
     Note(String),
     /// The job is over: dismiss all agents.
@@ -354,6 +357,21 @@ impl Elastic {
             .collect()
     }
 
+    /// Who can be asked whether its process runs; workers go by their numbers.
+    pub fn roll(&self) -> Roll {
+        let connected = self.members.iter().filter(|(_, member)| member.connection.is_some());
+        let missing = self.members.iter().filter(|(_, member)| member.connection.is_none());
+        Roll {
+            connected: connected.map(|(worker, _)| Rank(worker.0)).collect(),
+            missing: missing.map(|(worker, _)| Rank(worker.0)).collect(),
+        }
+    }
+
+    /// The way to a worker, if it is connected.
+    pub fn connection(&self, worker: Worker) -> Option<Connection> {
+        self.members.get(&worker)?.connection
+    }
+
     fn discovered(&mut self, offers: &[Offer]) {
         if self.undiscovered.take().is_some() {
             self.note(&Reason::DiscoveredAgain);
@@ -390,7 +408,7 @@ impl Elastic {
 
     fn stopped(&mut self, worker: Worker, since: Option<Time>) {
         if let Some(member) = self.members.get_mut(&worker) {
-            member.stopped = since;
+            member.stopped = since.map(|since| member.stopped.unwrap_or(since));
         }
     }
 
@@ -399,7 +417,7 @@ impl Elastic {
     }
 
     /// How messages name a worker.
-    fn name(&self, worker: Worker) -> String {
+    pub fn name(&self, worker: Worker) -> String {
         match self.members.get(&worker) {
             Some(member) => {
                 let host = &self.hosts.all[member.host].name;

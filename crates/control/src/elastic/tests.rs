@@ -75,7 +75,8 @@ impl Play {
                 Action::Formed(_, workers) => self.world = workers,
                 Action::Note(text) => self.notes.push(text),
                 Action::End { code, text } => self.end = Some((code, text.unwrap_or_default())),
-                Action::Release(_) | Action::Close(_) | Action::Reported(..) => {}
+                Action::Release(_) | Action::Close(_) => {}
+                Action::Reported(..) | Action::Answered(..) => {}
             }
         }
     }

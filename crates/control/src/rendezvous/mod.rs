@@ -18,6 +18,7 @@ use std::time::Duration;
 
 pub use member::Seat;
 
+use crate::liveness::Roll;
 use crate::status::Report;
 use crate::wire::agent::Exit;
 use crate::wire::{DriverToRank, Greeting, Peer, RankToDriver};
@@ -45,6 +46,8 @@ pub enum Event {
     Closed(Connection),
     /// The agent of a rank says that the rank's process has ended.
     Exited(Rank, Exit),
+    /// A rank's process is there but counts as lost, for this cause.
+    Condemned(Rank, String),
     /// Time has passed.
     Tick,
 }
@@ -69,6 +72,8 @@ pub enum Action {
     },
     /// A rank has said what it has done so far.
     Reported(Rank, Report),
+    /// A rank has answered a `Ping`, and for how long it has waited for others.
+    Answered(Rank, Option<Duration>),
     /// A rank was lost and everybody in its world has been told.
     Lost {
         /// Who.
@@ -147,6 +152,7 @@ impl Rendezvous {
             Event::Said(connection, message) => self.said(connection, message, now, &mut actions),
             Event::Closed(connection) => self.closed(connection, now, &mut actions),
             Event::Exited(rank, exit) => self.exited(rank, &exit, now, &mut actions),
+            Event::Condemned(rank, cause) => self.condemned(rank, cause, &mut actions),
             Event::Tick => {}
         }
         self.overdue(now, &mut actions);
@@ -167,6 +173,27 @@ impl Rendezvous {
             Phase::Inside { leader: Some(_) } => Some((rank, member.connection?)),
             _ => None,
         })
+    }
+
+    /// Who can be asked whether its process runs, and whom the others wait for.
+    pub fn roll(&self) -> Roll {
+        let all = || (0..).map(Rank).zip(&self.members);
+        let is_gathering = all().any(|(_, member)| matches!(member.phase, Phase::Waiting(_)));
+        let is_missing = |member: &Member| is_gathering && member.connection.is_none();
+        Roll {
+            connected: all().filter(|(_, m)| m.connection.is_some()).map(|(r, _)| r).collect(),
+            missing: all().filter(|(_, m)| is_missing(m)).map(|(rank, _)| rank).collect(),
+        }
+    }
+
+    /// How messages name a rank.
+    pub fn name(&self, rank: Rank) -> String {
+        self.members.get(rank.index()).map_or(rank.to_string(), |member| member.seat.name(rank))
+    }
+
+    /// The way to a rank, if it is connected.
+    pub fn connection(&self, rank: Rank) -> Option<Connection> {
+        self.members.get(rank.index())?.connection
     }
 
     fn greeted(
@@ -230,6 +257,9 @@ impl Rendezvous {
             return;
         }
         let Some(&rank) = self.connections.get(&connection) else { return };
+        if let RankToDriver::Pong { waits } = message {
+            return actions.push(Action::Answered(rank, waits));
+        }
         match (message, &mut self.members[rank.index()].phase) {
             (RankToDriver::Join { pid, host, local_rank, addresses, unix }, Phase::Greeted) => {
                 let peer = Peer { host, local_rank, pid, addresses, unix };
@@ -392,13 +422,25 @@ impl Rendezvous {
             Phase::Inside { .. } => self.announce(rank, exit.to_string(), actions),
             _ => {}
         }
-        if self.doomed.is_none() {
-            self.doomed = Some(format!(
-                "{name} {exit} and cannot be part of the next world, which needs all {} ranks",
-                self.members.len()
-            ));
+        self.doom(&format!("{name} {exit}"), actions);
+    }
+
+    fn condemned(&mut self, rank: Rank, cause: String, actions: &mut Vec<Action>) {
+        let Some(member) = self.members.get(rank.index()) else { return };
+        let what = format!("{} {cause}", member.seat.name(rank));
+        if matches!(member.phase, Phase::Inside { .. }) {
+            self.announce(rank, cause, actions);
         }
-        let reason = self.doomed.clone().unwrap_or_default();
+        self.doom(&what, actions);
+    }
+
+    /// No world can be formed any more.
+    fn doom(&mut self, what: &str, actions: &mut Vec<Action>) {
+        let size = self.members.len();
+        let reason = self.doomed.get_or_insert_with(|| {
+            format!("{what} and cannot be part of the next world, which needs all {size} ranks")
+        });
+        let reason = reason.clone();
         self.turn_away(|phase| matches!(phase, Phase::Waiting(_)), &reason, actions);
     }
 

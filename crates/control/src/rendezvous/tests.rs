@@ -16,6 +16,7 @@ struct Stage {
     lost: Vec<(Rank, String)>,
     left: Vec<Rank>,
     reported: Vec<(Rank, Report)>,
+    answered: Vec<(Rank, Option<Duration>)>,
     now: Time,
 }
 
@@ -35,6 +36,7 @@ impl Stage {
             lost: Vec::new(),
             left: Vec::new(),
             reported: Vec::new(),
+            answered: Vec::new(),
             now: Duration::ZERO,
         }
     }
@@ -52,6 +54,7 @@ impl Stage {
                 Action::Lost { rank, cause } => self.lost.push((rank, cause)),
                 Action::Left { rank, .. } => self.left.push(rank),
                 Action::Reported(rank, report) => self.reported.push((rank, report)),
+                Action::Answered(rank, waits) => self.answered.push((rank, waits)),
                 Action::Formed(_) => {}
             }
         }
@@ -428,4 +431,20 @@ fn only_ranks_that_have_found_their_place_are_asked_what_they_do() {
     assert_eq!(stage.reported, [(Rank(1), report)]);
     stage.say(1, RankToDriver::Leaving { error: None, blames: None });
     assert_eq!(stage.rendezvous.inside().count(), 1);
+}
+
+#[test]
+fn ranks_can_be_asked_whether_they_run_and_a_stopped_one_can_be_given_up() {
+    let mut stage = Stage::new(3);
+    stage.join(0);
+    let roll = stage.rendezvous.roll();
+    assert_eq!(Vec::from_iter(roll.connected), [Rank(0)]);
+    assert_eq!(Vec::from_iter(roll.missing), [Rank(1), Rank(2)], "the first one waits for them");
+    (1..3).for_each(|rank| drop(stage.join(rank)));
+    stage.say(2, RankToDriver::Pong { waits: Some(LIMIT) });
+    assert_eq!(stage.answered, [(Rank(2), Some(LIMIT))]);
+    assert!(stage.rendezvous.roll().missing.is_empty());
+    stage.on(Event::Condemned(Rank(1), "was stopped".into()));
+    assert_eq!(stage.lost, [(Rank(1), "was stopped".to_owned())]);
+    assert_eq!(stage.lost_to(0), Some((1, "was stopped")));
 }

@@ -155,6 +155,11 @@ pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, B
     }
 }
 
+/// After how long a stall ends the job, unless it is never; mistakes are the ranks' to report.
+pub fn stall_shutdown(look_up: impl Fn(&str) -> Option<String>) -> Option<Duration> {
+    Reader { look_up: &look_up, mistakes: Vec::new() }.settings().stall_shutdown
+}
+
 /// Reads only where the launcher's rendezvous is, which a world of one has no use for.
 pub fn meeting(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadSettings> {
     let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };

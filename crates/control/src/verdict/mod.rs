@@ -42,6 +42,8 @@ struct Account {
     blames: Option<Rank>,
     exit: Option<Exit>,
     stopped: bool,
+    /// Why the launcher has ended it, if it was the cause of the end.
+    condemned: Option<String>,
     tail: VecDeque<String>,
 }
 
@@ -107,10 +109,18 @@ impl Verdict {
             return;
         }
         account.stopped = self.stopping;
-        if !exit.is_success() && !self.stopping {
+        if !exit.is_success() && !self.stopping && !self.failures.contains(&rank) {
             self.failures.push(rank);
         }
         account.exit = Some(exit);
+    }
+
+    /// A rank that others have waited for too long is about to be ended: it is the first cause, even if
+    /// others have failed before because of it.
+    pub fn condemned(&mut self, rank: Rank, cause: String) {
+        self.accounts[rank.index()].condemned.get_or_insert(cause);
+        self.failures.retain(|known| *known != rank);
+        self.failures.insert(0, rank);
     }
 
     /// From here on ranks end because the launcher ends them.
@@ -192,7 +202,7 @@ impl Verdict {
     fn code(&self, rank: Rank) -> u8 {
         let account = &self.accounts[rank.index()];
         match &account.exit {
-            Some(exit) if !account.stopped => exit.code(),
+            Some(exit) if !account.stopped && account.condemned.is_none() => exit.code(),
             _ => 1,
         }
     }
@@ -202,6 +212,7 @@ impl Verdict {
         let name = self.name(cause);
         let raised = self.raised(account);
         let what = match (&raised, &account.exit) {
+            _ if account.condemned.is_some() => account.condemned.clone().unwrap_or_default(),
             (Some(error), _) => format!("raised {error}"),
             (None, Some(exit)) => quote(&exit.to_string()),
             (None, None) => "failed".into(),
@@ -280,6 +291,11 @@ impl Verdict {
             return above;
         }
         let host = &self.seats[cause.index()].host;
+        if self.accounts[cause.index()].condemned.is_some() {
+            return format!(
+                "find out who stopped it, or why `{host}` did not let it run; a larger                  `--stall-check-shutdown-time-seconds` waits longer"
+            );
+        }
         match self.accounts[cause.index()].exit.as_ref() {
             Some(Exit::OutOfMemory) => {
                 "give the job more memory, a smaller batch or fewer ranks per host".into()

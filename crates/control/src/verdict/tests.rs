@@ -9,8 +9,9 @@ enum Told {
     Stopping,
     Interrupted(i32),
     Host(&'static str),
+    Condemned(u32, &'static str),
 }
-use Told::{Host, Interrupted, Left, Stopping, Wrote};
+use Told::{Condemned, Host, Interrupted, Left, Stopping, Wrote};
 
 fn judge(story: Vec<Told>) -> Outcome {
     let seats = (0..4).map(|slot| Seat { host: "node".into(), slot }).collect();
@@ -24,6 +25,7 @@ fn judge(story: Vec<Told>) -> Outcome {
             Told::Exit(rank, exit) => verdict.exited(Rank(rank), exit),
             Stopping => verdict.stopping(),
             Interrupted(signal) => verdict.interrupted(signal),
+            Condemned(rank, cause) => verdict.condemned(Rank(rank), cause.into()),
             Host(reason) => verdict.host_failed(reason.into(), "look at it".into()),
         }
     }
@@ -198,3 +200,30 @@ fn long_texts_of_ranks_are_cut() {
     let outcome = judge(vec![Left(0, Some(long), None), code(0, 1)]);
     assert!(outcome.text.unwrap().len() < 2000);
 }
+
+#[test]
+fn a_rank_that_was_stopped_too_long_is_the_cause_whoever_complains_first() {
+    let stopped = "was stopped (SIGSTOP), process 77";
+    check(vec![
+        (
+            "ended by the launcher",
+            vec![Condemned(1, stopped), killed(1, 9), Left(0, LOST_1, Some(1)), code(0, 1)],
+            1,
+            &["error: rank 1 (node, slot 1) was stopped (SIGSTOP), process 77\n", "who stopped it"],
+        ),
+        (
+            "after others gave up by themselves",
+            vec![
+                Left(0, Some("HorovodInternalError: stalled"), None),
+                code(0, 1),
+                Condemned(1, stopped),
+                Stopping,
+                killed(1, 9),
+            ],
+            1,
+            &["error: rank 1 (node, slot 1) was stopped (SIGSTOP)", "rank 0 failed too"],
+        ),
+    ]);
+}
+
+const LOST_1: Option<&str> = Some("HorovodInternalError: lost rank 1");

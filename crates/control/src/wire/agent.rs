@@ -11,6 +11,8 @@
 //!    find out which of their addresses reach each other; and `Stay`: the agent holds a connection to
 //!    the launcher whose silence shows that one of the two hosts is gone. `Start`: these ranks, please.
 //! 2. `Started`, `Output` and `Exited` come from the ranks as things happen; `Signal` goes to them.
+//!    All the while the driver says `Look` and the agent answers `Looked`: so a host that is frozen is
+//!    told from one that has nothing to say, and a rank that is stopped from one that is busy.
 //! 3. `End` once nothing is wanted any more: the agent removes what is left and closes the pipe.
 //!
 //! For `ronde doctor` there are no ranks: `AskTime`, `Examine` and `Measure` are each answered once.
@@ -118,6 +120,11 @@ pub enum DriverToAgent {
     Linger {
         /// How long.
         millis: u32,
+    },
+    /// Say that you are there, and how the processes of these ranks are.
+    Look {
+        /// Ranks that do not answer; often there are none.
+        ranks: Vec<Rank>,
     },
 }
 
@@ -255,6 +262,44 @@ pub enum AgentToDriver {
     },
     /// Somebody has told the agent to stop; it will before long.
     Leaving,
+    /// The agent is there, and the processes of the ranks it was asked about are like this.
+    Looked {
+        /// One entry per rank that has a process.
+        found: Vec<(Rank, Condition)>,
+    },
+}
+
+/// How a rank's process is: its own, or if something it has started is stopped, that one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// The process id on the agent's host.
+    pub pid: u32,
+    /// The name of its program.
+    pub command: String,
+    /// What it does.
+    pub state: ProcessState,
+}
+
+/// What a process does, as far as it matters to those who wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum ProcessState {
+    /// It runs, or sleeps until something wakes it.
+    Runs,
+    /// It waits for a disk, a network file system or memory, and can do nothing else meanwhile.
+    Blocked,
+    /// A debugger has stopped it.
+    Traced,
+    /// It is in a frozen cgroup, as by `docker pause`.
+    Frozen,
+    /// A signal has stopped it.
+    Stopped,
+}
+
+impl ProcessState {
+    /// Whether it stays that way until somebody resumes it.
+    pub fn is_halted(self) -> bool {
+        self >= ProcessState::Traced
+    }
 }
 
 /// How fast the way to another host is.

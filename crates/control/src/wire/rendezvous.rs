@@ -11,9 +11,11 @@
 //! says `Leaving` before it ends. Whoever sees the other end vanish knows that it died. A rank that has
 //! lost its connection to another one which lives says `GivenUp`, and the driver passes that on: so all
 //! ranks name the same two, instead of each the one that it saw give up. When somebody watches the job,
-//! the driver says `Ask` and the rank answers `Report`.
+//! the driver says `Ask` and the rank answers `Report`. Every other second it says `Ping`, from the
+//! greeting on, and a rank whose process runs answers `Pong`.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -133,6 +135,11 @@ pub enum RankToDriver {
         /// Why, in words.
         reason: String,
     },
+    /// The rank's process runs: the answer to `Ping`.
+    Pong {
+        /// For how long it has waited for other ranks, if it does.
+        waits: Option<Duration>,
+    },
 }
 
 /// How far a worker of an elastic job has come since its world was formed.
@@ -195,6 +202,8 @@ pub enum DriverToRank {
         /// In what it will differ.
         change: Change,
     },
+    /// To be answered by `Pong` at once: a process that is stopped cannot.
+    Ping,
 }
 
 /// In what the next world of an elastic job will differ from the current one.

@@ -11,6 +11,7 @@ mod elastic;
 pub mod errand;
 mod inbox;
 mod join;
+mod late;
 mod plane;
 mod progress;
 mod results;
@@ -35,12 +36,14 @@ use ronde_control::{Rank, SetId};
 
 use self::drive::Shared;
 use self::inbox::{Inbox, Submission};
+use self::late::Late;
 use self::sets::Sets;
 pub use self::ticket::{Done, Made, Outcome, Room, Targets, Ticket};
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::group::Arena;
 pub use crate::group::Block;
+use crate::transport::sentinel::Reporter;
 use crate::transport::traffic::TRAFFIC;
 pub use crate::transport::updates::{News, Updates};
 use crate::transport::vigil::Vigil;
@@ -103,9 +106,9 @@ impl Engine {
             stop: AtomicBool::new(false),
             bench: Default::default(),
         });
-        let told = Arc::downgrade(&watch);
-        let report = move || told.upgrade().map(|watch| watch.report()).unwrap_or_default();
-        shared.vigil.sentinel.report_by(Box::new(report));
+        shared.vigil.sentinel.report_by(reporter(&watch));
+        let late = Late::new((settings.stall_warning, settings.stall_shutdown), place.rank);
+        late.guard(&shared.vigil, &watch);
         watch.start(server, readings(&shared.vigil))?;
         let background = background::start(shared.clone()).inspect_err(|_| watch.end())?;
         let background = Mutex::new(Some(background));
@@ -365,6 +368,15 @@ fn open_watch(settings: &Settings, place: &Place) -> Result<(Arc<Watch>, Option<
         (server, _) => server?,
     };
     Ok((watch, server))
+}
+
+/// Who answers the launcher. It must not keep the watch alive.
+fn reporter(watch: &Arc<Watch>) -> Reporter {
+    let (one, other) = (Arc::downgrade(watch), Arc::downgrade(watch));
+    Reporter {
+        report: Box::new(move || one.upgrade().map(|watch| watch.report()).unwrap_or_default()),
+        waits: Box::new(move || other.upgrade().and_then(|watch| watch.longest_wait())),
+    }
 }
 
 /// The numbers that metrics show of rooms below.

@@ -32,6 +32,8 @@ pub(crate) struct Stage {
     /// The last use of each slot of this rank's staging memory.
     slots: [Option<Use>; SLOTS],
     arena: Option<Arc<Arena>>,
+    /// The rank in each seat.
+    ranks: Vec<usize>,
 }
 
 struct Use {
@@ -45,8 +47,9 @@ impl Stage {
         segment: Arc<Segment>,
         vigil: Arc<Vigil>,
         arena: Option<Arc<Arena>>,
+        ranks: Vec<usize>,
     ) -> Stage {
-        Stage { segment, vigil, slots: Default::default(), arena }
+        Stage { segment, vigil, slots: Default::default(), arena, ranks }
     }
 
     pub(super) fn arena(&self) -> Option<&Arc<Arena>> {
@@ -60,6 +63,10 @@ impl Stage {
         needed: u64,
     ) -> Result<(), Error> {
         let word = self.segment.counter(lane, rank, counter);
+        if has_reached(word, needed) {
+            return Ok(());
+        }
+        self.vigil.waits_for(self.ranks[rank]);
         let reached = || Ok(has_reached(word, needed).then_some(()));
         self.vigil.until(&[], None, reached).map(|_| ())
     }

@@ -3,7 +3,7 @@
 //! Slices of one call have one length, at most a block. Every loop is written so that the compiler
 //! makes vector code of it, under whatever CPU features the caller was compiled with.
 
-use super::number::{Number, Op, Truth};
+use super::number::{Number, Op, Scaling, Truth};
 
 /// Something that may lie at any address.
 #[derive(Clone, Copy)]
@@ -32,17 +32,17 @@ pub(super) trait Element: Sized {
     fn join_two<O: Op>(values: &mut [Self::Value], first: &Elements<Self>, second: &Elements<Self>);
 
     /// Writes the scaled values to `dst`.
-    fn store(dst: &mut Elements<Self>, values: &[Self::Value], factor: Factor<Self>);
+    fn store(dst: &mut Elements<Self>, values: &[Self::Value], scaling: ScalingOf<Self>);
 
     /// Joins `src` to `dst` and scales it.
-    fn update<O: Op>(dst: &mut Elements<Self>, src: &Elements<Self>, factor: Factor<Self>);
+    fn update<O: Op>(dst: &mut Elements<Self>, src: &Elements<Self>, scaling: ScalingOf<Self>);
 }
 
 /// Elements in memory.
 pub(super) type Elements<E> = [Packed<<E as Element>::Raw>];
 
 /// What scales the values of an element type.
-pub(super) type Factor<E> = <<E as Element>::Value as Number>::Factor;
+pub(super) type ScalingOf<E> = Scaling<<<E as Element>::Value as Number>::Factor>;
 
 /// An element type that is converted one by one.
 pub(super) trait Single {
@@ -86,17 +86,30 @@ impl<S: Single> Element for S {
     }
 
     #[inline(always)]
-    fn store(dst: &mut Elements<S>, values: &[S::Value], factor: Factor<S>) {
-        for (raw, value) in dst.iter_mut().zip(values) {
-            raw.0 = S::narrow(value.scale(factor));
+    fn store(dst: &mut Elements<S>, values: &[S::Value], scaling: ScalingOf<S>) {
+        let each = dst.iter_mut().zip(values);
+        match scaling {
+            Scaling::Times(factor) => {
+                each.for_each(|(raw, value)| raw.0 = S::narrow(value.times(factor)));
+            }
+            Scaling::Over(divisor) => {
+                each.for_each(|(raw, value)| raw.0 = S::narrow(value.over(divisor)));
+            }
         }
     }
 
     #[inline(always)]
-    fn update<O: Op>(dst: &mut Elements<S>, src: &Elements<S>, factor: Factor<S>) {
-        for (raw, src) in dst.iter_mut().zip(src) {
-            let value = O::join(S::widen(raw.0), S::widen(src.0));
-            raw.0 = S::narrow(value.scale(factor));
+    fn update<O: Op>(dst: &mut Elements<S>, src: &Elements<S>, scaling: ScalingOf<S>) {
+        let joined =
+            |raw: &Packed<S::Raw>, src: &Packed<S::Raw>| O::join(S::widen(raw.0), S::widen(src.0));
+        let each = dst.iter_mut().zip(src);
+        match scaling {
+            Scaling::Times(factor) => {
+                each.for_each(|(raw, src)| raw.0 = S::narrow(joined(raw, src).times(factor)));
+            }
+            Scaling::Over(divisor) => {
+                each.for_each(|(raw, src)| raw.0 = S::narrow(joined(raw, src).over(divisor)));
+            }
         }
     }
 }

@@ -6,14 +6,15 @@
 use std::arch::x86_64::{
     __m128i, __m256, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128,
     _mm256_add_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph,
-    _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_storeu_ps,
+    _mm256_div_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_set1_ps,
+    _mm256_storeu_ps,
 };
 
 use ronde_control::ReduceOp;
 
 use super::element::{Element, Packed};
 use super::half::{Alone, F16};
-use super::number::Op;
+use super::number::{Op, Scaling};
 
 /// Half-precision elements on a CPU that has AVX and F16C. Only kernels of a variant that was
 /// found to run on this CPU name this type; its functions rely on that.
@@ -65,21 +66,21 @@ impl Element for F16c {
     }
 
     #[inline(always)]
-    fn store(dst: &mut [Packed<u16>], values: &[f32], factor: f32) {
+    fn store(dst: &mut [Packed<u16>], values: &[f32], scaling: Scaling<f32>) {
         let (dst, dst_rest) = dst.as_chunks_mut();
         let (values, values_rest) = values.as_chunks();
         // SAFETY: the CPU has the features, as the type says.
-        unsafe { store(dst, values, factor) };
-        Alone::<F16>::store(dst_rest, values_rest, factor);
+        unsafe { store(dst, values, scaling) };
+        Alone::<F16>::store(dst_rest, values_rest, scaling);
     }
 
     #[inline(always)]
-    fn update<O: Op>(dst: &mut [Packed<u16>], src: &[Packed<u16>], factor: f32) {
+    fn update<O: Op>(dst: &mut [Packed<u16>], src: &[Packed<u16>], scaling: Scaling<f32>) {
         let (dst, dst_rest) = dst.as_chunks_mut();
         let (src, src_rest) = src.as_chunks();
         // SAFETY: the CPU has the features, as the type says.
-        unsafe { update::<O>(dst, src, factor) };
-        Alone::<F16>::update::<O>(dst_rest, src_rest, factor);
+        unsafe { update::<O>(dst, src, scaling) };
+        Alone::<F16>::update::<O>(dst_rest, src_rest, scaling);
     }
 }
 
@@ -117,17 +118,26 @@ fn join_two<O: Op>(values: &mut [Values], first: &[Raws], second: &[Raws]) {
 
 #[inline]
 #[target_feature(enable = "avx,f16c")]
-fn store(dst: &mut [Raws], values: &[Values], factor: f32) {
+fn store(dst: &mut [Raws], values: &[Values], scaling: Scaling<f32>) {
     for (dst, values) in dst.iter_mut().zip(values) {
-        narrow(dst, read(values), factor);
+        narrow(dst, scaled(read(values), scaling));
     }
 }
 
 #[inline]
 #[target_feature(enable = "avx,f16c")]
-fn update<O: Op>(dst: &mut [Raws], src: &[Raws], factor: f32) {
+fn update<O: Op>(dst: &mut [Raws], src: &[Raws], scaling: Scaling<f32>) {
     for (dst, src) in dst.iter_mut().zip(src) {
-        narrow(dst, joined::<O>(widen(dst), widen(src)), factor);
+        narrow(dst, scaled(joined::<O>(widen(dst), widen(src)), scaling));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx,f16c")]
+fn scaled(values: __m256, scaling: Scaling<f32>) -> __m256 {
+    match scaling {
+        Scaling::Times(factor) => _mm256_mul_ps(values, _mm256_set1_ps(factor)),
+        Scaling::Over(divisor) => _mm256_div_ps(values, _mm256_set1_ps(divisor)),
     }
 }
 
@@ -161,8 +171,7 @@ fn widen(raw: &Raws) -> __m256 {
 
 #[inline]
 #[target_feature(enable = "avx,f16c")]
-fn narrow(dst: &mut Raws, values: __m256, factor: f32) {
-    let values = _mm256_mul_ps(values, _mm256_set1_ps(factor));
+fn narrow(dst: &mut Raws, values: __m256) {
     let raw = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(or_nan(values, values));
     // SAFETY: the reference is good for the size of a vector; no alignment is asked for.
     unsafe { _mm_storeu_si128(dst.as_mut_ptr().cast::<__m128i>(), raw) };

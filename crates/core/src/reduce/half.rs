@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::slice;
 
 use super::element::{Element, Packed, Single};
-use super::number::{Number, Op};
+use super::number::{Number, Op, Scaling};
 
 /// A float format of 16 bits, in the lower half of a word.
 pub(super) trait Format {
@@ -154,27 +154,42 @@ impl<F: Format> Element for Pairs<F> {
     }
 
     #[inline(always)]
-    fn store(dst: &mut [Packed<u16>], values: &[f32], factor: f32) {
+    fn store(dst: &mut [Packed<u16>], values: &[f32], scaling: Scaling<f32>) {
         let (words, last) = words_mut(dst);
         let (lower, rest) = values.split_at(words.len());
         let (upper, rest) = rest.split_at(words.len());
-        for ((word, lower), upper) in words.iter_mut().zip(lower).zip(upper) {
-            word.0 = unite::<F>(lower.scale(factor), upper.scale(factor));
+        let each = words.iter_mut().zip(lower).zip(upper);
+        match scaling {
+            Scaling::Times(factor) => each.for_each(|((word, lower), upper)| {
+                word.0 = unite::<F>(lower.times(factor), upper.times(factor));
+            }),
+            Scaling::Over(divisor) => each.for_each(|((word, lower), upper)| {
+                word.0 = unite::<F>(lower.over(divisor), upper.over(divisor));
+            }),
         }
-        Alone::<F>::store(last, rest, factor);
+        Alone::<F>::store(last, rest, scaling);
     }
 
     #[inline(always)]
-    fn update<O: Op>(dst: &mut [Packed<u16>], src: &[Packed<u16>], factor: f32) {
+    fn update<O: Op>(dst: &mut [Packed<u16>], src: &[Packed<u16>], scaling: Scaling<f32>) {
         let (src_words, src_last) = words(src);
         let (words, last) = words_mut(dst);
-        for (word, src) in words.iter_mut().zip(src_words) {
-            let (sofar, next) = (split::<F>(word.0), split::<F>(src.0));
-            let lower = O::join(sofar.0, next.0).scale(factor);
-            let upper = O::join(sofar.1, next.1).scale(factor);
-            word.0 = unite::<F>(lower, upper);
+        let joined = |word: u32, src: u32| {
+            let (sofar, next) = (split::<F>(word), split::<F>(src));
+            (O::join(sofar.0, next.0), O::join(sofar.1, next.1))
+        };
+        let each = words.iter_mut().zip(src_words);
+        match scaling {
+            Scaling::Times(factor) => each.for_each(|(word, src)| {
+                let (lower, upper) = joined(word.0, src.0);
+                word.0 = unite::<F>(lower.times(factor), upper.times(factor));
+            }),
+            Scaling::Over(divisor) => each.for_each(|(word, src)| {
+                let (lower, upper) = joined(word.0, src.0);
+                word.0 = unite::<F>(lower.over(divisor), upper.over(divisor));
+            }),
         }
-        Alone::<F>::update::<O>(last, src_last, factor);
+        Alone::<F>::update::<O>(last, src_last, scaling);
     }
 }
 

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
 use super::element::{Element, Packed};
-use super::number::{Number, Op};
+use super::number::{Number, Op, Scaling};
 
 /// Elements of a block: 4 KiB of `f32`.
 const BLOCK: usize = 1024;
@@ -53,7 +53,7 @@ pub(super) unsafe fn run<E: Element, O: Op>(task: &Task) {
 /// The addresses of the task must be as `fold` asks, with its two sources `src` and the destination.
 #[inline(always)]
 unsafe fn in_place<E: Element, O: Op>(task: &Task, src: *const u8) {
-    let postscale = E::Value::factor(task.postscale);
+    let postscale = E::Value::scaling(task.postscale);
     // SAFETY: the caller vouches for the ranges and that they are disjoint.
     let dst = unsafe { slice::from_raw_parts_mut(task.dst.cast(), task.count) };
     // SAFETY: as above.
@@ -66,7 +66,7 @@ unsafe fn in_place<E: Element, O: Op>(task: &Task, src: *const u8) {
 /// The addresses of the task must be as `fold` asks.
 #[inline(always)]
 unsafe fn in_blocks<E: Element, O: Op>(task: &Task) {
-    let postscale = E::Value::factor(task.postscale);
+    let postscale = E::Value::scaling(task.postscale);
     let mut values = room();
     let values = zeros(&mut values, task.count);
     for (start, len) in blocks(task.count) {
@@ -102,8 +102,8 @@ unsafe fn in_blocks<E: Element, O: Op>(task: &Task) {
 /// The addresses of the task must be as `fold` asks.
 #[inline(always)]
 unsafe fn prescaled<E: Element, O: Op>(task: &Task) {
-    let prescale = E::Value::factor(task.prescale);
-    let postscale = E::Value::factor(task.postscale);
+    let prescale = E::Value::scaling(task.prescale);
+    let postscale = E::Value::scaling(task.postscale);
     let [first, rest @ ..] = task.srcs else { return };
     let mut values = room();
     let values = zeros(&mut values, task.count);
@@ -113,8 +113,9 @@ unsafe fn prescaled<E: Element, O: Op>(task: &Task) {
         let read = |values: &mut [E::Value], src| {
             // SAFETY: the block is part of the range that the caller vouches for.
             E::load(values, unsafe { block::<E>(src, start, len) });
-            for value in values {
-                *value = value.scale(prescale);
+            match prescale {
+                Scaling::Times(factor) => values.iter_mut().for_each(|v| *v = v.times(factor)),
+                Scaling::Over(divisor) => values.iter_mut().for_each(|v| *v = v.over(divisor)),
             }
         };
         let values = &mut values[..len];

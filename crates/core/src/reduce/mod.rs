@@ -5,6 +5,8 @@
 //! the order of the sources. Blocking, alignment, tails, aliasing and the CPU's features never show,
 //! so that every rank computes the same bits.
 //!
+//! - A factor of one over a whole number divides: an average is exactly the sum over the number of
+//!   ranks, as the program would compute it.
 //! - Half-precision floats are widened to `f32`, folded there and rounded once, to nearest even.
 //! - Integers wrap. A factor other than one is applied in `f64`, truncated toward zero, saturating.
 //! - Booleans: sum and max are *or*, min and product are *and*; any byte but zero is true, and the

@@ -10,17 +10,39 @@ pub(super) trait Number: Copy {
     /// What a value is filled with before it is known.
     const ZERO: Self;
 
-    /// A factor as it is applied; one changes nothing.
+    /// A number that values are multiplied or divided by.
     type Factor: Copy;
 
-    fn factor(factor: f64) -> Self::Factor;
+    /// How a factor is applied.
+    fn scaling(factor: f64) -> Scaling<Self::Factor>;
 
-    fn scale(self, factor: Self::Factor) -> Self;
+    fn times(self, factor: Self::Factor) -> Self;
+    fn over(self, divisor: Self::Factor) -> Self;
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
 }
+
+/// How values are scaled. The choice is made outside of loops, so that neither pays for the other.
+#[derive(Clone, Copy)]
+pub(super) enum Scaling<F> {
+    /// By multiplying; one changes nothing.
+    Times(F),
+    /// By dividing.
+    Over(F),
+}
+
+/// The number that a factor is the reciprocal of, where dividing by it gives other bits than
+/// multiplying: an average over three ranks is the sum divided by three, not a third of it.
+fn divisor(factor: f64) -> Option<f64> {
+    let divisor = factor.recip().round();
+    let is_exact = (3.0..=MOST_RANKS).contains(&divisor) && divisor.recip() == factor;
+    (is_exact && !(divisor as u32).is_power_of_two()).then_some(divisor)
+}
+
+/// Beyond this a divisor would not be exact in every type of values.
+const MOST_RANKS: f64 = (1 << 24) as f64;
 
 /// How the value so far takes in the next one, as a type.
 pub(super) trait Op {
@@ -71,13 +93,18 @@ impl Number for Truth {
 
     type Factor = u8;
 
-    fn factor(factor: f64) -> u8 {
-        u8::from(factor != 0.0)
+    fn scaling(factor: f64) -> Scaling<u8> {
+        Scaling::Times(u8::from(factor != 0.0))
     }
 
     #[inline(always)]
-    fn scale(self, factor: u8) -> Self {
+    fn times(self, factor: u8) -> Self {
         Truth(self.0 & factor)
+    }
+
+    #[inline(always)]
+    fn over(self, _divisor: u8) -> Self {
+        self
     }
 
     #[inline(always)]
@@ -109,15 +136,26 @@ macro_rules! integers {
             // Not every `i64` survives a multiplication by 1.0.
             type Factor = Option<f64>;
 
-            fn factor(factor: f64) -> Option<f64> {
-                (factor != 1.0).then_some(factor)
+            fn scaling(factor: f64) -> Scaling<Option<f64>> {
+                match divisor(factor) {
+                    Some(divisor) => Scaling::Over(Some(divisor)),
+                    None => Scaling::Times((factor != 1.0).then_some(factor)),
+                }
             }
 
             #[inline(always)]
-            fn scale(self, factor: Option<f64>) -> Self {
+            fn times(self, factor: Option<f64>) -> Self {
                 match factor {
                     None => self,
                     Some(factor) => $truncate(self as f64 * factor) as $int,
+                }
+            }
+
+            #[inline(always)]
+            fn over(self, divisor: Option<f64>) -> Self {
+                match divisor {
+                    None => self,
+                    Some(divisor) => $truncate(self as f64 / divisor) as $int,
                 }
             }
 
@@ -169,13 +207,21 @@ macro_rules! floats {
 
             type Factor = $float;
 
-            fn factor(factor: f64) -> $float {
-                factor as $float
+            fn scaling(factor: f64) -> Scaling<$float> {
+                match divisor(factor) {
+                    Some(divisor) => Scaling::Over(divisor as $float),
+                    None => Scaling::Times(factor as $float),
+                }
             }
 
             #[inline(always)]
-            fn scale(self, factor: $float) -> Self {
+            fn times(self, factor: $float) -> Self {
                 self * factor
+            }
+
+            #[inline(always)]
+            fn over(self, divisor: $float) -> Self {
+                self / divisor
             }
 
             #[inline(always)]

@@ -14,7 +14,8 @@ use super::variant::Variant;
 use super::{Reduction, fold, scale};
 
 const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
-const FACTORS: [f64; 9] = [1.0, 0.5, 1.0 / 3.0, -1.0, 0.0, 1e-8, 3e9, f64::INFINITY, f64::NAN];
+const FACTORS: [f64; 10] =
+    [1.0, 0.5, 1.0 / 3.0, 1.0 / 49.0, -1.0, 0.0, 1e-8, 3e9, f64::INFINITY, f64::NAN];
 
 /// Sources in one piece of memory, at chosen distances from an aligned address.
 struct Memory {
@@ -235,6 +236,30 @@ fn an_average_of_integers_truncates_toward_zero() {
     // SAFETY: there are four elements.
     unsafe { scale(start, start, 4, DType::I32, 1e30) };
     assert_eq!(values, [i32::MIN, i32::MAX, i32::MAX, 0]);
+}
+
+#[test]
+fn an_average_is_the_sum_divided_by_the_number_of_ranks() {
+    for ranks in [3u16, 5, 6, 7, 12, 49, 1000] {
+        let sums: Vec<f32> = (0..4096).map(|i| (i * i) as f32 - 1e6).collect();
+        let mut values = sums.clone();
+        let start = values.as_mut_ptr().cast::<u8>();
+        let factor = 1.0 / f64::from(ranks);
+        // SAFETY: there are 4096 elements.
+        unsafe { scale(start, start, sums.len(), DType::F32, factor) };
+        assert!(sums.iter().zip(&values).all(|(sum, value)| sum / f32::from(ranks) == *value));
+        let mut wide: Vec<f64> = sums.iter().map(|sum| f64::from(*sum)).collect();
+        let start = wide.as_mut_ptr().cast::<u8>();
+        // SAFETY: as above.
+        unsafe { scale(start, start, sums.len(), DType::F64, factor) };
+        let exact = |sum: &f32| f64::from(*sum) / f64::from(ranks);
+        assert!(sums.iter().zip(&wide).all(|(sum, value)| exact(sum) == *value), "{ranks}");
+        let mut whole: Vec<i64> = (0..4096).map(|i| i * i64::from(ranks)).collect();
+        let start = whole.as_mut_ptr().cast::<u8>();
+        // SAFETY: as above.
+        unsafe { scale(start, start, whole.len(), DType::I64, factor) };
+        assert!(whole.iter().zip(0..).all(|(value, i)| *value == i), "{ranks}");
+    }
 }
 
 #[test]

@@ -22,8 +22,9 @@ fn element(bits: impl Iterator<Item = u64>, reduction: &Reduction) -> u64 {
     let op = reduction.op;
     macro_rules! integer {
         ($int:ty) => {{
-            let scaled = |value: $int, factor: f64| match factor {
-                1.0 => value,
+            let scaled = |value: $int, factor: f64| match (factor, ranks(factor)) {
+                (1.0, _) => value,
+                (_, Some(ranks)) => (value as f64 / f64::from(ranks)) as $int,
                 _ => (value as f64 * factor) as $int,
             };
             let joined = bits.map(|bits| scaled(bits as $int, pre)).reduce(|a, b| match op {
@@ -37,16 +38,19 @@ fn element(bits: impl Iterator<Item = u64>, reduction: &Reduction) -> u64 {
     }
     macro_rules! float {
         ($float:ty, $widen:expr, $narrow:expr) => {{
-            let joined =
-                bits.map($widen).map(|value| value * pre as $float).reduce(|a, b| match op {
-                    ReduceOp::Sum | ReduceOp::Adasum => a + b,
-                    ReduceOp::Product => a * b,
-                    _ if a.is_nan() || b.is_nan() => <$float>::NAN,
-                    ReduceOp::Min if b < a => b,
-                    ReduceOp::Max if b > a => b,
-                    ReduceOp::Min | ReduceOp::Max => a,
-                });
-            let value: $float = joined.unwrap() * post as $float;
+            let scaled = |value: $float, factor: f64| match ranks(factor) {
+                Some(ranks) => value / ranks as $float,
+                None => value * factor as $float,
+            };
+            let joined = bits.map($widen).map(|value| scaled(value, pre)).reduce(|a, b| match op {
+                ReduceOp::Sum | ReduceOp::Adasum => a + b,
+                ReduceOp::Product => a * b,
+                _ if a.is_nan() || b.is_nan() => <$float>::NAN,
+                ReduceOp::Min if b < a => b,
+                ReduceOp::Max if b > a => b,
+                ReduceOp::Min | ReduceOp::Max => a,
+            });
+            let value: $float = scaled(joined.unwrap(), post);
             $narrow(if value.is_nan() { <$float>::NAN } else { value })
         }};
     }
@@ -78,6 +82,11 @@ fn element(bits: impl Iterator<Item = u64>, reduction: &Reduction) -> u64 {
         }
     };
     word & mask(reduction.dtype)
+}
+
+/// Over how many ranks a factor averages.
+fn ranks(factor: f64) -> Option<u16> {
+    (1..1000).find(|ranks| 1.0 / f64::from(*ranks) == factor)
 }
 
 /// The bits that an element has.

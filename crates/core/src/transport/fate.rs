@@ -104,6 +104,12 @@ impl Fate {
         None
     }
 
+    /// How messages name a rank.
+    pub(crate) fn name(&self, rank: Rank) -> String {
+        let (host, slot) = self.whereabouts(rank);
+        format!("{rank} ({host}, slot {slot})")
+    }
+
     fn whereabouts(&self, rank: Rank) -> (String, u32) {
         match self.peers.get(rank.index()) {
             Some(peer) => (peer.host.clone(), peer.local_rank),

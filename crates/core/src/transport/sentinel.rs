@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
 use ronde_control::settings::Keeper;
@@ -32,8 +32,11 @@ pub(crate) struct Sentinel {
     pub(crate) updates: Arc<Updates>,
 }
 
-/// What this rank says of itself when the launcher asks.
-pub(crate) type Reporter = Box<dyn Fn() -> Report + Send + Sync>;
+/// What this rank says of itself when the launcher asks: everything, or for how long it has waited.
+pub(crate) struct Reporter {
+    pub(crate) report: Box<dyn Fn() -> Report + Send + Sync>,
+    pub(crate) waits: Box<dyn Fn() -> Option<Duration> + Send + Sync>,
+}
 
 struct Launcher {
     keeper: Keeper,
@@ -143,8 +146,12 @@ impl Launcher {
                 Ok(Some(DriverToRank::Ask)) => {
                     // A report fits into any socket; one that does not is not worth a wait.
                     if let Some(reporter) = self.reporter.get() {
-                        let _ = wire.send(&RankToDriver::Report(reporter()));
+                        let _ = wire.send(&RankToDriver::Report((reporter.report)()));
                     }
+                }
+                Ok(Some(DriverToRank::Ping)) => {
+                    let waits = self.reporter.get().and_then(|reporter| (reporter.waits)());
+                    let _ = wire.send(&RankToDriver::Pong { waits });
                 }
                 Ok(Some(other)) => {
                     tracing::debug!(?other, "the launcher said something out of turn");

@@ -15,8 +15,8 @@
 //! How the word is written and read, so that no wake-up is lost, stands in `depth`.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -62,7 +62,13 @@ pub(crate) struct Vigil {
     glances: Patience,
     hurry: AtomicBool,
     missed: AtomicU64,
+    /// For whom the driver waits in the data plane, plus one.
+    awaited: AtomicU32,
+    clock: OnceLock<Clock>,
 }
+
+/// Looks at the clock after a sleep; may have the world end.
+pub(crate) type Clock = Box<dyn Fn() -> Option<Error> + Send + Sync>;
 
 /// What the ranks of one host share.
 pub(crate) struct House {
@@ -90,7 +96,25 @@ impl Vigil {
             patience,
             hurry: AtomicBool::new(false),
             missed: AtomicU64::new(0),
+            awaited: AtomicU32::new(0),
+            clock: OnceLock::new(),
         }
+    }
+
+    /// Has whoever waits look at the clock when it wakes up.
+    pub(crate) fn look_at_clock(&self, clock: Clock) {
+        let _ = self.clock.set(clock);
+    }
+
+    /// The driver is about to wait for this rank, in the data plane.
+    pub(crate) fn waits_for(&self, rank: usize) {
+        self.awaited.store(rank as u32 + 1, Ordering::Relaxed);
+    }
+
+    /// For whom the driver last waited in the data plane.
+    pub(crate) fn awaited(&self) -> Option<String> {
+        let rank = self.awaited.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.fate.name(ronde_control::Rank(rank)))
     }
 
     /// Looks as long as a wait that is worth it takes, and never sleeps.
@@ -325,6 +349,10 @@ impl Vigil {
             if self.sentinel.look(&self.fate) {
                 self.ring_all_own();
             }
+        }
+        if let Some(error) = self.clock.get().and_then(|clock| clock()) {
+            self.fate.seal(error);
+            self.ring_all_own();
         }
         limit == NAP && !hurry && !awake.contains(&true)
     }

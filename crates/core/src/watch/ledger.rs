@@ -15,6 +15,8 @@ pub(crate) struct Ledger {
     pub(super) recorder: Recorder,
     pub(super) counts: Counts,
     buckets: u64,
+    /// The bucket that all ranks work on.
+    underway: Option<Underway>,
     /// Whether tensors have failed because the world has ended.
     pub(super) is_broken: bool,
 }
@@ -26,6 +28,14 @@ pub(crate) struct Leg {
     pub(crate) way: &'static str,
     pub(crate) released: Duration,
     pub(crate) started: Duration,
+}
+
+/// When the bucket that all ranks work on began, and what is in it.
+#[derive(Clone, Copy)]
+struct Underway {
+    since: Duration,
+    first: Option<RecordId>,
+    tensors: usize,
 }
 
 /// A bucket that is on its way.
@@ -41,7 +51,7 @@ pub(crate) struct Passage {
 impl Ledger {
     pub(super) fn new(records: usize) -> Ledger {
         let recorder = Recorder::new(records);
-        Ledger { recorder, counts: Counts::new(), buckets: 0, is_broken: false }
+        Ledger { recorder, counts: Counts::new(), buckets: 0, underway: None, is_broken: false }
     }
 
     /// A tensor was submitted.
@@ -76,12 +86,14 @@ impl Ledger {
     ) -> Passage {
         self.buckets += 1;
         let mut passage = Passage { absent: None, bytes: 0, started: leg.started, algorithm: "" };
+        let mut first = None;
         for (work, record) in bucket.iter().zip(records) {
             let id = record.unwrap_or_else(|| {
                 let id = self.recorder.queue(&work.request, leg.released);
                 passage.absent.get_or_insert(id);
                 id
             });
+            first.get_or_insert(id);
             passage.bytes += work.request.bytes();
             let Some(record) = self.recorder.find(id) else { continue };
             record.ranks = leg.ranks as u32;
@@ -91,7 +103,31 @@ impl Ledger {
             record.started = leg.started;
             self.counts.queued(leg.released.saturating_sub(record.queued));
         }
+        let (since, tensors) = (leg.started, bucket.len());
+        self.underway = Some(Underway { since, first, tensors });
         passage
+    }
+
+    /// What all ranks work on: for how long, and in words.
+    pub(super) fn underway(&self, now: Duration) -> Option<(Duration, String)> {
+        let Underway { since, first, tensors } = self.underway?;
+        let record = first.and_then(|first| self.recorder.records().find(|r| r.is(first)));
+        let what = match record {
+            Some(record) => format!("{} of `{}`", record.kind.to_ascii_lowercase(), record.name()),
+            None => "a collective".into(),
+        };
+        let more = match tensors {
+            0 | 1 => String::new(),
+            tensors => format!(" and {} more tensors", tensors - 1),
+        };
+        Some((now.saturating_sub(since), what + &more))
+    }
+
+    /// How long the oldest of what waits has waited, if anything does.
+    pub(super) fn longest_wait(&self, now: Duration) -> Option<Duration> {
+        let open = self.recorder.records().find(|record| record.finished.is_zero());
+        let since = open.map(|record| record.queued).or(self.underway.map(|one| one.since))?;
+        Some(now.saturating_sub(since))
     }
 
     pub(super) fn finish(
@@ -101,6 +137,7 @@ impl Ledger {
         error: Option<&Error>,
         at: Duration,
     ) {
+        self.underway = None;
         let mut absent = passage.absent;
         for record in records {
             let Some(id) = record.or(absent) else { continue };

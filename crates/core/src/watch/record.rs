@@ -69,6 +69,11 @@ impl Record {
         error: None,
     };
 
+    /// Whether it is the one of this number.
+    pub(super) fn is(&self, id: RecordId) -> bool {
+        self.number == id.0
+    }
+
     fn is_used(&self) -> bool {
         self.number != u64::MAX
     }

@@ -30,6 +30,18 @@ impl Watch {
     }
 }
 
+impl Watch {
+    /// How long this rank has waited for others, if it does.
+    pub(crate) fn longest_wait(&self) -> Option<Duration> {
+        self.ledger().longest_wait(self.now())
+    }
+
+    /// What all ranks work on: for how long, and in words.
+    pub(crate) fn underway(&self) -> Option<(Duration, String)> {
+        self.ledger().underway(self.now())
+    }
+}
+
 fn tensor(record: &Record, age: Duration) -> Tensor {
     Tensor {
         name: record.name().to_owned(),

@@ -5,6 +5,7 @@
 //! goes away, or this process is told to stop, it ends the ranks by itself: a request first, a kill
 //! [`GRACE`] later. A driver whose ranks can leave in order has it wait with that for a while.
 
+mod condition;
 mod examine;
 mod pipe;
 mod rank;
@@ -232,6 +233,12 @@ impl Agent {
             }
             DriverToAgent::Linger { millis } => {
                 self.linger = Some(Duration::from_millis(millis.into()));
+            }
+            DriverToAgent::Look { ranks } => {
+                let ranks = ranks.into_iter();
+                let ranks = ranks.filter_map(|rank| Some((rank, *self.running.get(&rank)?)));
+                let found = condition::of(&ranks.collect::<Vec<_>>());
+                self.tell(AgentToDriver::Looked { found }).await;
             }
             DriverToAgent::AskTime => {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -6,6 +6,9 @@
 //!    what, the verdict who failed first.
 //! 3. Dismiss the agents, which remove what is left; wait until they are gone; judge.
 
+use std::time::Duration;
+
+use ronde_control::liveness::{self, Liveness};
 use ronde_control::muster::{self, Muster};
 use ronde_control::rendezvous::{Action, Event, Rendezvous, Seat, Time};
 use ronde_control::verdict::{Outcome, Verdict};
@@ -25,12 +28,17 @@ use crate::LaunchError;
 use crate::hosts::Slot;
 use crate::reach::Trouble;
 
+const KILL: i32 = 9;
+
 /// A job on its way.
 pub(super) struct Driver {
     muster: Muster,
     start: Start,
     rendezvous: Rendezvous,
     verdict: Verdict,
+    liveness: Liveness,
+    /// How long ranks may wait for one that does not run.
+    limit: Option<Duration>,
     ending: Ending,
     agents: Vec<Hands>,
     slots: Vec<Slot>,
@@ -49,12 +57,15 @@ impl Driver {
         let seats: Vec<Seat> = crew.slots.iter().map(seat).collect();
         let (count, span) = (Count::Exactly(crew.slots.len()), Span::of(&crew.hosts));
         let stage = Stage::open(job, count, span, &seats, news).await?;
+        let limit = job.stall_shutdown();
         let agents = start::agents(&crew.hosts, &job.program, &hex(&entropy()?[..12]), news)?;
         Ok(Driver {
             muster: start::muster(job, crew, stage.addresses.clone()),
             start: Start::new(job, crew, stage.key.clone()),
             rendezvous: Rendezvous::new(VERSION, seats.clone(), crew.join_timeout),
             verdict: Verdict::new(seats),
+            liveness: Liveness::new(liveness::Limits { awaited: limit, host: None }),
+            limit,
             ending: Ending::default(),
             agents,
             slots: crew.slots.clone(),
@@ -65,6 +76,7 @@ impl Driver {
     }
 
     fn hear(&mut self, index: usize, message: AgentToDriver, now: Time) {
+        self.liveness.heard_host(index as u32, now);
         let agent = (index, &self.agents[index]);
         let complains = |rank, line: &str| self.verdict.wrote(rank, line);
         let Some(message) = self.stage.hear(agent, message, complains) else { return };
@@ -80,12 +92,16 @@ impl Driver {
             }
             AgentToDriver::Started { rank, pid } => {
                 tracing::info!(rank = rank.0, pid, "a rank runs");
+                self.liveness.started(rank, index as u32, pid);
                 self.stage.watchers.census.started(rank, pid);
                 if rank == Rank(0) {
                     self.stage.feed(&self.agents[index]);
                 }
             }
             AgentToDriver::Exited { rank, exit } => self.exited(rank, exit, now),
+            AgentToDriver::Stopped { rank } => self.liveness.stopped(rank, now),
+            AgentToDriver::Continued { rank } => self.liveness.continued(rank),
+            AgentToDriver::Looked { found } => self.liveness.looked(found, now),
             // A job of a fixed size does not ask for the rest.
             _ => {}
         }
@@ -94,6 +110,13 @@ impl Driver {
     fn exited(&mut self, rank: Rank, exit: Exit, now: Time) {
         tracing::info!(rank = rank.0, "the rank {exit}");
         self.stage.watchers.census.exited(rank, exit.to_string());
+        self.liveness.ended(rank);
+        if !exit.is_success()
+            && !self.verdict.failed()
+            && let Some((culprit, cause)) = self.liveness.culprit()
+        {
+            self.condemn(culprit, cause, now);
+        }
         self.verdict.exited(rank, exit.clone());
         self.meet(Event::Exited(rank, exit), now);
         if self.verdict.failed() {
@@ -104,6 +127,7 @@ impl Driver {
     fn agent_gone(&mut self, index: usize, trouble: Trouble, now: Time) {
         let Trouble { reason, hint } = self.agents[index].bury(trouble);
         let host = self.agents[index].host.clone();
+        self.liveness.host_gone(index as u32);
         if self.dismissed {
             return;
         }
@@ -190,10 +214,52 @@ impl Driver {
                     self.stage.watchers.census.formed(epoch.0);
                 }
                 Action::Reported(rank, report) => self.stage.watchers.census.reported(rank, report),
+                Action::Answered(rank, waits) => self.liveness.heard(rank, waits, now),
                 Action::Left { rank, error, blames } => self.verdict.left(rank, error, blames),
                 Action::Lost { rank, cause } => tracing::info!(rank = rank.0, cause, "lost a rank"),
             }
         }
+    }
+
+    /// Asks who is still there, and tells the user who is not.
+    fn look_around(&mut self, now: Time) {
+        let roll = self.rendezvous.roll();
+        for action in self.liveness.tick(&roll, now) {
+            match action {
+                liveness::Action::Ping(ranks) => {
+                    let ways = ranks.iter().filter_map(|rank| self.rendezvous.connection(*rank));
+                    self.stage.outboxes.tell(ways.collect(), &DriverToRank::Ping);
+                }
+                liveness::Action::Look(host, ranks) => {
+                    self.agents[host as usize].tell(DriverToAgent::Look { ranks });
+                }
+                liveness::Action::Overdue(rank, cause) => self.condemn(rank, cause, now),
+                liveness::Action::HostOverdue(host, during) => {
+                    self.agents[host as usize].never_answered(during);
+                }
+                news => {
+                    let slot = |rank: Rank| {
+                        let slot = &self.slots[rank.index()];
+                        let seat = Seat { host: slot.host.clone(), slot: slot.local_rank };
+                        (seat.name(rank), seat.host)
+                    };
+                    let host = |host: u32| self.agents[host as usize].host.clone();
+                    self.stage.note_liveness(&news, self.limit, slot, host);
+                }
+            }
+        }
+    }
+
+    /// Ends a rank that the others have waited for too long.
+    fn condemn(&mut self, rank: Rank, cause: String, now: Time) {
+        tracing::info!(rank = rank.0, cause, "a rank is given up");
+        self.verdict.condemned(rank, cause.clone());
+        self.meet(Event::Condemned(rank, cause), now);
+        let host = &self.slots[rank.index()].host;
+        if let Some(agent) = self.agents.iter().find(|agent| agent.host == *host) {
+            agent.tell(DriverToAgent::SignalOne { rank, signal: KILL });
+        }
+        self.ending.failed(now);
     }
 
     /// Asks the ranks of the world, unless they are just being asked for somebody else.
@@ -217,6 +283,9 @@ impl super::Driver for Driver {
             }
             News::Hello(index, version) => {
                 tracing::info!(host = self.agents[index].host, version, "an agent is there");
+                if version == VERSION {
+                    self.liveness.heard_host(index as u32, now);
+                }
                 self.gather(index, muster::Event::Hello { version }, now);
             }
             News::Agent(index, message) => self.hear(index, message, now),
@@ -251,6 +320,9 @@ impl super::Driver for Driver {
 
     fn tick(&mut self, now: Time) {
         self.meet(Event::Tick, now);
+        if !self.dismissed && self.liveness.next_wakeup().is_some_and(|time| time <= now) {
+            self.look_around(now);
+        }
         let actions = self.muster.tick(now);
         self.proceed(actions, now);
         self.stage.tick(now);
@@ -265,6 +337,7 @@ impl super::Driver for Driver {
     fn next_wakeup(&self) -> Option<Time> {
         let others = self.ending.next_wakeup().into_iter().chain(self.muster.next_wakeup());
         let others = others.chain(self.stage.watchers.census.next_wakeup());
+        let others = others.chain(self.liveness.next_wakeup().filter(|_| !self.dismissed));
         self.rendezvous.next_wakeup().into_iter().chain(others).min()
     }
 

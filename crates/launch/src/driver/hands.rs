@@ -85,6 +85,18 @@ impl Hands {
         }
     }
 
+    /// A host that has said nothing for so long is let go.
+    pub(crate) fn never_answered(&mut self, during: Duration) {
+        self.silent = Some(Trouble {
+            reason: format!("it has not answered for {} s", during.as_secs()),
+            hint:
+                "see whether the host, or the container that the ranks run in, is paused, frozen \
+                   or out of memory"
+                    .into(),
+        });
+        self.kill();
+    }
+
     /// Does not wait for it any longer.
     pub(crate) fn give_up(&mut self) {
         self.kill();

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use ronde_control::Rank;
 use ronde_control::rendezvous::Time;
+use ronde_control::settings;
 use ronde_control::verdict::Outcome;
 use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
@@ -82,6 +83,16 @@ pub struct Job {
     /// Where goes what ranks deliver, piece by piece, if this process itself wants it; then output is
     /// shown as ever.
     pub deliveries: Option<std::sync::mpsc::Sender<Vec<u8>>>,
+}
+
+impl Job {
+    /// How long ranks may wait for one that does not run, if the user has set that.
+    fn stall_shutdown(&self) -> Option<Duration> {
+        settings::stall_shutdown(|name| {
+            let (_, value) = self.env.iter().rev().find(|(known, _)| known == name)?;
+            value.to_str().map(str::to_owned)
+        })
+    }
 }
 
 /// The ranks of a job.

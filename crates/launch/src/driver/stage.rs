@@ -2,11 +2,12 @@
 //! came there, the screen, the input, and those who come for something else.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use ronde_control::Rank;
 use ronde_control::rendezvous::{Seat, Time};
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, output_cost};
+use ronde_control::{Rank, liveness};
 use tokio::sync::mpsc;
 
 use super::errand::Returned;
@@ -155,6 +156,33 @@ impl Stage {
     pub(super) fn note(&self, text: &str) {
         tracing::info!("{text}");
         self.screen.note(format!("[ronde] {text}\n"));
+    }
+
+    /// Tells the user who is stopped or silent, or goes on. Ranks and hosts are named by the caller.
+    pub(super) fn note_liveness(
+        &self,
+        news: &liveness::Action,
+        limit: Option<Duration>,
+        rank: impl Fn(Rank) -> (String, String),
+        host: impl Fn(u32) -> String,
+    ) {
+        use liveness::Action::{Halted, HostBack, HostSilent, Resumed, Silent};
+        self.note(&match news {
+            Halted(who, condition, during) => {
+                let (name, host) = rank(*who);
+                liveness::halted(&name, &host, condition, *during, limit)
+            }
+            Silent(who, condition, during) => {
+                liveness::silent(&rank(*who).0, condition.as_ref(), *during)
+            }
+            Resumed(who, during) => liveness::resumed(&rank(*who).0, *during),
+            HostSilent(number, ranks, during) => {
+                liveness::host_silent(&host(*number), ranks, *during)
+            }
+            HostBack(number, during) => liveness::back(&host(*number), *during),
+            // The rest is to be done, not told.
+            _ => return,
+        });
     }
 
     /// Tells the caller of `horovod.run` whose results count, in order.

@@ -7,8 +7,9 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ronde_control::liveness::{self, Liveness};
 use ronde_control::rendezvous::{Action, Connection, Event, Rendezvous, Time};
-use ronde_control::wire::{Greeting, JobKey, RankToDriver};
+use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver};
 use ronde_control::{Rank, VERSION};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -47,9 +48,13 @@ impl Keep {
             TcpListener::from_std(listener)?
         };
         let rendezvous = Rendezvous::kept_by_a_rank(VERSION, size, limit);
+        // Nobody but the ranks themselves can say how their processes are.
+        let mut liveness = Liveness::new(liveness::Limits::default());
+        (0..size).for_each(|rank| liveness.started(Rank(rank), 0, 0));
         let (stop, stopped) = oneshot::channel();
         let desk = Desk {
             rendezvous,
+            liveness,
             outboxes: Outboxes::default(),
             own: None,
             formed: Some(formed),
@@ -82,11 +87,13 @@ async fn serve(
     let (sender, mut news) = mpsc::channel(NEWS);
     let service = tokio::spawn(service::run::<Heard>(listener, key, sender));
     loop {
-        let wakeup = desk.rendezvous.next_wakeup().map(|time| desk.start + time);
+        let wakeups = desk.rendezvous.next_wakeup().into_iter().chain(desk.liveness.next_wakeup());
+        let wakeup = wakeups.min().map(|time| desk.start + time);
         tokio::select! {
             Some(heard) = news.recv() => desk.hear(heard),
             () = sleep_until(wakeup.unwrap_or(desk.start)), if wakeup.is_some() => {
                 desk.meet(Event::Tick);
+                desk.look_around();
             }
             _ = &mut stopped => break,
         }
@@ -104,6 +111,7 @@ async fn serve(
 /// The decision, and the ways to those it concerns.
 struct Desk {
     rendezvous: Rendezvous,
+    liveness: Liveness,
     outboxes: Outboxes,
     /// Rank 0's own connection, until it has said its last.
     own: Option<Connection>,
@@ -128,6 +136,27 @@ impl Desk {
         self.meet(event);
     }
 
+    /// Asks who is still there, and tells the user who is not.
+    fn look_around(&mut self) {
+        for action in self.liveness.tick(&self.rendezvous.roll(), self.start.elapsed()) {
+            match action {
+                liveness::Action::Ping(ranks) => {
+                    let ways = ranks.iter().filter_map(|rank| self.rendezvous.connection(*rank));
+                    self.outboxes.tell(ways.collect(), &DriverToRank::Ping);
+                }
+                liveness::Action::Silent(rank, _, during) => {
+                    let name = self.rendezvous.name(rank);
+                    tracing::warn!("{}", liveness::silent(&name, None, during));
+                }
+                liveness::Action::Resumed(rank, during) => {
+                    tracing::warn!("{}", liveness::resumed(&self.rendezvous.name(rank), during));
+                }
+                // Of hosts nothing is known.
+                _ => {}
+            }
+        }
+    }
+
     fn meet(&mut self, event: Event) {
         let now: Time = self.start.elapsed();
         for action in self.rendezvous.on(event, now) {
@@ -140,6 +169,7 @@ impl Desk {
                         formed();
                     }
                 }
+                Action::Answered(rank, waits) => self.liveness.heard(rank, waits, now),
                 Action::Left { .. } | Action::Reported(..) => {}
                 Action::Lost { rank, cause } => {
                     tracing::debug!(rank = rank.0, cause, "lost a rank");

@@ -22,7 +22,7 @@ use rustix::process::{
 };
 
 use processes::Process;
-pub(crate) use processes::origin;
+pub(crate) use processes::{origin, snapshot};
 
 /// The name of the environment variable that marks the processes of a job.
 pub const MARK: &str = "RONDE_JOB";

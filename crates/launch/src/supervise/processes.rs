@@ -16,6 +16,20 @@ pub(super) struct Process {
     parent: i32,
 }
 
+/// A process at one moment, for whoever wants to know what it does.
+pub(crate) struct Snapshot {
+    pub(crate) pid: i32,
+    pub(crate) session: i32,
+    /// As in `/proc/PID/stat`: `R`, `S`, `D`, `T` and so on.
+    pub(crate) state: char,
+    pub(crate) command: String,
+}
+
+/// All living processes.
+pub(crate) fn snapshot() -> Vec<Snapshot> {
+    pids().filter_map(|pid| snap(pid, &stat(pid)?)).collect()
+}
+
 /// All living processes but `root` that the mark and the scope select.
 pub(super) fn find(mark: &str, scope: Scope, root: Pid) -> Vec<Process> {
     let all = living();
@@ -53,13 +67,29 @@ pub(crate) fn origin(variable: &str) -> Option<(i32, u64)> {
 }
 
 fn living() -> Vec<Process> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| read(name.parse().ok()?)).collect()
+    pids().filter_map(read).collect()
+}
+
+fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse().ok())
 }
 
 fn read(pid: i32) -> Option<Process> {
-    parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    parse(pid, &stat(pid)?)
+}
+
+fn stat(pid: i32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/stat")).ok()
+}
+
+fn snap(pid: i32, stat: &str) -> Option<Snapshot> {
+    parse(pid, stat)?;
+    let (front, rest) = stat.rsplit_once(')')?;
+    let command = front.split_once('(')?.1.to_owned();
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some(Snapshot { pid, session: fields.nth(2)?.parse().ok()?, state, command })
 }
 
 /// Reads a line of `/proc/PID/stat`, unless it is of a process that has already died.
@@ -108,6 +138,9 @@ mod tests {
         assert_eq!(parse(77, STAT), Some(Process { pid: 77, started: 1234, parent: 5 }));
         assert_eq!(parse(77, &STAT.replace(" S 5", " Z 5")), None);
         assert_eq!(parse(77, "77 (x"), None);
+        let seen = snap(77, STAT).unwrap();
+        assert_eq!((seen.pid, seen.session, seen.state), (77, 77, 'S'));
+        assert_eq!(seen.command, "a) b (c");
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Theatre {
             DriverToRank::Removed { .. } => self.intend(worker, 200, Doing::Exit(0)),
             DriverToRank::Refused { .. } => self.intend(worker, 200, Doing::Exit(1)),
             DriverToRank::Update { .. } => player.update = true,
-            DriverToRank::Ask => {}
+            DriverToRank::Ask | DriverToRank::Ping => {}
         }
     }
 

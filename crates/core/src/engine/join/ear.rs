@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::Epoch;
 use ronde_control::settings::Keeper;
-use ronde_control::wire::{Change, DriverToRank};
+use ronde_control::wire::{Change, DriverToRank, RankToDriver};
 use rustix::event::PollFlags;
 
 use super::Setback;
@@ -28,11 +28,13 @@ pub(super) struct Ear {
     end: Option<DriverToRank>,
     /// What it said of the world after this one.
     changes: Vec<Change>,
+    /// Since when this rank waits for the others.
+    since: Instant,
 }
 
 impl Ear {
     pub(super) fn new(keeper: Keeper, wire: Wire) -> Ear {
-        Ear { keeper, wire, end: None, changes: Vec::new() }
+        Ear { keeper, wire, end: None, changes: Vec::new(), since: Instant::now() }
     }
 
     /// The connection to the launcher, for a world that is complete, and what is kept of its words.
@@ -116,7 +118,7 @@ impl Ear {
 
     /// The launcher's next step, if it has said one and not that this attempt is over.
     fn next(&mut self) -> Result<Option<DriverToRank>, Error> {
-        use DriverToRank::{Again, Ask, Lost, Refused, Removed, Update};
+        use DriverToRank::{Again, Ask, Lost, Ping, Refused, Removed, Update};
         loop {
             if let Some(end) = &self.end {
                 return Err(Error::Setup(words(end)));
@@ -124,6 +126,10 @@ impl Ear {
             match self.wire.receive::<DriverToRank>() {
                 // Somebody watches the job, and there is nothing to tell yet.
                 Ok(Some(Ask)) => {}
+                Ok(Some(Ping)) => {
+                    let pong = RankToDriver::Pong { waits: Some(self.since.elapsed()) };
+                    self.wire.send(&pong).map_err(|error| gone(self.keeper, &error))?;
+                }
                 Ok(Some(Update { change })) => self.changes.push(change),
                 Ok(Some(end @ (Refused { .. } | Lost { .. } | Again { .. } | Removed { .. }))) => {
                     self.end = Some(end);

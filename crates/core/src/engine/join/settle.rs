@@ -120,7 +120,8 @@ impl Newcomer {
                 hands,
             )
         });
-        let stage = segment.map(|segment| Stage::new(segment, vigil.clone(), arena));
+        let seated = island.iter().map(|rank| rank.index()).collect();
+        let stage = segment.map(|segment| Stage::new(segment, vigil.clone(), arena, seated));
         let fabric = Fabric { stage, links, leaders: layout.leaders() };
         let progress = Progress::new(me, Groups::new(fabric, me), role, vigil.clone(), mail);
         Ok((progress, vigil, standby))

@@ -105,6 +105,9 @@ impl Links {
                 return Ok(());
             }
             let interests = exchange.interests();
+            if let Some(peer) = exchange.awaited() {
+                self.vigil.waits_for(peer);
+            }
             self.vigil.until(&interests, None, || {
                 let moved = exchange.step(arrived).map_err(|broken| self.lost(&broken))?;
                 let over = exchange.is_over().map_err(|broken| self.lost(&broken))?;
@@ -236,6 +239,12 @@ impl<'a> Exchange<'a> {
             flushed &= channel.flush().map_err(of(cursor.peer()))? && cursor.is_over();
         }
         Ok(flushed && self.from.iter().all(|end| end.cursor.is_over()))
+    }
+
+    /// Whose bytes are missing, or who does not take any.
+    fn awaited(&self) -> Option<usize> {
+        let ends = self.from.iter().chain(&self.to);
+        ends.map(|end| &end.cursor).find(|cursor| !cursor.is_over()).map(Cursor::peer)
     }
 
     fn interests(&self) -> Vec<Interest<'a>> {

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ronde_control::elastic::{self, Action, AgentId, Elastic, Event, Limits, Offer, Reason};
+use ronde_control::liveness::{self, Liveness};
 use ronde_control::muster::{self, Guest, Plan};
 use ronde_control::rendezvous::{self, Time};
 use ronde_control::verdict::Outcome;
@@ -42,6 +43,9 @@ use workers::Workers;
 
 /// How long an agent that was told to stop waits for its workers to leave at their next commit.
 pub const LINGER: Duration = Duration::from_secs(30);
+
+/// A host is silent for at least so long before it counts as lost: it may only be slow.
+const LEAST_HOST_LIMIT: Duration = Duration::from_secs(10);
 
 /// The workers of a job, who come and go.
 #[derive(Clone, Debug)]
@@ -85,6 +89,7 @@ impl Hosts {
 /// A job on its way.
 pub(super) struct Driver {
     machine: Elastic,
+    liveness: Liveness,
     recipe: Recipe,
     stage: Stage,
     ending: Ending,
@@ -154,8 +159,12 @@ impl Driver {
                 discovery.spawn(search.run());
             }
         }
+        // Whoever may end a stalled job may end a stopped worker.
+        let stopped = crew.limits.stopped.into_iter().chain(job.stall_shutdown()).min();
+        let host = stopped.map(|limit| limit.max(LEAST_HOST_LIMIT));
         Ok(Driver {
-            machine: Elastic::new(VERSION, crew.limits.clone(), seed),
+            machine: Elastic::new(VERSION, Limits { stopped, ..crew.limits.clone() }, seed),
+            liveness: Liveness::new(liveness::Limits { awaited: None, host }),
             recipe: Recipe::new(job, stage.key.clone()),
             stage,
             ending: Ending::default(),
@@ -201,6 +210,7 @@ impl Driver {
                     self.stage.watchers.census.reported(rank, report);
                 }
             }
+            Action::Answered(worker, waits) => self.liveness.heard(Rank(worker.0), waits, now),
             // Once the end has begun nothing else is started, told or judged.
             _ if self.outcome.is_some() => {}
             Action::Reach(agent, host) => return self.reach(agent, &host, now),
@@ -253,6 +263,7 @@ impl Driver {
             State::Leaving => {}
         }
         agent.state = State::Leaving;
+        self.liveness.host_gone(id.0);
     }
 
     fn dismiss(&mut self) {
@@ -318,6 +329,9 @@ impl Driver {
 
     fn hear(&mut self, id: AgentId, message: AgentToDriver, now: Time) {
         let Some(agent) = self.agents.get(&id) else { return };
+        if !matches!(agent.state, State::Leaving) {
+            self.liveness.heard_host(id.0, now);
+        }
         let from = (id.0 as usize, &agent.hands);
         let Some(message) = self.stage.hear(from, message, |_, _| {}) else { return };
         match message {
@@ -331,6 +345,7 @@ impl Driver {
             }
             AgentToDriver::Started { rank, pid } => {
                 tracing::info!(worker = rank.0, pid, "a worker runs");
+                self.liveness.started(rank, id.0, pid);
                 self.workers.started(Worker(rank.0), pid);
                 if rank == Rank(0) {
                     self.stage.feed(&agent.hands);
@@ -340,8 +355,15 @@ impl Driver {
                 }
             }
             AgentToDriver::Exited { rank, exit } => self.exited(Worker(rank.0), exit, now),
-            AgentToDriver::Stopped { rank } => self.decide(Event::Stopped(Worker(rank.0)), now),
-            AgentToDriver::Continued { rank } => self.decide(Event::Continued(Worker(rank.0)), now),
+            AgentToDriver::Stopped { rank } => {
+                self.liveness.stopped(rank, now);
+                self.decide(Event::Stopped(Worker(rank.0)), now);
+            }
+            AgentToDriver::Continued { rank } => {
+                self.liveness.continued(rank);
+                self.decide(Event::Continued(Worker(rank.0)), now);
+            }
+            AgentToDriver::Looked { found } => self.liveness.looked(found, now),
             AgentToDriver::Leaving => {
                 let host = agent.hands.host.clone();
                 self.told_to_stop(host, now);
@@ -354,6 +376,7 @@ impl Driver {
     fn exited(&mut self, worker: Worker, exit: Exit, now: Time) {
         tracing::info!(worker = worker.0, "the worker {exit}");
         self.workers.remove(worker);
+        self.liveness.ended(Rank(worker.0));
         if let Some(rank) = self.workers.rank(worker) {
             self.stage.watchers.census.exited(rank, exit.to_string());
         }
@@ -361,6 +384,7 @@ impl Driver {
     }
 
     fn agent_gone(&mut self, id: AgentId, trouble: Trouble, now: Time) {
+        self.liveness.host_gone(id.0);
         let Some(mut agent) = self.agents.remove(&id) else { return };
         let Trouble { reason, hint } = agent.hands.bury(trouble);
         tracing::info!(host = agent.hands.host, reason, "an agent has gone");
@@ -393,6 +417,50 @@ impl Driver {
     fn offer(&mut self, now: Time) {
         self.offers.retain(|offer| !self.stopping.contains(&offer.host));
         self.decide(Event::Discovered(self.offers.clone()), now);
+    }
+
+    /// Asks who is still there, and tells the user who is not.
+    fn look_around(&mut self, now: Time) {
+        let roll = self.machine.roll();
+        for action in self.liveness.tick(&roll, now) {
+            match &action {
+                liveness::Action::Ping(ranks) => {
+                    let ways = ranks.iter().map(|rank| self.machine.connection(Worker(rank.0)));
+                    let ways = ways.flatten().collect();
+                    self.stage.outboxes.tell(ways, &DriverToRank::Ping);
+                    continue;
+                }
+                liveness::Action::Look(host, ranks) => {
+                    if let Some(agent) = self.agents.get(&AgentId(*host)) {
+                        agent.hands.tell(DriverToAgent::Look { ranks: ranks.clone() });
+                    }
+                    continue;
+                }
+                liveness::Action::HostOverdue(host, during) => {
+                    if let Some(agent) = self.agents.get_mut(&AgentId(*host)) {
+                        agent.hands.never_answered(*during);
+                    }
+                    continue;
+                }
+                liveness::Action::Halted(rank, ..) => {
+                    self.decide(Event::Stopped(Worker(rank.0)), now);
+                }
+                liveness::Action::Resumed(rank, _) => {
+                    self.decide(Event::Continued(Worker(rank.0)), now);
+                }
+                _ => {}
+            }
+            let name = |rank: Rank| {
+                let agent = self.workers.agent(Worker(rank.0)).and_then(|id| self.agents.get(&id));
+                let host = agent.map_or(String::new(), |agent| agent.hands.host.clone());
+                (self.machine.name(Worker(rank.0)), host)
+            };
+            let host = |host: u32| match self.agents.get(&AgentId(host)) {
+                Some(agent) => agent.hands.host.clone(),
+                None => String::new(),
+            };
+            self.stage.note_liveness(&action, None, name, host);
+        }
     }
 
     fn asked(&mut self, answer: Answer, now: Time) {
@@ -429,7 +497,9 @@ impl super::Driver for Driver {
                     rendezvous::Event::Greeted(from, greeting) => Event::Greeted(from, greeting),
                     rendezvous::Event::Said(from, message) => Event::Said(from, message),
                     rendezvous::Event::Closed(connection) => Event::Closed(connection),
-                    rendezvous::Event::Exited(..) | rendezvous::Event::Tick => Event::Tick,
+                    rendezvous::Event::Exited(..)
+                    | rendezvous::Event::Condemned(..)
+                    | rendezvous::Event::Tick => Event::Tick,
                 };
                 self.decide(event, now);
             }
@@ -482,6 +552,9 @@ impl super::Driver for Driver {
                 self.proceed(id, steps, now);
             }
         }
+        if !self.dismissed && self.liveness.next_wakeup().is_some_and(|time| time <= now) {
+            self.look_around(now);
+        }
         self.stage.tick(now);
         if let Some(step) = self.ending.tick(now) {
             self.take(step);
@@ -498,6 +571,7 @@ impl super::Driver for Driver {
         });
         let census = self.stage.watchers.census.next_wakeup();
         let others = self.ending.next_wakeup().into_iter().chain(census);
+        let others = others.chain(self.liveness.next_wakeup().filter(|_| !self.dismissed));
         self.machine.next_wakeup().into_iter().chain(others).chain(arrivals).min()
     }
 

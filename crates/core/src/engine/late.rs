@@ -1,0 +1,159 @@
+//! The clock of whoever waits in the data plane: a bucket that is on its way is outstanding work, too.
+//!
+//! The coordinator's watch (`stall`) sees tensors that some rank has not submitted. Once all have, every
+//! rank works on the bucket, and if one of them stops there the others wait for its bytes. They look at
+//! the clock whenever they wake up from a sleep, at most a second later, so this costs nothing while
+//! there is something to do.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use ronde_control::Rank;
+
+use crate::error::Error;
+use crate::transport::vigil::Vigil;
+use crate::watch::Watch;
+
+/// How much longer than the launcher to wait before giving up: it may know who has stopped.
+const LAUNCHER_FIRST: Duration = Duration::from_secs(5);
+
+/// How much longer than the coordinator to wait for what it has not released: it knows who is late.
+const COORDINATOR_FIRST: Duration = Duration::from_secs(15);
+
+pub(super) struct Late {
+    warning: Option<Duration>,
+    shutdown: Option<Duration>,
+    me: Rank,
+    /// How old a bucket must be for the next report.
+    next: Mutex<Duration>,
+}
+
+/// What there is to say.
+#[derive(Debug, PartialEq, Eq)]
+enum Finding {
+    Warn(String),
+    GiveUp(String),
+}
+
+impl Late {
+    pub(super) fn new((warning, shutdown): (Option<Duration>, Option<Duration>), me: Rank) -> Late {
+        Late { warning, shutdown, me, next: Mutex::new(warning.unwrap_or(Duration::MAX)) }
+    }
+
+    /// Has every wait of this rank look at the clock.
+    pub(super) fn guard(self, vigil: &Arc<Vigil>, watch: &Arc<Watch>) {
+        if self.warning.is_none() && self.shutdown.is_none() {
+            return;
+        }
+        let (waited, watch): (Weak<Vigil>, Weak<Watch>) =
+            (Arc::downgrade(vigil), Arc::downgrade(watch));
+        vigil.look_at_clock(Box::new(move || {
+            let (vigil, watch) = (waited.upgrade()?, watch.upgrade()?);
+            let whom = || vigil.awaited();
+            match self.look(watch.underway(), watch.longest_wait(), whom)? {
+                Finding::Warn(text) => {
+                    tracing::warn!("{text}");
+                    watch.ledger().count_stall();
+                    watch.order("somebody is late".into());
+                    None
+                }
+                Finding::GiveUp(text) => {
+                    tracing::error!("{text}");
+                    Some(Error::Stalled(text))
+                }
+            }
+        }));
+    }
+
+    /// `underway` is what all ranks work on and for how long; `waits`, how long anything has waited.
+    fn look(
+        &self,
+        underway: Option<(Duration, String)>,
+        waits: Option<Duration>,
+        whom: impl Fn() -> Option<String>,
+    ) -> Option<Finding> {
+        let mut next = self.next.lock().expect("nothing panics while it holds this lock");
+        let Some((age, what)) = underway else {
+            *next = self.warning.unwrap_or(Duration::MAX);
+            let limit = self.shutdown?.saturating_add(COORDINATOR_FIRST);
+            let seconds = waits.filter(|age| *age >= limit)?.as_secs();
+            return Some(Finding::GiveUp(format!(
+                "this rank has waited for more than {seconds} seconds, and rank 0, which knows what \
+                 is missing, has not said anything. It may have stopped. Will shutdown."
+            )));
+        };
+        let whom = whom()
+            .map(|whom| format!(" waits for data of {whom}"))
+            .unwrap_or_else(|| " waits for the data of another rank".into());
+        let text = |age: Duration| {
+            format!(
+                "All ranks have submitted {what}, which has been on its way for more than {} seconds: \
+                 {}{whom}. A rank may have stopped, or a connection may carry nothing any more.",
+                age.as_secs(),
+                self.me
+            )
+        };
+        if self.shutdown.is_some_and(|limit| age >= limit.saturating_add(LAUNCHER_FIRST)) {
+            return Some(Finding::GiveUp(text(age) + " Will shutdown."));
+        }
+        // All ranks wait; it is enough if one of them says so.
+        if self.me != Rank(0) || age < *next {
+            return None;
+        }
+        *next = age + self.warning.unwrap_or(Duration::MAX / 2).min(Duration::from_secs(60));
+        Some(Finding::Warn(text(age)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn late(me: u32) -> Late {
+        Late::new((Some(seconds(10)), Some(seconds(30))), Rank(me))
+    }
+
+    fn at(late: &Late, age: u64) -> Option<Finding> {
+        let bucket = Some((seconds(age), "allreduce of `x`".to_owned()));
+        late.look(bucket, Some(seconds(age)), || Some("rank 2 (b, slot 0)".into()))
+    }
+
+    #[test]
+    fn a_bucket_on_its_way_is_reported_by_rank_0_and_ends_the_job_when_asked_to() {
+        let (first, other) = (late(0), late(1));
+        assert_eq!(at(&first, 9), None);
+        let Some(Finding::Warn(text)) = at(&first, 10) else { panic!() };
+        assert!(text.contains("allreduce of `x`, which has been on its way for more than 10"));
+        assert!(text.contains("rank 0 waits for data of rank 2 (b, slot 0)"), "{text}");
+        assert_eq!((at(&first, 11), at(&other, 11)), (None, None), "once is enough");
+        assert!(matches!(at(&first, 20), Some(Finding::Warn(_))));
+        assert_eq!(at(&other, 34), None, "the launcher may know more");
+        for rank in [&first, &other] {
+            assert!(
+                matches!(at(rank, 35), Some(Finding::GiveUp(text)) if text.ends_with("shutdown."))
+            );
+        }
+    }
+
+    #[test]
+    fn the_next_bucket_has_its_own_time() {
+        let late = late(0);
+        assert!(at(&late, 10).is_some());
+        assert_eq!(late.look(None, None, || None), None);
+        assert!(at(&late, 10).is_some());
+    }
+
+    #[test]
+    fn what_a_silent_coordinator_never_releases_ends_the_job_in_the_end() {
+        let late = late(1);
+        assert_eq!(late.look(None, Some(seconds(44)), || None), None);
+        let Some(Finding::GiveUp(text)) = late.look(None, Some(seconds(45)), || None) else {
+            panic!()
+        };
+        assert!(text.contains("rank 0, which knows what is missing"), "{text}");
+    }
+}

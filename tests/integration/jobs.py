@@ -29,25 +29,29 @@ def say(event, **facts):
     with open(os.path.join(os.environ["SAY_FOLDER"], f"{RANK}.jsonl"), "a") as file:
         file.write(line + "\\n")
 
-import torch
-import horovod.torch as hvd
-
-say("started", pid=os.getpid(), job=os.environ.get("RONDE_JOB"))
 """
+TORCH = "import torch\nimport horovod.torch as hvd\n"
+# Where no framework is needed: importing one takes longer than most tests.
+RAW = "import numpy\nimport horovod.raw as hvd\n"
+STARTED = 'say("started", pid=os.getpid(), job=os.environ.get("RONDE_JOB"))\n'
 
 
 class Job:
     """One `horovodrun` with a script of ours; ends with the `with` block.
 
-    `before` is what a rank does first; `prefix` comes before the launcher, `options` behind it.
+    `before` is what a rank does first, `api` what it imports as `hvd`; `prefix` comes before the
+    launcher, `options` behind it.
     """
 
-    def __init__(self, folder, size, *parts, env=None, before="", prefix=(), options=()):
+    def __init__(
+        self, folder, size, *parts, env=None, before="", api=TORCH, prefix=(), options=()
+    ):
         self.size = size
         self.mark = uuid.uuid4().hex
         self._folder = Path(folder)
         path = self._folder / "script.py"
-        path.write_text(before + PRELUDE + "".join(map(textwrap.dedent, parts)))
+        prelude = before + PRELUDE + api + STARTED
+        path.write_text(prelude + "".join(map(textwrap.dedent, parts)))
         self._output = self._folder / "output.txt"
         with self._output.open("w") as output:
             self.launcher = subprocess.Popen(

@@ -138,6 +138,13 @@ class Host:
         nobody = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
         self.enter("ip", "neigh", "replace", other.address, *nobody, "dev", self.interface)
 
+    def signal(self, number):
+        """Sends a signal to everything that runs on the host but what holds it together."""
+        for pid in _inside(self.sshd.pid):
+            if pid != self.sshd.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
     def stop(self):
         """Takes the host down with all that runs on it."""
         if self.sshd is None:

@@ -338,6 +338,51 @@ def test_a_host_that_dies_during_training_is_noticed_by_all_within_moments(own_l
     assert_nothing_left(mark)
 
 
+def test_a_frozen_host_is_named_goes_on_and_is_given_up_when_asked_to(lab, tmp_path):
+    options = ("--stall-check-shutdown-time-seconds", "12")
+    job, output, mark = launch(lab, tmp_path, ENDLESS, *options)
+
+    def until(words, limit=50):
+        end = time.monotonic() + limit
+        while words not in output.read_text():
+            assert time.monotonic() < end and job.poll() is None, output.read_text()
+            time.sleep(0.05)
+
+    # As `docker pause` would: nothing runs any more, while the kernel acknowledges all that comes.
+    host = lab.hosts[1]
+    host.signal(signal.SIGSTOP)
+    try:
+        until("[ronde] host `node-b` has not answered for")
+        assert "rank 1 (node-b" not in output.read_text(), "the host says it all"
+        host.signal(signal.SIGCONT)
+        until("[ronde] host `node-b` answers again after")
+        host.signal(signal.SIGSTOP)
+        assert job.wait(50) == 1
+    finally:
+        host.signal(signal.SIGCONT)
+    text = output.read_text()
+    assert "error: lost host `node-b`: it has not answered for" in text, text
+    assert_nothing_left(mark)
+
+
+def test_a_stopped_rank_of_another_host_is_named_with_how_to_resume_it(lab, tmp_path):
+    body = ENDLESS.replace("numpy.ones(10)", "numpy.ones(4 << 20)")
+    job, output, mark = launch(lab, tmp_path, body, "--stall-check-shutdown-time-seconds", "8")
+    (pid,) = [pid for pid in marked(mark, "script.py") if _rank(pid) == b"HOROVOD_RANK=2"]
+    os.kill(pid, signal.SIGSTOP)
+    assert job.wait(50) == 1
+    text = output.read_text()
+    assert f"[ronde] rank 2 (node-c, slot 0) is stopped: process {pid} (" in text, text
+    assert f"`kill -CONT {pid}` on node-c resumes it" in text
+    assert "error: rank 2 (node-c, slot 0) was stopped (SIGSTOP), process" in text, text
+    assert_nothing_left(mark)
+
+
+def _rank(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return next((item for item in file.read().split(b"\0") if b"HOROVOD_RANK=" in item), b"")
+
+
 def test_an_ssh_connection_that_dies_is_named_and_leaves_nothing(lab, tmp_path):
     job, output, mark = launch(lab, tmp_path, ENDLESS)
     # The connection to the second host carries this job's mark in its environment.

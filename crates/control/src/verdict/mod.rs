@@ -293,7 +293,8 @@ impl Verdict {
         let host = &self.seats[cause.index()].host;
         if self.accounts[cause.index()].condemned.is_some() {
             return format!(
-                "find out who stopped it, or why `{host}` did not let it run; a larger                  `--stall-check-shutdown-time-seconds` waits longer"
+                "find out who stopped it, or why `{host}` did not let it run; a larger \
+                 `--stall-check-shutdown-time-seconds` waits longer"
             );
         }
         match self.accounts[cause.index()].exit.as_ref() {

@@ -1,0 +1,94 @@
+"""Ranks that are stopped while others wait for them.
+
+A stopped process breaks no connection. It must be named on the screen wherever its peers wait, go on
+when it is resumed, and be ended with its job only where the user has set a limit to waiting. Frozen
+hosts are in `test_lab.py`.
+"""
+
+import os
+import signal
+
+import pytest
+from jobs import RAW, Job, until
+
+pytestmark = pytest.mark.timeout(120)
+
+TRAIN = """
+OVER = os.path.join(os.environ["SAY_FOLDER"], "over")
+
+def train(elements):
+    tensor, over = numpy.ones(elements, numpy.float32), numpy.zeros(1, numpy.float32)
+    for step in range(1_000_000):
+        hvd.allreduce(tensor, name="gradient", op=hvd.Sum)
+        over[0] = os.path.exists(OVER)
+        if hvd.allreduce(over, name="over", op=hvd.Max)[0]:
+            return
+        if step == 2:
+            say("training")
+
+def come_late():
+    say("training")
+    while RANK == 1 and not os.path.exists(OVER):
+        time.sleep(0.05)
+
+"""
+# A tensor of 64 MiB takes long enough that a signal usually comes in the middle of it.
+PLACES = {
+    "data plane": "hvd.init()\ntrain(16 << 20)\n",
+    "negotiation": "hvd.init()\ntrain(4)\n",
+    "barrier": "hvd.init()\ncome_late()\nhvd.barrier()\n",
+    "init": "come_late()\nhvd.init()\nhvd.barrier()\n",
+}
+# The rank is a shell, so to speak, and what somebody stops is its child.
+CHILD = """
+import os, subprocess, sys
+if "IS_CHILD" not in os.environ:
+    sys.exit(subprocess.call([sys.executable, *sys.argv], env={**os.environ, "IS_CHILD": "1"}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "transport", "victim", "before"),
+    [
+        ("data plane", "auto", 1, ""),
+        ("data plane", "tcp", 0, CHILD),
+        ("negotiation", "auto", 0, ""),
+        ("barrier", "auto", 1, CHILD),
+        ("init", "auto", 1, ""),
+        ("init", "auto", 1, CHILD),
+    ],
+)
+def test_a_stopped_rank_is_named_wherever_others_wait_and_goes_on(
+    tmp_path, place, transport, victim, before
+):
+    env = {"RONDE_TRANSPORT": transport}
+    with Job(tmp_path, 2, TRAIN, PLACES[place], api=RAW, env=env, before=before) as job:
+        job.hear("training")
+        pid = job.pids()[victim]
+        os.kill(pid, signal.SIGSTOP)
+        name = f"rank {victim} (localhost, slot {victim})"
+        until(lambda: f"{name} is stopped: process {pid} (" in job.output(), 50, job.output)
+        assert f"`kill -CONT {pid}` on localhost resumes it" in job.output()
+        assert job.launcher.poll() is None, job.output()
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: f"{name} goes on after" in job.output(), 50, job.output)
+        (tmp_path / "over").touch()
+        assert job.wait() == 0, job.output()
+        job.assert_nothing_left()
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_the_stall_limit_ends_a_job_whose_rank_is_stopped_in_the_data_plane(tmp_path, transport):
+    env = {"RONDE_TRANSPORT": transport}
+    options = ("--stall-check-warning-time-seconds", "5")
+    options += ("--stall-check-shutdown-time-seconds", "6")
+    parts = (TRAIN, PLACES["data plane"])
+    with Job(tmp_path, 2, *parts, api=RAW, env=env, options=options) as job:
+        job.hear("training")
+        os.kill(job.pids()[1], signal.SIGSTOP)
+        assert job.wait() == 1, job.output()
+        (error,) = [line for line in job.output().splitlines() if line.startswith("error: ")]
+        assert error.startswith("error: rank 1 (localhost, slot 1) was stopped (SIGSTOP), process")
+        assert "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" in error
+        assert "rank 0 failed because of it" in job.output()
+        job.assert_nothing_left()

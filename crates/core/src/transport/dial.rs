@@ -3,13 +3,16 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use ronde_control::wire::Greeting;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getpeername, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getpeername, socket_with,
+};
 
 use super::socket::{Socket, Waiting, await_socket};
 use super::wire::{Call, Wire};
@@ -55,6 +58,27 @@ pub(crate) fn dial_with(
     let what = if failures.is_empty() { "it has no address".into() } else { failures.join(", ") };
     Err(io::Error::new(kind, what))
 }
+
+/// Connects to an abstract unix socket. A full queue there is waited for like everything else.
+pub(crate) fn reach_unix(name: &str, wait: &mut Waiting<'_>) -> io::Result<Socket> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    loop {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        match connect(&socket, &address) {
+            Ok(()) => return Socket::unix(UnixStream::from(socket)),
+            Err(Errno::AGAIN) => {
+                // Nothing tells when there is room; a socket that is not connected never waits long.
+                std::thread::sleep(FULL);
+                wait(&Socket::unix(UnixStream::from(socket))?, PollFlags::OUT)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// How long to wait before looking again whether there is room in a queue.
+const FULL: Duration = Duration::from_millis(10);
 
 /// Connects to an address.
 fn reach(address: &SocketAddr, wait: &mut Waiting<'_>) -> io::Result<Socket> {

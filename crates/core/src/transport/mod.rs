@@ -1,6 +1,7 @@
 //! How bytes get from rank to rank: shared memory on one host, sockets otherwise, and the means to
 //! wait for them without ever waiting for the dead.
 
+mod accept;
 mod atomic;
 pub(crate) mod bell;
 mod depth;

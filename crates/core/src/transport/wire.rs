@@ -5,18 +5,21 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer, frame_length};
-use ronde_control::wire::handshake::{Initiator, envelope_length, respond};
+use ronde_control::wire::handshake::{Channel, Initiator, envelope_length};
 use ronde_control::wire::{Callee, Greeting, JobKey, decode, encode};
 use rustix::event::PollFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+#[cfg(test)]
+use super::accept::{Accepting, Step};
 use super::socket::{Socket, Waiting, await_socket};
-
-const MAX_GREETING: usize = 4096;
 
 /// The job's key, and who is called with it.
 pub(crate) type Call<'a> = (&'a JobKey, Callee);
+
+/// Somebody who holds the key, and what they came for.
+pub(crate) type Arrival = (Wire, Greeting);
 
 pub(crate) struct Wire {
     socket: Socket,
@@ -40,7 +43,7 @@ impl Wire {
         write_all(&socket, &hello, wait)?;
         let answer = read_envelope(&socket, wait)?;
         let (sealer, opener) = initiator.finish(&answer).map_err(io::Error::other)?;
-        let mut wire = Wire { socket, sealer, opener, input: Vec::new(), output: Vec::new() };
+        let mut wire = Wire::new(socket, (sealer, opener));
         wire.send(greeting)?;
         while !wire.flush()? {
             wait(&wire.socket, PollFlags::OUT)?;
@@ -59,29 +62,26 @@ impl Wire {
         Wire::dial_with(socket, call, greeting, &mut by(deadline))
     }
 
+    /// A connection whose handshake is over.
+    pub(super) fn new(socket: Socket, (sealer, opener): Channel) -> Wire {
+        Wire { socket, sealer, opener, input: Vec::new(), output: Vec::new() }
+    }
+
     /// Takes nothing from the dialling side before it has proved that it holds the key.
-    pub(crate) fn accept(
-        socket: Socket,
-        (key, callee): Call<'_>,
-        deadline: Instant,
-    ) -> io::Result<(Wire, Greeting)> {
-        let wait = &mut by(deadline);
-        let hello = read_envelope(&socket, wait)?;
-        let (answer, (sealer, opener)) = respond(key, callee, &hello).map_err(io::Error::other)?;
-        write_all(&socket, &answer, wait)?;
-        let mut wire = Wire { socket, sealer, opener, input: Vec::new(), output: Vec::new() };
-        // Exactly the greeting is read: what follows may be bytes of a tensor, or descriptors.
-        let mut header = [0; 4];
-        read_exact(&wire.socket, &mut header, wait)?;
-        let length = frame_length(header).map_err(io::Error::other)?;
-        if length > MAX_GREETING {
-            return Err(io::Error::other("no greeting is that long"));
+    #[cfg(test)]
+    pub(crate) fn accept(socket: Socket, call: Call<'_>, deadline: Instant) -> io::Result<Arrival> {
+        let mut accepting = Accepting::new(socket);
+        loop {
+            match accepting.step(call)? {
+                Step::Greeted(arrival) => return Ok(*arrival),
+                Step::Waits(more, _) => accepting = more,
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+            }
+            super::socket::sleep(&[(accepting.as_fd(), PollFlags::IN)], left);
         }
-        let mut sealed = vec![0; length];
-        read_exact(&wire.socket, &mut sealed, wait)?;
-        let plain = wire.opener.open(&sealed).map_err(io::Error::other)?;
-        let greeting = decode(&plain).map_err(io::Error::other)?;
-        Ok((wire, greeting))
     }
 
     /// Sends a message, or as much of it as fits now; the rest goes with [`Wire::flush`].
@@ -181,6 +181,7 @@ impl AsFd for Wire {
 }
 
 /// Waits until a deadline, and for nothing else.
+#[cfg(test)]
 fn by(deadline: Instant) -> impl FnMut(&Socket, PollFlags) -> io::Result<()> {
     move |socket, flags| await_socket(socket, flags, deadline)
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use ronde_control::Rank;
 use ronde_control::wire::{Callee, Greeting};
 
-use super::Newcomer;
 use super::layout::Layout;
+use super::{Newcomer, insist};
 use crate::error::Error;
 use crate::transport::dial::dial_with;
 use crate::transport::door::{Arrival, Door};
@@ -68,8 +68,10 @@ impl Newcomer {
         let (host, addresses) = (&self.peers[0].host, &self.peers[0].addresses);
         let call = (&self.key, Callee::Rank(Rank(0)));
         let ear = &mut self.ear;
-        dial_with(addresses, call, &greeting, deadline, &mut |socket, flags, until| {
-            ear.wait(socket, flags, until)
+        insist(deadline, || {
+            dial_with(addresses, call, &greeting, deadline, &mut |socket, flags, until| {
+                ear.wait(socket, flags, until)
+            })
         })
         .map(Some)
         .map_err(|error| Error::Setup(format!("rank 0 ({host}) could not be reached: {error}")))

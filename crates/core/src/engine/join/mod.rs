@@ -223,7 +223,7 @@ fn reachable(launcher: &Wire, doorway: &Doorway) -> Vec<SocketAddr> {
     doorway.addresses().iter().map(at).collect()
 }
 
-/// Tries again for a while if somebody hung up: in a crowd the launcher sends away who hesitates.
+/// Tries again for a while if somebody hung up: in a crowd those who hesitate are sent away.
 fn insist<T>(deadline: Instant, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     let end = deadline.min(Instant::now() + INSISTENCE);

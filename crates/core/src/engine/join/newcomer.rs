@@ -1,8 +1,6 @@
 //! A rank that has met the others and looks for its place among them.
 
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
 use std::time::Instant;
 
 use ronde_control::settings::{Meeting, Place, Settings, Transport};
@@ -11,7 +9,9 @@ use ronde_control::{Epoch, Rank};
 use rustix::event::PollFlags;
 
 use super::ear::{Ear, out_of_turn};
+use super::insist;
 use crate::error::Error;
+use crate::transport::dial::reach_unix;
 use crate::transport::door::{Arrival, Door, Doorway};
 use crate::transport::socket::{Socket, sleep};
 use crate::transport::wire::Wire;
@@ -42,7 +42,7 @@ impl Newcomer {
 
     pub(super) fn open(&self, doorway: Doorway) -> Result<Door, Error> {
         doorway
-            .open(self.me, self.key.clone())
+            .open(self.me, &self.peers[self.me.index()].host, self.key.clone())
             .map_err(|error| Error::Setup(format!("the door could not be opened: {error}")))
     }
 
@@ -61,14 +61,12 @@ impl Newcomer {
         let Newcomer { peers, key, ear, .. } = self;
         for (rank, peer) in peers[..me.index()].iter().enumerate().skip(first) {
             let Some(name) = &peer.unix else { continue };
-            let mut wait = |socket: &Socket, flags| ear.wait(socket, flags, deadline);
-            let reached = UnixAddr::from_abstract_name(name)
-                .and_then(|address| UnixStream::connect_addr(&address))
-                .and_then(Socket::unix)
-                .and_then(|socket| {
-                    let call = (&*key, Callee::Rank(Rank(rank as u32)));
-                    Wire::dial_with(socket, call, &greeting, &mut wait)
-                });
+            let reached = insist(deadline, || {
+                let mut wait = |socket: &Socket, flags| ear.wait(socket, flags, deadline);
+                let socket = reach_unix(name, &mut wait)?;
+                let call = (&*key, Callee::Rank(Rank(rank as u32)));
+                Wire::dial_with(socket, call, &greeting, &mut wait)
+            });
             match reached {
                 Ok(wire) => return Ok(Some((Rank(rank as u32), wire))),
                 Err(_) => ear.check()?,

@@ -247,7 +247,7 @@ mod tests {
         let here = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
         let doorway = Doorway::at(&[here], None).unwrap();
         let address = doorway.addresses()[0];
-        (doorway.open(Rank(rank), key()).unwrap(), address)
+        (doorway.open(Rank(rank), "here", key()).unwrap(), address)
     }
 
     #[test]

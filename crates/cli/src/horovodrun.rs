@@ -415,6 +415,10 @@ pub(crate) fn about_launch(error: &LaunchError) -> Mistake {
     let source = std::error::Error::source(error).map(|source| format!(": {source}"));
     let hint = match error {
         LaunchError::Files { .. } => "name a directory that can be made and written",
+        LaunchError::Agent { .. } if !std::path::Path::new("/proc/self/stat").exists() => {
+            "`/proc` is not mounted, and Ronde needs it to start and end processes: `mount -t proc \
+             proc /proc`, or start the container with it"
+        }
         _ => "check the limits of this machine (`ulimit -a`) and run it again with `--verbose`",
     };
     Mistake::new(format!("{error}{}", source.unwrap_or_default()), hint)

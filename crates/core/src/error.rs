@@ -1,6 +1,7 @@
 //! What can go wrong, by what the caller can do about it.
 
 use ronde_control::Rank;
+use ronde_control::wire::frame::FrameError;
 
 /// The sentence that Horovod's users look for when the world is over.
 const OVER: &str = "Horovod has been shut down. This was caused by an exception on one of the ranks \
@@ -37,9 +38,21 @@ pub enum Error {
     /// Somebody never submitted what the others wait for.
     #[error("{0}\n{OVER}")]
     Stalled(String),
-    /// The launcher is gone, so nobody can say what became of the others.
-    #[error("the launcher is gone: {0}")]
+    /// The connection to the launcher has ended, so nobody can say what became of the others.
+    #[error("{0}")]
     LauncherGone(String),
+    /// Something has written into the memory that the ranks of a host share.
+    #[error(
+        "the shared memory of the ranks on {host} was overwritten: {what}. Something on that host writes \
+         where it must not, most likely native code of the program with a wild pointer, or its memory is \
+         faulty\n{OVER}"
+    )]
+    Overwritten {
+        /// The host.
+        host: String,
+        /// What was found there.
+        what: String,
+    },
     /// This worker is no longer part of its elastic job.
     #[error("{host}[{slot}] has been removed from elastic job: {reason}")]
     Removed {
@@ -73,6 +86,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// What the end of the connection to the launcher means: damage is not absence.
+    pub(crate) fn launcher_gone(error: &std::io::Error) -> Error {
+        let damaged = error.get_ref().is_some_and(|inner| inner.is::<FrameError>());
+        Error::LauncherGone(match damaged {
+            true => format!(
+                "the connection between this rank and the launcher cannot be trusted: {error}. The \
+                 launcher may well be there, but nothing it says is believed any more; look for a \
+                 faulty network card, cable or memory, or a device in between that changes packets"
+            ),
+            false => format!("the launcher is gone: {error}"),
+        })
+    }
+
     /// The rank that this error is the fault of, if there is one.
     pub fn blames(&self) -> Option<Rank> {
         match self {
@@ -87,6 +113,16 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damaged_message_is_not_told_as_a_launcher_that_is_gone() {
+        let damaged = std::io::Error::other(FrameError::Tampered);
+        let text = Error::launcher_gone(&damaged).to_string();
+        assert!(text.contains("a message arrived damaged"), "{text}");
+        assert!(!text.contains("is gone"), "{text}");
+        let closed = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+        assert!(Error::launcher_gone(&closed).to_string().starts_with("the launcher is gone: "));
+    }
 
     #[test]
     fn a_lost_rank_is_named_in_the_error() {

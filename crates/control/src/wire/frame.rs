@@ -18,10 +18,13 @@ const PIECE: usize = 65_535 - TAG;
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The announced length is beyond what any message needs.
-    #[error("a frame of {0} bytes is longer than any message")]
+    #[error("a message arrived damaged: it claims to have {0} bytes, and none is that long")]
     TooLong(usize),
     /// The content was changed, repeated, reordered or sealed by somebody else.
-    #[error("a frame was tampered with")]
+    #[error(
+        "a message arrived damaged: its bytes were changed on their way, or it was repeated or sent by \
+         somebody else"
+    )]
     Tampered,
 }
 

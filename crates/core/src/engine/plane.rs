@@ -41,6 +41,14 @@ pub(super) enum FollowPlane {
 pub(super) struct Broken {
     pub(super) rank: Rank,
     pub(super) cause: String,
+    pub(super) way: Way,
+}
+
+/// What two ranks talk through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Memory,
+    Socket,
 }
 
 impl LeadPlane {
@@ -127,8 +135,11 @@ impl Island {
     fn receive(&mut self) -> Result<Option<(Rank, Vec<MemberToCoordinator>)>, Broken> {
         for (rank, queue, partial) in &mut self.queues {
             let frame = || queue.pop().map_err(|_| "its queue is torn");
-            let received = assemble(partial, frame)
-                .map_err(|cause| Broken { rank: *rank, cause: cause.into() })?;
+            let received = assemble(partial, frame).map_err(|cause| Broken {
+                rank: *rank,
+                cause: cause.into(),
+                way: Way::Memory,
+            })?;
             if let Some(messages) = received {
                 return Ok(Some((*rank, messages)));
             }
@@ -177,8 +188,11 @@ impl FollowPlane {
         match self {
             FollowPlane::Shared { log, partial, .. } => {
                 let frame = || log.pop().map_err(|_| "its log is torn");
-                assemble(partial, frame)
-                    .map_err(|cause| Broken { rank: Rank(0), cause: cause.into() })
+                assemble(partial, frame).map_err(|cause| Broken {
+                    rank: Rank(0),
+                    cause: cause.into(),
+                    way: Way::Memory,
+                })
             }
             FollowPlane::Linked { wire } => wire.receive().map_err(|error| broken(Rank(0), &error)),
         }
@@ -221,7 +235,7 @@ impl FollowPlane {
 }
 
 fn broken(rank: Rank, error: &std::io::Error) -> Broken {
-    Broken { rank, cause: format!("its connection broke: {error}") }
+    Broken { rank, cause: format!("its connection broke: {error}"), way: Way::Socket }
 }
 
 /// Cuts a message into frames of at most `limit` bytes.

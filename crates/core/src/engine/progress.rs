@@ -15,7 +15,7 @@ use ronde_control::wire::RankToDriver;
 use ronde_control::{Rank, SetId};
 
 use super::inbox::{Inbox, Submission};
-use super::plane::{Broken, FollowPlane, LeadPlane};
+use super::plane::{Broken, FollowPlane, LeadPlane, Way};
 use super::stall::StallWatch;
 use super::ticket::{Outcome, Targets, Ticket};
 use super::tune::Tuner;
@@ -157,6 +157,7 @@ impl Progress {
             // The others learn of these by themselves, in order.
             Error::Left { .. } | Error::Shutdown => self.vigil.sentinel.say_farewell(),
             Error::Stalled(_) | Error::LauncherGone(_) => {}
+            Error::Overwritten { .. } => self.vigil.spread_mistrust(),
             _ => self.vigil.spread_death(self.me),
         }
         self.member.abandon();
@@ -472,6 +473,11 @@ impl Progress {
             return Ok(());
         }
         tracing::debug!(rank = broken.rank.0, cause = broken.cause, "a control connection broke");
+        if broken.way == Way::Memory {
+            let who = self.vigil.fate.name(broken.rank);
+            let what = format!("what {who} has written is not there any more ({})", broken.cause);
+            self.vigil.fate.seal(self.vigil.overwritten(&what));
+        }
         self.vigil.fate.suspect(broken.rank, broken.cause, Instant::now());
         self.vigil.check()
     }

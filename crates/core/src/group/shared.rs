@@ -17,7 +17,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ronde_control::Tuning;
+use ronde_control::{Rank, Tuning};
 
 use super::circle::Home;
 use crate::buffer::{Region, Segments};
@@ -35,6 +35,9 @@ pub(crate) struct Stage {
     /// The rank in each seat.
     ranks: Vec<usize>,
 }
+
+/// No counter of steps ever gets here; stray writes mostly do.
+const FAR: u64 = 1 << 56;
 
 struct Use {
     ranks: Arc<[usize]>,
@@ -63,12 +66,19 @@ impl Stage {
         needed: u64,
     ) -> Result<(), Error> {
         let word = self.segment.counter(lane, rank, counter);
-        if has_reached(word, needed) {
-            return Ok(());
+        if !has_reached(word, needed) {
+            self.vigil.waits_for(self.ranks[rank]);
+            let reached = || Ok(has_reached(word, needed).then_some(()));
+            self.vigil.until(&[], None, reached)?;
         }
-        self.vigil.waits_for(self.ranks[rank]);
-        let reached = || Ok(has_reached(word, needed).then_some(()));
-        self.vigil.until(&[], None, reached).map(|_| ())
+        match word.load(Ordering::Relaxed) {
+            count if count < FAR => Ok(()),
+            count => {
+                let who = self.vigil.fate.name(Rank(self.ranks[rank] as u32));
+                let what = format!("a counter of {who} is {count:#x}, far beyond any step");
+                Err(self.vigil.overwritten(&what))
+            }
+        }
     }
 }
 

@@ -104,6 +104,11 @@ impl Fate {
         None
     }
 
+    /// Whether there is such a rank.
+    pub(crate) fn knows(&self, rank: Rank) -> bool {
+        rank.index() < self.peers.len()
+    }
+
     /// How messages name a rank.
     pub(crate) fn name(&self, rank: Rank) -> String {
         let (host, slot) = self.whereabouts(rank);

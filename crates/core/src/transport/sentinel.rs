@@ -170,7 +170,7 @@ impl Launcher {
     fn went_away(&self, fate: &Fate, error: &std::io::Error) {
         match self.keeper {
             Keeper::Launcher | Keeper::Elastic(_) => {
-                fate.lose_launcher(Error::LauncherGone(error.to_string()));
+                fate.lose_launcher(Error::launcher_gone(error));
             }
             // Its last words may still be on their way: a rank that ends may do so in order.
             Keeper::FirstRank => fate.suspect(Rank(0), "its process is gone", Instant::now()),

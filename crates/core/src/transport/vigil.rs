@@ -26,7 +26,7 @@ use super::depth::{AWAKE, BACKGROUND, DRIVER, Depth, IDLE, Whom, anybody_sleeps}
 use super::fate::Fate;
 use super::patience::Patience;
 use super::sentinel::Sentinel;
-use super::shm::Segment;
+use super::shm::{Segment, dead_rank, dead_word};
 use super::socket::sleep;
 use crate::error::Error;
 
@@ -74,6 +74,8 @@ pub(crate) type Clock = Box<dyn Fn() -> Option<Error> + Send + Sync>;
 pub(crate) struct House {
     pub(crate) segment: Arc<Segment>,
     pub(crate) me: usize,
+    /// The host's name.
+    pub(crate) host: String,
     /// The bells of all ranks, in rank order; this rank's own among them.
     pub(crate) bells: Vec<Bells>,
 }
@@ -230,9 +232,16 @@ impl Vigil {
     pub(crate) fn check(&self) -> Result<(), Error> {
         if let Some(house) = &self.house {
             let dead = house.segment.dead().load(Ordering::Relaxed);
-            if dead > 0 {
-                let rank = ronde_control::Rank(dead - 1);
-                self.fate.suspect(rank, "a rank of its host has found it dead", Instant::now());
+            match dead_rank(dead).map(ronde_control::Rank) {
+                _ if dead == 0 => {}
+                Some(rank) if self.fate.knows(rank) => {
+                    let cause = "a rank of its host has found it dead";
+                    self.fate.suspect(rank, cause, Instant::now());
+                }
+                _ => {
+                    let what = format!("the word for a dead rank is {dead:#x}, which names none");
+                    self.fate.seal(self.overwritten(&what));
+                }
             }
         }
         self.fate.settle(Instant::now());
@@ -301,9 +310,24 @@ impl Vigil {
     pub(crate) fn spread_death(&self, rank: ronde_control::Rank) {
         if let Some(house) = &self.house {
             let word = house.segment.dead();
-            let _ = word.compare_exchange(0, rank.0 + 1, Ordering::SeqCst, Ordering::SeqCst);
+            let dead = dead_word(rank.0);
+            let _ = word.compare_exchange(0, dead, Ordering::SeqCst, Ordering::SeqCst);
             self.ring_others();
         }
+    }
+
+    /// Tells the others of this host that their memory cannot be trusted any more.
+    pub(crate) fn spread_mistrust(&self) {
+        if let Some(house) = &self.house {
+            house.segment.dead().store(u64::MAX, Ordering::SeqCst);
+            self.ring_others();
+        }
+    }
+
+    /// The error when something that no rank writes is found in shared memory.
+    pub(crate) fn overwritten(&self, what: &str) -> Error {
+        let host = self.house.as_ref().map_or("this host", |house| &house.host);
+        Error::Overwritten { host: host.to_owned(), what: what.to_owned() }
     }
 
     /// Something waits to be sent, and nothing will tell when there is room: look again soon.
@@ -373,5 +397,53 @@ fn rouse(depth: Depth<'_>, bells: &Bells, whom: Whom) {
         Some(DRIVER) => bells.driver.ring(),
         Some(_) => bells.background.ring(),
         None => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_control::Rank;
+    use ronde_control::wire::Peer;
+
+    use super::*;
+
+    fn vigil(segment: &Arc<Segment>) -> Vigil {
+        let peer = |local_rank| Peer {
+            host: "node-a".into(),
+            local_rank,
+            pid: 0,
+            addresses: Vec::new(),
+            unix: None,
+        };
+        let bells = || Bells { driver: Bell::new().unwrap(), background: Bell::new().unwrap() };
+        let (host, all) = ("node-a".into(), (0..2).map(|_| bells()).collect());
+        let house = House { segment: segment.clone(), me: 0, host, bells: all };
+        let (fate, patience) = (Fate::new((0..2).map(peer).collect()), Patience::of(2, 1));
+        Vigil::new(fate, Sentinel::default(), bells(), Some(house), patience)
+    }
+
+    #[test]
+    fn a_scribbled_segment_blames_no_rank_but_says_what_happened() {
+        for scribble in [12345, u64::MAX, 2 | 2 << 32, dead_word(2), 0x4142_4344_4546_4748] {
+            let segment = Arc::new(Segment::create(2).unwrap().0);
+            let vigil = vigil(&segment);
+            assert!(vigil.check().is_ok());
+            segment.dead().store(scribble, Ordering::Relaxed);
+            let error = vigil.check().unwrap_err();
+            assert_eq!(error.blames(), None, "{error}");
+            let text = error.to_string();
+            assert!(text.starts_with("the shared memory of the ranks on node-a was overwritten"));
+        }
+    }
+
+    #[test]
+    fn a_dead_rank_is_told_through_shared_memory() {
+        let segment = Arc::new(Segment::create(2).unwrap().0);
+        let (one, other) = (vigil(&segment), vigil(&segment));
+        one.spread_death(Rank(1));
+        assert!(other.check().is_ok(), "for a moment the launcher may know better");
+        let late = Instant::now() + Duration::from_secs(60);
+        other.fate.settle(late);
+        assert_eq!(other.check().unwrap_err().blames(), Some(Rank(1)));
     }
 }

@@ -1,15 +1,17 @@
 //! The agent's part in finding out which addresses reach which host, and how fast.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use ronde_control::admission::{Admission, Limits, Origin};
 use ronde_control::wire::agent::{AgentToDriver, Dial, Listener, Target};
 use ronde_control::wire::{Callee, JobKey};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
 
 use super::trial;
 use crate::interfaces::{self, Interface};
@@ -17,6 +19,9 @@ use crate::wire::{answer, call};
 
 /// How long a caller may take to prove itself.
 const HEARING: Duration = Duration::from_secs(5);
+
+/// How long to wait after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// An agent among those of other hosts. Dropping it ends all that it has begun.
 #[derive(Default)]
@@ -92,17 +97,44 @@ impl Survey {
     }
 }
 
+/// Answers those who hold the key; who says nothing makes room for others.
 async fn receive(listener: TcpListener, key: JobKey, callee: Callee) {
-    let mut callers = JoinSet::new();
+    let start = Instant::now();
+    let mut admission = Admission::new(Limits { deadline: HEARING, ..Limits::default() });
+    let mut unproven = BTreeMap::new();
+    let (mut hearings, mut trials) = (JoinSet::new(), JoinSet::new());
     loop {
-        while callers.try_join_next().is_some() {}
-        let Ok((stream, _)) = listener.accept().await else { return };
-        let key = key.clone();
-        callers.spawn(async move {
-            let hearing = timeout(HEARING, answer(stream, &key, callee)).await;
-            let Ok(Ok(sealed)) = hearing else { return };
-            let _ = timeout(HEARING, trial::answer(sealed)).await;
-        });
+        let opens_at = admission.opens_at();
+        let is_open = start.elapsed() >= opens_at;
+        tokio::select! {
+            accepted = listener.accept(), if is_open => match accepted {
+                Ok((stream, _)) => {
+                    let (caller, evicted) = admission.arrive(Origin::Unknown, start.elapsed());
+                    let evicted = evicted.and_then(|evicted| unproven.remove(&evicted));
+                    evicted.iter().for_each(AbortHandle::abort);
+                    let key = key.clone();
+                    let hearing = hearings.spawn(async move {
+                        (caller, timeout(HEARING, answer(stream, &key, callee)).await)
+                    });
+                    unproven.insert(caller, hearing);
+                }
+                // The machine is short of something, most likely descriptors; that may pass.
+                Err(error) => {
+                    tracing::debug!(%error, "a connection could not be accepted");
+                    sleep(PAUSE).await;
+                }
+            },
+            Some(heard) = hearings.join_next() => {
+                let Ok((caller, proven)) = heard else { continue };
+                unproven.remove(&caller);
+                admission.leave(caller);
+                if let Ok(Ok(sealed)) = proven {
+                    trials.spawn(timeout(HEARING, trial::answer(sealed)));
+                }
+            }
+            Some(_) = trials.join_next() => {}
+            () = sleep(opens_at.saturating_sub(start.elapsed())), if !is_open => {}
+        }
     }
 }
 

@@ -165,7 +165,7 @@ fn words(end: &DriverToRank) -> String {
 /// The error when whoever lets the ranks meet is no longer there.
 fn gone(keeper: Keeper, error: &io::Error) -> Error {
     match keeper {
-        Keeper::Launcher | Keeper::Elastic(_) => Error::LauncherGone(error.to_string()),
+        Keeper::Launcher | Keeper::Elastic(_) => Error::launcher_gone(error),
         Keeper::FirstRank => {
             Error::Setup(format!("rank 0, at which the others meet, is gone: {error}"))
         }

@@ -87,8 +87,9 @@ impl Newcomer {
         let (segment, arena, house, lifelines) = match estate {
             Some(Estate { segment, arena, bells, lifelines }) => {
                 let segment = Arc::new(segment);
+                let host = peers[me.index()].host.clone();
                 let seat = island.iter().position(|rank| *rank == me).unwrap_or_default();
-                let house = House { segment: segment.clone(), me: seat, bells };
+                let house = House { segment: segment.clone(), me: seat, host, bells };
                 let arena = match settings.arena {
                     0 => None,
                     _ => Arena::open(&arena, island.len(), seat).map_err(failed)?,

@@ -201,7 +201,9 @@ impl Incoming {
         let Some(sealed) = rest.get_mut(..length) else { return Ok(false) };
         let (nonce, aad) = (self.key.nonce(), Aad::from(*header));
         let opened = self.key.key.open_in_place(nonce, aad, sealed);
-        opened.map_err(|_| io::Error::other("it sent a record that was tampered with"))?;
+        opened.map_err(|_| {
+            io::Error::other("its bytes arrived damaged: they were changed on their way")
+        })?;
         let start = self.taken + HEADER;
         self.plain = start..start + length - TAG;
         self.taken = start + length;

@@ -22,4 +22,4 @@ pub(crate) use count::{count, has_reached};
 pub(crate) use layout::{LANES, SLOTS};
 pub(crate) use log::{LogReader, LogWriter};
 pub(crate) use queue::Queue;
-pub(crate) use segment::{Counter, Segment};
+pub(crate) use segment::{Counter, Segment, dead_rank, dead_word};

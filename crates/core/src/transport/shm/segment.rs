@@ -89,9 +89,9 @@ impl Segment {
         self.word32(0)
     }
 
-    /// The rank that was found dead, plus one.
-    pub(crate) fn dead(&self) -> &AtomicU32 {
-        self.word32(LINE / 2)
+    /// The rank that was found dead, as [`dead_word`] writes it; zero while there is none.
+    pub(crate) fn dead(&self) -> &AtomicU64 {
+        self.word64(LINE / 2)
     }
 
     /// One of the pieces of staging memory of a rank.
@@ -127,6 +127,17 @@ impl Segment {
         // SAFETY: just checked.
         unsafe { self.start.add(place) }
     }
+}
+
+/// A dead rank as a word that no stray write makes: its number twice, once inverted.
+pub(crate) fn dead_word(rank: u32) -> u64 {
+    u64::from(rank) | u64::from(!rank) << 32
+}
+
+/// The rank in such a word, if it is one.
+pub(crate) fn dead_rank(word: u64) -> Option<u32> {
+    let rank = word as u32;
+    (dead_word(rank) == word).then_some(rank)
 }
 
 impl Drop for Segment {

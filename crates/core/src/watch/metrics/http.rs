@@ -12,12 +12,15 @@ use std::time::{Duration, Instant};
 
 use ronde_control::settings::Place;
 use ronde_control::watching::MetricsAt;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 
 use crate::error::Error;
 
 /// How long one who asks may take.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long one who has asked nothing yet may take while others wait.
+const HESITATION: Duration = Duration::from_millis(50);
 /// Bytes that a question may have.
 const LONGEST: usize = 8 << 10;
 
@@ -56,6 +59,7 @@ impl Server {
         match self {
             Server::Loopback(listener) => {
                 let (stream, _) = listener.accept()?;
+                await_question(&stream, listener)?;
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
                 stream.set_write_timeout(Some(PATIENCE))?;
@@ -65,6 +69,7 @@ impl Server {
             }
             Server::Unix(listener, _) => {
                 let (stream, _) = listener.accept()?;
+                await_question(&stream, listener)?;
                 stream.set_nonblocking(false)?;
                 stream.set_read_timeout(Some(PATIENCE))?;
                 stream.set_write_timeout(Some(PATIENCE))?;
@@ -91,6 +96,26 @@ impl Drop for Server {
             Server::Unix(_, path) => drop(std::fs::remove_file(path)),
         }
     }
+}
+
+/// Waits for the first byte of a question, briefly if somebody else waits, too: connections that ask
+/// nothing must not keep away those that do.
+fn await_question(stream: &impl AsFd, listener: &impl AsFd) -> io::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if is_readable(stream, HESITATION) {
+            return Ok(());
+        }
+        if is_readable(listener, Duration::ZERO) || Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+fn is_readable(fd: &impl AsFd, limit: Duration) -> bool {
+    let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+    let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+    poll(&mut polled, Some(&limit)).is_ok_and(|ready| ready > 0)
 }
 
 fn loopback(address: SocketAddr) -> Result<Server, (String, io::Error)> {
@@ -174,9 +199,8 @@ where
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_forked_child_that_holds_the_socket_does_not_hold_the_port() {
-        let place = Place {
+    fn place() -> Place {
+        Place {
             rank: ronde_control::Rank(0),
             size: 1,
             local_rank: 0,
@@ -185,7 +209,29 @@ mod tests {
             cross_size: 1,
             host: "node-a".into(),
             meeting: None,
-        };
+        }
+    }
+
+    #[test]
+    fn connections_that_ask_nothing_do_not_keep_away_those_that_do() {
+        let server = Server::open(&MetricsAt::Loopback("127.0.0.1:0".parse().unwrap()), &place());
+        let server = server.unwrap();
+        let Server::Loopback(listener) = &server else { panic!() };
+        let at = listener.local_addr().unwrap();
+        let start = Instant::now();
+        let idle: Vec<_> = (0..50).map(|_| TcpStream::connect(at).unwrap()).collect();
+        let mut asker = TcpStream::connect(at).unwrap();
+        asker.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        while server.serve(|| "numbers 1\n".into()).is_err() {}
+        let mut text = String::new();
+        asker.read_to_string(&mut text).unwrap();
+        assert!(text.ends_with("numbers 1\n"), "{text}");
+        assert!(start.elapsed() < idle.len() as u32 * PATIENCE / 2);
+    }
+
+    #[test]
+    fn a_forked_child_that_holds_the_socket_does_not_hold_the_port() {
+        let place = place();
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let first = Server::open(&MetricsAt::Loopback(free), &place).unwrap();
         // What a fork leaves in the child: another descriptor of the same socket.

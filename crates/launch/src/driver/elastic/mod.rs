@@ -244,7 +244,13 @@ impl Driver {
             Ok(hands) => hands,
             Err(error) => {
                 let reason = format!("its agent could not be started: {error}");
-                let hint = "check the limits of this machine (`ulimit -a`)".into();
+                let hint = match std::path::Path::new("/proc/self/stat").exists() {
+                    true => "check the limits of this machine (`ulimit -a`)",
+                    false => {
+                        "`/proc` is not mounted, and Ronde needs it: `mount -t proc proc /proc`"
+                    }
+                };
+                let hint = hint.into();
                 return Some(Event::Gone { agent: id, reason, hint });
             }
         };

@@ -36,6 +36,25 @@ fn whoever_has_joined_counts_as_zeros_until_all_have() {
 }
 
 #[test]
+fn an_average_is_the_sum_over_all_ranks_even_if_one_has_joined() {
+    let average = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 / 3.0 };
+    for transport in TRANSPORTS {
+        for length in [3, 30_000] {
+            World::new(3).over(transport).run(|member| {
+                if member.rank() != 2 {
+                    let values: Vec<f32> = (0..length).map(|i| i as f32 - 100.0).collect();
+                    let tensor = Tensor::floats(&values);
+                    member.run("x", average.clone(), &tensor, &tensor).unwrap();
+                    let exact = values.iter().map(|value| (value + value) / 3.0);
+                    assert!(tensor.as_floats().into_iter().eq(exact), "{transport:?} {length}");
+                }
+                member.join().unwrap();
+            });
+        }
+    }
+}
+
+#[test]
 fn whoever_has_joined_cannot_join_again_before_all_have() {
     for transport in TRANSPORTS {
         let tried = std::sync::Barrier::new(2);

@@ -38,7 +38,8 @@ pub const TABLE: &[Setting] = &[
     setting(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         "0",
-        "After how long such a stall ends the job; 0 is never.",
+        "After how long such a stall ends the job, also one in which a rank is stopped or a bucket \
+         stays on its way; 0 is never.",
     ),
     setting(
         "HOROVOD_DYNAMIC_PROCESS_SETS",

@@ -1,0 +1,76 @@
+"""Idle connections to whatever a job listens on, as any user of the host can open them.
+
+They must neither keep a job from starting nor end it: a few hundred on the loopback address, for a few
+seconds.
+"""
+
+import os
+import re
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+from jobs import RAW, Job, until
+
+pytestmark = pytest.mark.timeout(120)
+
+IDLE = 300
+SCRIPT = """
+GO = os.path.join(os.environ["SAY_FOLDER"], "go")
+while RANK == 1 and not os.path.exists(GO):
+    time.sleep(0.05)
+hvd.init()
+tensor = numpy.ones(1 << 16, numpy.float32)
+for _ in range(20):
+    total = hvd.allreduce(tensor, op=hvd.Sum)
+assert (total == hvd.size()).all()
+say("done")
+"""
+
+
+def listening(pid):
+    """The loopback ports and abstract unix sockets that a process listens on."""
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            if match := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(entry)):
+                inodes.add(match[1])
+    ports, names = [], []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and fields[9] in inodes:
+            ports.append(int(fields[1].split(":")[1], 16))
+    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[6] in inodes and len(fields) > 7 and fields[7].startswith("@ronde-"):
+            names.append("\0" + fields[7][1:])
+    return ports, sorted(set(names))
+
+
+def connect(family, address):
+    """An idle connection; gives up where the queue is full."""
+    idle = socket.socket(family)
+    idle.settimeout(0.2)
+    with suppress(OSError):
+        idle.connect(address)
+    return idle
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_a_job_starts_though_strangers_hold_its_ranks_doors(tmp_path, transport):
+    env = {"RONDE_TRANSPORT": transport}
+    with Job(tmp_path, 2, SCRIPT, api=RAW, env=env) as job, ExitStack() as crowd:
+        (first,) = job.hear("started", [0])
+        # Rank 0 listens as soon as it waits for the other one.
+        ports, names = until(
+            lambda: found if any(found := listening(first["pid"])) else None, 50, job.output
+        )
+        assert ports and bool(names) == (transport == "auto")
+        for number in range(IDLE):
+            crowd.enter_context(connect(socket.AF_INET, ("127.0.0.1", ports[number % len(ports)])))
+            for name in names:
+                crowd.enter_context(connect(socket.AF_UNIX, name))
+        (tmp_path / "go").touch()
+        job.hear("done")
+        assert job.wait() == 0, job.output()

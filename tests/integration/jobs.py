@@ -43,9 +43,7 @@ class Job:
     launcher, `options` behind it.
     """
 
-    def __init__(
-        self, folder, size, *parts, env=None, before="", api=TORCH, prefix=(), options=()
-    ):
+    def __init__(self, folder, size, *parts, env=None, before="", api=TORCH, prefix=(), options=()):
         self.size = size
         self.mark = uuid.uuid4().hex
         self._folder = Path(folder)

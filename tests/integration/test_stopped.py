@@ -7,6 +7,7 @@ hosts are in `test_lab.py`.
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from jobs import RAW, Job, until
@@ -92,3 +93,45 @@ def test_the_stall_limit_ends_a_job_whose_rank_is_stopped_in_the_data_plane(tmp_
         assert "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS" in error
         assert "rank 0 failed because of it" in job.output()
         job.assert_nothing_left()
+
+
+@pytest.fixture
+def freezer():
+    """Puts a process into a cgroup of its own; gives how to freeze and thaw that."""
+    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    root = Path("/sys/fs/cgroup") if unified else Path("/sys/fs/cgroup/freezer")
+    group = root / f"ronde-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    knob, frozen, thawed = ("cgroup.freeze", "1", "0")
+    if not unified:
+        knob, frozen, thawed = ("freezer.state", "FROZEN", "THAWED")
+
+    def freeze(pid):
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / knob).write_text(frozen)
+
+    def thaw():
+        (group / knob).write_text(thawed)
+
+    yield freeze, thaw
+    thaw()
+    for pid in (group / "cgroup.procs").read_text().split():
+        (root / "cgroup.procs").write_text(pid)
+    group.rmdir()
+
+
+def test_a_rank_in_a_frozen_cgroup_is_named_and_goes_on(tmp_path, freezer):
+    freeze, thaw = freezer
+    with Job(tmp_path, 2, TRAIN, PLACES["data plane"], api=RAW) as job:
+        job.hear("training")
+        pid = job.pids()[1]
+        freeze(pid)
+        words = f"rank 1 (localhost, slot 1) is frozen: process {pid} ("
+        until(lambda: words in job.output(), 50, job.output)
+        thaw()
+        until(lambda: "rank 1 (localhost, slot 1) goes on after" in job.output(), 50, job.output)
+        (tmp_path / "over").touch()
+        assert job.wait() == 0, job.output()

@@ -39,14 +39,17 @@ pub(crate) fn dial_with(
     deadline: Instant,
     wait: &mut WaitingUntil<'_>,
 ) -> io::Result<Wire> {
-    let (mut kind, mut failures) = (io::ErrorKind::Other, Vec::new());
+    let (mut kind, mut failures, mut is_silent) = (io::ErrorKind::Other, Vec::new(), false);
     for (index, address) in addresses.iter().enumerate() {
         let now = Instant::now();
         let share = deadline.saturating_duration_since(now) / (addresses.len() - index) as u32;
         let until = now + share.max(Duration::from_millis(1));
         let mut wait = |socket: &Socket, flags| wait(socket, flags, until);
-        let attempt = reach(address, &mut wait)
-            .and_then(|socket| Wire::dial_with(socket, call, greeting, &mut wait));
+        let attempt = reach(address, &mut wait).and_then(|socket| {
+            let dialled = Wire::dial_with(socket, call, greeting, &mut wait);
+            is_silent |= dialled.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::TimedOut);
+            dialled
+        });
         match attempt {
             Ok(wire) => return Ok(wire),
             Err(error) => {
@@ -56,7 +59,17 @@ pub(crate) fn dial_with(
         }
     }
     let what = if failures.is_empty() { "it has no address".into() } else { failures.join(", ") };
-    Err(io::Error::new(kind, what))
+    Err(if is_silent { io::Error::new(kind, Silent(what)) } else { io::Error::new(kind, what) })
+}
+
+/// Somebody takes connections and says nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Silent(String);
+
+/// Whether a call found somebody who took it and never answered: a process that is stopped, or busy.
+pub(crate) fn was_silent(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Silent>())
 }
 
 /// Connects to an abstract unix socket. A full queue there is waited for like everything else.

@@ -14,7 +14,7 @@ use ronde_control::wire::{Callee, Greeting, JobKey, LinkKeys, Peer};
 use ronde_control::{Epoch, MOST_CONNECTIONS, Rank};
 use rustix::event::PollFlags;
 
-use super::super::dial::dial_with;
+use super::super::dial::{dial_with, was_silent};
 use super::super::door::{Arrival, Door};
 use super::super::socket::sleep;
 use super::super::vigil::Vigil;
@@ -66,7 +66,8 @@ impl Opening {
         connection: usize,
         vigil: &Vigil,
     ) -> Result<Channel, Error> {
-        let deadline = Instant::now() + self.patience;
+        let mut deadline = Instant::now() + self.patience;
+        vigil.waits_for(peer);
         let Peer { host, local_rank, addresses, .. } = &self.peers[peer];
         let (epoch, rank, connection) = (self.epoch, self.me, connection as u32);
         loop {
@@ -96,7 +97,13 @@ impl Opening {
                               `RONDE_ENCRYPTION`?"
                         .into(),
                 },
-                Err(error) => error.to_string(),
+                Err(error) => {
+                    // It is reached, and may be stopped: whoever knows more will say so.
+                    if was_silent(&error) {
+                        deadline = Instant::now() + self.patience;
+                    }
+                    error.to_string()
+                }
             };
             if Instant::now() >= deadline {
                 // The launcher may have said by now what has become of it.
@@ -274,6 +281,25 @@ mod tests {
         let error = opening(1, &peers, door).dial(0, 0, &vigil).err().unwrap();
         assert_eq!(error.blames(), Some(Rank(0)));
         assert!(error.to_string().contains("could not be reached: 127.0.0.1:"), "{error}");
+    }
+
+    #[test]
+    fn a_stopped_peer_is_waited_for_until_somebody_says_that_it_is_lost() {
+        // The system takes connections for a process that does nothing.
+        let stopped = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (door, address) = door(1);
+        let peers = peers([stopped.local_addr().unwrap(), address]);
+        let (vigil, mut launcher) = vigil(&peers);
+        let opening = opening(1, &peers, door);
+        std::thread::scope(|scope| {
+            let dialled = scope.spawn(|| opening.dial(0, 0, &vigil));
+            std::thread::sleep(5 * opening.patience);
+            assert!(!dialled.is_finished());
+            let (rank, host, cause) = (Rank(0), "node-a".into(), "was stopped".into());
+            launcher.send(&DriverToRank::Lost { rank, host, cause }).unwrap();
+            let error = dialled.join().unwrap().err().unwrap().to_string();
+            assert!(error.starts_with("lost rank 0 (node-a, slot 0): was stopped"), "{error}");
+        });
     }
 
     #[test]

@@ -1,7 +1,7 @@
 """Idle connections to whatever a job listens on, as any user of the host can open them.
 
-They must neither keep a job from starting nor end it: a few hundred on the loopback address, for a few
-seconds.
+They must neither keep a job from starting nor end it: a few hundred on the loopback address, for a
+few seconds.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Ranks that are stopped while others wait for them.
 
-A stopped process breaks no connection. It must be named on the screen wherever its peers wait, go on
-when it is resumed, and be ended with its job only where the user has set a limit to waiting. Frozen
-hosts are in `test_lab.py`.
+A stopped process breaks no connection. It must be named on the screen wherever its peers wait, go
+on when it is resumed, and be ended with its job only where the user has set a limit to waiting.
+Frozen hosts are in `test_lab.py`.
 """
 
 import os

@@ -1,3 +1,5 @@
+//! Stories of ranks and hosts that fall silent, and what is said and done about each.
+
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(20);

@@ -440,7 +440,7 @@ fn ranks_can_be_asked_whether_they_run_and_a_stopped_one_can_be_given_up() {
     let roll = stage.rendezvous.roll();
     assert_eq!(Vec::from_iter(roll.connected), [Rank(0)]);
     assert_eq!(Vec::from_iter(roll.missing), [Rank(1), Rank(2)], "the first one waits for them");
-    (1..3).for_each(|rank| drop(stage.join(rank)));
+    stage.join_all(1..3);
     stage.say(2, RankToDriver::Pong { waits: Some(LIMIT) });
     assert_eq!(stage.answered, [(Rank(2), Some(LIMIT))]);
     assert!(stage.rendezvous.roll().missing.is_empty());

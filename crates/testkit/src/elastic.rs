@@ -265,6 +265,7 @@ impl State {
         let last = self.present.get(&worker).map(|present| present.number);
         self.said.iter().position(|(from, number, message)| match message {
             RankToDriver::Leaving { .. } | RankToDriver::GivenUp { .. } => false,
+            RankToDriver::WorldEnded => false,
             // Of an attempt that came to nothing.
             RankToDriver::Located { .. } if Some(*number) != last => false,
             _ => *from == worker,

@@ -186,6 +186,7 @@ fn newcomer((host, slot): (usize, u32), agent: super::AgentId, rank: Rank, now: 
         agent,
         phase: Phase::Away,
         connection: None,
+        answers: false,
         rank,
         has_been_inside: false,
         has_state: false,

@@ -54,6 +54,7 @@ impl Elastic {
             return self.turn_away(connection, reason);
         }
         member.connection = Some(connection);
+        member.answers = true;
         member.phase = Phase::Greeted;
         if let Some(message) = said {
             self.said(connection, message, now);
@@ -91,7 +92,9 @@ impl Elastic {
             (RankToDriver::Report(report), _) => {
                 self.actions.push(Action::Reported(worker, report));
             }
+            (RankToDriver::WorldEnded, _) => member.answers = false,
             (RankToDriver::GivenUp { rank, cause }, _) => {
+                member.answers = false;
                 self.given_up(worker, rank, &cause, now);
             }
             (RankToDriver::Reached(milestone), _) => self.reached(worker, milestone, now),

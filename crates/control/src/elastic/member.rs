@@ -14,6 +14,8 @@ pub(super) struct Member {
     pub(super) agent: AgentId,
     pub(super) phase: Phase,
     pub(super) connection: Option<Connection>,
+    /// Whether it answers when it is asked.
+    pub(super) answers: bool,
     /// Its rank in the last world that it was part of, else the one it will probably have.
     pub(super) rank: Rank,
     /// Whether it has been part of a world.

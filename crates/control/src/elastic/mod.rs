@@ -359,7 +359,8 @@ impl Elastic {
 
     /// Who can be asked whether its process runs; workers go by their numbers.
     pub fn roll(&self) -> Roll {
-        let connected = self.members.iter().filter(|(_, member)| member.connection.is_some());
+        let is_there = |member: &Member| member.connection.is_some() && member.answers;
+        let connected = self.members.iter().filter(|(_, member)| is_there(member));
         let missing = self.members.iter().filter(|(_, member)| member.connection.is_none());
         Roll {
             connected: connected.map(|(worker, _)| Rank(worker.0)).collect(),

@@ -29,6 +29,8 @@ pub(super) struct Member {
     pub(super) seat: Seat,
     pub(super) connection: Option<Connection>,
     pub(super) phase: Phase,
+    /// Whether it answers when it is asked.
+    pub(super) answers: bool,
     /// When it is to be announced as lost, and with which cause, unless it clears itself before.
     pub(super) suspect: Option<(Time, String)>,
 }
@@ -50,6 +52,6 @@ pub(super) enum Phase {
 
 impl Member {
     pub(super) fn new(seat: Seat) -> Member {
-        Member { seat, connection: None, phase: Phase::Away, suspect: None }
+        Member { seat, connection: None, phase: Phase::Away, answers: false, suspect: None }
     }
 }

@@ -179,9 +179,10 @@ impl Rendezvous {
     pub fn roll(&self) -> Roll {
         let all = || (0..).map(Rank).zip(&self.members);
         let is_gathering = all().any(|(_, member)| matches!(member.phase, Phase::Waiting(_)));
+        let is_there = |member: &Member| member.connection.is_some() && member.answers;
         let is_missing = |member: &Member| is_gathering && member.connection.is_none();
         Roll {
-            connected: all().filter(|(_, m)| m.connection.is_some()).map(|(r, _)| r).collect(),
+            connected: all().filter(|(_, member)| is_there(member)).map(|(rank, _)| rank).collect(),
             missing: all().filter(|(_, m)| is_missing(m)).map(|(rank, _)| rank).collect(),
         }
     }
@@ -242,6 +243,7 @@ impl Rendezvous {
         let member = &mut self.members[rank.index()];
         member.connection = Some(connection);
         member.phase = Phase::Greeted;
+        member.answers = true;
         self.connections.insert(connection, rank);
     }
 
@@ -277,7 +279,9 @@ impl Rendezvous {
                 self.seat_parked(rank, now, actions);
             }
             (RankToDriver::Report(report), _) => actions.push(Action::Reported(rank, report)),
+            (RankToDriver::WorldEnded, _) => self.members[rank.index()].answers = false,
             (RankToDriver::GivenUp { rank: lost, cause }, _) => {
+                self.members[rank.index()].answers = false;
                 self.given_up(rank, lost, &cause, actions);
             }
             (message, _) => {

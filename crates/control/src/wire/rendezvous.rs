@@ -140,6 +140,8 @@ pub enum RankToDriver {
         /// For how long it has waited for other ranks, if it does.
         waits: Option<Duration>,
     },
+    /// The world is over for this rank: until it joins again it answers no `Ping`.
+    WorldEnded,
 }
 
 /// How far a worker of an elastic job has come since its world was formed.

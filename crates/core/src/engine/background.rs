@@ -80,13 +80,7 @@ pub(super) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
 
 fn watch(shared: &Shared) {
     let mut overslept = false;
-    let mut is_over = false;
     while !shared.stop.load(Ordering::SeqCst) {
-        if is_over {
-            // The launcher still asks whether this process runs.
-            shared.vigil.background_sleep(&[]);
-            continue;
-        }
         // If the lock is taken, somebody drives and will leave in order.
         if let Ok(mut progress) = shared.progress.try_lock() {
             shared.vigil.get_up();
@@ -94,8 +88,11 @@ fn watch(shared: &Shared) {
                 shared.vigil.note_missed();
             }
             drive(shared, &mut progress);
-            is_over = progress.is_over();
+            let is_over = progress.is_over();
             shared.step_back(progress);
+            if is_over {
+                return;
+            }
         }
         overslept = shared.vigil.background_sleep(&shared.standby.background_interests());
     }

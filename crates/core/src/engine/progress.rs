@@ -160,6 +160,10 @@ impl Progress {
             Error::Overwritten { .. } => self.vigil.spread_mistrust(),
             _ => self.vigil.spread_death(self.me),
         }
+        if !matches!(error, Error::Lost { .. } | Error::Shutdown | Error::LauncherGone(_)) {
+            let soon = Instant::now() + LAST_WORD;
+            self.vigil.sentinel.tell_launcher(&RankToDriver::WorldEnded, soon);
+        }
         self.member.abandon();
         let now = self.watch.now();
         for (name, flight) in self.flights.drain() {

@@ -1,7 +1,8 @@
 //! What a reduction means, one element at a time.
 //!
 //! Elements are small whole numbers and factors in front are powers of two, so that every order of
-//! combining them gives the same bits in every element type; only a factor behind may round, once.
+//! combining them gives the same bits in every element type; only a factor behind may round, once. One
+//! over a number of ranks divides: an average is the sum over that number.
 
 use half::{bf16, f16};
 use ronde_control::{DType, ReduceOp};
@@ -25,8 +26,9 @@ pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> V
     let Arithmetic { op, prescale, postscale } = arithmetic;
     macro_rules! integer {
         ($int:ty) => {{
-            let scaled = |value: $int, factor: f64| match factor {
-                1.0 => value,
+            let scaled = |value: $int, factor: f64| match (factor, averages_over(factor)) {
+                (1.0, _) => value,
+                (_, Some(ranks)) => (value as f64 / f64::from(ranks)) as $int,
                 _ => (value as f64 * factor) as $int,
             };
             let joined = values.iter().map(|value| scaled(*value as $int, prescale));
@@ -49,7 +51,14 @@ pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> V
         });
         joined.expect("there is a rank")
     };
-    let single = || real() as f32 * postscale as f32;
+    let single = || match averages_over(postscale) {
+        Some(ranks) => real() as f32 / f32::from(ranks),
+        None => real() as f32 * postscale as f32,
+    };
+    let double = || match averages_over(postscale) {
+        Some(ranks) => real() / f64::from(ranks),
+        None => real() * postscale,
+    };
     match dtype {
         DType::U8 => integer!(u8),
         DType::I8 => integer!(i8),
@@ -60,7 +69,7 @@ pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> V
         DType::F16 => f16::from_f32(single()).to_ne_bytes().to_vec(),
         DType::BF16 => bf16::from_f32(single()).to_ne_bytes().to_vec(),
         DType::F32 => single().to_ne_bytes().to_vec(),
-        DType::F64 => (real() * postscale).to_ne_bytes().to_vec(),
+        DType::F64 => double().to_ne_bytes().to_vec(),
         DType::Bool => {
             let mut values = values.iter().map(|value| *value != 0 && prescale != 0.0);
             let joined = match op {
@@ -70,6 +79,11 @@ pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> V
             vec![u8::from(joined && postscale != 0.0)]
         }
     }
+}
+
+/// Over how many ranks a factor averages: then the sum is divided.
+fn averages_over(factor: f64) -> Option<u16> {
+    (1..1000).find(|ranks| 1.0 / f64::from(*ranks) == factor)
 }
 
 /// `count` elements from number `start` on of a row that repeats `pattern` for ever.

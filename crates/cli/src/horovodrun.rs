@@ -14,8 +14,9 @@ use ronde_launch::delegate::{Order, jsrun};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
+use ronde_launch::private::Places;
 use ronde_launch::reach::ssh::Strictness;
-use ronde_launch::{Crew, Fixed, Job, LaunchError, Output, caller, hostfile, registry};
+use ronde_launch::{Crew, Fixed, Job, LaunchError, Output, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
@@ -258,7 +259,7 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
         program: program.to_owned(),
         function: None,
         deliveries: None,
-        registry: Some(registry()),
+        registry: Some(Places::here()),
     })
 }
 
@@ -312,12 +313,6 @@ fn listed(arguments: &Arguments) -> Result<Option<Vec<Host>>, Mistake> {
         (None, Some(path)) => from_hostfile(path).map(Some),
         (None, None) => Ok(None),
     }
-}
-
-/// Where the jobs of this user are listed.
-pub(crate) fn registry() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    registry::folder(runtime, &std::env::temp_dir())
 }
 
 pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {

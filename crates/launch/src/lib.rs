@@ -28,6 +28,7 @@ pub mod hosts;
 pub mod interfaces;
 mod lifeline;
 pub mod logs;
+pub mod private;
 pub mod reach;
 pub mod registry;
 pub mod signals;

@@ -8,11 +8,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ronde_control::status::Status;
+use ronde_launch::private::Places;
 use ronde_launch::registry::{self, Entry};
 use ronde_launch::watcher::Watcher;
 use serde_json::json;
 
-use crate::horovodrun::{complain, registry as folder};
+use crate::horovodrun::complain;
 use crate::words::{Mistake, USAGE};
 
 /// Show how a running job of yours on this machine stands
@@ -43,13 +44,7 @@ struct Look<'a> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> u8 {
-    let jobs = match registry::jobs(&folder()) {
-        Ok(jobs) => jobs,
-        Err(error) => {
-            let hint = "remove it, or set XDG_RUNTIME_DIR to a directory of your own";
-            return complain(&Mistake::new(error, hint), 1);
-        }
-    };
+    let jobs = registry::jobs(&Places::here());
     match choose(&jobs, arguments.job) {
         Ok(Some(job)) => watch(job, arguments).unwrap_or_else(|code| code),
         Ok(None) => list(&jobs, arguments),

@@ -39,6 +39,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::hosts::{Host, Slot};
 use crate::logs::Times;
+use crate::private::Places;
 use crate::reach::{Trouble, Way};
 use crate::signals::Signals;
 use crate::wire::Sealed;
@@ -76,7 +77,7 @@ pub struct Job {
     /// What becomes of the ranks' output beside the screen.
     pub output: Output,
     /// Where those who want to watch the job find it, if they may.
-    pub registry: Option<PathBuf>,
+    pub registry: Option<Places>,
     /// The function that all ranks call, if `horovod.run` starts this job.
     pub function: Option<Arc<[u8]>>,
     /// Where goes what ranks deliver, piece by piece, if this process itself wants it; then output is

@@ -22,7 +22,7 @@ use rustix::process::{
 };
 
 use processes::Process;
-pub(crate) use processes::origin;
+pub(crate) use processes::{origin, started};
 
 /// The name of the environment variable that marks the processes of a job.
 pub const MARK: &str = "RONDE_JOB";
@@ -91,7 +91,7 @@ fn send(process: &Process, signal: Signal) {
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(descriptor) => {
             // The number may have changed hands between the look and the opening.
-            if processes::started(process.pid) == Some(process.started) {
+            if started(process.pid) == Some(process.started) {
                 let _ = pidfd_send_signal(descriptor, signal);
             }
         }

@@ -257,6 +257,21 @@ pub enum AgentToDriver {
     Leaving,
 }
 
+impl AgentToDriver {
+    /// The rank that it is about, if it is about one.
+    pub fn rank(&self) -> Option<Rank> {
+        match self {
+            AgentToDriver::Started { rank, .. }
+            | AgentToDriver::Output { rank, .. }
+            | AgentToDriver::OutputEnd { rank, .. }
+            | AgentToDriver::Exited { rank, .. }
+            | AgentToDriver::Stopped { rank }
+            | AgentToDriver::Continued { rank } => Some(*rank),
+            _ => None,
+        }
+    }
+}
+
 /// How fast the way to another host is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {

@@ -1,7 +1,6 @@
 //! `horovodrun`: starts a job, as Horovod's launcher of that name does.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use crate::arguments;
 use crate::build_report;
 use crate::config;
 use crate::elastic::Elastic;
+use crate::files;
 use crate::mpi::{self, Mpi, Other};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
@@ -193,14 +193,8 @@ type Variables = Vec<(OsString, OsString)>;
 fn read(arguments: Vec<OsString>) -> Result<(Vec<OsString>, Variables), Mistake> {
     let mut line = arguments::read(arguments)?;
     if let Some(path) = line.value("--config-file") {
-        let path = path.to_string_lossy().into_owned();
-        let text = fs::read_to_string(&path).map_err(|error| {
-            Mistake::new(
-                format!("the configuration file `{path}` cannot be read: {error}"),
-                "name a file that exists and may be read",
-            )
-        })?;
-        line.begin_with(config::read(&path, &text)?);
+        let text = files::read("configuration file", Path::new(&path))?;
+        line.begin_with(config::read(&path.to_string_lossy(), &text)?);
     }
     Ok((line.for_clap(), line.variables()?))
 }
@@ -317,12 +311,7 @@ fn listed(arguments: &Arguments) -> Result<Option<Vec<Host>>, Mistake> {
 
 pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
     let name = path.display();
-    let text = fs::read_to_string(path).map_err(|error| {
-        Mistake::new(
-            format!("the hostfile `{name}` cannot be read: {error}"),
-            "name a file that exists and may be read",
-        )
-    })?;
+    let text = files::read("hostfile", path)?;
     hostfile::parse(&text).map_err(|errors| Mistake {
         errors: errors.iter().map(|error| format!("`{name}`: {error}")).collect(),
         hint: "write each host on a line of its own, as in `node-a slots=4`".into(),

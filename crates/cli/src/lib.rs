@@ -7,6 +7,7 @@ mod build_report;
 mod config;
 mod doctor;
 mod elastic;
+mod files;
 mod flags;
 mod horovodrun;
 mod mpi;

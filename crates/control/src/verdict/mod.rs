@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use crate::Rank;
 use crate::rendezvous::Seat;
-use crate::wire::agent::{Exit, signal_name};
+use crate::wire::agent::{Exit, Obstacle, signal_name};
 
 /// Lines of standard error that are kept per rank, to find an exception's text in them.
 const TAIL: usize = 200;
@@ -295,14 +295,7 @@ impl Verdict {
             Some(Exit::Signal(_)) => {
                 "somebody sent it that signal: a scheduler, a time limit or another process".into()
             }
-            Some(Exit::NotStarted { code: 126, .. }) => {
-                "make it executable with `chmod +x`, or name its interpreter, as in `python \
-                 train.py`"
-                    .into()
-            }
-            Some(Exit::NotStarted { .. }) => {
-                format!("check the spelling and that it exists on `{host}` and is in its PATH")
-            }
+            Some(Exit::NotStarted { obstacle, .. }) => not_started(*obstacle, host),
             Some(Exit::Unknown { .. }) => format!("check that `{host}` is still there"),
             _ => above,
         }
@@ -323,6 +316,26 @@ impl Verdict {
 
     fn name(&self, rank: Rank) -> String {
         self.seats[rank.index()].name(rank)
+    }
+}
+
+/// What to do about a program that could not be started on `host`.
+fn not_started(obstacle: Obstacle, host: &str) -> String {
+    match obstacle {
+        Obstacle::Missing => {
+            format!("check the spelling and that it exists on `{host}` and is in its PATH")
+        }
+        Obstacle::NotExecutable => {
+            "make it executable with `chmod +x`, or name its interpreter, as in `python train.py`"
+                .into()
+        }
+        Obstacle::Denied => {
+            format!("check who may enter the directories above it on `{host}`: `namei -l` shows")
+        }
+        Obstacle::Directory => format!(
+            "ranks run in the directory where the job was started: it must be there on `{host}`, too"
+        ),
+        Obstacle::System => format!("check the limits of `{host}`: `ulimit -a`, `free`, `df`"),
     }
 }
 

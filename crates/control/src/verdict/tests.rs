@@ -157,7 +157,8 @@ fn exceptions_are_named() {
 
 #[test]
 fn what_never_ran_and_what_was_stopped_is_told() {
-    let not_found = || Exit::NotStarted { code: 127, reason: "`trian` was not found".into() };
+    let not_found =
+        || Exit::NotStarted { obstacle: Obstacle::Missing, reason: "`trian` was not found".into() };
     check(vec![
         (
             "a command that does not exist",

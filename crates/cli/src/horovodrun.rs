@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use ronde_control::{VERSION, settings};
+use ronde_control::{VERSION, printable, settings};
 use ronde_launch::delegate::{Order, jsrun};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
@@ -427,12 +427,12 @@ pub(crate) fn log_to_stderr(filter: &str) {
 }
 
 pub(crate) fn complain(mistake: &Mistake, code: u8) -> u8 {
-    let _ = writeln!(io::stderr(), "{mistake}");
+    let _ = writeln!(io::stderr(), "{}", printable(&mistake.to_string()));
     code
 }
 
 pub(crate) fn tell(text: &str) -> u8 {
-    tell_bytes(text.as_bytes());
+    tell_bytes(printable(text).as_bytes());
     0
 }
 

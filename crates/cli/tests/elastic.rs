@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -393,4 +394,17 @@ fn a_job_whose_workers_all_fail_ends_with_the_first_ones_code_and_words() {
     let ended = job.launched.end();
     assert_eq!(ended.code, Some(137), "{}", ended.stderr);
     assert!(ended.stderr.contains("ValueError: no such file"), "{}", ended.stderr);
+}
+
+#[test]
+fn what_a_script_prints_cannot_command_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("hosts.sh");
+    fs::write(&script, "printf 'node\\033[2Ja\\007:1\\n'\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let arguments = "-np 1 --host-discovery-script FOLDER/hosts.sh --elastic-timeout 1";
+    let ended = Job::start_in(folder, arguments, &[]).launched.end();
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains(r"`nodea\u{7}:1` is no host"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains(['\u{1b}', '\u{7}']), "{:?}", ended.stderr);
 }

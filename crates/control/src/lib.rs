@@ -13,6 +13,7 @@ mod ids;
 pub mod launcher;
 pub mod muster;
 pub mod negotiate;
+mod printable;
 pub mod rendezvous;
 pub mod seating;
 pub mod settings;
@@ -24,6 +25,7 @@ pub mod wire;
 
 pub use dtype::{DType, ReduceOp};
 pub use ids::{Epoch, Rank, SetId, Worker};
+pub use printable::printable;
 pub use tuning::{Knob, MOST_CONNECTIONS, Tuning};
 
 /// Horovod's API level with Ronde's own version as the local part.

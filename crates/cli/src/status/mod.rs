@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use ronde_control::printable;
 use ronde_control::status::Status;
 use ronde_launch::private::Places;
 use ronde_launch::registry::{self, Entry};
@@ -141,5 +142,7 @@ impl Look<'_> {
 fn show(text: &str, clear: bool) -> Result<(), u8> {
     let clear = if clear { "\x1b[H\x1b[2J" } else { "" };
     let mut out = io::stdout().lock();
-    out.write_all(format!("{clear}{text}").as_bytes()).and_then(|()| out.flush()).map_err(|_| 0)
+    out.write_all(format!("{clear}{}", printable(text)).as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|_| 0)
 }

@@ -183,7 +183,8 @@ pub const TABLE: &[Setting] = &[
         "RONDE_FLIGHT_RECORDER_DIR",
         "",
         "Where that is written on an error, a stall or SIGUSR1: a directory, `stderr` or `off`; \
-         without it, the directory for temporary files, but not when an elastic job loses a rank.",
+         without it, the directory for temporary files, where the newest 64 of a user stay, but not \
+         when an elastic job loses a rank.",
     ),
     setting(
         "RONDE_METRICS",

@@ -29,11 +29,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::Rank;
 use ronde_control::rendezvous::Time;
 use ronde_control::verdict::Outcome;
 use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
+use ronde_control::{Rank, printable};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -212,7 +212,9 @@ async fn conduct(
     }
     // The threads must not wait for a loop that has ended.
     drop(news);
-    let (outcome, screen) = driver.finish();
+    let (mut outcome, screen) = driver.finish();
+    // It quotes what ranks, hosts and scripts have said.
+    outcome.text = outcome.text.map(|text| printable(&text).into_owned());
     if let Some(screen) = screen {
         tokio::select! {
             _ = tokio::task::spawn_blocking(|| screen.finish()) => {}

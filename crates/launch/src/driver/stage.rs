@@ -3,10 +3,10 @@
 
 use std::net::SocketAddr;
 
-use ronde_control::Rank;
 use ronde_control::rendezvous::{Seat, Time};
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, output_cost};
+use ronde_control::{Rank, printable};
 use tokio::sync::mpsc;
 
 use super::errand::Returned;
@@ -153,6 +153,7 @@ impl Stage {
 
     /// Tells the user something.
     pub(super) fn note(&self, text: &str) {
+        let text = printable(text);
         tracing::info!("{text}");
         self.screen.note(format!("[ronde] {text}\n"));
     }

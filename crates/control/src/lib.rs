@@ -4,6 +4,7 @@
 //! happens here is a function of what is passed in, so that every decision can be tested alone.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod autotune;
 pub mod bench;
 pub mod doctor;

@@ -1,7 +1,7 @@
 //! Starting one rank.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -92,9 +92,11 @@ fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> 
     // What may not be looked at may be there.
     let present = |path: &&PathBuf| !matches!(path.try_exists(), Ok(false));
     let present: Vec<&PathBuf> = candidates.iter().filter(present).collect();
-    if present.iter().any(|path| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok())
-    {
-        return Ok(());
+    let runs = |path: &&&PathBuf| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok();
+    if let Some(path) = present.iter().find(runs) {
+        let Some(interpreter) = missing_interpreter(path) else { return Ok(()) };
+        let reason = format!("`{name}` begins with `#!{interpreter}`, which does not exist");
+        return failed(Obstacle::Missing, reason);
     }
     let denied = present.iter().find_map(|path| Some((path.display(), path.try_exists().err()?)));
     match (denied, present.as_slice(), candidates.as_slice()) {
@@ -107,6 +109,16 @@ fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> 
             failed(Obstacle::NotExecutable, format!("`{name}` is not an executable file"))
         }
     }
+}
+
+/// The interpreter that a script names in its first line, if it is not there.
+fn missing_interpreter(script: &Path) -> Option<String> {
+    let mut start = [0; 256];
+    let length = std::fs::File::open(script).and_then(|mut file| file.read(&mut start)).ok()?;
+    let line = start[..length].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    let interpreter = line.split_whitespace().next()?;
+    matches!(Path::new(interpreter).try_exists(), Ok(false)).then(|| interpreter.to_owned())
 }
 
 /// What is wrong with a directory to run in, if anything is.
@@ -127,9 +139,13 @@ mod tests {
     #[test]
     fn commands_are_looked_up_as_a_shell_would() {
         let folder = tempfile::tempdir().unwrap();
-        for (name, mode) in [("run", 0o755), ("text", 0o644)] {
+        for (name, mode, text) in [
+            ("run", 0o755, "#! /bin/sh -e\n"),
+            ("text", 0o644, ""),
+            ("lost", 0o755, "#!/no/such/python\n"),
+        ] {
             let file = folder.path().join(name);
-            std::fs::write(&file, "").unwrap();
+            std::fs::write(&file, text).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         }
         let here = Some(folder.path().as_os_str());
@@ -141,6 +157,7 @@ mod tests {
         assert_eq!(code("./run", None), 0);
         assert_eq!(code("sh", None), 0);
         assert_eq!(code("run", None), 127);
+        assert_eq!(code("lost", here), 127);
         assert_eq!(code("./nothing", here), 127);
         assert_eq!(code("", here), 127);
         assert_eq!(code("/", here), 126);

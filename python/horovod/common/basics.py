@@ -44,13 +44,22 @@ class HorovodBasics:
         """Joins the world; does nothing if this process has already joined one.
 
         `process_sets` are registered on all ranks, in this order; "dynamic" allows to add others
-        later. Every rank must give the same. `comm`, a communicator of mpi4py or a list
-        of ranks, makes its members the world, under mpirun.
+        later. Every rank must give the same lists of ranks. `comm`, a communicator of mpi4py or a
+        list of ranks, makes its members the world, under mpirun. There process sets may be made
+        from communicators, too: each rank gives those that it belongs to.
         """
         communicator = _communicator(comm)
         wanted = _wanted(process_sets)
+        by_communicator = [each for each in wanted if each.mpi_comm is not None]
+        if by_communicator and isinstance(communicator, list):
+            raise NotImplementedError(
+                "process sets from communicators need a communicator as comm, not a list of ranks; "
+                "give init(comm=MPI.COMM_WORLD.Create_group(...))"
+            )
         dynamic = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").lower() in _TRUE
         if _native.is_initialized():
+            if mpi.enabled():
+                _find_members(by_communicator, communicator)
             sets.enter_world_again(wanted, dynamic)
             return
         # Sets are made by all together, so who wants some must be there.
@@ -60,6 +69,8 @@ class HorovodBasics:
             sets.enter_world([], dynamic)
             return
         over = mpi.meeting(communicator)
+        if over is None and by_communicator:
+            mpi.refuse("process sets from communicators")
         # Before the engine: MPI must end in order even if the others do not come.
         if self._exit_pid != os.getpid():
             self._exit_pid = os.getpid()
@@ -76,7 +87,11 @@ class HorovodBasics:
         if os.environ.get("HOROVOD_ELASTIC") == "1":
             self._tell_environment()
         try:
+            _find_members(by_communicator, communicator)
             sets.enter_world(wanted, dynamic)
+            # Whoever gives a list asks the others, even if it has no communicator in it: they may.
+            if over and process_sets is not None and not isinstance(process_sets, str):
+                sets.register_communicators(wanted, _everybodys(by_communicator))
         except BaseException:
             self.shutdown()
             raise
@@ -260,6 +275,20 @@ def _communicator(comm: object) -> object:
     if len(set(comm)) < len(comm) or not all(0 <= rank < size for rank in comm):
         raise ValueError(f"init(comm={list(comm)}) does not name some of {size} ranks once each")
     return list(comm)
+
+
+def _find_members(process_sets: list[ProcessSet], communicator: object) -> None:
+    for process_set in process_sets:
+        process_set.ranks = mpi.members(process_set.mpi_comm, communicator)
+
+
+def _everybodys(process_sets: list[ProcessSet]) -> list[list[int]]:
+    """The members of all ranks' communicators."""
+    # Imported here because it stands above this module.
+    from horovod.common.objects import allgather_object
+
+    own = [each.ranks for each in process_sets if each.ranks is not None]
+    return [ranks for each in allgather_object(own, "process_sets") for ranks in each]
 
 
 def _wanted(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:

@@ -120,7 +120,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     _require_dynamic("adding")
     if process_set.mpi_comm is not None:
         raise NotImplementedError(
-            "process sets cannot be made from communicators here; give the ranks of the members"
+            "a process set cannot be made from a communicator after init; give it to "
+            "hvd.init(process_sets=[...]), or give hvd.add_process_set the ranks of the members"
         )
     if _world.find(process_set.ranks) is not None:
         raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
@@ -155,12 +156,10 @@ def check_distinct(process_sets: Sequence[ProcessSet]) -> None:
                 f"process_sets entry number {position} is a {type(process_set).__name__}; "
                 'process_sets must be a list of ProcessSet or "dynamic"'
             )
-        if process_set.mpi_comm is not None:
-            raise ValueError(
-                "Horovod has not been built with MPI support. Make the process sets from lists "
-                "of ranks."
-            )
-        if any(other.ranks == process_set.ranks for other in process_sets[:position]):
+        # Whom a communicator has is known when MPI runs.
+        if process_set.mpi_comm is None and any(
+            other.ranks == process_set.ranks for other in process_sets[:position]
+        ):
             raise _duplicate(position, process_set)
 
 
@@ -176,14 +175,31 @@ def enter_world(process_sets: Sequence[ProcessSet], dynamic: bool) -> None:
         if process_set.ranks == global_process_set.ranks:
             raise _duplicate(process_sets.index(process_set), process_set)
     for process_set in wanted:
-        _world.register(process_set)
+        if process_set.mpi_comm is None:
+            _world.register(process_set)
+
+
+def register_communicators(process_sets: Sequence[ProcessSet], everybodys: list[list[int]]) -> None:
+    """Registers the sets that communicators make, after those that lists make.
+
+    Each rank knows only the communicators that it belongs to; `everybodys` are those of all ranks,
+    by their members. All ranks register them in the same order.
+    """
+    own = [each for each in process_sets if each.mpi_comm is not None and each.ranks is not None]
+    for process_set in own:
+        if _world.find(process_set.ranks) or sum(o.ranks == process_set.ranks for o in own) > 1:
+            raise _duplicate(process_sets.index(process_set), process_set)
+    for ranks in sorted(everybodys):
+        if _world.find(ranks) is None:
+            mine = next((each for each in own if each.ranks == ranks), None)
+            _world.register(mine or ProcessSet(ranks))
 
 
 def enter_world_again(process_sets: Sequence[ProcessSet], dynamic: bool) -> None:
     """Gives sets passed to a second `init` the ids that the first has registered."""
     known = [_world.find(process_set.ranks) for process_set in process_sets]
     for process_set, registered in zip(process_sets, known):
-        if registered is None:
+        if registered is None and process_set.ranks is not None:
             raise ValueError(
                 f"Horovod has been initialized without {process_set}; use hvd.add_process_set, or "
                 "call hvd.shutdown() before hvd.init()"

@@ -4,18 +4,20 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
 use ronde_control::{VERSION, printable, settings};
-use ronde_launch::delegate::{Order, jsrun};
+use ronde_launch::delegate::{Line, Order, jsrun};
+use ronde_launch::driver::delegated::{self, Delegated, Reach};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
 use ronde_launch::private::Places;
 use ronde_launch::reach::ssh::Strictness;
-use ronde_launch::{Crew, Fixed, Job, LaunchError, Output, caller, hostfile};
+use ronde_launch::{Crew, Fixed, Job, LaunchError, Outcome, Output, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
@@ -128,6 +130,10 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     }
     let result = match arguments.mpi.other() {
         Some(other) if arguments.elastic.is_wanted() => Err(mpi::not_elastic(other)),
+        Some(other) if called => match delegated(program, &arguments, other, set) {
+            Ok(job) => return report(ronde_launch::run_delegated(&job), Viewer::Caller),
+            Err(mistake) => Err(mistake),
+        },
         Some(other) => Err(hand_over(&arguments, other, set)),
         None => job(program, arguments, set),
     };
@@ -139,32 +145,68 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
 
 /// Becomes another launcher, which does what is asked of this one; comes back if it cannot.
 fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
-    let line = seats(arguments).and_then(|(hosts, slots)| {
-        let ssh = arguments.ssh.options(Duration::ZERO);
-        let order = Order {
-            count: slots.len() as u32,
-            hosts,
-            command: arguments.command.clone(),
-            interfaces: arguments.network_interfaces.clone(),
-            ssh_port: ssh.port,
-            ssh_identity_file: ssh.identity,
-            ssh_strict: ssh.strict == Strictness::Strict,
-            output_filename: arguments.output_filename.clone(),
-            timestamps: arguments.prefix_output_with_timestamp,
-            tcp: set.iter().any(|(name, _)| name == "NCCL_IB_DISABLE"),
-            env: environment(set),
-            ..Order::default()
-        };
-        mpi::line(&arguments.mpi.complete(order)?, other, &slots)
-    });
-    match line {
-        Ok(line) => {
-            if arguments.verbose {
-                let _ = writeln!(io::stderr(), "{}", line.to_text());
-            }
-            mpi::become_it(&line)
-        }
-        Err(mistake) => mistake,
+    let line = seats(arguments)
+        .and_then(|(hosts, slots)| line(arguments, other, (hosts, &slots), order(set)));
+    line.map_or_else(|mistake| mistake, |line| mpi::become_it(&line))
+}
+
+/// What to run instead of the job; `order` has what the flags do not say.
+fn line(
+    arguments: &Arguments,
+    other: Other,
+    (hosts, slots): (Vec<Host>, &[Slot]),
+    order: Order,
+) -> Result<Line, Mistake> {
+    let ssh = arguments.ssh.options(Duration::ZERO);
+    let order = Order {
+        count: slots.len() as u32,
+        hosts,
+        command: arguments.command.clone(),
+        interfaces: arguments.network_interfaces.clone(),
+        ssh_port: ssh.port,
+        ssh_identity_file: ssh.identity,
+        ssh_strict: ssh.strict == Strictness::Strict,
+        output_filename: arguments.output_filename.clone(),
+        timestamps: arguments.prefix_output_with_timestamp,
+        ..order
+    };
+    let line = mpi::line(&arguments.mpi.complete(order)?, other, slots)?;
+    if arguments.verbose {
+        let _ = writeln!(io::stderr(), "{}", line.to_text());
+    }
+    Ok(line)
+}
+
+/// The job of `horovod.run` for another launcher.
+fn delegated(
+    program: &Path,
+    arguments: &Arguments,
+    other: Other,
+    set: Variables,
+) -> Result<Delegated, Mistake> {
+    let (hosts, slots) = seats(arguments)?;
+    let ssh = arguments.ssh.options(Duration::ZERO);
+    let ways = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
+    let order = Order { passed_on: delegated::PASSED_ON.to_vec(), ..order(set) };
+    Ok(Delegated {
+        line: line(arguments, other, (hosts, &slots), order)?,
+        ranks: slots.len(),
+        reach: match ways.iter().all(|(_, way)| way.is_local()) {
+            true => Reach::ThisMachine,
+            false => Reach::Hosts,
+        },
+        interfaces: arguments.network_interfaces.clone(),
+        program: program.to_owned(),
+        function: read_function()?,
+    })
+}
+
+/// An order with the environment of the ranks.
+fn order(set: Variables) -> Order {
+    Order {
+        tcp: set.iter().any(|(name, _)| name == "NCCL_IB_DISABLE"),
+        env: environment(set),
+        ..Order::default()
     }
 }
 
@@ -172,10 +214,14 @@ fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
 const CALLED: &str = "__ronde-called";
 
 fn with_function(job: Job) -> Result<Job, Mistake> {
+    Ok(Job { function: Some(read_function()?), ..job })
+}
+
+fn read_function() -> Result<Arc<[u8]>, Mistake> {
     let function = caller::read_function(&mut io::stdin().lock()).map_err(|error| {
         Mistake::new(format!("no function came: {error}"), "call `horovod.run` from Python")
     })?;
-    Ok(Job { function: Some(function.into()), ..job })
+    Ok(function.into())
 }
 
 pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> {
@@ -371,9 +417,22 @@ pub(crate) fn join_timeout() -> Result<Duration, Mistake> {
 }
 
 fn run(job: &Job) -> u8 {
-    match ronde_launch::run(job) {
+    let viewer = if job.function.is_some() { Viewer::Caller } else { Viewer::Terminal };
+    report(ronde_launch::run(job), viewer)
+}
+
+/// Who hears how the job ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Viewer {
+    Terminal,
+    /// The Python that called `horovod.run`.
+    Caller,
+}
+
+fn report(outcome: Result<Outcome, LaunchError>, viewer: Viewer) -> u8 {
+    match outcome {
         Ok(outcome) => {
-            if job.function.is_some() {
+            if viewer == Viewer::Caller {
                 tell_bytes(&caller::over(&outcome));
             } else if let Some(text) = outcome.text {
                 let _ = io::stderr().write_all(text.as_bytes());

@@ -1,16 +1,19 @@
 //! The parts of a job that are the same program under another name.
 //!
-//! Guardian, agent and shim are started as this very executable with one of the words below as its
+//! Guardian, agent, shim and delegate are started as this very executable with one of the words below as its
 //! first argument. Users never type them.
 
 use std::ffi::OsString;
 use std::path::Path;
+
+use rustix::process::Signal;
 
 use crate::{agent, supervise};
 
 pub(crate) const GUARDIAN: &str = "__ronde-guardian";
 pub(crate) const AGENT: &str = "__ronde-agent";
 pub(crate) const SHIM: &str = "__ronde-shim";
+pub(crate) const DELEGATE: &str = "__ronde-delegate";
 
 /// Plays the part that the arguments (behind the program's name) ask for, if they ask for one, and
 /// gives its exit code. `program` is this executable.
@@ -20,7 +23,11 @@ pub fn dispatch(program: &Path, arguments: &[OsString]) -> Option<u8> {
         (GUARDIAN, [mark]) => Some(supervise::guardian::run(program, mark)),
         (AGENT, [mark, parent]) => Some(agent::main(program, mark, parent)),
         (SHIM, [parent, command, arguments @ ..]) => {
-            Some(supervise::shim::run(parent, command, arguments))
+            Some(supervise::shim::run(parent, command, arguments, Signal::KILL))
+        }
+        // Another launcher ends its ranks if it is asked to end, not if it is killed.
+        (DELEGATE, [parent, command, arguments @ ..]) => {
+            Some(supervise::shim::run(parent, command, arguments, Signal::TERM))
         }
         _ => None,
     }

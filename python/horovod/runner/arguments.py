@@ -59,6 +59,7 @@ class _HorovodArgs:
             ("--ssh-port", self.ssh_port),
             ("--ssh-identity-file", self.ssh_identity_file),
             ("--output-filename", self.output_filename),
+            ("--mpi-args", self.mpi_args),
         ]
         options = [f"{name}={value}" for name, value in pairs if value is not None]
         if self.cooldown_range is not None:
@@ -68,6 +69,7 @@ class _HorovodArgs:
             ("--disable-cache", self.disable_cache),
             ("--verbose", self.verbose),
             ("--gloo", self.use_gloo),
+            ("--mpi", self.use_mpi),
         ]
         return options + [name for name, wanted in flags if wanted]
 
@@ -95,8 +97,3 @@ class _HorovodArgs:
             )
         if self.use_gloo and self.use_mpi:
             raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
-        if self.use_mpi or self.mpi_args is not None:
-            raise NotImplementedError(
-                "horovod.run starts its ranks without MPI; leave use_mpi and mpi_args out, or "
-                "start a script with `mpirun`"
-            )

@@ -13,7 +13,7 @@ use crate::watching::{Watching, Words};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning, Worker};
 pub(crate) use table::default;
-pub use table::{CONTRACT, Setting, TABLE, reference_page};
+pub use table::{CALL_ADDRESSES, CALL_KEY, CONTRACT, Setting, TABLE, reference_page};
 
 /// More tensors than these the flight recorder cannot remember; it takes its memory at the start.
 const MOST_RECORDS: usize = 1 << 20;
@@ -160,6 +160,17 @@ pub fn meeting(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadS
     let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
     let meeting = reader.meeting();
     meeting.filter(|_| reader.mistakes.is_empty()).ok_or(BadSettings(reader.mistakes))
+}
+
+/// Reads where the caller of `horovod.run` is: the launcher, or whoever has had another launcher start
+/// the ranks.
+pub fn call(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadSettings> {
+    let delegated = look_up(CALL_ADDRESSES).is_some();
+    meeting(|name| match name {
+        "RONDE_RENDEZVOUS" if delegated => look_up(CALL_ADDRESSES),
+        "RONDE_JOB_KEY" if delegated => look_up(CALL_KEY),
+        name => look_up(name),
+    })
 }
 
 /// The number of this process if it is a worker of an elastic job.

@@ -194,6 +194,11 @@ pub const TABLE: &[Setting] = &[
     ),
 ];
 
+/// The names of the variables by which ranks of another launcher reach the caller of `horovod.run`.
+pub const CALL_ADDRESSES: &str = "RONDE_CALL_ADDRESSES";
+/// The same.
+pub const CALL_KEY: &str = "RONDE_CALL_KEY";
+
 /// What the launcher tells a rank, for the reference page; users read these and do not set them.
 pub const CONTRACT: &[Setting] = &[
     setting("HOROVOD_RANK", "0", "This process among all."),
@@ -214,6 +219,13 @@ pub const CONTRACT: &[Setting] = &[
         "Where the launcher's rendezvous listens, `address:port`, several separated by commas.",
     ),
     setting("RONDE_JOB_KEY", "", "The job's secret; never on a command line, never in a log."),
+    setting(
+        CALL_ADDRESSES,
+        "",
+        "Where ranks that `mpirun` starts for `horovod.run` fetch the function and deliver results, \
+         as in RONDE_RENDEZVOUS.",
+    ),
+    setting(CALL_KEY, "", "The key for that."),
     setting("HOROVOD_ELASTIC", "0", "1 in a job whose ranks may come and go."),
     setting("RONDE_WORKER", "", "The number of this process in such a job."),
     setting("RONDE_LATECOMER", "0", "1 if that job has been training before this process began."),

@@ -7,6 +7,7 @@
 //! agents (`hands`), to the ranks themselves (`service`), and how ranks are made to end (`ending`).
 
 mod cluster;
+pub mod delegated;
 pub mod elastic;
 pub mod ending;
 mod environment;

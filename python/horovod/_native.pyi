@@ -22,6 +22,7 @@ __all__ = [
     "allreduce",
     "alltoall",
     "arena",
+    "assign_ranks",
     "barrier",
     "broadcast",
     "claim",
@@ -38,7 +39,9 @@ __all__ = [
     "in_arena",
     "init",
     "init_later",
+    "interfaces",
     "is_elastic",
+    "is_exportable",
     "is_homogeneous",
     "is_initialized",
     "join",
@@ -47,6 +50,9 @@ __all__ = [
     "local_size",
     "mxnet_open",
     "mxnet_push",
+    "parse_discovered",
+    "parse_hostfile",
+    "parse_hosts",
     "poll",
     "rank",
     "reducescatter",
@@ -103,6 +109,26 @@ class Mpi:
 
     def finish(self) -> None:
         """Finalises it if it was initialised here and nobody else has finalised it."""
+
+def parse_hosts(text: str) -> list[tuple[str, int]]:
+    """The hosts of `node-a:4,node-b:4` and their slots."""
+
+def parse_hostfile(text: str) -> list[tuple[str, int]]:
+    """The same of a hostfile."""
+
+def parse_discovered(text: str, slots: int | None = None) -> list[tuple[str, int]]:
+    """The same of what a discovery script prints; `slots` is for hosts without a number."""
+
+def assign_ranks(
+    hosts: list[tuple[str, int]], count: int
+) -> list[tuple[str, int, int, int, int, int, int]]:
+    """Host, rank, local rank, cross rank, size, local size and cross size of so many ranks."""
+
+def interfaces() -> list[tuple[str, str]]:
+    """The interfaces of this machine that are up, and their addresses."""
+
+def is_exportable(name: str) -> bool:
+    """Whether a variable of the launcher's environment is passed on to ranks."""
 
 def launched() -> tuple[str, int, int] | None:
     """The launcher that is not horovodrun, this process's rank and their number; None without."""

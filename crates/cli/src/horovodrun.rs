@@ -26,6 +26,7 @@ use crate::config;
 use crate::elastic::Elastic;
 use crate::files;
 use crate::mpi::{self, Mpi, Other};
+use crate::python;
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
 use crate::words::{Mistake, USAGE};
@@ -107,13 +108,20 @@ struct Arguments {
 /// The command: `arguments` are those behind the name, `program` is the executable that can also play
 /// the hidden parts. Gives the exit code.
 pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
-    let called = arguments.first().is_some_and(|word| word == CALLED);
-    if called {
+    let is_first = |word: &str| arguments.first().is_some_and(|first| first == word);
+    let called = is_first(CALLED);
+    if is_first(python::TABLE) {
+        return tell(&python::table());
+    } else if is_first(python::PARSE) {
+        arguments.remove(0);
+        return parse_for_python(arguments);
+    } else if called {
         arguments.remove(0);
     } else if let Some(code) = hidden_part(program, &arguments) {
         return code;
     }
-    let parsed = read(arguments).map_err(|mistake| complain(&mistake, USAGE));
+    let parsed = read(arguments).and_then(|line| Ok((line.for_clap(), line.variables()?)));
+    let parsed = parsed.map_err(|mistake| complain(&mistake, USAGE));
     let parsed = parsed.and_then(|(line, set)| Ok((parse(line)?, set)));
     let (arguments, set) = match parsed {
         Ok(parsed) => parsed,
@@ -235,14 +243,35 @@ pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> 
 /// Variables and their values.
 type Variables = Vec<(OsString, OsString)>;
 
-/// The command line for clap, and what it and the configuration file tell the ranks.
-fn read(arguments: Vec<OsString>) -> Result<(Vec<OsString>, Variables), Mistake> {
+/// Takes a command line apart and prints it; help, the version and mistakes as ever.
+fn parse_for_python(arguments: Vec<OsString>) -> u8 {
+    let read = read(arguments).and_then(|line| Ok((python::parsed(&line)?, line)));
+    let (parsed, line) = match read {
+        Ok(read) => read,
+        Err(mistake) => return complain(&mistake, USAGE),
+    };
+    let arguments = match parse(line.for_clap()) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let idle = arguments.check_build || arguments.elastic.is_wanted();
+    match arguments {
+        Arguments { version: true, .. } => tell(&format!("{VERSION}\n")),
+        Arguments { num_proc: None, .. } if !idle => {
+            complain(&Mistake::new(NO_NUMBER, EXAMPLE), USAGE)
+        }
+        _ => tell(&parsed),
+    }
+}
+
+/// The command line, with what the configuration file says in front.
+fn read(arguments: Vec<OsString>) -> Result<arguments::Line, Mistake> {
     let mut line = arguments::read(arguments)?;
     if let Some(path) = line.value("--config-file") {
         let text = files::read("configuration file", Path::new(&path))?;
         line.begin_with(config::read(&path.to_string_lossy(), &text)?);
     }
-    Ok((line.for_clap(), line.variables()?))
+    Ok(line)
 }
 
 fn log_filter(arguments: &Arguments, set: &Variables) -> &'static str {
@@ -319,13 +348,14 @@ fn crew(arguments: &Arguments, start_timeout: Duration) -> Result<Crew, Mistake>
     Ok(Crew::Fixed(Fixed { hosts, slots, join_timeout: join_timeout()? }))
 }
 
+const NO_NUMBER: &str = "the number of processes is missing: `-np <N>`";
 const EXAMPLE: &str = "say for example `horovodrun -np 2 python train.py`";
 
 /// The hosts, and where each rank sits.
 fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
     let mut missing = Mistake { errors: Vec::new(), hint: EXAMPLE.into() };
     if arguments.num_proc.is_none() {
-        missing.errors.push("the number of processes is missing: `-np <N>`".into());
+        missing.errors.push(NO_NUMBER.into());
     }
     if arguments.command.is_empty() {
         missing.errors.push("the command to run is missing".into());

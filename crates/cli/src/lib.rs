@@ -11,6 +11,7 @@ mod files;
 mod flags;
 mod horovodrun;
 mod mpi;
+mod python;
 mod ronde;
 mod ssh;
 mod status;

@@ -9,6 +9,7 @@ mod elastic;
 mod errand;
 mod errors;
 mod handles;
+mod hosts;
 mod launched;
 mod mpi;
 mod mxnet;
@@ -48,6 +49,11 @@ mod _native {
 
     #[pymodule_export]
     use super::handles::{poll, wait};
+
+    #[pymodule_export]
+    use super::hosts::{
+        assign_ranks, interfaces, is_exportable, parse_discovered, parse_hostfile, parse_hosts,
+    };
 
     #[pymodule_export]
     use super::launched::launched;

@@ -105,7 +105,8 @@ fn exported(order: &Order) -> Vec<(OsString, OsString)> {
     all
 }
 
-fn is_for_ranks(name: &OsStr) -> bool {
+/// Whether a variable of this process goes to the ranks.
+pub fn is_for_ranks(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     let ours = CONTRACT.iter().any(|setting| setting.name == name);
     !(ours

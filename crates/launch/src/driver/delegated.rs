@@ -113,7 +113,7 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     let guests = Guests::new(Some(job.function.clone()), Count::Exactly(job.ranks), sender);
     let name = job.line.program.to_string_lossy().into_owned();
     let running = Running { name, mark, screen: Arc::new(screen), guests, window };
-    let outcome = running.to_the_end(child, news, signals).await;
+    let outcome = running.run(child, news, signals).await;
     drop(caller);
     service.abort();
     Ok(outcome)
@@ -128,7 +128,7 @@ struct Running {
 }
 
 impl Running {
-    async fn to_the_end(
+    async fn run(
         mut self,
         mut child: Child,
         mut news: mpsc::Receiver<News>,

@@ -32,6 +32,9 @@ pub enum Kind {
     World = 6,
 }
 
+/// How a result begins that is an exception; any other begins with something else.
+pub const RAISED: u8 = b'e';
+
 /// In the place of a rank where there is none.
 pub const NOBODY: u32 = u32::MAX;
 

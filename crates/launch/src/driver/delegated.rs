@@ -7,8 +7,10 @@
 //! 3. What `mpirun` writes goes to the caller. Its exit code is the job's.
 //!
 //! `mpirun` ends its ranks when it is asked to end, so that is what happens when the caller or this
-//! process goes.
+//! process goes. It is also asked to when a rank has delivered an exception: MPICH's does not end by
+//! itself while ranks of other hosts wait in `MPI_Finalize` for one that has failed.
 
+use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -27,12 +29,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::ending::{Ending, Step};
+use super::errand::Returned;
 use super::guests::Guests;
 use super::screen::{Done, Screen, Text, Viewer};
 use super::stage::Count;
 use super::start::{self, Span};
 use super::{NEWS, News, entropy, hex, service, stdin};
-use crate::caller::NOBODY;
+use crate::caller::{NOBODY, RAISED};
 use crate::delegate::Line;
 use crate::signals::Signals;
 use crate::supervise::{self, MARK, Scope};
@@ -112,12 +115,17 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     let service = tokio::spawn(service::run(listener, key, sender.clone()));
     let guests = Guests::new(Some(job.function.clone()), Count::Exactly(job.ranks), sender);
     let name = job.line.program.to_string_lossy().into_owned();
-    let running = Running { name, mark, screen: Arc::new(screen), guests, window };
+    let (screen, raised) = (Arc::new(screen), HashMap::new());
+    let running = Running { name, mark, screen, guests, window, raised };
     let outcome = running.run(child, news, signals).await;
     drop(caller);
     service.abort();
     Ok(outcome)
 }
+
+/// A rank has raised an exception, and the caller has all of it.
+#[derive(PartialEq, Eq)]
+struct Failed;
 
 struct Running {
     name: String,
@@ -125,6 +133,8 @@ struct Running {
     screen: Arc<Screen>,
     guests: Guests,
     window: Arc<Semaphore>,
+    /// Whether what each rank delivers is an exception.
+    raised: HashMap<Rank, bool>,
 }
 
 impl Running {
@@ -148,7 +158,9 @@ impl Running {
                 Some(item) = news.recv() => match item {
                     News::Orphaned => ending.signalled(TERMINATE, start.elapsed()),
                     item => {
-                        self.on(item);
+                        if self.on(item) == Some(Failed) {
+                            ending.failed(start.elapsed());
+                        }
                         None
                     }
                 },
@@ -184,13 +196,23 @@ impl Running {
         outcome(&self.name, exit, told)
     }
 
-    fn on(&mut self, news: News) {
+    fn on(&mut self, news: News) -> Option<Failed> {
         match news {
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
-            News::Returned(rank, returned) => self.screen.hand_over(rank, returned),
+            News::Returned(rank, returned) => {
+                let first = match &returned {
+                    Returned::Piece(bytes, _) => bytes.first() == Some(&RAISED),
+                    Returned::End => false,
+                };
+                let raised = *self.raised.entry(rank).or_insert(first);
+                let failed = raised && matches!(returned, Returned::End);
+                self.screen.hand_over(rank, returned);
+                return failed.then_some(Failed);
+            }
             // Whoever has the key and comes for something else finds nobody here.
             _ => {}
         }
+        None
     }
 
     fn send(&self, child: &Child, signal: i32) {

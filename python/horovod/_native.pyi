@@ -107,6 +107,9 @@ class Mpi:
     def part(self, ranks: list[int]) -> int:
         """A communicator of these processes, all of which must ask for it, and nobody else."""
 
+    def abort_at_exit(self) -> None:
+        """Has MPI end the whole job when this process ends, if MPI was initialised here."""
+
     def finish(self) -> None:
         """Finalises it if it was initialised here and nobody else has finalised it."""
 

@@ -117,6 +117,32 @@ def test_mpirun_reaches_the_hosts_and_the_ranks_meet_over_mpi(lab, tmp_path, fla
     assert {(said["sum"], said["mpi"]) for said in met} == {(4.0, True)}
 
 
+RAISE = """
+atexit.register(lambda: say("ended", rank=rank))
+hvd.init()
+rank = hvd.rank()
+total(1)
+if rank == 1:
+    raise KeyError("no such thing")
+"""
+
+
+@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+def test_a_rank_that_raises_ends_a_job_of_mpirun_on_all_hosts(lab, tmp_path, flavour):
+    _, folder = mpirun(flavour)
+    path = tmp_path / "script.py"
+    path.write_text(PRELUDE + "import atexit\n" + RAISE)
+    env = environment(tmp_path, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    options = ["--mpi", "-p", PORT, "-np", 2, "-H", "node-a:1,node-b:1"]
+    if flavour == "openmpi":
+        options += ["--mpi-args", f"--prefix {folder.parent}"]
+    job = lab.run(horovodrun(), *options, sys.executable, path, env=env, limit=LIMIT_SECONDS)
+    assert job.returncode != 0, job.stdout + job.stderr
+    assert "KeyError: 'no such thing'" in job.stderr
+    # What the program does at its end, it does.
+    assert 1 in [said["rank"] for said in Told(tmp_path, [], "").all("ended")]
+
+
 CALL = """
 import os, socket, sys
 import horovod

@@ -227,9 +227,11 @@ class HorovodBasics:
             return
         error = _uncaught_exception()
         _native.shutdown(error, exiting=True)
-        # A rank that fails must not wait for the others: without this its launcher ends the job.
+        # A rank that fails must not wait for the others.
         if error is None:
             mpi.finish()
+        else:
+            mpi.fail()
 
 
 _basics = HorovodBasics()

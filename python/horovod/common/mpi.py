@@ -93,6 +93,16 @@ def finish() -> None:
         _opened.finish()
 
 
+def fail() -> None:
+    """Sees to it that the job ends when this process, which has failed, does.
+
+    MPICH's launcher does not end a job of several hosts by itself: ranks that have done their work
+    would wait in `MPI_Finalize` for this one. Open MPI's does, with this process's own exit code.
+    """
+    if _opened is not None and _opened.family != "Open MPI":
+        _opened.abort_at_exit()
+
+
 def can_divide() -> bool:
     """Whether some ranks of the job can be a world of their own: MPI's launcher has started it."""
     launched = _native.launched()

@@ -282,6 +282,24 @@ def test_a_launcher_that_is_killed_at_once_is_told_too(mark, tmp_path, monkeypat
             assert str(caught.value) == "it broke"
 
 
+def test_the_last_lines_of_a_launcher_that_breaks_are_told(mark, tmp_path, monkeypatch, capsys):
+    # The first frame says that the job has started; the last one never comes.
+    started = r"printf '\000\377\377\377\377\000\000\000\000'"
+    program = tmp_path / "launcher"
+    program.write_text(
+        f"#!/bin/sh\n{started}; for line in $(seq 20); do echo $line >&2; done; exit 3\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(horovod.runner, "horovodrun", lambda: str(program))
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(print)
+    _, first, *lines, hint = str(caught.value).splitlines()
+    assert first.endswith("ended with code 3 without saying how the job went, while the job ran")
+    assert lines == ["its last lines were:", *(f"  {line}" for line in range(11, 21))]
+    assert hint.startswith("hint: run it again with `verbose=True`")
+    assert capsys.readouterr().err.split() == [str(line) for line in range(1, 21)]
+
+
 @pytest.fixture(params=["mpich", "openmpi"])
 def over_mpi(request, monkeypatch):
     """An `mpirun` on the PATH, for `use_mpi`."""

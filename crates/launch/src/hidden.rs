@@ -6,8 +6,6 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use rustix::process::Signal;
-
 use crate::{agent, supervise};
 
 pub(crate) const GUARDIAN: &str = "__ronde-guardian";
@@ -23,11 +21,10 @@ pub fn dispatch(program: &Path, arguments: &[OsString]) -> Option<u8> {
         (GUARDIAN, [mark]) => Some(supervise::guardian::run(program, mark)),
         (AGENT, [mark, parent]) => Some(agent::main(program, mark, parent)),
         (SHIM, [parent, command, arguments @ ..]) => {
-            Some(supervise::shim::run(parent, command, arguments, Signal::KILL))
+            Some(supervise::shim::run(parent, command, arguments))
         }
-        // Another launcher ends its ranks if it is asked to end, not if it is killed.
-        (DELEGATE, [parent, command, arguments @ ..]) => {
-            Some(supervise::shim::run(parent, command, arguments, Signal::TERM))
+        (DELEGATE, [mark, parent, command, arguments @ ..]) => {
+            Some(supervise::delegate::run(mark, parent, command, arguments))
         }
         _ => None,
     }

@@ -97,6 +97,7 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     let mut command = Command::new(&job.program);
     command
         .arg(hidden::DELEGATE)
+        .arg(&mark)
         .arg(std::process::id().to_string())
         .arg(&job.line.program)
         .args(&job.line.arguments)

@@ -6,6 +6,7 @@
 //! environment. Only processes of this user are looked at, and only through a file descriptor that
 //! names the process itself, never a number that may have been given to another one.
 
+pub mod delegate;
 pub mod guardian;
 pub mod memory;
 mod processes;
@@ -78,6 +79,15 @@ pub fn ended(status: ExitStatus) -> String {
         (Some(code), _) => format!("exited with code {code}"),
         (None, Some(signal)) => format!("lost its guardian, killed by {}", signal_name(signal)),
         (None, None) => "ended".into(),
+    }
+}
+
+/// The code that a shell would give for how a process ended.
+pub fn code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => 128 + signal as u8,
+        (None, None) => 1,
     }
 }
 

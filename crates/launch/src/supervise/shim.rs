@@ -1,7 +1,7 @@
 //! The moment between the agent and the user's program.
 //!
 //! A rank starts as this shim, which makes itself the leader of a new session, asks the kernel to be
-//! killed when the agent dies, and then becomes the user's program. Another launcher starts in the same way. It exists because these calls
+//! killed when the agent dies, and then becomes the user's program. It exists because these calls
 //! belong into the new process, where only a program of our own can make them safely.
 
 use std::ffi::{OsStr, OsString};
@@ -11,11 +11,11 @@ use std::process::Command;
 
 use rustix::process::{Signal, getppid, set_parent_process_death_signal, setsid};
 
-/// Becomes `command`, which gets the signal `end` when its parent dies. Returns only if that fails, with the code that a shell would give.
-pub fn run(parent: &OsStr, command: &OsString, arguments: &[OsString], end: Signal) -> u8 {
+/// Becomes `command`. Returns only if that fails, with the code that a shell would give.
+pub fn run(parent: &OsStr, command: &OsString, arguments: &[OsString]) -> u8 {
     let _ = setsid();
-    let _ = set_parent_process_death_signal(Some(end));
-    // If the parent died before the line above, nobody will ever send that signal.
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    // If the agent died before the line above, nobody will ever send that signal.
     if !is_parent(parent) {
         return 1;
     }

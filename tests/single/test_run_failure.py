@@ -106,13 +106,14 @@ def test_it_is_both_and_has_what_the_rank_gave_it(error, attributes):
     for name, value in attributes.items():
         assert getattr(made, name) == value, name
     assert str(made).startswith(HEADLINE)
-    last = printed(made).splitlines()
-    assert last[-1] == WHERE
+    # Of a SyntaxError Python prints its own words, and notes since there are some.
+    if not isinstance(error, SyntaxError) or sys.version_info >= (3, 11):
+        assert printed(made).splitlines()[-1] == WHERE
     assert str(made.__cause__).startswith("on rank 1 (node-b, slot 1):\n\nTraceback")
     for same in (pickle.loads(pickle.dumps(made)), copy.copy(made)):
         assert isinstance(same, type(error)) and isinstance(same, RuntimeError)
         assert (str(same), same.args) == (str(made), made.args)
-        assert printed(same).splitlines()[-1] == WHERE
+        assert printed(same) == printed(made)
 
 
 def test_attributes_that_cannot_travel_leave_the_class_and_the_words():

@@ -152,10 +152,6 @@ fn the_first_failing_rank_gives_the_code_and_the_words() {
 error: rank 2 (localhost, slot 2) exited with code 3
   its last line on stderr: disk full
   3 ranks (0, 1, 3) were stopped
-  Horovod detected that one or more processes exited with non-zero status, thus causing the job to \
-be terminated. The first process to do so was:
-  Process name: 2
-  Exit code: 3
 
 hint: see the lines marked `[2]<stderr>` above
 "
@@ -167,7 +163,19 @@ fn an_exception_is_named() {
     let script = "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('boom')";
     let ended = launch_with(&["-np", "2"], &["python3", "-c", script], Stdio::null()).end();
     assert_eq!(ended.code, Some(1));
-    let text = "error: rank 1 (localhost, slot 1) raised ValueError: boom\n";
+    let text = "error: rank 1 (localhost, slot 1) raised ValueError: boom\n  at <string>:3\n";
+    assert!(ended.stderr.contains(text), "{}", ended.stderr);
+}
+
+#[test]
+fn a_crash_is_told_with_what_the_interpreter_said_of_it() {
+    let script = "import ctypes, faulthandler\nfaulthandler.enable()\nctypes.string_at(0)";
+    let ended = launch_with(&["-np", "1"], &["python3", "-c", script], Stdio::null()).end();
+    assert_eq!(ended.code, Some(139));
+    let text = "error: rank 0 (localhost, slot 0) was killed by signal 11 (SIGSEGV)
+  Fatal Python error: Segmentation fault
+  at <string>:3
+";
     assert!(ended.stderr.contains(text), "{}", ended.stderr);
 }
 

@@ -339,6 +339,22 @@ fn a_fixed_list_without_hope_ends_the_job_at_once() {
 }
 
 #[test]
+fn a_script_that_always_raises_is_the_reason_for_the_end() {
+    let mut play = Play::begin("a:2", Limits { source: Source::List, ..limits(2, 2) });
+    play.machine.wrote(Worker(1), "Traceback (most recent call last):");
+    play.machine.wrote(Worker(1), "  File \"train.py\", line 7, in <module>");
+    play.die(1, Exit::Code(1));
+    // Its last line comes when its end is known already.
+    play.machine.wrote(Worker(1), "KeyError: 'lr'");
+    let (code, _) = play.end.clone().unwrap();
+    let text = play.machine.last_words().unwrap();
+    let said = "error: rank 1 (a, slot 1) raised KeyError: 'lr'\n  at train.py:7\n  1 of at least 2 \
+                ranks are left and no host may start more\n";
+    assert!(code == 1 && text.starts_with(said), "{text}");
+    assert!(text.contains("hint: see what it wrote above; to outlive it, give more hosts"), "{text}");
+}
+
+#[test]
 fn the_job_ends_well_when_all_have_finished() {
     let mut play = Play::begin("a:2", limits(2, 1));
     for worker in [0, 1] {

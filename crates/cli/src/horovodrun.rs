@@ -374,7 +374,8 @@ fn run(job: &Job) -> u8 {
     match ronde_launch::run(job) {
         Ok(outcome) => {
             if job.function.is_some() {
-                tell_bytes(&caller::over(&outcome));
+                // Without a caller nobody wants to know.
+                let _ = tell_bytes(&caller::over(&outcome));
             } else if let Some(text) = outcome.text {
                 let _ = io::stderr().write_all(text.as_bytes());
             }
@@ -431,12 +432,24 @@ pub(crate) fn complain(mistake: &Mistake, code: u8) -> u8 {
     code
 }
 
+/// Writes to standard output; gives the exit code.
 pub(crate) fn tell(text: &str) -> u8 {
-    tell_bytes(printable(text).as_bytes());
-    0
+    written(tell_bytes(printable(text).as_bytes()))
 }
 
-fn tell_bytes(bytes: &[u8]) {
+/// The exit code of a command whose result was written so. A reader that has gone, as `head` does, has
+/// read enough.
+pub(crate) fn written(result: io::Result<()>) -> u8 {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let error = format!("standard output cannot be written: {error}");
+            complain(&Mistake::new(error, "free space there, or send the output elsewhere"), 1)
+        }
+        _ => 0,
+    }
+}
+
+fn tell_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let _ = out.write_all(bytes).and_then(|()| out.flush());
+    out.write_all(bytes).and_then(|()| out.flush())
 }

@@ -296,3 +296,38 @@ fn output_that_nobody_reads_any_more_does_not_stop_the_job() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "[0]<stdout>:1\n");
     assert!(proof.exists());
 }
+
+#[test]
+fn output_that_cannot_be_written_is_told_and_gives_code_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let proof = folder.path().join("proof");
+    let script = format!("seq 2000; echo done > {}", proof.display());
+    let launcher = env!("CARGO_BIN_EXE_horovodrun");
+    let output = std::process::Command::new(launcher)
+        .args(["-np", "1", "sh", "-c", &script])
+        .stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+        .output()
+        .unwrap();
+    let lost = "standard output cannot be written: No space left on device (os error 28)";
+    let expected = format!(
+        "[ronde] {lost}; the job goes on, and what it prints is lost
+error: all ranks have ended well, but output is lost: {lost}
+
+hint: free space there, or send the output elsewhere; `--output-filename` keeps a copy of it
+"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(proof.exists(), "the job goes on");
+}
+
+#[test]
+fn a_job_whose_errors_cannot_be_written_gives_code_1() {
+    let launcher = env!("CARGO_BIN_EXE_horovodrun");
+    let status = std::process::Command::new(launcher)
+        .args(["-np", "1", "sh", "-c", "echo a warning >&2"])
+        .stderr(fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(1));
+}

@@ -357,3 +357,16 @@ fn mistakes() {
     (2)
     ");
 }
+
+#[test]
+fn commands_whose_output_is_lost_say_so() {
+    let (launcher, ronde) = (env!("CARGO_BIN_EXE_horovodrun"), env!("CARGO_BIN_EXE_ronde"));
+    for (program, argument) in [(launcher, "--help"), (launcher, "--check-build"), (ronde, "-v")] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(program).arg(argument).stdout(full).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        let said = "error: standard output cannot be written: No space left on device (os error 28)";
+        assert!(told.starts_with(said), "{argument}: {told}");
+        assert_eq!(output.status.code(), Some(1), "{argument}");
+    }
+}

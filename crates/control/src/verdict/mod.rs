@@ -65,6 +65,20 @@ impl Outcome {
         let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
         Outcome { code: Exit::Signal(signal).code(), text: Some(text), first: None }
     }
+
+    /// The same if some output could not be written. A job that has not failed then gives code 1, as
+    /// other commands do whose output is lost.
+    pub fn without(self, lost: &[String]) -> Outcome {
+        if lost.is_empty() || self.code != 0 {
+            return self;
+        }
+        let text = format!(
+            "error: all ranks have ended well, but output is lost: {}\n\nhint: free space there, or \
+             send the output elsewhere; `--output-filename` keeps a copy of it\n",
+            lost.join("; ")
+        );
+        Outcome { code: 1, text: Some(text), ..self }
+    }
 }
 
 impl Verdict {

@@ -230,3 +230,15 @@ fn long_texts_of_ranks_are_cut() {
     let outcome = judge(vec![Left(0, Some(long), None), code(0, 1)]);
     assert!(outcome.text.unwrap().len() < 2000);
 }
+
+#[test]
+fn lost_output_is_an_error_unless_there_is_a_worse_one() {
+    let lost = ["standard output cannot be written: No space left on device".to_owned()];
+    let well = || judge((0..4).map(|rank| code(rank, 0)).collect());
+    assert_eq!(well().without(&[]), well());
+    let outcome = well().without(&lost);
+    let text = outcome.text.unwrap();
+    assert!(outcome.code == 1 && text.contains("output is lost: standard output"), "{text}");
+    let failed = || judge(vec![code(2, 3)]);
+    assert_eq!(failed().without(&lost), failed());
+}

@@ -12,7 +12,7 @@ use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::reach::ssh::Options;
 
 use crate::horovodrun::{about_hosts, number_of_processes, seconds};
-use crate::words::Mistake;
+use crate::words::{Mistake, both};
 
 /// The longest rest of a host that has failed, in seconds, as in Horovod.
 const LONGEST_COOLDOWN: u64 = 3600;
@@ -57,6 +57,11 @@ impl Elastic {
         self.min_np.is_some() || self.host_discovery_script.is_some()
     }
 
+    /// Whether a script says which hosts there are.
+    pub(crate) fn discovers(&self) -> bool {
+        self.host_discovery_script.is_some()
+    }
+
     /// What is given for an elastic job means nothing to another.
     pub(crate) fn warn(&self) {
         for (flag, given) in [
@@ -83,10 +88,8 @@ impl Elastic {
         listed: Option<Vec<Host>>,
         ssh: Options,
     ) -> Result<Crew, Mistake> {
-        let set = settings::elastic(|name| std::env::var(name).ok()).map_err(|error| {
-            Mistake::new(error, "unset it, or set it to what docs/reference/settings.md says")
-        })?;
-        let (start, min) = self.numbers(count)?;
+        let set = settings::elastic(|name| std::env::var(name).ok()).map_err(Mistake::from);
+        let (set, (start, min)) = both(set, self.numbers(count))?;
         let (source, hosts) = match &self.host_discovery_script {
             Some(command) => {
                 let (command, slots) = (command.clone(), self.slots_per_host);

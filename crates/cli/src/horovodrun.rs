@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use ronde_control::{VERSION, printable, settings};
+use ronde_control::{VERSION, printable};
 use ronde_launch::delegate::{Order, jsrun};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
@@ -24,9 +24,10 @@ use crate::config;
 use crate::elastic::Elastic;
 use crate::files;
 use crate::mpi::{self, Mpi, Other};
+use crate::settings::{self, Files};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
-use crate::words::{Mistake, USAGE};
+use crate::words::{Mistake, USAGE, both};
 
 /// Runs a script on several processes that train one model together.
 #[derive(Debug, Parser)]
@@ -139,7 +140,8 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
 
 /// Becomes another launcher, which does what is asked of this one; comes back if it cannot.
 fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
-    let line = seats(arguments).and_then(|(hosts, slots)| {
+    let checked = both(settings::check(&set, first_files(arguments)), seats(arguments));
+    let line = checked.and_then(|(_, (hosts, slots))| {
         let ssh = arguments.ssh.options(Duration::ZERO);
         let order = Order {
             count: slots.len() as u32,
@@ -187,16 +189,27 @@ pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> 
 }
 
 /// Variables and their values.
-type Variables = Vec<(OsString, OsString)>;
+pub(crate) type Variables = Vec<(OsString, OsString)>;
 
 /// The command line for clap, and what it and the configuration file tell the ranks.
 fn read(arguments: Vec<OsString>) -> Result<(Vec<OsString>, Variables), Mistake> {
     let mut line = arguments::read(arguments)?;
-    if let Some(path) = line.value("--config-file") {
-        let text = files::read("configuration file", Path::new(&path))?;
-        line.begin_with(config::read(&path.to_string_lossy(), &text)?);
+    let path = line.value("--config-file").map(PathBuf::from);
+    let file = path.map(|path| from_file(&path)).transpose();
+    let file = file.map(|options| line.begin_with(options.unwrap_or_default()));
+    match both(file, line.variables()) {
+        Ok(((), variables)) => Ok((line.for_clap(), variables)),
+        Err(mistake) => Err(match settings::check(&Vec::new(), Files::Elsewhere) {
+            Ok(_) => mistake,
+            Err(others) => mistake.and(others),
+        }),
     }
-    Ok((line.for_clap(), line.variables()?))
+}
+
+/// The options of a configuration file.
+fn from_file(path: &Path) -> Result<Vec<arguments::Said>, Mistake> {
+    let text = files::read("configuration file", path)?;
+    config::read(&path.to_string_lossy(), &text)
 }
 
 fn log_filter(arguments: &Arguments, set: &Variables) -> &'static str {
@@ -226,8 +239,11 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
 }
 
 fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mistake> {
-    let start_timeout = start_timeout(arguments.start_timeout)?;
-    let crew = crew(&arguments, start_timeout)?;
+    let settings = settings::check(&set, first_files(&arguments));
+    let usual = settings.as_ref().map_or(Duration::ZERO, |settings| settings.start_timeout);
+    let start_timeout = arguments.start_timeout.map_or(usual, Duration::from_secs);
+    let join_timeout = settings.as_ref().map_or(Duration::ZERO, |settings| settings.join_timeout);
+    let (_, crew) = both(settings, crew(&arguments, start_timeout, join_timeout))?;
     arguments.mpi.warn();
     let cwd = std::env::current_dir().map_err(|error| {
         Mistake::new(
@@ -258,7 +274,11 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
 }
 
 /// The ranks, and where they run.
-fn crew(arguments: &Arguments, start_timeout: Duration) -> Result<Crew, Mistake> {
+fn crew(
+    arguments: &Arguments,
+    start_timeout: Duration,
+    join_timeout: Duration,
+) -> Result<Crew, Mistake> {
     let ssh = arguments.ssh.options(start_timeout);
     if arguments.elastic.is_wanted() {
         if arguments.command.is_empty() {
@@ -270,7 +290,7 @@ fn crew(arguments: &Arguments, start_timeout: Duration) -> Result<Crew, Mistake>
     let (hosts, slots) = seats(arguments)?;
     arguments.elastic.warn();
     let hosts = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
-    Ok(Crew::Fixed(Fixed { hosts, slots, join_timeout: join_timeout()? }))
+    Ok(Crew::Fixed(Fixed { hosts, slots, join_timeout }))
 }
 
 const EXAMPLE: &str = "say for example `horovodrun -np 2 python train.py`";
@@ -318,21 +338,15 @@ pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
     })
 }
 
-/// How long hosts have to answer.
-fn start_timeout(flag: Option<u64>) -> Result<Duration, Mistake> {
-    const VARIABLE: &str = "HOROVOD_START_TIMEOUT";
-    let given = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
-    let seconds = match (flag, given) {
-        (Some(seconds), _) => seconds,
-        (None, None) => 30,
-        (None, Some(text)) => text.trim().parse().map_err(|_| {
-            Mistake::new(
-                format!("{VARIABLE} is `{text}`, it must be a whole number from 0"),
-                "unset it, or set it to a number of seconds",
-            )
-        })?,
-    };
-    Ok(Duration::from_secs(seconds))
+/// Where rank 0 will write its files.
+fn first_files(arguments: &Arguments) -> Files {
+    let first = listed(arguments).ok().flatten().and_then(|hosts| hosts.into_iter().next());
+    let way = first.map(|host| hosts::way(&host, &hosts::hostname(), &Default::default()));
+    // What a script will name is not known; without a list the ranks run here.
+    match way.map_or(!arguments.elastic.discovers(), |way| way.is_local()) {
+        true => Files::Here,
+        false => Files::Elsewhere,
+    }
 }
 
 fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
@@ -356,18 +370,6 @@ fn environment(set: Variables) -> Variables {
     let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_set(name)).collect();
     all.extend(set);
     all
-}
-
-/// The launcher reads this one setting; the others are the ranks' business.
-pub(crate) fn join_timeout() -> Result<Duration, Mistake> {
-    let look_up = |name: &str| match name {
-        "RONDE_JOIN_TIMEOUT_SECONDS" => std::env::var(name).ok(),
-        _ => None,
-    };
-    match settings::read(look_up) {
-        Ok((settings, _)) => Ok(settings.join_timeout),
-        Err(error) => Err(Mistake::new(error, "unset it, or set it to a number of seconds")),
-    }
 }
 
 fn run(job: &Job) -> u8 {

@@ -12,6 +12,7 @@ mod flags;
 mod horovodrun;
 mod mpi;
 mod ronde;
+mod settings;
 mod ssh;
 mod status;
 mod tunables;

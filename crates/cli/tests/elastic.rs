@@ -347,7 +347,7 @@ fn a_worker_that_is_stopped_too_long_is_lost_and_the_reset_limit_ends_the_job() 
         &ended.stderr,
         &[
             "error: Horovod was shutdown because number of resets during elastic job exceeded \
-             limit: 0\n  the last one: lost rank 1 (localhost, slot 1): was stopped",
+             limit: 0\n  the last one: rank 1 (localhost, slot 1) was stopped",
             "hint: ",
         ],
     );
@@ -407,4 +407,22 @@ fn what_a_script_prints_cannot_command_the_terminal() {
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains(r"`nodea\u{7}:1` is no host"), "{}", ended.stderr);
     assert!(!ended.stderr.contains(['\u{1b}', '\u{7}']), "{:?}", ended.stderr);
+}
+
+#[test]
+fn a_script_that_always_raises_is_the_last_word() {
+    let script = "raise ValueError('the config has no `lr`')";
+    let launched =
+        start(&["-np", "2", "--min-np", "2"], &["python3", "-c", script], Stdio::null(), &[]);
+    let ended = launched.end();
+    assert_eq!(ended.code, Some(1));
+    contains_in_order(
+        &ended.stderr,
+        &[
+            "\nerror: rank ",
+            " raised ValueError: the config has no `lr`\n  at <string>:1\n  1 of at least 2 ranks are \
+             left and no host may start more\n",
+            "\nhint: see what it wrote above; to outlive it, give more hosts",
+        ],
+    );
 }

@@ -25,10 +25,7 @@ fn written(text: &str) -> String {
 #[test]
 fn plain_exceptions_say_where() {
     for (text, expected) in [
-        (
-            recorded!("assert"),
-            "AssertionError\nat /home/user/assert_.py:2 in step: assert x == 2",
-        ),
+        (recorded!("assert"), "AssertionError\nat /home/user/assert_.py:2 in step: assert x == 2"),
         (
             recorded!("kerr"),
             "KeyError: 'batch_size'\nat /home/user/kerr.py:2: print(cfg[\"batch_size\"])",
@@ -210,7 +207,10 @@ fn crashes_of_native_code_say_their_last_words() {
 fn a_text_given_to_exit_is_shown_whole() {
     let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &tail(recorded!("sysx")));
     let lines = ["its last lines on stderr:", "the dataset is missing", "run ./download.sh first"];
-    assert_eq!((cause.what.as_str(), cause.details.as_slice()), ("exited with code 1", &lines.map(str::to_owned)[..]));
+    assert_eq!(
+        (cause.what.as_str(), cause.details.as_slice()),
+        ("exited with code 1", &lines.map(str::to_owned)[..])
+    );
 }
 
 #[test]

@@ -133,7 +133,8 @@ pub(super) fn start_of_last(lines: &[&str]) -> Option<usize> {
 /// The main script cannot even be read: Python prints no header then.
 fn lonely_syntax_error(lines: &[&str]) -> Option<usize> {
     let classes = ["SyntaxError: ", "IndentationError: ", "TabError: "];
-    let last = lines.iter().rposition(|line| classes.iter().any(|class| line.starts_with(class)))?;
+    let last =
+        lines.iter().rposition(|line| classes.iter().any(|class| line.starts_with(class)))?;
     lines[..last].iter().rposition(|line| place(line.trim()).is_some())
 }
 

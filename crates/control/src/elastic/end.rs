@@ -51,9 +51,8 @@ impl Elastic {
             return;
         }
         if now >= *self.stateless.get_or_insert(now) + PATIENCE {
-            let unknown = || {
-                (First { who: "the last rank".into(), cause: Cause::plain("has left") }, 1)
-            };
+            let unknown =
+                || (First { who: "the last rank".into(), cause: Cause::plain("has left") }, 1);
             let (first, code) = self.first_failure().unwrap_or_else(unknown);
             self.end(Some(Reason::NoState { first }), code);
         }

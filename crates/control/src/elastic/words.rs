@@ -291,11 +291,9 @@ impl Reason {
             Reason::AllFailed { first } => {
                 write!(f, "{}  no rank is left\n\nhint: {ABOVE}", first.lines("error: "))
             }
-            Reason::SomeFailed { first } => write!(
-                f,
-                "{}  others had finished before\n\nhint: {ABOVE}",
-                first.lines("error: ")
-            ),
+            Reason::SomeFailed { first } => {
+                write!(f, "{}  others had finished before\n\nhint: {ABOVE}", first.lines("error: "))
+            }
             Reason::NoState { first } => write!(
                 f,
                 "error: No hosts from previous set remaining, unable to broadcast state.\n{}  every \
@@ -329,8 +327,9 @@ impl Reason {
                 if first.is_some() { "ranks" } else { "hosts" },
             ),
             Reason::Hopeless { there, needed, hosts, first } => {
-                let short =
-                    format!("{there} of at least {needed} ranks are left and no host may start more");
+                let short = format!(
+                    "{there} of at least {needed} ranks are left and no host may start more"
+                );
                 let more = "give more hosts, a smaller `--min-np`, or let hosts that failed come back \
                             with `--blacklist-cooldown-range`";
                 let hosts = list(hosts);

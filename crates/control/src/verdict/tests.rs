@@ -60,8 +60,10 @@ fn the_first_cause_is_found_by_following_the_blame() {
             "the first by arrival",
             vec![code(2, 3), Stopping, killed(0, 15), killed(1, 15), killed(3, 9)],
             3,
-            &["error: rank 2 (node, slot 2) exited with code 3\n  3 ranks (0, 1, 3) were stopped\n\n\
-               hint: see the lines marked `[2]<stderr>` above\n"],
+            &[
+                "error: rank 2 (node, slot 2) exited with code 3\n  3 ranks (0, 1, 3) were stopped\n\n\
+               hint: see the lines marked `[2]<stderr>` above\n",
+            ],
         ),
         (
             "a victim that is heard of first",
@@ -155,7 +157,10 @@ fn exceptions_are_named() {
                 code(1, 1),
             ],
             1,
-            &["rank 1 (node, slot 1) exited with code 1\n  its last lines on stderr:\n", "giving up\n"],
+            &[
+                "rank 1 (node, slot 1) exited with code 1\n  its last lines on stderr:\n",
+                "giving up\n",
+            ],
         ),
         (
             "an exception that only its lines show",

@@ -336,7 +336,8 @@ impl Engine {
         let leaving = RankToDriver::Leaving { error: text, blames };
         shared.vigil.sentinel.tell_launcher(&leaving, deadline);
         let ticket = Arc::new(Ticket::default());
-        let leave = Submission::Leave { reason: error.map(|gist| gist.headline), ticket: ticket.clone() };
+        let leave =
+            Submission::Leave { reason: error.map(|gist| gist.headline), ticket: ticket.clone() };
         if shared.put(leave, Next::GoesOn).is_ok() {
             shared.wait(&|| ticket.is_done(), deadline);
         }

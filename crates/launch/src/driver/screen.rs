@@ -68,13 +68,11 @@ impl Screen {
         done: impl Fn(Done) + Send + 'static,
     ) -> io::Result<Screen> {
         let (items, incoming) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name("ronde-screen".into())
-            .spawn(move || {
-                let mut printer = Printer { viewer, files, lost: Vec::new() };
-                printer.print(&incoming, &done);
-                printer.lost
-            })?;
+        let thread = thread::Builder::new().name("ronde-screen".into()).spawn(move || {
+            let mut printer = Printer { viewer, files, lost: Vec::new() };
+            printer.print(&incoming, &done);
+            printer.lost
+        })?;
         Ok(Screen { items, thread })
     }
 

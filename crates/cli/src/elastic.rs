@@ -81,12 +81,14 @@ impl Elastic {
         }
     }
 
-    /// The job's workers: `count` is what `-np` says, `listed` the hosts that were named.
+    /// The job's workers: `count` is what `-np` says, `listed` the hosts that were named, `joining` how
+    /// long a worker may take to join.
     pub(crate) fn crew(
         &self,
         count: Option<u32>,
         listed: Option<Vec<Host>>,
         ssh: Options,
+        joining: Duration,
     ) -> Result<Crew, Mistake> {
         let set = settings::elastic(|name| std::env::var(name).ok()).map_err(Mistake::from);
         let (set, (start, min)) = both(set, self.numbers(count))?;
@@ -113,6 +115,7 @@ impl Elastic {
             min,
             max: self.max_np,
             timeout: self.elastic_timeout.map_or(set.timeout, Duration::from_secs),
+            joining,
             stopped: set.stopped,
             resets: self.reset_limit,
             cooldown: self.cooldown()?,
@@ -177,7 +180,7 @@ mod tests {
     }
 
     fn crew(flags: &Elastic, count: Option<u32>, hosts: Option<Vec<Host>>) -> Result<Crew, String> {
-        let crew = flags.crew(count, hosts, Options::default());
+        let crew = flags.crew(count, hosts, Options::default(), Duration::from_secs(600));
         crew.map_err(|mistake| mistake.errors.join("; "))
     }
 

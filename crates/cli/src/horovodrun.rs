@@ -284,7 +284,8 @@ fn crew(
         if arguments.command.is_empty() {
             return Err(Mistake::new("the command to run is missing", EXAMPLE));
         }
-        let crew = arguments.elastic.crew(arguments.num_proc, listed(arguments)?, ssh)?;
+        let crew =
+            arguments.elastic.crew(arguments.num_proc, listed(arguments)?, ssh, join_timeout)?;
         return Ok(Crew::Elastic(crew));
     }
     let (hosts, slots) = seats(arguments)?;

@@ -185,8 +185,10 @@ fn a_host_that_is_lost_comes_back_and_its_new_workers_write_where_the_old_ones_d
     assert_eq!(world(&mut [one]), [0]);
     let mut newcomer = job.workers(1).remove(0);
     assert_eq!(newcomer.worker, 2);
+    let coming = Change { coming: true, ..Change::default() };
+    assert_eq!(one.hear(), DriverToRank::Update { change: coming });
     newcomer.join();
-    let added = Change { removed: false, added: true };
+    let added = Change { added: true, ..Change::default() };
     assert_eq!(one.hear(), DriverToRank::Update { change: added });
     one.leave();
     assert_eq!(world(&mut [one, &mut newcomer]), [0, 1]);
@@ -218,7 +220,7 @@ fn a_host_whose_agent_is_told_to_stop_is_left_in_order() {
     let [one, two] = workers.as_mut_slice() else { panic!() };
     world(&mut [one, two]);
     signal(job.agent(1), "TERM");
-    let change = Change { removed: true, added: false };
+    let change = Change { removed: true, ..Change::default() };
     assert_eq!(one.hear(), DriverToRank::Update { change });
     assert_eq!(two.hear(), DriverToRank::Update { change });
     assert!(support::alive(two.pid));
@@ -277,14 +279,16 @@ fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
     let sleeping = eventually("it hangs", PATIENCE, || job.launched.part("sleep\x0077").pop());
     eventually("it is killed", PATIENCE, || (!support::alive(sleeping)).then_some(()));
     hosts("echo localhost; echo 127.0.0.2:1");
+    let change = Change { coming: true, ..Change::default() };
+    assert_eq!(one.hear(), DriverToRank::Update { change });
     let mut two = job.workers(1).remove(0);
     two.join();
-    let change = Change { removed: false, added: true };
+    let change = Change { added: true, ..Change::default() };
     assert_eq!(one.hear(), DriverToRank::Update { change });
     one.leave();
     assert_eq!(world(&mut [&mut one, &mut two]), [0, 1]);
     hosts("echo 127.0.0.2:1");
-    let change = Change { removed: true, added: false };
+    let change = Change { removed: true, ..Change::default() };
     assert_eq!(one.hear(), DriverToRank::Update { change });
     assert_eq!(two.hear(), DriverToRank::Update { change });
     one.leave();
@@ -337,7 +341,10 @@ fn a_worker_that_is_stopped_too_long_is_lost_and_the_reset_limit_ends_the_job() 
     signal(two.pid, "STOP");
     let DriverToRank::Lost { rank, cause, .. } = one.hear() else { panic!("not lost") };
     assert_eq!(rank, Rank(1));
-    assert_eq!(cause, "was stopped, as by SIGSTOP, for 1 s and was killed");
+    assert_eq!(
+        cause,
+        "was stopped, as by SIGSTOP, for 1 s and was killed (RONDE_ELASTIC_STOPPED_SECONDS)"
+    );
     eventually("it is killed", PATIENCE, || (!support::alive(two.pid)).then_some(()));
     one.leave();
     one.join();

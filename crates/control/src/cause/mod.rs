@@ -146,16 +146,16 @@ fn summary(lines: &[&str]) -> Gist {
         }
     }
     let headline = noise::cut(&main.headline);
-    let mut details = without_echoes(main.details, &headline);
+    let mut details = without_echoes(&main.details, &headline);
     shorten(&mut details, LINES.saturating_sub(rest.len()).max(3));
     details.extend(rest);
-    let mut details = without_echoes(details, &headline);
+    let mut details = without_echoes(&details, &headline);
     shorten(&mut details, LINES);
     Gist { headline, details }
 }
 
 /// Lines that are not too long and do not say again what stands above them.
-fn without_echoes(lines: Vec<String>, headline: &str) -> Vec<String> {
+fn without_echoes(lines: &[String], headline: &str) -> Vec<String> {
     let mut lines: Vec<String> = lines.iter().map(|line| noise::cut(line)).collect();
     lines.retain(|line| line != headline);
     lines.dedup();

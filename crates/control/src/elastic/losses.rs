@@ -240,7 +240,7 @@ impl Elastic {
                 Some(words::UNSEATED.into())
             }
             _ if member.has_been_inside => Some(words::not_coming(self.limits.timeout)),
-            _ => Some(words::not_starting(self.limits.timeout)),
+            _ => Some(words::not_starting(self.limits.joining)),
         }
     }
 
@@ -256,8 +256,10 @@ impl Elastic {
             }
             (Phase::Inside { .. }, _) => None,
             // Whoever has left may have something else to do, unless the others wait for it.
-            _ if member.has_been_inside && !self.is_awaited() => None,
-            _ => Some(member.since + self.limits.timeout),
+            _ if member.has_been_inside => {
+                self.is_awaited().then_some(member.since + self.limits.timeout)
+            }
+            _ => Some(member.since + self.limits.joining),
         }
     }
 

@@ -51,6 +51,8 @@ pub struct Limits {
     pub max: Option<u32>,
     /// How long to wait for enough workers.
     pub timeout: Duration,
+    /// How long a worker may take from its start until it joins: importing, building its model.
+    pub joining: Duration,
     /// How long a worker may be stopped before it counts as dead; for ever if there is none.
     pub stopped: Option<Duration>,
     /// How many times the world may be formed anew.
@@ -215,6 +217,8 @@ pub struct Elastic {
     fruitless: u32,
     /// What the workers know of the next world.
     told: Change,
+    /// Until when those who have met wait for newcomers.
+    lingering: Option<Time>,
     recovery: Option<Recovery>,
     /// What is to be done about the event that is being taken in.
     actions: Vec<Action>,
@@ -296,6 +300,7 @@ impl Elastic {
             committed: false,
             fruitless: 0,
             told: Change::default(),
+            lingering: None,
             recovery: None,
             actions: Vec::new(),
         }
@@ -376,6 +381,7 @@ impl Elastic {
             members,
             forming,
             self.growth(),
+            self.lingering,
             self.shortage_due(),
             self.stateless.map(|since| since + crate::rendezvous::PATIENCE),
         ];

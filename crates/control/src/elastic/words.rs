@@ -436,15 +436,26 @@ pub(super) const UNSEATED: &str = "did not take its place in a new world and was
 pub(super) const QUARREL: &str = "could not be reached by other ranks in two worlds and was killed";
 
 pub(super) fn stopped(limit: Duration) -> String {
-    format!("was stopped, as by SIGSTOP, for {} and was killed", seconds(limit))
+    format!(
+        "was stopped, as by SIGSTOP, for {} and was killed (RONDE_ELASTIC_STOPPED_SECONDS)",
+        seconds(limit)
+    )
 }
 
 pub(super) fn not_coming(limit: Duration) -> String {
-    format!("did not come to the next world within {} and was killed", seconds(limit))
+    format!(
+        "did not come to the next world within {} and was killed; if it needs longer, raise \
+         `--elastic-timeout`",
+        seconds(limit)
+    )
 }
 
 pub(super) fn not_starting(limit: Duration) -> String {
-    format!("did not call `hvd.init()` within {} and was killed", seconds(limit))
+    format!(
+        "has not joined {} after its start and was killed; if it needs longer to import and to build \
+         its model, raise RONDE_JOIN_TIMEOUT_SECONDS",
+        seconds(limit)
+    )
 }
 
 fn rests(

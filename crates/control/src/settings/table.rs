@@ -165,7 +165,8 @@ pub const TABLE: &[Setting] = &[
     setting(
         "RONDE_JOIN_TIMEOUT_SECONDS",
         "600",
-        "How long `hvd.init()` waits for the other ranks.",
+        "How long `hvd.init()` waits for the other ranks, and how long a rank of an elastic job may take from \
+         its start until it joins.",
     )
     .counts(Unit::Seconds),
     setting(
@@ -177,7 +178,7 @@ pub const TABLE: &[Setting] = &[
     setting(
         "HOROVOD_ELASTIC_TIMEOUT",
         "600",
-        "Seconds for which an elastic job waits for enough ranks; `--elastic-timeout` comes first.",
+        "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` comes first.",
     )
     .counts(Unit::Seconds),
     setting(

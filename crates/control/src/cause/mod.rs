@@ -13,6 +13,7 @@ mod traceback;
 
 use std::fmt;
 
+use crate::printable;
 use crate::wire::agent::Exit;
 pub use tail::Tail;
 use traceback::{Exception, Relation};
@@ -41,9 +42,8 @@ impl fmt::Display for Gist {
 
 /// What matters in the text of an exception. The gist of a gist is the same again.
 pub fn gist(text: &str) -> Gist {
-    let lines: Vec<String> = text.lines().map(noise::clean).collect();
-    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    summary(&lines)
+    let text = printable(text);
+    summary(&text.lines().collect::<Vec<_>>())
 }
 
 /// The first line of a gist that was sent as text.

@@ -61,25 +61,6 @@ pub(super) fn is_echo(class: &str) -> bool {
     ECHOES.contains(&class)
 }
 
-/// A line without what would change a terminal.
-pub(super) fn clean(line: &str) -> String {
-    let mut clean = String::with_capacity(line.len());
-    let mut chars = line.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\u{1b}' if chars.next_if_eq(&'[').is_some() => {
-                // The parameters of the sequence, and the letter that ends it.
-                while chars.next_if(|c| !c.is_ascii_alphabetic()).is_some() {}
-                chars.next();
-            }
-            '\t' => clean.push(c),
-            c if c.is_control() => {}
-            c => clean.push(c),
-        }
-    }
-    clean
-}
-
 /// A line that is not too long.
 pub(super) fn cut(line: &str) -> String {
     match line.char_indices().nth(WIDTH) {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Gist, noise, summary, traceback};
+use crate::printable;
 
 /// Lines that are kept.
 const KEPT: usize = 200;
@@ -36,7 +37,7 @@ pub struct Tail {
 impl Tail {
     /// The process has written a line.
     pub fn wrote(&mut self, line: &str) {
-        let line = noise::cut(noise::clean(line).trim_end());
+        let line = noise::cut(printable(line).trim_end());
         if !line.is_empty() {
             if self.lines.len() == KEPT {
                 self.lines.pop_front();

@@ -272,6 +272,9 @@ impl Verdict {
                 "if shared memory ran out, make `/dev/shm` on `{host}` larger (in a container, \
                  `--shm-size`) or use fewer data loader workers; otherwise native code crashed: {above}"
             ),
+            Some(Exit::Signal(4 | 6 | 8 | 11)) if !cause.details.is_empty() => {
+                format!("native code crashed; {above}")
+            }
             Some(Exit::Signal(4 | 6 | 8 | 11)) => format!(
                 "native code crashed; {above}, or run it again with `PYTHONFAULTHANDLER=1` to see \
                  where"
@@ -280,6 +283,11 @@ impl Verdict {
                 "somebody sent it that signal: a scheduler, a time limit or another process".into()
             }
             Some(Exit::NotStarted { obstacle, .. }) => not_started(*obstacle, host),
+            Some(Exit::Code(code)) if cause.details.is_empty() => {
+                format!(
+                    "it wrote nothing to stderr; look for what ends the program with code {code}"
+                )
+            }
             Some(Exit::Unknown { .. }) => format!("check that `{host}` is still there"),
             _ => above,
         }

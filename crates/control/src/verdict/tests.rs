@@ -62,7 +62,7 @@ fn the_first_cause_is_found_by_following_the_blame() {
             3,
             &[
                 "error: rank 2 (node, slot 2) exited with code 3\n  3 ranks (0, 1, 3) were stopped\n\n\
-               hint: see the lines marked `[2]<stderr>` above\n",
+               hint: it wrote nothing to stderr; look for what ends the program with code 3\n",
             ],
         ),
         (

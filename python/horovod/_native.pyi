@@ -302,9 +302,10 @@ def is_elastic() -> bool:
 def elastic_update(seen: int, timeout: float) -> tuple[int, int] | None:
     """Waits for news of the next world that are later than number `seen`, 0 for any.
 
-    Gives the number of the newest and what has happened since `seen`: 1 if workers will have gone,
-    2 if some will have come, 3 for both. None when `timeout` seconds have passed, and soon if there
-    is no world or it ends. Numbers rise from world to world.
+    Gives the number of the newest and what has happened since `seen`, added up: 1 if workers will
+    have gone, 2 if some will have come, 4 if hosts were found for some that are not ready. None
+    when `timeout` seconds have passed, and soon if there is no world or it ends. Numbers rise from
+    world to world.
     """
 
 def elastic_reached(milestone: str) -> None:

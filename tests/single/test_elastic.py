@@ -307,6 +307,50 @@ def test_news_reach_the_state_that_runs(launcher):
     assert {0, 4} <= set(launcher.numbers)
 
 
+class Hearing(ObjectState):
+    """A state that counts the notices that it gets."""
+
+    notices = 0
+
+    def on_hosts_updated(self, timestamp, update_res):
+        super().on_hosts_updated(timestamp, update_res)
+        assert update_res == HostUpdateResult.added
+        self.notices += 1
+
+
+def test_the_notice_of_a_host_comes_at_once_and_the_interrupt_when_its_ranks_are_ready(launcher):
+    def func(state):
+        if state.met:
+            return "done"
+        launcher.news.put((1, 4))
+        wait_until(lambda: state.notices == 1)
+        for _ in range(3):
+            state.commit()
+        launcher.news.put((2, 2))
+        wait_until(lambda: state.notices == 2)
+        state.met = True
+        state.commit()
+        raise AssertionError("the ranks must meet")
+
+    state = Hearing(same, lambda: 0, met=False)
+    assert run_fn(func, lambda: None)(state) == "done"
+
+
+def test_a_script_that_waits_for_the_notice_meets_at_its_next_commit(launcher):
+    def func(state):
+        if state.met:
+            return "done"
+        launcher.news.put((1, 4))
+        # Horovod's own tests wait so.
+        wait_until(lambda: not state._host_messages.empty())
+        state.met = True
+        state.commit()
+        raise AssertionError("the ranks must meet")
+
+    state = Hearing(same, lambda: 0, met=False)
+    assert run_fn(func, lambda: None)(state) == "done"
+
+
 def test_news_of_the_world_before_are_asked_for_again(launcher, monkeypatch):
     heard = []
 

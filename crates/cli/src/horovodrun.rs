@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use ronde_control::{VERSION, printable, settings};
+use ronde_control::{VERSION, printable};
 use ronde_launch::delegate::{Line, Order, jsrun};
 use ronde_launch::driver::delegated::{self, Delegated, Reach};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
@@ -27,9 +27,10 @@ use crate::elastic::Elastic;
 use crate::files;
 use crate::mpi::{self, Mpi, Other};
 use crate::python;
+use crate::settings::{self, Files};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
-use crate::words::{Mistake, USAGE};
+use crate::words::{Mistake, USAGE, both};
 
 /// Runs a script on several processes that train one model together.
 #[derive(Debug, Parser)]
@@ -120,9 +121,8 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     } else if let Some(code) = hidden_part(program, &arguments) {
         return code;
     }
-    let parsed = read(arguments).and_then(|line| Ok((line.for_clap(), line.variables()?)));
-    let parsed = parsed.map_err(|mistake| complain(&mistake, USAGE));
-    let parsed = parsed.and_then(|(line, set)| Ok((parse(line)?, set)));
+    let parsed = read(arguments).map_err(|mistake| complain(&mistake, USAGE));
+    let parsed = parsed.and_then(|(line, set)| Ok((parse(line.for_clap())?, set)));
     let (arguments, set) = match parsed {
         Ok(parsed) => parsed,
         Err(code) => return code,
@@ -153,7 +153,7 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
 
 /// Becomes another launcher, which does what is asked of this one; comes back if it cannot.
 fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
-    let line = seats(arguments)
+    let line = checked_seats(arguments, &set)
         .and_then(|(hosts, slots)| line(arguments, other, (hosts, &slots), order(set)));
     line.map_or_else(|mistake| mistake, |line| mpi::become_it(&line))
 }
@@ -192,7 +192,7 @@ fn delegated(
     other: Other,
     set: Variables,
 ) -> Result<Delegated, Mistake> {
-    let (hosts, slots) = seats(arguments)?;
+    let (hosts, slots) = checked_seats(arguments, &set)?;
     let ssh = arguments.ssh.options(Duration::ZERO);
     let ways = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
     let order = Order { passed_on: delegated::PASSED_ON.to_vec(), ..order(set) };
@@ -207,6 +207,14 @@ fn delegated(
         program: program.to_owned(),
         function: read_function()?,
     })
+}
+
+/// The hosts and the seats of the ranks, once the settings are known to work.
+fn checked_seats(
+    arguments: &Arguments,
+    set: &Variables,
+) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
+    both(settings::check(set, first_files(arguments)), seats(arguments)).map(|(_, seats)| seats)
 }
 
 /// An order with the environment of the ranks.
@@ -241,11 +249,11 @@ pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> 
 }
 
 /// Variables and their values.
-type Variables = Vec<(OsString, OsString)>;
+pub(crate) type Variables = Vec<(OsString, OsString)>;
 
 /// Takes a command line apart and prints it; help, the version and mistakes as ever.
 fn parse_for_python(arguments: Vec<OsString>) -> u8 {
-    let read = read(arguments).and_then(|line| Ok((python::parsed(&line)?, line)));
+    let read = read(arguments).and_then(|(line, _)| Ok((python::parsed(&line)?, line)));
     let (parsed, line) = match read {
         Ok(read) => read,
         Err(mistake) => return complain(&mistake, USAGE),
@@ -264,14 +272,25 @@ fn parse_for_python(arguments: Vec<OsString>) -> u8 {
     }
 }
 
-/// The command line, with what the configuration file says in front.
-fn read(arguments: Vec<OsString>) -> Result<arguments::Line, Mistake> {
+/// The command line, with what the configuration file says in front, and what both tell the ranks.
+fn read(arguments: Vec<OsString>) -> Result<(arguments::Line, Variables), Mistake> {
     let mut line = arguments::read(arguments)?;
-    if let Some(path) = line.value("--config-file") {
-        let text = files::read("configuration file", Path::new(&path))?;
-        line.begin_with(config::read(&path.to_string_lossy(), &text)?);
+    let path = line.value("--config-file").map(PathBuf::from);
+    let file = path.map(|path| from_file(&path)).transpose();
+    let file = file.map(|options| line.begin_with(options.unwrap_or_default()));
+    match both(file, line.variables()) {
+        Ok(((), variables)) => Ok((line, variables)),
+        Err(mistake) => Err(match settings::check(&Vec::new(), Files::Elsewhere) {
+            Ok(_) => mistake,
+            Err(others) => mistake.and(others),
+        }),
     }
-    Ok(line)
+}
+
+/// The options of a configuration file.
+fn from_file(path: &Path) -> Result<Vec<arguments::Said>, Mistake> {
+    let text = files::read("configuration file", path)?;
+    config::read(&path.to_string_lossy(), &text)
 }
 
 fn log_filter(arguments: &Arguments, set: &Variables) -> &'static str {
@@ -301,8 +320,11 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
 }
 
 fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mistake> {
-    let start_timeout = start_timeout(arguments.start_timeout)?;
-    let crew = crew(&arguments, start_timeout)?;
+    let settings = settings::check(&set, first_files(&arguments));
+    let usual = settings.as_ref().map_or(Duration::ZERO, |settings| settings.start_timeout);
+    let start_timeout = arguments.start_timeout.map_or(usual, Duration::from_secs);
+    let join_timeout = settings.as_ref().map_or(Duration::ZERO, |settings| settings.join_timeout);
+    let (_, crew) = both(settings, crew(&arguments, start_timeout, join_timeout))?;
     arguments.mpi.warn();
     let cwd = std::env::current_dir().map_err(|error| {
         Mistake::new(
@@ -333,19 +355,24 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
 }
 
 /// The ranks, and where they run.
-fn crew(arguments: &Arguments, start_timeout: Duration) -> Result<Crew, Mistake> {
+fn crew(
+    arguments: &Arguments,
+    start_timeout: Duration,
+    join_timeout: Duration,
+) -> Result<Crew, Mistake> {
     let ssh = arguments.ssh.options(start_timeout);
     if arguments.elastic.is_wanted() {
         if arguments.command.is_empty() {
             return Err(Mistake::new("the command to run is missing", EXAMPLE));
         }
-        let crew = arguments.elastic.crew(arguments.num_proc, listed(arguments)?, ssh)?;
+        let crew =
+            arguments.elastic.crew(arguments.num_proc, listed(arguments)?, ssh, join_timeout)?;
         return Ok(Crew::Elastic(crew));
     }
     let (hosts, slots) = seats(arguments)?;
     arguments.elastic.warn();
     let hosts = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
-    Ok(Crew::Fixed(Fixed { hosts, slots, join_timeout: join_timeout()? }))
+    Ok(Crew::Fixed(Fixed { hosts, slots, join_timeout }))
 }
 
 const NO_NUMBER: &str = "the number of processes is missing: `-np <N>`";
@@ -394,21 +421,15 @@ pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
     })
 }
 
-/// How long hosts have to answer.
-fn start_timeout(flag: Option<u64>) -> Result<Duration, Mistake> {
-    const VARIABLE: &str = "HOROVOD_START_TIMEOUT";
-    let given = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
-    let seconds = match (flag, given) {
-        (Some(seconds), _) => seconds,
-        (None, None) => 30,
-        (None, Some(text)) => text.trim().parse().map_err(|_| {
-            Mistake::new(
-                format!("{VARIABLE} is `{text}`, it must be a whole number from 0"),
-                "unset it, or set it to a number of seconds",
-            )
-        })?,
-    };
-    Ok(Duration::from_secs(seconds))
+/// Where rank 0 will write its files.
+fn first_files(arguments: &Arguments) -> Files {
+    let first = listed(arguments).ok().flatten().and_then(|hosts| hosts.into_iter().next());
+    let way = first.map(|host| hosts::way(&host, &hosts::hostname(), &Default::default()));
+    // What a script will name is not known; without a list the ranks run here.
+    match way.map_or(!arguments.elastic.discovers(), |way| way.is_local()) {
+        true => Files::Here,
+        false => Files::Elsewhere,
+    }
 }
 
 fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
@@ -434,18 +455,6 @@ fn environment(set: Variables) -> Variables {
     all
 }
 
-/// The launcher reads this one setting; the others are the ranks' business.
-pub(crate) fn join_timeout() -> Result<Duration, Mistake> {
-    let look_up = |name: &str| match name {
-        "RONDE_JOIN_TIMEOUT_SECONDS" => std::env::var(name).ok(),
-        _ => None,
-    };
-    match settings::read(look_up) {
-        Ok((settings, _)) => Ok(settings.join_timeout),
-        Err(error) => Err(Mistake::new(error, "unset it, or set it to a number of seconds")),
-    }
-}
-
 fn run(job: &Job) -> u8 {
     let viewer = if job.function.is_some() { Viewer::Caller } else { Viewer::Terminal };
     report(ronde_launch::run(job), viewer)
@@ -463,7 +472,8 @@ fn report(outcome: Result<Outcome, LaunchError>, viewer: Viewer) -> u8 {
     match outcome {
         Ok(outcome) => {
             if viewer == Viewer::Caller {
-                tell_bytes(&caller::over(&outcome));
+                // Without a caller nobody wants to know.
+                let _ = tell_bytes(&caller::over(&outcome));
             } else if let Some(text) = outcome.text {
                 let _ = io::stderr().write_all(text.as_bytes());
             }
@@ -520,12 +530,24 @@ pub(crate) fn complain(mistake: &Mistake, code: u8) -> u8 {
     code
 }
 
+/// Writes to standard output; gives the exit code.
 pub(crate) fn tell(text: &str) -> u8 {
-    tell_bytes(printable(text).as_bytes());
-    0
+    written(tell_bytes(printable(text).as_bytes()))
 }
 
-fn tell_bytes(bytes: &[u8]) {
+/// The exit code of a command whose result was written so. A reader that has gone, as `head` does, has
+/// read enough.
+pub(crate) fn written(result: io::Result<()>) -> u8 {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let error = format!("standard output cannot be written: {error}");
+            complain(&Mistake::new(error, "free space there, or send the output elsewhere"), 1)
+        }
+        _ => 0,
+    }
+}
+
+fn tell_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let _ = out.write_all(bytes).and_then(|()| out.flush());
+    out.write_all(bytes).and_then(|()| out.flush())
 }

@@ -13,6 +13,7 @@ mod horovodrun;
 mod mpi;
 mod python;
 mod ronde;
+mod settings;
 mod ssh;
 mod status;
 mod tunables;

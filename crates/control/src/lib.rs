@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod autotune;
 pub mod bench;
+pub mod cause;
 pub mod doctor;
 mod dtype;
 pub mod elastic;

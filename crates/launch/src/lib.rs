@@ -35,6 +35,7 @@ pub mod signals;
 pub mod supervise;
 pub mod watcher;
 mod wire;
+pub mod writing;
 
 use std::io;
 

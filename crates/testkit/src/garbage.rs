@@ -177,6 +177,7 @@ pub fn elastic(bytes: &[u8]) {
         min: 1,
         max: Some(3),
         timeout: Duration::from_secs(5),
+        joining: Duration::from_secs(9),
         stopped: Some(Duration::from_secs(1)),
         resets: None,
         cooldown: None,

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -240,16 +241,19 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 
 
 def _uncaught_exception() -> str | None:
+    """The exception that ends this process, with its traceback; the launcher shows what matters."""
     error: BaseException | None = getattr(sys, "last_value", None)
     # At a prompt an exception ends a line, not the process.
     if error is None or sys.flags.interactive or hasattr(sys, "ps1"):
         return None
     try:
-        text = str(error)
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        # A command that failed has told its own reason, if somebody has listened.
+        said = getattr(error, "stderr", None) or ""
+        said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+        return text + "".join(f"its stderr: {line}\n" for line in said.splitlines()[-3:])
     except Exception:
-        text = ""
-    name = type(error).__name__
-    return f"{name}: {text}" if text else name
+        return type(error).__name__
 
 
 def _communicator(comm: object) -> object:

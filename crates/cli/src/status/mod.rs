@@ -14,7 +14,7 @@ use ronde_launch::registry::{self, Entry};
 use ronde_launch::watcher::Watcher;
 use serde_json::json;
 
-use crate::horovodrun::complain;
+use crate::horovodrun::{complain, written};
 use crate::words::{Mistake, USAGE};
 
 /// Show how a running job of yours on this machine stands
@@ -142,7 +142,7 @@ impl Look<'_> {
 fn show(text: &str, clear: bool) -> Result<(), u8> {
     let clear = if clear { "\x1b[H\x1b[2J" } else { "" };
     let mut out = io::stdout().lock();
-    out.write_all(format!("{clear}{}", printable(text)).as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|_| 0)
+    let text = format!("{clear}{}", printable(text));
+    let result = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    result.map_err(|error| written(Err(error)))
 }

@@ -218,7 +218,9 @@ async fn conduct(
     outcome.text = outcome.text.map(|text| printable(&text).into_owned());
     if let Some(screen) = screen {
         tokio::select! {
-            _ = tokio::task::spawn_blocking(|| screen.finish()) => {}
+            lost = tokio::task::spawn_blocking(|| screen.finish()) => {
+                return outcome.without(&lost.unwrap_or_default());
+            }
             _ = signals.next() => {}
         }
     }

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from horovod import _native
+from horovod.common import children
 
 
 class ProcessSet:
@@ -59,14 +60,15 @@ class ProcessSet:
             return "global_process_set"
         if self.mpi_comm is not None:
             raise TypeError("a process set made from a communicator cannot be copied or pickled")
-        return _with_members, (self.ranks,)
+        return _with_members, (self.ranks, self.process_set_id)
 
     def _members(self) -> list[int] | None:
         if self.process_set_id is None:
             return None
-        # Asking for the rank raises the right error before `init`, for the global set.
-        _native.rank()
-        return self.ranks
+        # Asking for the size raises the right error before `init`, for the global set.
+        size = _native.size()
+        # A child process that has an interpreter of its own has not called `init`.
+        return self.ranks or list(range(size)) if self is global_process_set else self.ranks
 
     def __str__(self) -> str:
         return (
@@ -105,9 +107,15 @@ class _World:
 _world = _World()
 
 
-def _with_members(ranks: list[int]) -> ProcessSet:
+def _with_members(ranks: list[int], number: int | None = None) -> ProcessSet:
     """The registered set of these ranks, or a new one that is not registered."""
-    return _world.find(ranks) or ProcessSet(ranks)
+    known = _world.find(ranks)
+    if known is None:
+        known = ProcessSet(ranks)
+        # A child process may ask a set that its parent has registered.
+        is_child = children.is_starting() or _native.in_child()
+        known.process_set_id = number if is_child else None
+    return known
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:

@@ -211,6 +211,10 @@ class HorovodBasics:
 
         return ctypes.CDLL(_native.__file__)
 
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """The members of every registered process set, by its id."""
+        return sets.members_by_id()
+
     def _tell_environment(self) -> None:
         """Corrects what the launcher could only guess, for whatever reads it there."""
         numbers = {

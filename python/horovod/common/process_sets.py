@@ -87,6 +87,7 @@ class _World:
     def __init__(self) -> None:
         self.dynamic = False
         self.sets: list[ProcessSet] = []
+        self.numbers = {0}
         self.unnamed: dict[int, Iterator[int]] = defaultdict(itertools.count)
 
     def find(self, ranks: list[int] | None) -> ProcessSet | None:
@@ -100,6 +101,7 @@ class _World:
         number: int = _native.wait(_native.add_process_set(ranks))
         process_set.process_set_id = number
         self.sets.append(process_set)
+        self.numbers.add(number)
         # The id may have been another set's, with other members.
         self.unnamed.pop(number, None)
 
@@ -152,6 +154,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     for known in [known for known in _world.sets if known.process_set_id == number]:
         _world.sets.remove(known)
         known.process_set_id = None
+    _world.numbers.discard(number)
     process_set.process_set_id = None
     return True
 
@@ -234,6 +237,14 @@ def registered_set(ranks: list[int]) -> ProcessSet | None:
     return _world.find(ranks)
 
 
+def members_by_id() -> dict[int, list[int]]:
+    """The ranks of every registered set."""
+    # Asking for the size raises the right error before `init`.
+    everyone = list(range(_native.size()))
+    others = {each.process_set_id: list(each.ranks or []) for each in _world.sets}
+    return {0: everyone, **{number: ranks for number, ranks in others.items() if number}}
+
+
 def register_together(ranks: list[int]) -> ProcessSet:
     """The set of these ranks, registered if need be; all ranks must call it, in the same order.
 
@@ -254,10 +265,13 @@ def registered_id(process_set: ProcessSet) -> int:
             "made, or leave it out for all ranks"
         )
     number = process_set.process_set_id
-    if number is not None:
+    if number is not None and number in _world.numbers:
         return number
     # Asking for the size raises the right error before `init`.
     _native.size()
+    if number is not None and _native.in_child():
+        # The native module says why nothing goes from here.
+        return number
     raise ValueError(
         f"{process_set}: Process set provided does not exist, or has not been registered. Give it "
         "to hvd.init(process_sets=[...]) or to hvd.add_process_set first."

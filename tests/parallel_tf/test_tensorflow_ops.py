@@ -103,6 +103,13 @@ def test_sparse_tensors_and_what_they_cannot():
     slices = tf.IndexedSlices(tf.fill([1, 2], 4.0), tf.constant([hvd.rank()]), tf.constant([8, 2]))
     averaged = hvd.allreduce(slices, op=hvd.Average)
     assert np.allclose(averaged.values, 4.0 / hvd.size())
+    # Whole numbers are divided, too, and not cut off before the slices are added up.
+    whole = tf.IndexedSlices(tf.constant([[1], [3]]), tf.constant([0, 1]), tf.constant([2, 1]))
+    for averaged in (hvd.allreduce(whole), hvd.grouped_allreduce([whole])[0]):
+        assert np.allclose(tf.convert_to_tensor(averaged), [[1.0], [3.0]])
+    # An average of dense ones is cut off towards zero.
+    odd = tf.constant([-3, 3]) * (1 if hvd.rank() == 0 else 0)
+    assert hvd.allreduce(odd).numpy().tolist() == [int(-3 / hvd.size()), int(3 / hvd.size())]
     with pytest.raises(NotImplementedError, match="Only Sum and Average"):
         hvd.allreduce(slices, op=hvd.Min)
     with pytest.raises(NotImplementedError, match="Adasum"):

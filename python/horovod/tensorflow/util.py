@@ -69,10 +69,8 @@ def set_id(process_set: ProcessSet) -> int:
 
 
 def divided(tensor: Any, number: Any) -> Any:
-    """A dense or sparse tensor, divided by a number."""
+    """A dense or sparse tensor, divided by a number; integers become floating-point numbers."""
     if isinstance(tensor, tf.IndexedSlices):
         values = divided(tensor.values, number)
         return tf.IndexedSlices(values, tensor.indices, tensor.dense_shape)
-    if tensor.dtype.is_integer:
-        return tensor // tf.cast(number, tensor.dtype)
     return tensor / tf.cast(number, tensor.dtype)

@@ -261,6 +261,22 @@ def test_wrong_arguments_say_what_to_give():
             hvd.allgather(tf.ones(2), process_set=wrong)
     with pytest.raises(tf.errors.InvalidArgumentError, match="1D splits"):
         hvd.alltoall(tf.ones(hvd.size()), splits=[[1] * hvd.size()])
+    for wrong in ([1.0] * hvd.size(), tf.ones(hvd.size())):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="32-bit integer elements"):
+            hvd.alltoall(tf.ones(hvd.size()), splits=wrong)
+    for kind in (NotImplementedError, RuntimeError, ValueError):
+        with pytest.raises(kind, match="only supports AVERAGE and SUM"):
+            hvd.reducescatter(tf.ones(hvd.size()), op=hvd.Adasum)
+    unknown = hvd.ProcessSet([0])
+    unknown.process_set_id = 77
+    for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        with pytest.raises(ValueError, match="Process set provided does not exist"):
+            call(tf.ones(hvd.size()), process_set=unknown)
+    sparse = tf.SparseTensor([[0]], [1.0], [2])
+    for wrong, advice in ((object(), "convert it first"), (sparse, "make it dense first")):
+        for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+            with pytest.raises(TypeError, match=f"horovod.tensorflow takes tensors.*{advice}"):
+                call(wrong)
     with pytest.raises(RuntimeError, match=r"use hvd\.broadcast_object"):
         hvd.broadcast_object_fn()
     alone = tf.Variable([float(hvd.rank())])

@@ -25,6 +25,7 @@ __all__ = [
     "assign_ranks",
     "barrier",
     "broadcast",
+    "check_may_join",
     "claim",
     "cross_rank",
     "cross_size",
@@ -33,10 +34,13 @@ __all__ = [
     "elastic_reached",
     "elastic_update",
     "fetch_function",
+    "for_children",
+    "forked",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "in_arena",
+    "in_child",
     "init",
     "init_later",
     "interfaces",
@@ -152,8 +156,9 @@ def init_later(arrive: Callable[[], object]) -> None:
 def shutdown(error: str | None = None, exiting: bool = False) -> None:
     """Leaves the world; `error` is the exception that ends the process, if one does.
 
-    `exiting` says that the interpreter ends: threads that wait in a collective then wait for ever,
-    since Python would end them in the middle of native code.
+    RuntimeError in a child process of a rank. `exiting` says that the interpreter ends: threads
+    that wait in a collective then wait for ever, since Python would end them in the middle of
+    native code.
     """
 
 def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -166,7 +171,26 @@ def stop_timeline() -> None:
     """Ends the timeline; everything until now is in the file then."""
 
 def is_initialized() -> bool:
-    """Whether this process is part of a world."""
+    """Whether this process is part of a world, or a child process of one that is."""
+
+def in_child() -> bool:
+    """Whether this process is a child of a rank and not a rank itself.
+
+    Then it answers as the rank to all questions about places, and raises RuntimeError for the rest.
+    """
+
+def check_may_join() -> None:
+    """RuntimeError in a child of a rank that a launcher has started."""
+
+def for_children() -> tuple[int, int, int, int, int, int, int, bool]:
+    """What child processes are to know of this rank.
+
+    Its process, rank, size, local rank and size, cross rank and size, and whether a launcher has
+    started it.
+    """
+
+def forked() -> None:
+    """Says that this is a forked child, to which the handles of its parent mean nothing."""
 
 def rank() -> int:
     """This process among all."""

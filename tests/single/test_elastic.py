@@ -3,6 +3,7 @@
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -415,6 +416,26 @@ def test_sigterm_means_to_leave_and_calls_the_programs_own_handler(launcher):
     # The next world, if there is one for this worker, is told again.
     reason = "it was sent SIGTERM"
     assert launcher.heard == ["state", reason, "joined", reason, "state"]
+
+
+def test_sigterm_ends_a_forked_child_as_it_would_without_us(launcher):
+    def func(state):
+        # What comes while a child starts is lost in Python, so it says when it is there.
+        parent, child = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            parent.close()
+            child.send(b"here")
+            # Until the signal comes, or the parent is gone.
+            child.recv(1)
+            os._exit(0)
+        with parent, child:
+            assert parent.recv(4) == b"here"
+            os.kill(pid, signal.SIGTERM)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert run_fn(func, lambda: None)(Recorder(epoch=0)) == -signal.SIGTERM
+    assert launcher.heard == ["state"]
 
 
 def test_run_works_outside_the_main_thread(launcher):

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from horovod import _native
-from horovod.common import mpi
+from horovod.common import children, mpi
 from horovod.common import process_sets as sets
 from horovod.common.exceptions import WorkerRemovedError
 from horovod.common.process_sets import ProcessSet
@@ -47,8 +47,10 @@ class HorovodBasics:
         `process_sets` are registered on all ranks, in this order; "dynamic" allows to add others
         later. Every rank must give the same lists of ranks. `comm`, a communicator of mpi4py or a
         list of ranks, makes its members the world, under mpirun. There process sets may be made
-        from communicators, too: each rank gives those that it belongs to.
+        from communicators, too: each rank gives those that it belongs to. Child processes of a
+        rank, such as the workers of a data loader, need not and cannot call it.
         """
+        _native.check_may_join()
         communicator = _communicator(comm)
         wanted = _wanted(process_sets)
         by_communicator = [each for each in wanted if each.mpi_comm is not None]
@@ -58,7 +60,7 @@ class HorovodBasics:
                 "give init(comm=MPI.COMM_WORLD.Create_group(...))"
             )
         dynamic = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").lower() in _TRUE
-        if _native.is_initialized():
+        if _native.is_initialized() and not _native.in_child():
             if mpi.enabled():
                 _find_members(by_communicator, communicator)
             sets.enter_world_again(wanted, dynamic)
@@ -68,6 +70,7 @@ class HorovodBasics:
             # The others are training: they are not to wait until this process is ready.
             _native.init_later(self.arrive)
             sets.enter_world([], dynamic)
+            children.tell()
             return
         over = mpi.meeting(communicator)
         if over is None and by_communicator:
@@ -85,6 +88,7 @@ class HorovodBasics:
         self.pending = {}
         self._process_sets = wanted
         self.worlds, self.joined_at = self.worlds + 1, time.time()
+        children.tell()
         if os.environ.get("HOROVOD_ELASTIC") == "1":
             self._tell_environment()
         try:
@@ -100,6 +104,7 @@ class HorovodBasics:
     def shutdown(self) -> None:
         """Leaves the world; work in flight fails. `init` may be called again afterwards."""
         _native.shutdown()
+        children.forget()
         self.joined_at = math.inf
         sets.leave_world()
 
@@ -114,7 +119,7 @@ class HorovodBasics:
         self.init(process_sets=self._process_sets)
 
     def is_initialized(self) -> bool:
-        """Whether this process is part of a world."""
+        """Whether this process is part of a world, or a child process of one that is."""
         return _native.is_initialized()
 
     def start_timeline(self, file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -207,6 +212,10 @@ class HorovodBasics:
 
         return ctypes.CDLL(_native.__file__)
 
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """The members of every registered process set, by its id."""
+        return sets.members_by_id()
+
     def _tell_environment(self) -> None:
         """Corrects what the launcher could only guess, for whatever reads it there."""
         numbers = {
@@ -236,6 +245,9 @@ class HorovodBasics:
 
 
 _basics = HorovodBasics()
+
+children.forget_strangers()
+os.register_at_fork(after_in_child=_native.forked)
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from horovod import _native
+from horovod.common import children
 
 
 class ProcessSet:
@@ -59,14 +60,15 @@ class ProcessSet:
             return "global_process_set"
         if self.mpi_comm is not None:
             raise TypeError("a process set made from a communicator cannot be copied or pickled")
-        return _with_members, (self.ranks,)
+        return _with_members, (self.ranks, self.process_set_id)
 
     def _members(self) -> list[int] | None:
         if self.process_set_id is None:
             return None
-        # Asking for the rank raises the right error before `init`, for the global set.
-        _native.rank()
-        return self.ranks
+        # Asking for the size raises the right error before `init`, for the global set.
+        size = _native.size()
+        # A child process that has an interpreter of its own has not called `init`.
+        return self.ranks or list(range(size)) if self is global_process_set else self.ranks
 
     def __str__(self) -> str:
         return (
@@ -85,6 +87,7 @@ class _World:
     def __init__(self) -> None:
         self.dynamic = False
         self.sets: list[ProcessSet] = []
+        self.numbers = {0}
         self.unnamed: dict[int, Iterator[int]] = defaultdict(itertools.count)
 
     def find(self, ranks: list[int] | None) -> ProcessSet | None:
@@ -98,6 +101,7 @@ class _World:
         number: int = _native.wait(_native.add_process_set(ranks))
         process_set.process_set_id = number
         self.sets.append(process_set)
+        self.numbers.add(number)
         # The id may have been another set's, with other members.
         self.unnamed.pop(number, None)
 
@@ -105,9 +109,15 @@ class _World:
 _world = _World()
 
 
-def _with_members(ranks: list[int]) -> ProcessSet:
+def _with_members(ranks: list[int], number: int | None = None) -> ProcessSet:
     """The registered set of these ranks, or a new one that is not registered."""
-    return _world.find(ranks) or ProcessSet(ranks)
+    known = _world.find(ranks)
+    if known is None:
+        known = ProcessSet(ranks)
+        # A child process may ask a set that its parent has registered.
+        is_child = children.is_starting() or _native.in_child()
+        known.process_set_id = number if is_child else None
+    return known
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -144,6 +154,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     for known in [known for known in _world.sets if known.process_set_id == number]:
         _world.sets.remove(known)
         known.process_set_id = None
+    _world.numbers.discard(number)
     process_set.process_set_id = None
     return True
 
@@ -226,6 +237,14 @@ def registered_set(ranks: list[int]) -> ProcessSet | None:
     return _world.find(ranks)
 
 
+def members_by_id() -> dict[int, list[int]]:
+    """The ranks of every registered set."""
+    # Asking for the size raises the right error before `init`.
+    everyone = list(range(_native.size()))
+    others = {each.process_set_id: list(each.ranks or []) for each in _world.sets}
+    return {0: everyone, **{number: ranks for number, ranks in others.items() if number}}
+
+
 def register_together(ranks: list[int]) -> ProcessSet:
     """The set of these ranks, registered if need be; all ranks must call it, in the same order.
 
@@ -246,10 +265,13 @@ def registered_id(process_set: ProcessSet) -> int:
             "made, or leave it out for all ranks"
         )
     number = process_set.process_set_id
-    if number is not None:
+    if number is not None and number in _world.numbers:
         return number
     # Asking for the size raises the right error before `init`.
     _native.size()
+    if number is not None and _native.in_child():
+        # The native module says why nothing goes from here.
+        return number
     raise ValueError(
         f"{process_set}: Process set provided does not exist, or has not been registered. Give it "
         "to hvd.init(process_sets=[...]) or to hvd.add_process_set first."

@@ -295,6 +295,7 @@ pub const CONTRACT: &[Setting] = &[
     setting("HOROVOD_ELASTIC", "0", "1 in a job whose ranks may come and go."),
     setting("RONDE_WORKER", "", "The number of this process in such a job."),
     setting("RONDE_LATECOMER", "0", "1 if that job has been training before this process began."),
+    setting("RONDE_PARENT", "", "What a rank's child processes know of it; set by `hvd.init()`."),
     setting("RONDE_JOB", "", "Marks every process of the job, so that none is left behind."),
 ];
 

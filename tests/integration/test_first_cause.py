@@ -223,7 +223,7 @@ CASES = [
         "raise ValueError('no data')",
         "ValueError: no data",
         rank=-1,
-        joins=False,
+        env={"JOIN": "all"},
         options=("--min-np", "1", "--elastic-timeout", "3", "--reset-limit", "1"),
     ),
 ]

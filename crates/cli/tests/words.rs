@@ -313,7 +313,7 @@ fn mistakes() {
     $ horovodrun --hostfile no-such-file -np 2 x
     error: the hostfile `no-such-file` cannot be read: No such file or directory (os error 2)
 
-    hint: name a file that exists and may be read
+    hint: check the spelling, and the directory that you are in
     (2)
 
     $ horovodrun --hostfile f -H a:1 -np 2 x
@@ -327,7 +327,7 @@ fn mistakes() {
     $ horovodrun --config-file no-such-file -np 2 x
     error: the configuration file `no-such-file` cannot be read: No such file or directory (os error 2)
 
-    hint: name a file that exists and may be read
+    hint: check the spelling, and the directory that you are in
     (2)
 
     $ horovodrun --output-filename /proc/nowhere -np 1 true

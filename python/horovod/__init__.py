@@ -6,7 +6,11 @@ framework folders do the rest.
 
 from __future__ import annotations
 
+from horovod import _absent
+
 __version__ = "0.28.1+ronde.0.1.0"
+
+_absent.install()
 
 
 def __getattr__(name: str) -> object:

@@ -22,8 +22,10 @@ __all__ = [
     "allreduce",
     "alltoall",
     "arena",
+    "assign_ranks",
     "barrier",
     "broadcast",
+    "check_may_join",
     "claim",
     "cross_rank",
     "cross_size",
@@ -32,13 +34,18 @@ __all__ = [
     "elastic_reached",
     "elastic_update",
     "fetch_function",
+    "for_children",
+    "forked",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "in_arena",
+    "in_child",
     "init",
     "init_later",
+    "interfaces",
     "is_elastic",
+    "is_exportable",
     "is_homogeneous",
     "is_initialized",
     "join",
@@ -47,6 +54,9 @@ __all__ = [
     "local_size",
     "mxnet_open",
     "mxnet_push",
+    "parse_discovered",
+    "parse_hostfile",
+    "parse_hosts",
     "poll",
     "rank",
     "reducescatter",
@@ -101,8 +111,31 @@ class Mpi:
     def part(self, ranks: list[int]) -> int:
         """A communicator of these processes, all of which must ask for it, and nobody else."""
 
+    def abort_at_exit(self) -> None:
+        """Has MPI end the whole job when this process ends, if MPI was initialised here."""
+
     def finish(self) -> None:
         """Finalises it if it was initialised here and nobody else has finalised it."""
+
+def parse_hosts(text: str) -> list[tuple[str, int]]:
+    """The hosts of `node-a:4,node-b:4` and their slots."""
+
+def parse_hostfile(text: str) -> list[tuple[str, int]]:
+    """The same of a hostfile."""
+
+def parse_discovered(text: str, slots: int | None = None) -> list[tuple[str, int]]:
+    """The same of what a discovery script prints; `slots` is for hosts without a number."""
+
+def assign_ranks(
+    hosts: list[tuple[str, int]], count: int
+) -> list[tuple[str, int, int, int, int, int, int]]:
+    """Host, rank, local rank, cross rank, size, local size and cross size of so many ranks."""
+
+def interfaces() -> list[tuple[str, str]]:
+    """The interfaces of this machine that are up, and their addresses."""
+
+def is_exportable(name: str) -> bool:
+    """Whether a variable of the launcher's environment is passed on to ranks."""
 
 def launched() -> tuple[str, int, int] | None:
     """The launcher that is not horovodrun, this process's rank and their number; None without."""
@@ -123,8 +156,9 @@ def init_later(arrive: Callable[[], object]) -> None:
 def shutdown(error: str | None = None, exiting: bool = False) -> None:
     """Leaves the world; `error` is the exception that ends the process, if one does.
 
-    `exiting` says that the interpreter ends: threads that wait in a collective then wait for ever,
-    since Python would end them in the middle of native code.
+    RuntimeError in a child process of a rank. `exiting` says that the interpreter ends: threads
+    that wait in a collective then wait for ever, since Python would end them in the middle of
+    native code.
     """
 
 def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -137,7 +171,26 @@ def stop_timeline() -> None:
     """Ends the timeline; everything until now is in the file then."""
 
 def is_initialized() -> bool:
-    """Whether this process is part of a world."""
+    """Whether this process is part of a world, or a child process of one that is."""
+
+def in_child() -> bool:
+    """Whether this process is a child of a rank and not a rank itself.
+
+    Then it answers as the rank to all questions about places, and raises RuntimeError for the rest.
+    """
+
+def check_may_join() -> None:
+    """RuntimeError in a child of a rank that a launcher has started."""
+
+def for_children() -> tuple[int, int, int, int, int, int, int, bool]:
+    """What child processes are to know of this rank.
+
+    Its process, rank, size, local rank and size, cross rank and size, and whether a launcher has
+    started it.
+    """
+
+def forked() -> None:
+    """Says that this is a forked child, to which the handles of its parent mean nothing."""
 
 def rank() -> int:
     """This process among all."""
@@ -273,9 +326,10 @@ def is_elastic() -> bool:
 def elastic_update(seen: int, timeout: float) -> tuple[int, int] | None:
     """Waits for news of the next world that are later than number `seen`, 0 for any.
 
-    Gives the number of the newest and what has happened since `seen`: 1 if workers will have gone,
-    2 if some will have come, 3 for both. None when `timeout` seconds have passed, and soon if there
-    is no world or it ends. Numbers rise from world to world.
+    Gives the number of the newest and what has happened since `seen`, added up: 1 if workers will
+    have gone, 2 if some will have come, 4 if hosts were found for some that are not ready. None
+    when `timeout` seconds have passed, and soon if there is no world or it ends. Numbers rise from
+    world to world.
     """
 
 def elastic_reached(milestone: str) -> None:

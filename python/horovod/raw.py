@@ -11,6 +11,7 @@ copied; `out` must be contiguous and writable. Integers, booleans, `float16`, `b
 from __future__ import annotations
 
 import importlib
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -26,6 +27,7 @@ from horovod.common.process_sets import (
     remove_process_set,
     restart_unnamed,
 )
+from horovod.common.reductions import Adasum, Average, Max, Min, Product, Sum, check_scatter
 
 __all__ = [
     "Adasum",
@@ -67,13 +69,6 @@ __all__ = [
     "shutdown",
     "size",
 ]
-
-Average = 0
-Sum = 1
-Adasum = 2
-Min = 3
-Max = 4
-Product = 5
 
 init = _basics.init
 shutdown = _basics.shutdown
@@ -374,6 +369,7 @@ def _reducescatter(
     process_set: ProcessSet,
     lazy: bool,
 ) -> Pending[Any]:
+    check_scatter(op)
     full, number = _full("reducescatter", name, process_set)
     source = _readable(array)
     handle = _native.reducescatter(source, full, op, *factors, lazy, number)
@@ -388,6 +384,7 @@ def _grouped_reducescatter(
     process_set: ProcessSet,
     lazy: bool,
 ) -> Pending[list[Any]]:
+    check_scatter(op)
     full, number = _full("grouped_reducescatter", name, process_set)
     sources = [_readable(array) for array in arrays]
     handle = _native.grouped_reducescatter(sources, full, op, *factors, lazy, number)
@@ -412,13 +409,14 @@ def _equal_shares(array: Any, members: int) -> list[int]:
 
 def _whole(splits: Sequence[Any]) -> list[int]:
     try:
-        rows = [int(share) for share in splits]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"alltoall expects a 1D splits tensor of integers: {error}") from error
-    if any(share < 0 or share != given for share, given in zip(rows, splits)):
+        rows = [operator.index(share) for share in splits]
+    except TypeError as error:
         raise ValueError(
-            f"splits must be whole numbers of rows, one for each rank, and they are {list(splits)}"
-        )
+            "alltoall expects a 1D splits tensor, and splits to contain 32-bit integer elements. "
+            f"These are {list(splits)} ({error})."
+        ) from error
+    if any(share < 0 for share in rows):
+        raise ValueError(f"alltoall expects splits that are not negative, got {rows}")
     return rows
 
 
@@ -442,7 +440,8 @@ def _readable(array: Any) -> Any:
     if hasattr(array, "detach"):
         return array.detach().contiguous()
     raise TypeError(
-        f"this is a `{type(array).__name__}`; horovod.raw takes NumPy arrays and torch tensors"
+        f"this is a `{type(array).__name__}`; horovod.raw takes NumPy arrays and torch tensors, so "
+        "make it one with numpy.asarray(...)"
     )
 
 

@@ -41,7 +41,9 @@ def train(step):
         while True:
             update = _native.elastic_update(seen, 0.0)
             over = os.path.exists(f"{folder}/over")
-            flags = np.array([update is not None, over], dtype=np.float64)
+            # Of those who are not ready yet, the notice alone is no reason to meet.
+            ready = update is not None and update[1] & 3 != 0
+            flags = np.array([ready, over], dtype=np.float64)
             meet, over = hvd.allreduce(flags, op=hvd.Sum, name="step")
             step += 1
             _native.elastic_reached("commit")

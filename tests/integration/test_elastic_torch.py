@@ -42,6 +42,18 @@ def digest():
     return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
+def place_in_a_child():
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, bytes([hvd.rank(), hvd.size()]))
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as told:
+        return list(told.read())
+
+
 say("started", pid=os.getpid())
 torch.set_num_threads(1)
 hvd.init()
@@ -61,6 +73,7 @@ def train(state):
         "world",
         rank=hvd.rank(),
         size=hvd.size(),
+        in_child=place_in_a_child(),
         step=state.step,
         hashes=sorted(set(hashes)),
         environment=environment,
@@ -97,6 +110,8 @@ def test_training_outlives_ranks_and_takes_newcomers_in(tmp_path):
         os.kill(job.said(1, "started")[0]["pid"], signal.SIGKILL)
         alone = job.world(0, 1)
         assert alone["rank"] == 0 and alone["step"] >= before - 1
+        # What children of a rank say changes with it.
+        assert first["in_child"] == [first["rank"], 2] and alone["in_child"] == [0, 1]
         assert len(job.said(0, "started")) == 1
         job.steps(0, 5)
 

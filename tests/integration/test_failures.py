@@ -58,6 +58,29 @@ def test_a_rank_that_raises_is_named_with_its_exception(tmp_path, transport):
         job.assert_nothing_left()
 
 
+def test_a_broken_sample_is_told_with_its_own_error(tmp_path):
+    script = """
+    class Samples(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+        def __getitem__(self, index):
+            if RANK == 1 and index == 3:
+                raise ValueError(f"sample {index} is broken")
+            return torch.ones(2)
+    hvd.init()
+    for batch in torch.utils.data.DataLoader(Samples(), batch_size=2, num_workers=1):
+        hvd.allreduce(batch)
+    """
+    with Job(tmp_path, 2, script) as job:
+        assert job.wait() == 1
+        lines = last_lines(job).splitlines()
+        first = next(n for n, line in enumerate(lines) if line.startswith("error: "))
+        assert "rank 1 (localhost, slot 1) raised ValueError: Caught ValueError" in lines[first]
+        assert lines[first + 1] == "  ValueError: sample 3 is broken"
+        assert "in __getitem__: raise ValueError(" in lines[first + 2]
+        assert lines[first + 3] == "  rank 0 failed because of it"
+
+
 def test_the_job_ends_with_the_failing_ranks_own_code(tmp_path):
     script = """
     hvd.init()

@@ -123,6 +123,97 @@ def test_a_bare_mpirun_gives_a_world_that_mpi_knows_too(tmp_path, flavour):
     assert [said["sum"] for said in told.all("whole")] == [3.0, 3.0, 3.0]
 
 
+SETS = """
+hvd.init()
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from horovod.common.process_sets import ProcessSet, add_process_set
+
+def sums(*process_sets):
+    one = np.ones(1, dtype=np.float32)
+    return [float(raw.allreduce(one, op=raw.Sum, process_set=each)[0]) if each.included() else None
+            for each in process_sets]
+
+def leave():
+    # Not before all have what they wait for.
+    total(1)
+    hvd.shutdown()
+
+world = MPI.COMM_WORLD
+halves = ProcessSet(world.Split(world.Get_rank() % 2, -world.Get_rank()))
+some = ProcessSet(world.Create(world.Get_group().Incl([1, 2])))
+listed = ProcessSet([0, 1])
+hvd.shutdown()
+
+hvd.init(world, process_sets=[halves, listed, some])
+say("sets", rank=hvd.rank(), half=[halves.process_set_id, halves.ranks, halves.rank()],
+    listed=listed.process_set_id, some=[some.process_set_id, some.ranks],
+    sums=sums(halves, listed))
+if some.ranks:
+    say("some", rank=hvd.rank(), sum=sums(some)[0])
+hvd.init(world, process_sets=[halves])
+say("again", rank=hvd.rank(), half=halves.process_set_id)
+leave()
+say("left", rank=world.Get_rank(), half=halves.process_set_id)
+
+for arguments in ({"comm": [0, 1, 2, 3], "process_sets": [halves]},
+                  {"comm": [3, 2, 1, 0][:2], "process_sets": [halves]},
+                  {"process_sets": [halves, ProcessSet(halves.mpi_comm)]},
+                  {"process_sets": [ProcessSet(world)]}):
+    try:
+        hvd.init(**arguments)
+        say("fine", rank=hvd.rank(), sum=sums(halves)[0])
+        leave()
+    except Exception as error:
+        say("refused", rank=world.Get_rank(), kind=type(error).__name__, error=str(error))
+
+# In a world of some processes ranks are counted there.
+if world.Get_rank() > 0:
+    part = world.Create_group(world.Get_group().Excl([0]))
+    pair = ProcessSet(part.Split(part.Get_rank() // 2, 0))
+    hvd.init(part, process_sets=[pair])
+    say("part", rank=hvd.rank(), pair=pair.ranks, sum=sums(pair)[0])
+    leave()
+hvd.init(process_sets="dynamic")
+try:
+    add_process_set(halves.mpi_comm)
+except NotImplementedError as error:
+    say("late", rank=hvd.rank(), error=str(error))
+"""
+
+
+@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+def test_communicators_make_process_sets(tmp_path, flavour):
+    pytest.importorskip("mpi4py")
+    command, folder = mpirun(flavour)
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    told = run(tmp_path, [*command, "-n", "4"], SETS, {"PATH": path})
+    assert told.codes == [0], told.output
+    # Lists come first, then what the communicators of all ranks make, in order of their members.
+    even, odd = [2, [0, 2]], [4, [1, 3]]
+    said = told.all("sets")
+    assert [each["half"] for each in said] == [[*even, 0], [*odd, 0], [*even, 1], [*odd, 1]]
+    assert {each["listed"] for each in said} == {1}
+    assert [each["some"] for each in said] == [[None, None], [3, [1, 2]], [3, [1, 2]], [None, None]]
+    assert [each["sums"] for each in said] == [[2, 2], [2, 2], [2, None], [2, None]]
+    assert [each["sum"] for each in told.all("some")] == [2, 2]
+    assert [each["half"] for each in told.all("again")] == [2, 4, 2, 4]
+    assert [each["half"] for each in told.all("left")] == [None] * 4
+    # A list of everybody is no list of some.
+    assert [each["sum"] for each in told.all("fine")] == [2] * 4
+    refused = told.all("refused")
+    assert len(refused) == 12
+    for kind, words in [
+        ("NotImplementedError", "need a communicator as comm, not a list of ranks"),
+        ("ValueError", "process_sets entry number 0 is a duplicate"),
+    ]:
+        assert any(each["kind"] == kind and words in each["error"] for each in refused), refused
+    assert [each["pair"] for each in told.all("part")] == [[0, 1], [0, 1], [2]]
+    assert [each["sum"] for each in told.all("part")] == [2, 2, 1]
+    assert len(told.all("late")) == 4
+
+
 @pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
 def test_horovodrun_starts_ranks_with_mpirun_and_passes_its_exit_code_on(tmp_path, flavour):
     _, folder = mpirun(flavour)

@@ -1,5 +1,6 @@
 """Ranks on several hosts that another launcher than `horovodrun` has started."""
 
+import getpass
 import os
 import subprocess
 import sys
@@ -114,3 +115,65 @@ def test_mpirun_reaches_the_hosts_and_the_ranks_meet_over_mpi(lab, tmp_path, fla
         [rank, 4, rank % 2, 2, rank // 2, 2] for rank in range(4)
     ]
     assert {(said["sum"], said["mpi"]) for said in met} == {(4.0, True)}
+
+
+RAISE = """
+atexit.register(lambda: say("ended", rank=rank))
+hvd.init()
+rank = hvd.rank()
+total(1)
+if rank == 1:
+    raise KeyError("no such thing")
+"""
+
+
+@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+def test_a_rank_that_raises_ends_a_job_of_mpirun_on_all_hosts(lab, tmp_path, flavour):
+    _, folder = mpirun(flavour)
+    path = tmp_path / "script.py"
+    path.write_text(PRELUDE + "import atexit\n" + RAISE)
+    env = environment(tmp_path, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    options = ["--mpi", "-p", PORT, "-np", 2, "-H", "node-a:1,node-b:1"]
+    if flavour == "openmpi":
+        options += ["--mpi-args", f"--prefix {folder.parent}"]
+    job = lab.run(horovodrun(), *options, sys.executable, path, env=env, limit=LIMIT_SECONDS)
+    assert job.returncode != 0, job.stdout + job.stderr
+    assert "KeyError: 'no such thing'" in job.stderr
+    # What the program does at its end, it does.
+    assert 1 in [said["rank"] for said in Told(tmp_path, [], "").all("ended")]
+
+
+CALL = """
+import os, socket, sys
+import horovod
+
+def where(raising):
+    import numpy as np
+    import horovod.raw as hvd
+    hvd.init()
+    total = hvd.allreduce(np.ones(1), op=hvd.Sum)[0]
+    if raising and hvd.rank() == 1:
+        raise KeyError("no such thing")
+    return hvd.rank(), socket.gethostname(), float(total)
+
+def run(raising):
+    return horovod.run(where, (raising,), num_proc=2, hosts=sys.argv[1], ssh_port=int(sys.argv[2]),
+                       use_mpi=True, mpi_args=sys.argv[3] or None)
+
+print("results", run(False))
+run(True)
+"""
+
+
+@pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
+def test_a_function_reaches_ranks_of_mpirun_on_other_hosts(lab, tmp_path, flavour):
+    _, folder = mpirun(flavour)
+    path = tmp_path / "call.py"
+    path.write_text(CALL)
+    env = environment(tmp_path, {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"})
+    user = getpass.getuser()
+    extra = f"--prefix {folder.parent}" if flavour == "openmpi" else ""
+    hosts = f"{user}@node-a:1,{user}@node-b:1"
+    job = lab.run(sys.executable, path, hosts, PORT, extra, env=env, limit=LIMIT_SECONDS)
+    assert "results [(0, 'node-a', 2.0), (1, 'node-b', 2.0)]" in job.stdout, job.stdout + job.stderr
+    assert job.stderr.splitlines()[-1] == "raised on rank 1 (node-b)", job.stderr

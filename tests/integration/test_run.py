@@ -2,18 +2,22 @@
 
 import functools
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from jobs import environments, until
+from launchers import mpirun
 
 import horovod
 import horovod.runner
@@ -95,20 +99,30 @@ def fail_on(rank, error):
     time.sleep(60)
 
 
-def test_an_exception_is_raised_here_with_its_traceback_in_words(mark, capsys):
+def test_an_exception_of_a_rank_is_horovods_and_its_own(mark, capsys):
     with pytest.raises(KeyError, match="no such thing") as caught:
         horovod.run(fail_on, (1, KeyError("no such thing")), num_proc=2)
-    cause = str(caught.value.__cause__)
-    assert cause.startswith("on rank 1:") and "fail_on" in cause and "raise error" in cause
+    error = caught.value
+    assert isinstance(error, RuntimeError) and error.args == ("no such thing",)
+    assert str(error).startswith(
+        "Horovod detected that one or more processes exited with non-zero status"
+    )
+    assert "Process name: 1\nExit code: 1\nKeyError: 'no such thing'" in str(error)
+    cause = str(error.__cause__)
+    assert cause.startswith("on rank 1 (localhost, slot 1):")
+    assert "fail_on" in cause and "raise error" in cause
+    printed = traceback.format_exception(type(error), error, error.__traceback__)
+    assert "".join(printed).splitlines()[-1] == "raised on rank 1 (localhost, slot 1)"
     assert "[1]<stderr>:KeyError: 'no such thing'" in capsys.readouterr().err
 
 
-def test_an_exception_that_cannot_travel_is_told(mark):
+def test_an_exception_that_cannot_be_unpickled_is_made_of_its_parts(mark):
     def fail():
         raise OwnError(3, detail="broken")
 
-    with pytest.raises(RuntimeError, match="rank 0 raised OwnError: 3: broken") as caught:
+    with pytest.raises(OwnError, match="OwnError: 3: broken") as caught:
         horovod.run(fail)
+    assert isinstance(caught.value, RuntimeError)
     assert "OwnError" in str(caught.value.__cause__)
 
 
@@ -213,5 +227,151 @@ def test_an_elastic_job_that_fails_tells_what_was_raised(mark, capsys):
 
     with pytest.raises(RuntimeError, match=r"rank 0 \(localhost, slot 0\)") as caught:
         horovod.run(fail, host_discovery_script="echo localhost:1")
-    assert isinstance(caught.value.__cause__, KeyError)
-    assert str(caught.value.__cause__.__cause__).startswith("on worker 0:")
+    assert isinstance(caught.value, KeyError)
+    assert str(caught.value.__cause__).startswith("on rank 0 (localhost, slot 0):")
+
+
+def children(pid):
+    """The children of a process, with their command lines."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError, IndexError):
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                yield int(entry.name), (entry / "cmdline").read_bytes().split(b"\0")
+
+
+def kill_the_launcher(when):
+    """Kills the launcher of this process's job as soon as that holds."""
+
+    def kill():
+        until(when, 40, lambda: "no ranks")
+        (launcher,) = [pid for pid, line in children(os.getpid()) if b"__ronde-called" in line]
+        os.kill(launcher, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+def test_a_launcher_that_is_killed_is_told_with_what_to_do(mark, tmp_path):
+    def wait():
+        open(tmp_path / os.environ["HOROVOD_RANK"], "w").close()
+        time.sleep(60)
+
+    thread = kill_the_launcher(lambda: len(list(tmp_path.iterdir())) == 2)
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(wait, num_proc=2)
+    thread.join()
+    first, *_, last = str(caught.value).split(":\n", 1)[1].splitlines()
+    assert first.startswith("the launcher, `horovodrun` (process ")
+    assert first.endswith("), was killed by signal 9 (SIGKILL) while the job ran")
+    assert last.startswith("hint: it was killed by hand, or memory has run out")
+
+
+def test_a_launcher_that_is_killed_at_once_is_told_too(mark, tmp_path, monkeypatch):
+    for name, end in [("killed", "kill -9 $$"), ("ended", "echo 'it broke' >&2; exit 101")]:
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{end}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(horovod.runner, "horovodrun", lambda program=program: str(program))
+        with pytest.raises(RuntimeError) as caught:
+            horovod.run(print)
+        if name == "killed":
+            words = "was killed by signal 9 (SIGKILL) before any rank was started"
+            assert words in str(caught.value)
+        else:
+            assert str(caught.value) == "it broke"
+
+
+def test_the_last_lines_of_a_launcher_that_breaks_are_told(mark, tmp_path, monkeypatch, capsys):
+    # The first frame says that the job has started; the last one never comes.
+    started = r"printf '\000\377\377\377\377\000\000\000\000'"
+    program = tmp_path / "launcher"
+    program.write_text(
+        f"#!/bin/sh\n{started}; for line in $(seq 20); do echo $line >&2; done; exit 3\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(horovod.runner, "horovodrun", lambda: str(program))
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(print)
+    _, first, *lines, hint = str(caught.value).splitlines()
+    assert first.endswith("ended with code 3 without saying how the job went, while the job ran")
+    assert lines == ["its last lines were:", *(f"  {line}" for line in range(11, 21))]
+    assert hint.startswith("hint: run it again with `verbose=True`")
+    assert capsys.readouterr().err.split() == [str(line) for line in range(1, 21)]
+
+
+@pytest.fixture(params=["mpich", "openmpi"])
+def over_mpi(request, monkeypatch):
+    """An `mpirun` on the PATH, for `use_mpi`."""
+    _, folder = mpirun(request.param)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return request.param
+
+
+def test_ranks_of_mpirun_return_results_and_raise_exceptions(mark, over_mpi, capsys):
+    def meet(factor):
+        from horovod.common.basics import _basics
+
+        return *sum_of_ranks(factor), _basics.mpi_enabled(), os.environ["FROM_ARGS"]
+
+    # Both take variables, each in its own words.
+    extra = {"mpich": "-genv FROM_ARGS yes", "openmpi": "--oversubscribe -x FROM_ARGS=yes"}
+    results = horovod.run(
+        meet, (10,), num_proc=3, hosts="localhost:3", use_mpi=True, mpi_args=extra[over_mpi]
+    )
+    assert [(rank, enabled, given) for rank, _, enabled, given in results] == [
+        (rank, True, "yes") for rank in range(3)
+    ]
+    assert all((total == 60).all() for _, total, _, _ in results)
+    assert "here is 2" in capsys.readouterr().out
+
+    def fail():
+        import horovod.raw as hvd
+
+        hvd.init()
+        hvd.barrier()
+        if hvd.rank() == 1:
+            raise KeyError("no such thing")
+        time.sleep(60)
+
+    with pytest.raises(KeyError) as caught:
+        horovod.run(fail, num_proc=2, use_mpi=True)
+    error = caught.value
+    assert isinstance(error, RuntimeError)
+    # Its code may have those of the ranks in it that it has killed.
+    assert re.match(r"mpirun failed with exit code \d+\n", str(error)), str(error)
+    printed = traceback.format_exception(type(error), error, error.__traceback__)
+    assert "".join(printed).splitlines()[-1] == f"raised on rank 1 ({socket.gethostname()})"
+
+
+def test_when_the_launcher_of_mpirun_is_killed_its_ranks_go_with_it(mark, over_mpi, tmp_path):
+    def wait():
+        open(tmp_path / str(os.getpid()), "w").close()
+        time.sleep(60)
+
+    thread = kill_the_launcher(lambda: len(list(tmp_path.iterdir())) == 2)
+    with pytest.raises(RuntimeError, match=r"was killed by signal 9 \(SIGKILL\) while the job ran"):
+        horovod.run(wait, num_proc=2, use_mpi=True)
+    thread.join()
+
+
+def test_an_interrupt_ends_the_ranks_of_mpirun(mark, over_mpi, tmp_path):
+    def wait():
+        open(tmp_path / str(os.getpid()), "w").close()
+        time.sleep(60)
+
+    def interrupt():
+        until(lambda: len(list(tmp_path.iterdir())) == 2, 40, lambda: "no ranks")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        horovod.run(wait, num_proc=2, use_mpi=True)
+    thread.join()
+
+
+def test_without_mpirun_it_says_what_to_install(mark, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match="`--mpi` needs `mpirun`, which cannot be started"):
+        horovod.run(print, use_mpi=True)

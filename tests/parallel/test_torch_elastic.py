@@ -72,6 +72,19 @@ def test_shares_of_samples_are_of_all_ranks():
     assert sorted({index for share in shares for index in share}) == list(range(23))
 
 
+def test_a_state_that_is_sent_shares_the_samples_out_anew_on_every_rank():
+    sampler = hvd.elastic.ElasticSampler(range(8 * hvd.size()), shuffle=False)
+    state = hvd.elastic.TorchState(sampler=sampler)
+    if hvd.rank() == 0:
+        sampler.record_batch(0, 4)
+    state.sync()
+    # Half of the epoch is done, on rank 0 as well.
+    shares = hvd.allgather_object(list(sampler))
+    assert [len(share) for share in shares] == [4] * hvd.size()
+    left = {sample for share in shares for sample in share}
+    assert left == set(range(4 * hvd.size(), 8 * hvd.size()))
+
+
 def test_all_ranks_stop_when_rank_0_has_news():
     state = hvd.elastic.TorchState(epoch=0)
     # What another rank has heard does not count, since it might be alone with it.

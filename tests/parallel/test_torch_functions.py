@@ -108,6 +108,23 @@ def test_fresh_optimizers_exchange_their_options_only():
         assert torch.equal(parameter, old)
 
 
+def test_missing_gradients_of_a_fresh_optimizer_become_zeros():
+    model = torch.nn.ModuleDict(
+        {"words": torch.nn.Embedding(4, 2, sparse=True), "rest": torch.nn.Linear(2, 1)}
+    )
+    model["rest"].bias.requires_grad = False
+    model["rest"].weight.grad = torch.ones(1, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hvd.broadcast_optimizer_state(optimizer, 0, model)
+    words, rest = model["words"].weight.grad, model["rest"]
+    assert words.is_sparse and words.to_dense().tolist() == [[0.0, 0.0]] * 4
+    # What is frozen needs none, and what is there stays.
+    assert rest.bias.grad is None and rest.weight.grad.tolist() == [[1.0, 1.0]]
+    plain = torch.nn.Linear(2, 1)
+    hvd.broadcast_optimizer_state(hvd.DistributedOptimizer(torch.optim.Adam(plain.parameters())), 0)
+    assert all(not parameter.grad.any() for parameter in plain.parameters())
+
+
 def test_objects_of_every_root():
     for root in range(hvd.size()):
         value = {"root": root, "call": lambda x: x + 1} if hvd.rank() == root else None

@@ -113,6 +113,30 @@ def test_gradients_leave_while_the_backward_pass_runs(way):
     assert_same_bits_everywhere(model)
 
 
+def test_what_is_in_flight_can_be_looked_at_and_started_by_hand():
+    model = network()
+    optimizer = sgd(model)
+    parameters = set(model.parameters())
+    assert optimizer._requires_update == parameters and optimizer._handles == {}
+    _, own = next(batches(1))
+    loss_of(model, own).backward()
+    assert set(optimizer._handles) == parameters
+    optimizer.step()
+    assert optimizer._handles == {}
+    optimizer.zero_grad()
+    # A library may start with a gradient that it has made by itself.
+    first = next(model.parameters())
+    first.grad = torch.full_like(first, float(hvd.rank()))
+    handle, _ = optimizer._allreduce_grad_async(first)
+    assert list(optimizer._handles) == [first]
+    assert optimizer._allreduce_grad_async(first)[0] == handle
+    optimizer.synchronize()
+    assert first.grad.eq((hvd.size() - 1) / 2).all()
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    assert_same_bits_everywhere(model)
+
+
 def test_several_backward_passes_are_summed_before_a_step():
     model = network()
     optimizer = sgd(model, backward_passes_per_step=2)

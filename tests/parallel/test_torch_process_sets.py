@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod.common import process_sets
 
 SIZE = int(os.environ.get("HOROVOD_SIZE", "1"))
 NOT_A_MEMBER = "is not a member of the provided process set"
@@ -90,6 +91,8 @@ def test_sets_given_to_init_have_ids_in_order_and_work(leave):
     hvd.init(process_sets=sets)
     assert [chosen.process_set_id for chosen in sets] == [1, 2]
     assert str(sets[1]) == f"ProcessSet(process_set_id=2, ranks={second}, mpi_comm=None)"
+    listed = process_sets._basics._get_process_set_ids_and_ranks()
+    assert listed == {0: list(range(SIZE)), 1: first, 2: second}
     assert [chosen.size() for chosen in sets] == [1, hvd.size() - 1]
     assert [chosen.included() for chosen in sets] == [hvd.rank() == 0, hvd.rank() != 0]
     other, own = sets if hvd.rank() else reversed(sets)

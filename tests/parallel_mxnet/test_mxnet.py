@@ -118,6 +118,20 @@ def test_errors_come_where_the_result_is_used():
     for wrong in ([-1] * SIZE, [0.5] * SIZE, [[1]] * SIZE):
         with pytest.raises(ValueError, match="splits"):
             hvd.alltoall(mx.nd.ones(SIZE), wrong)
+    for kind in (MXNetError, RuntimeError, ValueError):
+        with pytest.raises(kind, match="splits not provided"):
+            hvd.alltoall(mx.nd.ones(SIZE + 1))
+        with pytest.raises(kind, match="Sum of splits entries is greater"):
+            hvd.alltoall(mx.nd.ones(SIZE), [2] * SIZE)
+        with pytest.raises(kind, match="32-bit integer elements"):
+            hvd.alltoall(mx.nd.ones(SIZE), mx.nd.ones(SIZE))
+        with pytest.raises(kind, match="only supports AVERAGE and SUM"):
+            hvd.reducescatter(mx.nd.ones(SIZE), op=hvd.Adasum)
+        with pytest.raises(kind, match="Process set provided does not exist"):
+            hvd.allgather(mx.nd.ones(1), process_set=hvd.ProcessSet([0]))
+    with pytest.raises(MXNetError, match="Mismatched ALLGATHER tensor shapes") as failure:
+        hvd.allgather(mx.nd.ones([1, RANK + 1]))
+    assert isinstance(failure.value, hvd.HorovodInternalError)
     for wrong in ("sgd", None):
         with pytest.raises(ValueError, match="is not an optimizer of MXNet"):
             hvd.DistributedOptimizer(wrong)

@@ -125,6 +125,108 @@ def test_a_gradient_that_overflows_on_one_rank_is_skipped_by_all():
             assert np.isclose(float(kept.numpy()), -(hvd.size() + 1) / 2)
 
 
+def loss_of(variable, slope):
+    return lambda: variable * slope
+
+
+def traced(step):
+    @tf.function
+    def run(loss, variable):
+        step(loss, variable)
+
+    return run
+
+
+def ways_of_keras_2(optimizer, skip):
+    """Every way to step that programs for Keras 2 know, as functions of a loss and a variable."""
+
+    def changed(pairs):
+        return [(gradient * 1.0, variable) for gradient, variable in pairs]
+
+    def taped(loss, variable):
+        with tf.GradientTape() as tape:
+            value = loss()
+        return [(tape.gradient(value, variable), variable)]
+
+    def with_distributed_tape(loss, variable):
+        with tf.GradientTape() as tape:
+            value = loss()
+        tape = hvd_tf.DistributedGradientTape(tape, op=optimizer._hvd.reducer.op)
+        optimizer.minimize(value, [variable], tape=tape)
+
+    def twice(loss, variable):
+        first = optimizer.compute_gradients(loss, [variable])
+        second = optimizer.compute_gradients(loss, [variable])
+        optimizer.apply_gradients([(0.5 * (first[0][0] + second[0][0]), variable)], **skip)
+
+    apply, compute = optimizer.apply_gradients, optimizer.compute_gradients
+    private, aggregate = optimizer._compute_gradients, optimizer._aggregate_gradients
+    return {
+        "minimize": lambda loss, v: optimizer.minimize(loss, [v]),
+        "computed": lambda loss, v: apply(compute(loss, [v])),
+        "computed, skip": lambda loss, v: apply(compute(loss, [v]), **skip),
+        "computed, changed": lambda loss, v: apply(changed(compute(loss, [v]))),
+        "computed, changed, skip": lambda loss, v: apply(changed(compute(loss, [v])), **skip),
+        "privately computed": lambda loss, v: apply(private(loss, [v]), **skip),
+        "of a tape": lambda loss, v: apply(taped(loss, v)),
+        "aggregated": lambda loss, v: apply(changed(aggregate(taped(loss, v))), **skip),
+        "of a distributed tape": with_distributed_tape,
+        "computed twice": twice,
+    }
+
+
+@pytest.mark.skipif(hasattr(tf.keras, "ops"), reason="Keras 3 has one way only")
+def test_keras_2_steps_on_reduced_gradients_whichever_way_it_goes():
+    hvd = importlib.import_module(MODULES[0])
+    own = float(hvd.rank() + 1)
+    mean = (hvd.size() + 1) / 2
+    newer, older = tf.keras.optimizers.SGD, tf.keras.optimizers.legacy.SGD
+    skips = {
+        newer: {"skip_gradients_aggregation": True},
+        older: {"experimental_aggregate_gradients": False},
+    }
+    for kind, skip in skips.items():
+        for op in (hvd.Average, hvd.Sum):
+            optimizer = hvd.DistributedOptimizer(kind(1.0), op=op)
+            variable = tf.Variable(0.0)
+            expected = -mean * (hvd.size() if op == hvd.Sum else 1)
+            for way, step in ways_of_keras_2(optimizer, skip).items():
+                # A sum shows what is reduced twice; tracing takes its time.
+                for run in (step, traced(step)) if op == hvd.Sum else (step,):
+                    variable.assign(0.0)
+                    run(loss_of(variable, own), variable)
+                    assert np.isclose(variable.numpy(), expected), (kind, op, way)
+            # A claim that is not true does not lead the ranks apart.
+            variable.assign(0.0)
+            optimizer.apply_gradients([(tf.constant(own), variable)], **skip)
+            assert np.isclose(variable.numpy(), -mean)
+    optimizers = [hvd.DistributedOptimizer(kind(1.0), op=hvd.Sum) for kind in skips]
+    with tf.Graph().as_default():
+        variable = tf.compat.v1.get_variable("v", initializer=0.0)
+        for optimizer in optimizers:
+            gradients = optimizer.get_gradients(variable * own, [variable])
+            with tf.compat.v1.Session() as session:
+                assert session.run(gradients) == [mean * hvd.size()]
+
+
+@pytest.mark.skipif(hasattr(tf.keras, "ops"), reason="Keras 3 reduces in one place only")
+def test_scaled_losses_of_keras_2_are_reduced_once():
+    hvd = importlib.import_module(MODULES[0])
+    own = float(hvd.rank() + 1)
+    total = sum(rank + 1 for rank in range(hvd.size()))
+    for kind in (tf.keras.optimizers.SGD, tf.keras.optimizers.legacy.SGD):
+        reducing = hvd.DistributedOptimizer(kind(1.0), op=hvd.Sum)
+        optimizer = tf.keras.mixed_precision.LossScaleOptimizer(reducing, initial_scale=4.0)
+        averaged = []
+        reducing._hvd.reducer.averaged = lambda *given, kept=averaged: kept.append(given)
+        variable = tf.Variable(0.0)
+        for step in (1, 2):
+            optimizer.minimize(loss_of(variable, own), [variable])
+            assert np.isclose(variable.numpy(), -step * total)
+        # Nothing went over the wire twice.
+        assert averaged == []
+
+
 def test_local_variables_are_neither_reduced_nor_broadcast():
     import horovod.keras as hvd
 

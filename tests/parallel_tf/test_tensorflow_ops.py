@@ -103,6 +103,13 @@ def test_sparse_tensors_and_what_they_cannot():
     slices = tf.IndexedSlices(tf.fill([1, 2], 4.0), tf.constant([hvd.rank()]), tf.constant([8, 2]))
     averaged = hvd.allreduce(slices, op=hvd.Average)
     assert np.allclose(averaged.values, 4.0 / hvd.size())
+    # Whole numbers are divided, too, and not cut off before the slices are added up.
+    whole = tf.IndexedSlices(tf.constant([[1], [3]]), tf.constant([0, 1]), tf.constant([2, 1]))
+    for averaged in (hvd.allreduce(whole), hvd.grouped_allreduce([whole])[0]):
+        assert np.allclose(tf.convert_to_tensor(averaged), [[1.0], [3.0]])
+    # An average of dense ones is cut off towards zero.
+    odd = tf.constant([-3, 3]) * (1 if hvd.rank() == 0 else 0)
+    assert hvd.allreduce(odd).numpy().tolist() == [int(-3 / hvd.size()), int(3 / hvd.size())]
     with pytest.raises(NotImplementedError, match="Only Sum and Average"):
         hvd.allreduce(slices, op=hvd.Min)
     with pytest.raises(NotImplementedError, match="Adasum"):
@@ -254,6 +261,22 @@ def test_wrong_arguments_say_what_to_give():
             hvd.allgather(tf.ones(2), process_set=wrong)
     with pytest.raises(tf.errors.InvalidArgumentError, match="1D splits"):
         hvd.alltoall(tf.ones(hvd.size()), splits=[[1] * hvd.size()])
+    for wrong in ([1.0] * hvd.size(), tf.ones(hvd.size())):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="32-bit integer elements"):
+            hvd.alltoall(tf.ones(hvd.size()), splits=wrong)
+    for kind in (NotImplementedError, RuntimeError, ValueError):
+        with pytest.raises(kind, match="only supports AVERAGE and SUM"):
+            hvd.reducescatter(tf.ones(hvd.size()), op=hvd.Adasum)
+    unknown = hvd.ProcessSet([0])
+    unknown.process_set_id = 77
+    for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        with pytest.raises(ValueError, match="Process set provided does not exist"):
+            call(tf.ones(hvd.size()), process_set=unknown)
+    sparse = tf.SparseTensor([[0]], [1.0], [2])
+    for wrong, advice in ((object(), "convert it first"), (sparse, "make it dense first")):
+        for call in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter):
+            with pytest.raises(TypeError, match=f"horovod.tensorflow takes tensors.*{advice}"):
+                call(wrong)
     with pytest.raises(RuntimeError, match=r"use hvd\.broadcast_object"):
         hvd.broadcast_object_fn()
     alone = tf.Variable([float(hvd.rank())])

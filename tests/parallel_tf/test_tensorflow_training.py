@@ -1,5 +1,7 @@
 """Tapes, optimizers of TensorFlow 1, and batch normalization over all ranks."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -127,6 +129,24 @@ def test_optimizers_of_tensorflow_1_with_and_without_several_passes():
             op=hvd.Adasum,
             average_aggregated_gradients=True,
         )
+
+
+def test_optimizers_of_tensorflow_1_apply_no_gradients_of_one_rank_alone():
+    for op in (hvd.Average, hvd.Sum):
+        total = shared_mean() * (hvd.size() if op == hvd.Sum else 1)
+        plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        optimizer = hvd.DistributedOptimizer(plain, op=op)
+        own, variable = tf.constant(float(hvd.rank() + 1)), tf.Variable(0.0)
+        # What a program has reduced and clipped stays as it is.
+        loss = functools.partial(tf.multiply, variable, own)
+        computed = optimizer.compute_gradients(loss, [variable])
+        optimizer.apply_gradients([(gradient * 1.0, each) for gradient, each in computed])
+        assert np.isclose(variable.numpy(), -total)
+        optimizer.apply_gradients([(hvd.allreduce(own, op=op), variable)])
+        assert np.isclose(variable.numpy(), -2 * total)
+        # What it has not reduced does not lead the ranks apart.
+        optimizer.apply_gradients([(own, variable)])
+        assert np.isclose(variable.numpy(), -2 * total - shared_mean())
 
 
 def test_adasum_reduces_dense_gradients():

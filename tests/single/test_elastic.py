@@ -3,6 +3,7 @@
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -307,6 +308,50 @@ def test_news_reach_the_state_that_runs(launcher):
     assert {0, 4} <= set(launcher.numbers)
 
 
+class Hearing(ObjectState):
+    """A state that counts the notices that it gets."""
+
+    notices = 0
+
+    def on_hosts_updated(self, timestamp, update_res):
+        super().on_hosts_updated(timestamp, update_res)
+        assert update_res == HostUpdateResult.added
+        self.notices += 1
+
+
+def test_the_notice_of_a_host_comes_at_once_and_the_interrupt_when_its_ranks_are_ready(launcher):
+    def func(state):
+        if state.met:
+            return "done"
+        launcher.news.put((1, 4))
+        wait_until(lambda: state.notices == 1)
+        for _ in range(3):
+            state.commit()
+        launcher.news.put((2, 2))
+        wait_until(lambda: state.notices == 2)
+        state.met = True
+        state.commit()
+        raise AssertionError("the ranks must meet")
+
+    state = Hearing(same, lambda: 0, met=False)
+    assert run_fn(func, lambda: None)(state) == "done"
+
+
+def test_a_script_that_waits_for_the_notice_meets_at_its_next_commit(launcher):
+    def func(state):
+        if state.met:
+            return "done"
+        launcher.news.put((1, 4))
+        # Horovod's own tests wait so.
+        wait_until(lambda: not state._host_messages.empty())
+        state.met = True
+        state.commit()
+        raise AssertionError("the ranks must meet")
+
+    state = Hearing(same, lambda: 0, met=False)
+    assert run_fn(func, lambda: None)(state) == "done"
+
+
 def test_news_of_the_world_before_are_asked_for_again(launcher, monkeypatch):
     heard = []
 
@@ -371,6 +416,26 @@ def test_sigterm_means_to_leave_and_calls_the_programs_own_handler(launcher):
     # The next world, if there is one for this worker, is told again.
     reason = "it was sent SIGTERM"
     assert launcher.heard == ["state", reason, "joined", reason, "state"]
+
+
+def test_sigterm_ends_a_forked_child_as_it_would_without_us(launcher):
+    def func(state):
+        # What comes while a child starts is lost in Python, so it says when it is there.
+        parent, child = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            parent.close()
+            child.send(b"here")
+            # Until the signal comes, or the parent is gone.
+            child.recv(1)
+            os._exit(0)
+        with parent, child:
+            assert parent.recv(4) == b"here"
+            os.kill(pid, signal.SIGTERM)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert run_fn(func, lambda: None)(Recorder(epoch=0)) == -signal.SIGTERM
+    assert launcher.heard == ["state"]
 
 
 def test_run_works_outside_the_main_thread(launcher):

@@ -37,6 +37,22 @@ def test_the_global_process_set_knows_its_ranks_after_init():
             query()
 
 
+def test_all_sets_can_be_listed():
+    basics = process_sets._basics
+    with pytest.raises(ValueError, match="Horovod has not been initialized"):
+        basics._get_process_set_ids_and_ranks()
+    hvd.init()
+    assert basics._get_process_set_ids_and_ranks() == {0: [0]}
+
+
+def test_a_set_with_an_id_that_nobody_has_given_is_refused():
+    hvd.init()
+    chosen = hvd.ProcessSet([0])
+    chosen.process_set_id = 99
+    with pytest.raises(ValueError, match="Process set provided does not exist"):
+        hvd.allreduce(torch.ones(1), process_set=chosen)
+
+
 def test_a_process_set_that_is_not_registered_answers_none():
     for _ in range(2):
         chosen = hvd.ProcessSet([3, 1])

@@ -30,7 +30,11 @@ def nothing():
         ),
         ({"min_num_proc": 3}, ValueError, "`--min-np 3` is more than the `-np 2` to start with"),
         ({"min_num_proc": 1, "cooldown_range": (0, 5)}, ValueError, "from 1 to 3600"),
-        ({"use_mpi": True}, NotImplementedError, "without MPI"),
+        (
+            {"use_mpi": True, "min_num_proc": 1},
+            ValueError,
+            "`--mpi` does not go with `--min-np` or `--host-discovery-script`",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(arguments, kind, text):
@@ -58,6 +62,12 @@ def test_arguments_become_the_launchers_options():
         "--output-filename=logs",
         "--verbose",
     ]
+
+
+def test_arguments_for_mpi_become_the_launchers_options():
+    wanted = _HorovodArgs()
+    wanted.use_mpi, wanted.mpi_args = True, "--oversubscribe -x A=b"
+    assert wanted.options() == ["--num-proc=1", "--mpi-args=--oversubscribe -x A=b", "--mpi"]
 
 
 def test_arguments_of_elastic_jobs_become_the_launchers_options():

@@ -1,5 +1,6 @@
 """The collectives in a world of one: results, checks and error texts."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -147,6 +148,43 @@ def test_an_unsupported_element_type_is_a_value_error(dtype):
         lambda: hvd.broadcast(tensor, 0),
     ):
         with pytest.raises(ValueError, match=r"Tensor type .*complex.* is not supported\."):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        (np.ones(2), r"`numpy\.ndarray`; make it one with torch\.as_tensor"),
+        ([torch.ones(2)], r"`list`; for several tensors call the grouped form"),
+        (1.0, r"`float`; make it one with torch\.tensor"),
+        (None, "`NoneType`"),
+    ],
+)
+def test_what_is_no_tensor_is_a_type_error_that_says_what_to_do(wrong, advice):
+    fp16 = hvd.Compression.fp16
+    for call in (
+        lambda: hvd.allreduce(wrong),
+        lambda: hvd.allreduce(wrong, compression=fp16),
+        lambda: hvd.allreduce_(wrong),
+        lambda: hvd.allreduce_async(wrong),
+        lambda: hvd.allreduce_async_(wrong),
+        lambda: hvd.grouped_allreduce([wrong]),
+        lambda: hvd.grouped_allreduce_([wrong]),
+        lambda: hvd.grouped_allreduce_async([wrong]),
+        lambda: hvd.sparse_allreduce_async(wrong, "sparse", hvd.Sum),
+        lambda: hvd.allgather(wrong),
+        lambda: hvd.allgather_async(wrong),
+        lambda: hvd.grouped_allgather([wrong]),
+        lambda: hvd.broadcast(wrong, 0),
+        lambda: hvd.broadcast_(wrong, 0),
+        lambda: hvd.broadcast_async(wrong, 0),
+        lambda: hvd.alltoall(wrong),
+        lambda: hvd.alltoall_async(wrong),
+        lambda: hvd.reducescatter(wrong),
+        lambda: hvd.reducescatter_async(wrong),
+        lambda: hvd.grouped_reducescatter([wrong], compression=fp16),
+    ):
+        with pytest.raises(TypeError, match=f"takes tensors of torch, and this is a {advice}"):
             call()
 
 

@@ -102,9 +102,11 @@ def test_reducescatter_only_averages_and_sums(op):
         lambda: hvd.reducescatter_async(torch.ones(1), op=op),
         lambda: hvd.grouped_reducescatter([torch.ones(1)], op=op),
     ):
-        with pytest.raises(ValueError) as error:
-            call()
-        assert str(error.value) == "Reducescatter currently only supports AVERAGE and SUM."
+        # Horovod's programs for different frameworks catch different ones.
+        for kind in (RuntimeError, NotImplementedError, ValueError):
+            with pytest.raises(kind) as error:
+                call()
+            assert str(error.value) == "Reducescatter currently only supports AVERAGE and SUM."
 
 
 def test_scale_factors_and_compression():

@@ -42,6 +42,34 @@ def test_the_class_has_the_wrapped_ones_name_and_derives_from_it(model):
         hvd.DistributedOptimizer(optimizer)
 
 
+def test_other_libraries_find_the_attributes_of_horovod(model):
+    process_set = hvd.global_process_set
+    optimizer = sgd(
+        model,
+        compression=hvd.Compression.fp16,
+        backward_passes_per_step=2,
+        gradient_predivide_factor=4.0,
+        sparse_as_dense=True,
+        process_set=process_set,
+    )
+    assert optimizer.op == hvd.Average and optimizer.process_set is process_set
+    assert optimizer.gradient_predivide_factor == 4.0 and optimizer.sparse_as_dense
+    assert optimizer.backward_passes_per_step == 2
+    assert optimizer._compression is hvd.Compression.fp16
+    # There is nothing to reduce in a world of one.
+    assert optimizer._requires_update == set() and not optimizer._handles
+    first = next(model.parameters())
+    first.grad = torch.ones_like(first)
+    handle, context = optimizer._allreduce_grad_async(first)
+    assert torch.equal(hvd.synchronize(handle).to(context), first.grad)
+
+
+def test_what_is_no_optimizer_is_refused(model):
+    for wrong in ("sgd", None, torch.optim.SGD, model):
+        with pytest.raises(ValueError, match="is not an optimizer of torch"):
+            hvd.DistributedOptimizer(wrong)
+
+
 def test_an_optimizer_with_an_unusual_constructor_can_be_wrapped(model):
     class Unusual(torch.optim.SGD):
         def __init__(self, model, flavour):

@@ -70,6 +70,16 @@ impl Line {
         said.values.first().map(OsString::as_os_str)
     }
 
+    /// The options, in the order in which they were given.
+    pub(crate) fn options(&self) -> &[Said] {
+        &self.options
+    }
+
+    /// What every process runs.
+    pub(crate) fn command(&self) -> &[OsString] {
+        &self.command
+    }
+
     /// Puts options in front, where those on the command line have the last word.
     pub(crate) fn begin_with(&mut self, options: Vec<Said>) {
         self.options.splice(..0, options);

@@ -5,11 +5,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use yaml_rust2::parser::{Event, Parser};
 use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::arguments::Said;
 use crate::flags::{FLAGS, Flag, Key, nearest};
 use crate::words::Mistake;
+
+/// The deepest nesting that is read; two levels of keys need three.
+const DEEPEST: usize = 16;
 
 /// The options that a file asks for; `path` is its name.
 pub(crate) fn read(path: &str, text: &str) -> Result<Vec<Said>, Mistake> {
@@ -61,6 +65,7 @@ fn option(key: &str, value: &str) -> Result<Said, String> {
 
 /// Every value by its dotted key. What has no value is not there.
 fn flatten(text: &str) -> Result<BTreeMap<String, String>, String> {
+    check(text)?;
     let documents = YamlLoader::load_from_str(text).map_err(|error| error.to_string())?;
     let mut values = BTreeMap::new();
     match documents.as_slice() {
@@ -81,6 +86,25 @@ fn flatten(text: &str) -> Result<BTreeMap<String, String>, String> {
         }
         [_] => Err("it holds no keys".into()),
         _ => Err("it holds several documents".into()),
+    }
+}
+
+/// Refuses what would take memory out of all proportion: loading copies what an alias refers to, so
+/// that a few lines of aliases to aliases become gigabytes, and it recurses into nested values.
+fn check(text: &str) -> Result<(), String> {
+    let mut parser = Parser::new_from_str(text);
+    let mut depth = 0_usize;
+    loop {
+        match parser.next_token().map_err(|error| error.to_string())?.0 {
+            Event::StreamEnd => return Ok(()),
+            Event::Alias(_) => return Err("aliases (`*name`) are not supported".into()),
+            Event::SequenceStart(..) | Event::MappingStart(..) => depth += 1,
+            Event::SequenceEnd | Event::MappingEnd => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEEPEST {
+            return Err("it is nested too deeply".into());
+        }
     }
 }
 
@@ -173,6 +197,23 @@ nonsense: 1
             ["- a\n", "a: [1]\n", "a: {b: {c: 1}}\n", "a: 'x", "---\na: 1\n---\nb: 1\n", "x"]
         {
             assert!(options(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_small_file_that_would_grow_without_bound_is_refused() {
+        // Each line is ten of the line before: 10^30 words.
+        let mut bomb = "a0: &a0 x\n".to_owned();
+        for level in 1..=30 {
+            let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+            bomb += &format!("a{level}: &a{level} [{aliases}]\n");
+        }
+        assert!(options(&bomb).unwrap_err().contains("aliases (`*name`) are not supported"));
+        for opening in ["[", "{b: ", "- "] {
+            for levels in [20, 100_000] {
+                let deep = format!("a:\n  {}", opening.repeat(levels));
+                assert!(options(&deep).is_err(), "{levels} of {opening}");
+            }
         }
     }
 }

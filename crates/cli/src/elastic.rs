@@ -12,7 +12,7 @@ use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::reach::ssh::Options;
 
 use crate::horovodrun::{about_hosts, number_of_processes, seconds};
-use crate::words::Mistake;
+use crate::words::{Mistake, both};
 
 /// The longest rest of a host that has failed, in seconds, as in Horovod.
 const LONGEST_COOLDOWN: u64 = 3600;
@@ -57,6 +57,11 @@ impl Elastic {
         self.min_np.is_some() || self.host_discovery_script.is_some()
     }
 
+    /// Whether a script says which hosts there are.
+    pub(crate) fn discovers(&self) -> bool {
+        self.host_discovery_script.is_some()
+    }
+
     /// What is given for an elastic job means nothing to another.
     pub(crate) fn warn(&self) {
         for (flag, given) in [
@@ -76,17 +81,17 @@ impl Elastic {
         }
     }
 
-    /// The job's workers: `count` is what `-np` says, `listed` the hosts that were named.
+    /// The job's workers: `count` is what `-np` says, `listed` the hosts that were named, `joining` how
+    /// long a worker may take to join.
     pub(crate) fn crew(
         &self,
         count: Option<u32>,
         listed: Option<Vec<Host>>,
         ssh: Options,
+        joining: Duration,
     ) -> Result<Crew, Mistake> {
-        let set = settings::elastic(|name| std::env::var(name).ok()).map_err(|error| {
-            Mistake::new(error, "unset it, or set it to what docs/reference/settings.md says")
-        })?;
-        let (start, min) = self.numbers(count)?;
+        let set = settings::elastic(|name| std::env::var(name).ok()).map_err(Mistake::from);
+        let (set, (start, min)) = both(set, self.numbers(count))?;
         let (source, hosts) = match &self.host_discovery_script {
             Some(command) => {
                 let (command, slots) = (command.clone(), self.slots_per_host);
@@ -110,6 +115,7 @@ impl Elastic {
             min,
             max: self.max_np,
             timeout: self.elastic_timeout.map_or(set.timeout, Duration::from_secs),
+            joining,
             stopped: set.stopped,
             resets: self.reset_limit,
             cooldown: self.cooldown()?,
@@ -174,7 +180,7 @@ mod tests {
     }
 
     fn crew(flags: &Elastic, count: Option<u32>, hosts: Option<Vec<Host>>) -> Result<Crew, String> {
-        let crew = flags.crew(count, hosts, Options::default());
+        let crew = flags.crew(count, hosts, Options::default(), Duration::from_secs(600));
         crew.map_err(|mistake| mistake.errors.join("; "))
     }
 

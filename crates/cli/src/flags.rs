@@ -15,8 +15,18 @@ pub(crate) struct Flag {
     pub(crate) key: Option<Key>,
     /// What it tells the ranks, if that is all it does.
     pub(crate) sets: Option<Variable>,
+    /// What `horovod.runner.launch.parse_args` calls it, where that is not its name.
+    argument: Option<Argument>,
     pub(crate) about: &'static str,
     pub(crate) group: &'static str,
+}
+
+/// An attribute of what `horovod.runner.launch.parse_args` gives.
+#[derive(Clone, Copy)]
+pub(crate) struct Argument {
+    pub(crate) name: &'static str,
+    /// What the option makes of it, if it has no value.
+    pub(crate) means: bool,
 }
 
 /// A key of the configuration file, as in `params.cycle_time_ms`.
@@ -66,7 +76,8 @@ use Form::{Cores, Decimal, File, Fraction, Level, Mebibytes, Says, Whole};
 use Support::{Already, Yes};
 
 const fn flag(names: &'static [&'static str], about: &'static str) -> Flag {
-    Flag { names, values: 0, support: Yes, key: None, sets: None, about, group: "" }
+    let (support, group) = (Yes, "");
+    Flag { names, values: 0, support, key: None, sets: None, argument: None, about, group }
 }
 
 impl Flag {
@@ -103,6 +114,23 @@ impl Flag {
         self
     }
 
+    const fn makes(mut self, name: &'static str, means: bool) -> Flag {
+        self.argument = Some(Argument { name, means });
+        self
+    }
+
+    /// What Python calls it: its name, with the opposite of an option under the same one.
+    pub(crate) fn argument(&self) -> (String, bool) {
+        if let Some(Argument { name, means }) = self.argument {
+            return (name.to_owned(), means);
+        }
+        let name = self.names[0].trim_start_matches('-').replace('-', "_");
+        match name.strip_prefix("no_") {
+            Some(opposite) => (opposite.to_owned(), false),
+            None => (name, true),
+        }
+    }
+
     /// Whether this is another spelling's opposite or an old name, which the help leaves out.
     pub(crate) fn is_hidden(&self) -> bool {
         self.about.is_empty() || matches!(self.about, NOTHING_HERE | DEPRECATED)
@@ -125,7 +153,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         &["--network-interfaces", "--network-interface"],
         "Interfaces by which hosts may reach each other; may be repeated",
     )
-    .takes(1),
+    .takes(1).makes("nics", true),
     flag(
         &["--output-filename"],
         "A directory for what each rank writes: `rank.N/stdout` and `rank.N/stderr`",
@@ -145,9 +173,9 @@ pub(crate) const FLAGS: &[Flag] = &[
         "Put the time in front of every line that a rank writes",
     ),
     flag(&["--gloo"], "Start the ranks without MPI, which is so unless something else is said")
-        .key_is("controller", "gloo"),
-    flag(&["--mpi"], "Have `mpirun` start the ranks; they meet over MPI").key_is("controller", "mpi"),
-    flag(&["--jsrun"], "Have `jsrun` of LSF start the ranks"),
+        .key_is("controller", "gloo").makes("use_gloo", true),
+    flag(&["--mpi"], "Have `mpirun` start the ranks; they meet over MPI").key_is("controller", "mpi").makes("use_mpi", true),
+    flag(&["--jsrun"], "Have `jsrun` of LSF start the ranks").makes("use_jsrun", true),
     flag(&["--mpi-args"], "Further arguments for `mpirun`, in one word").takes(1),
     flag(
         &["--binding-args"],
@@ -216,10 +244,10 @@ pub(crate) const FLAGS: &[Flag] = &[
         &["--min-np", "--min-num-proc"],
         "The fewest processes to go on with; with this, ranks may come and go",
     )
-    .takes(1),
-    flag(&["--max-np", "--max-num-proc"], "The most processes an elastic job uses").takes(1),
+    .takes(1).makes("min_num_proc", true),
+    flag(&["--max-np", "--max-num-proc"], "The most processes an elastic job uses").takes(1).makes("max_num_proc", true),
     flag(&["--slots-per-host"], "Slots of a host for which the discovery script prints no number")
-        .takes(1),
+        .takes(1).makes("slots", true),
     flag(
         &["--elastic-timeout"],
         "Seconds an elastic job waits for enough processes after a change [default: 600]",
@@ -230,7 +258,7 @@ pub(crate) const FLAGS: &[Flag] = &[
         &["--blacklist-cooldown-range"],
         "Seconds after which a host that has failed is used again, at least and at most",
     )
-    .takes(2),
+    .takes(2).makes("cooldown_range", true),
     flag(
         &["--host-discovery-script"],
         "A program that prints the hosts there are, `node-a:4` on each line",
@@ -253,10 +281,10 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--no-stall-check"], "Do not report ranks that are late")
         .key_is("stall_check.enabled", "false")
         .sets("HOROVOD_STALL_CHECK_DISABLE", Says("1"))
-        .within(WATCHING),
+        .within(WATCHING).makes("no_stall_check", true),
     flag(&["--stall-check"], "")
         .key_is("stall_check.enabled", "true")
-        .sets("HOROVOD_STALL_CHECK_DISABLE", Says("0")),
+        .sets("HOROVOD_STALL_CHECK_DISABLE", Says("0")).makes("no_stall_check", false),
     flag(
         &["--stall-check-warning-time-seconds"],
         "After how many seconds a late rank is reported [default: 60]",
@@ -281,17 +309,17 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--log-without-timestamp"], "Leave the time out of the ranks' log")
         .key_is("logging.with_timestamp", "false")
         .sets("HOROVOD_LOG_HIDE_TIME", Says("1"))
-        .within(WATCHING),
+        .within(WATCHING).makes("log_with_timestamp", false),
     flag(&["--log-with-timestamp"], "")
         .key_is("logging.with_timestamp", "true")
-        .sets("HOROVOD_LOG_HIDE_TIME", Says("0")),
+        .sets("HOROVOD_LOG_HIDE_TIME", Says("0")).makes("log_with_timestamp", true),
     flag(&["--log-hide-timestamp"], DEPRECATED)
         .key_is("logging.hide_timestamp", "true")
-        .sets("HOROVOD_LOG_HIDE_TIME", Says("1")),
+        .sets("HOROVOD_LOG_HIDE_TIME", Says("1")).makes("log_with_timestamp", false),
     flag(&["--no-log-hide-timestamp"], DEPRECATED)
         .key_is("logging.hide_timestamp", "false")
-        .sets("HOROVOD_LOG_HIDE_TIME", Says("0")),
-    flag(&["--tcp"], "Keep NCCL off InfiniBand").sets("NCCL_IB_DISABLE", Says("1")).within(LIBRARIES),
+        .sets("HOROVOD_LOG_HIDE_TIME", Says("0")).makes("log_with_timestamp", true),
+    flag(&["--tcp"], "Keep NCCL off InfiniBand").sets("NCCL_IB_DISABLE", Says("1")).within(LIBRARIES).makes("tcp_flag", true),
     flag(&["--mpi-threads-disable"], "Initialise MPI for one thread only")
         .key_is("library_options.mpi_threads_disable", "true")
         .sets("HOROVOD_MPI_THREADS_DISABLE", Says("1"))

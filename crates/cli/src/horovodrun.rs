@@ -1,31 +1,36 @@
 //! `horovodrun`: starts a job, as Horovod's launcher of that name does.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use ronde_control::{VERSION, settings};
-use ronde_launch::delegate::{Order, jsrun};
+use ronde_control::{VERSION, printable};
+use ronde_launch::delegate::{Line, Order, jsrun};
+use ronde_launch::driver::delegated::{self, Delegated, Reach};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
+use ronde_launch::private::Places;
 use ronde_launch::reach::ssh::Strictness;
-use ronde_launch::{Crew, Fixed, Job, LaunchError, Output, caller, hostfile, registry};
+use ronde_launch::{Crew, Fixed, Job, LaunchError, Outcome, Output, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
 use crate::build_report;
 use crate::config;
 use crate::elastic::Elastic;
+use crate::files;
 use crate::mpi::{self, Mpi, Other};
+use crate::python;
+use crate::settings::{self, Files};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
-use crate::words::{Mistake, USAGE};
+use crate::words::{Mistake, USAGE, both};
 
 /// Runs a script on several processes that train one model together.
 #[derive(Debug, Parser)]
@@ -104,14 +109,20 @@ struct Arguments {
 /// The command: `arguments` are those behind the name, `program` is the executable that can also play
 /// the hidden parts. Gives the exit code.
 pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
-    let called = arguments.first().is_some_and(|word| word == CALLED);
-    if called {
+    let is_first = |word: &str| arguments.first().is_some_and(|first| first == word);
+    let called = is_first(CALLED);
+    if is_first(python::TABLE) {
+        return tell(&python::table());
+    } else if is_first(python::PARSE) {
+        arguments.remove(0);
+        return parse_for_python(arguments);
+    } else if called {
         arguments.remove(0);
     } else if let Some(code) = hidden_part(program, &arguments) {
         return code;
     }
     let parsed = read(arguments).map_err(|mistake| complain(&mistake, USAGE));
-    let parsed = parsed.and_then(|(line, set)| Ok((parse(line)?, set)));
+    let parsed = parsed.and_then(|(line, set)| Ok((parse(line.for_clap())?, set)));
     let (arguments, set) = match parsed {
         Ok(parsed) => parsed,
         Err(code) => return code,
@@ -127,6 +138,10 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     }
     let result = match arguments.mpi.other() {
         Some(other) if arguments.elastic.is_wanted() => Err(mpi::not_elastic(other)),
+        Some(other) if called => match delegated(program, &arguments, other, set) {
+            Ok(job) => return report(ronde_launch::run_delegated(&job), Viewer::Caller),
+            Err(mistake) => Err(mistake),
+        },
         Some(other) => Err(hand_over(&arguments, other, set)),
         None => job(program, arguments, set),
     };
@@ -138,32 +153,76 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
 
 /// Becomes another launcher, which does what is asked of this one; comes back if it cannot.
 fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
-    let line = seats(arguments).and_then(|(hosts, slots)| {
-        let ssh = arguments.ssh.options(Duration::ZERO);
-        let order = Order {
-            count: slots.len() as u32,
-            hosts,
-            command: arguments.command.clone(),
-            interfaces: arguments.network_interfaces.clone(),
-            ssh_port: ssh.port,
-            ssh_identity_file: ssh.identity,
-            ssh_strict: ssh.strict == Strictness::Strict,
-            output_filename: arguments.output_filename.clone(),
-            timestamps: arguments.prefix_output_with_timestamp,
-            tcp: set.iter().any(|(name, _)| name == "NCCL_IB_DISABLE"),
-            env: environment(set),
-            ..Order::default()
-        };
-        mpi::line(&arguments.mpi.complete(order)?, other, &slots)
-    });
-    match line {
-        Ok(line) => {
-            if arguments.verbose {
-                let _ = writeln!(io::stderr(), "{}", line.to_text());
-            }
-            mpi::become_it(&line)
-        }
-        Err(mistake) => mistake,
+    let line = checked_seats(arguments, &set)
+        .and_then(|(hosts, slots)| line(arguments, other, (hosts, &slots), order(set)));
+    line.map_or_else(|mistake| mistake, |line| mpi::become_it(&line))
+}
+
+/// What to run instead of the job; `order` has what the flags do not say.
+fn line(
+    arguments: &Arguments,
+    other: Other,
+    (hosts, slots): (Vec<Host>, &[Slot]),
+    order: Order,
+) -> Result<Line, Mistake> {
+    let ssh = arguments.ssh.options(Duration::ZERO);
+    let order = Order {
+        count: slots.len() as u32,
+        hosts,
+        command: arguments.command.clone(),
+        interfaces: arguments.network_interfaces.clone(),
+        ssh_port: ssh.port,
+        ssh_identity_file: ssh.identity,
+        ssh_strict: ssh.strict == Strictness::Strict,
+        output_filename: arguments.output_filename.clone(),
+        timestamps: arguments.prefix_output_with_timestamp,
+        ..order
+    };
+    let line = mpi::line(&arguments.mpi.complete(order)?, other, slots)?;
+    if arguments.verbose {
+        let _ = writeln!(io::stderr(), "{}", line.to_text());
+    }
+    Ok(line)
+}
+
+/// The job of `horovod.run` for another launcher.
+fn delegated(
+    program: &Path,
+    arguments: &Arguments,
+    other: Other,
+    set: Variables,
+) -> Result<Delegated, Mistake> {
+    let (hosts, slots) = checked_seats(arguments, &set)?;
+    let ssh = arguments.ssh.options(Duration::ZERO);
+    let ways = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
+    let order = Order { passed_on: delegated::PASSED_ON.to_vec(), ..order(set) };
+    Ok(Delegated {
+        line: line(arguments, other, (hosts, &slots), order)?,
+        ranks: slots.len(),
+        reach: match ways.iter().all(|(_, way)| way.is_local()) {
+            true => Reach::ThisMachine,
+            false => Reach::Hosts,
+        },
+        interfaces: arguments.network_interfaces.clone(),
+        program: program.to_owned(),
+        function: read_function()?,
+    })
+}
+
+/// The hosts and the seats of the ranks, once the settings are known to work.
+fn checked_seats(
+    arguments: &Arguments,
+    set: &Variables,
+) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
+    both(settings::check(set, first_files(arguments)), seats(arguments)).map(|(_, seats)| seats)
+}
+
+/// An order with the environment of the ranks.
+fn order(set: Variables) -> Order {
+    Order {
+        tcp: set.iter().any(|(name, _)| name == "NCCL_IB_DISABLE"),
+        env: environment(set),
+        ..Order::default()
     }
 }
 
@@ -171,10 +230,14 @@ fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
 const CALLED: &str = "__ronde-called";
 
 fn with_function(job: Job) -> Result<Job, Mistake> {
+    Ok(Job { function: Some(read_function()?), ..job })
+}
+
+fn read_function() -> Result<Arc<[u8]>, Mistake> {
     let function = caller::read_function(&mut io::stdin().lock()).map_err(|error| {
         Mistake::new(format!("no function came: {error}"), "call `horovod.run` from Python")
     })?;
-    Ok(Job { function: Some(function.into()), ..job })
+    Ok(function.into())
 }
 
 pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> {
@@ -186,22 +249,48 @@ pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> 
 }
 
 /// Variables and their values.
-type Variables = Vec<(OsString, OsString)>;
+pub(crate) type Variables = Vec<(OsString, OsString)>;
 
-/// The command line for clap, and what it and the configuration file tell the ranks.
-fn read(arguments: Vec<OsString>) -> Result<(Vec<OsString>, Variables), Mistake> {
-    let mut line = arguments::read(arguments)?;
-    if let Some(path) = line.value("--config-file") {
-        let path = path.to_string_lossy().into_owned();
-        let text = fs::read_to_string(&path).map_err(|error| {
-            Mistake::new(
-                format!("the configuration file `{path}` cannot be read: {error}"),
-                "name a file that exists and may be read",
-            )
-        })?;
-        line.begin_with(config::read(&path, &text)?);
+/// Takes a command line apart and prints it; help, the version and mistakes as ever.
+fn parse_for_python(arguments: Vec<OsString>) -> u8 {
+    let read = read(arguments).and_then(|(line, _)| Ok((python::parsed(&line)?, line)));
+    let (parsed, line) = match read {
+        Ok(read) => read,
+        Err(mistake) => return complain(&mistake, USAGE),
+    };
+    let arguments = match parse(line.for_clap()) {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
+    let idle = arguments.check_build || arguments.elastic.is_wanted();
+    match arguments {
+        Arguments { version: true, .. } => tell(&format!("{VERSION}\n")),
+        Arguments { num_proc: None, .. } if !idle => {
+            complain(&Mistake::new(NO_NUMBER, EXAMPLE), USAGE)
+        }
+        _ => tell(&parsed),
     }
-    Ok((line.for_clap(), line.variables()?))
+}
+
+/// The command line, with what the configuration file says in front, and what both tell the ranks.
+fn read(arguments: Vec<OsString>) -> Result<(arguments::Line, Variables), Mistake> {
+    let mut line = arguments::read(arguments)?;
+    let path = line.value("--config-file").map(PathBuf::from);
+    let file = path.map(|path| from_file(&path)).transpose();
+    let file = file.map(|options| line.begin_with(options.unwrap_or_default()));
+    match both(file, line.variables()) {
+        Ok(((), variables)) => Ok((line, variables)),
+        Err(mistake) => Err(match settings::check(&Vec::new(), Files::Elsewhere) {
+            Ok(_) => mistake,
+            Err(others) => mistake.and(others),
+        }),
+    }
+}
+
+/// The options of a configuration file.
+fn from_file(path: &Path) -> Result<Vec<arguments::Said>, Mistake> {
+    let text = files::read("configuration file", path)?;
+    config::read(&path.to_string_lossy(), &text)
 }
 
 fn log_filter(arguments: &Arguments, set: &Variables) -> &'static str {
@@ -231,8 +320,11 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
 }
 
 fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mistake> {
-    let start_timeout = start_timeout(arguments.start_timeout)?;
-    let crew = crew(&arguments, start_timeout)?;
+    let settings = settings::check(&set, first_files(&arguments));
+    let usual = settings.as_ref().map_or(Duration::ZERO, |settings| settings.start_timeout);
+    let start_timeout = arguments.start_timeout.map_or(usual, Duration::from_secs);
+    let join_timeout = settings.as_ref().map_or(Duration::ZERO, |settings| settings.join_timeout);
+    let (_, crew) = both(settings, crew(&arguments, start_timeout, join_timeout))?;
     arguments.mpi.warn();
     let cwd = std::env::current_dir().map_err(|error| {
         Mistake::new(
@@ -258,33 +350,39 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
         program: program.to_owned(),
         function: None,
         deliveries: None,
-        registry: Some(registry()),
+        registry: Some(Places::here()),
     })
 }
 
 /// The ranks, and where they run.
-fn crew(arguments: &Arguments, start_timeout: Duration) -> Result<Crew, Mistake> {
+fn crew(
+    arguments: &Arguments,
+    start_timeout: Duration,
+    join_timeout: Duration,
+) -> Result<Crew, Mistake> {
     let ssh = arguments.ssh.options(start_timeout);
     if arguments.elastic.is_wanted() {
         if arguments.command.is_empty() {
             return Err(Mistake::new("the command to run is missing", EXAMPLE));
         }
-        let crew = arguments.elastic.crew(arguments.num_proc, listed(arguments)?, ssh)?;
+        let crew =
+            arguments.elastic.crew(arguments.num_proc, listed(arguments)?, ssh, join_timeout)?;
         return Ok(Crew::Elastic(crew));
     }
     let (hosts, slots) = seats(arguments)?;
     arguments.elastic.warn();
     let hosts = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
-    Ok(Crew::Fixed(Fixed { hosts, slots, join_timeout: join_timeout()? }))
+    Ok(Crew::Fixed(Fixed { hosts, slots, join_timeout }))
 }
 
+const NO_NUMBER: &str = "the number of processes is missing: `-np <N>`";
 const EXAMPLE: &str = "say for example `horovodrun -np 2 python train.py`";
 
 /// The hosts, and where each rank sits.
 fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
     let mut missing = Mistake { errors: Vec::new(), hint: EXAMPLE.into() };
     if arguments.num_proc.is_none() {
-        missing.errors.push("the number of processes is missing: `-np <N>`".into());
+        missing.errors.push(NO_NUMBER.into());
     }
     if arguments.command.is_empty() {
         missing.errors.push("the command to run is missing".into());
@@ -314,41 +412,24 @@ fn listed(arguments: &Arguments) -> Result<Option<Vec<Host>>, Mistake> {
     }
 }
 
-/// Where the jobs of this user are listed.
-pub(crate) fn registry() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    registry::folder(runtime, &std::env::temp_dir())
-}
-
 pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
     let name = path.display();
-    let text = fs::read_to_string(path).map_err(|error| {
-        Mistake::new(
-            format!("the hostfile `{name}` cannot be read: {error}"),
-            "name a file that exists and may be read",
-        )
-    })?;
+    let text = files::read("hostfile", path)?;
     hostfile::parse(&text).map_err(|errors| Mistake {
         errors: errors.iter().map(|error| format!("`{name}`: {error}")).collect(),
         hint: "write each host on a line of its own, as in `node-a slots=4`".into(),
     })
 }
 
-/// How long hosts have to answer.
-fn start_timeout(flag: Option<u64>) -> Result<Duration, Mistake> {
-    const VARIABLE: &str = "HOROVOD_START_TIMEOUT";
-    let given = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
-    let seconds = match (flag, given) {
-        (Some(seconds), _) => seconds,
-        (None, None) => 30,
-        (None, Some(text)) => text.trim().parse().map_err(|_| {
-            Mistake::new(
-                format!("{VARIABLE} is `{text}`, it must be a whole number from 0"),
-                "unset it, or set it to a number of seconds",
-            )
-        })?,
-    };
-    Ok(Duration::from_secs(seconds))
+/// Where rank 0 will write its files.
+fn first_files(arguments: &Arguments) -> Files {
+    let first = listed(arguments).ok().flatten().and_then(|hosts| hosts.into_iter().next());
+    let way = first.map(|host| hosts::way(&host, &hosts::hostname(), &Default::default()));
+    // What a script will name is not known; without a list the ranks run here.
+    match way.map_or(!arguments.elastic.discovers(), |way| way.is_local()) {
+        true => Files::Here,
+        false => Files::Elsewhere,
+    }
 }
 
 fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
@@ -374,23 +455,25 @@ fn environment(set: Variables) -> Variables {
     all
 }
 
-/// The launcher reads this one setting; the others are the ranks' business.
-pub(crate) fn join_timeout() -> Result<Duration, Mistake> {
-    let look_up = |name: &str| match name {
-        "RONDE_JOIN_TIMEOUT_SECONDS" => std::env::var(name).ok(),
-        _ => None,
-    };
-    match settings::read(look_up) {
-        Ok((settings, _)) => Ok(settings.join_timeout),
-        Err(error) => Err(Mistake::new(error, "unset it, or set it to a number of seconds")),
-    }
+fn run(job: &Job) -> u8 {
+    let viewer = if job.function.is_some() { Viewer::Caller } else { Viewer::Terminal };
+    report(ronde_launch::run(job), viewer)
 }
 
-fn run(job: &Job) -> u8 {
-    match ronde_launch::run(job) {
+/// Who hears how the job ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Viewer {
+    Terminal,
+    /// The Python that called `horovod.run`.
+    Caller,
+}
+
+fn report(outcome: Result<Outcome, LaunchError>, viewer: Viewer) -> u8 {
+    match outcome {
         Ok(outcome) => {
-            if job.function.is_some() {
-                tell_bytes(&caller::over(&outcome));
+            if viewer == Viewer::Caller {
+                // Without a caller nobody wants to know.
+                let _ = tell_bytes(&caller::over(&outcome));
             } else if let Some(text) = outcome.text {
                 let _ = io::stderr().write_all(text.as_bytes());
             }
@@ -447,16 +530,28 @@ pub(crate) fn log_to_stderr(filter: &str) {
 }
 
 pub(crate) fn complain(mistake: &Mistake, code: u8) -> u8 {
-    let _ = writeln!(io::stderr(), "{mistake}");
+    let _ = writeln!(io::stderr(), "{}", printable(&mistake.to_string()));
     code
 }
 
+/// Writes to standard output; gives the exit code.
 pub(crate) fn tell(text: &str) -> u8 {
-    tell_bytes(text.as_bytes());
-    0
+    written(tell_bytes(printable(text).as_bytes()))
 }
 
-fn tell_bytes(bytes: &[u8]) {
+/// The exit code of a command whose result was written so. A reader that has gone, as `head` does, has
+/// read enough.
+pub(crate) fn written(result: io::Result<()>) -> u8 {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let error = format!("standard output cannot be written: {error}");
+            complain(&Mistake::new(error, "free space there, or send the output elsewhere"), 1)
+        }
+        _ => 0,
+    }
+}
+
+fn tell_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let _ = out.write_all(bytes).and_then(|()| out.flush());
+    out.write_all(bytes).and_then(|()| out.flush())
 }

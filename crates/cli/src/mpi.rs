@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::process::Command;
 
-use ronde_launch::delegate::mpirun::{self, Flavour};
+use ronde_launch::delegate::mpirun::{self, Flavour, Unfit};
 use ronde_launch::delegate::{Line, Order, jsrun, split};
 use ronde_launch::hosts::Slot;
 
@@ -101,7 +101,11 @@ fn words(flag: &str, text: Option<&str>) -> Result<Option<Vec<OsString>>, Mistak
 pub(crate) fn line(order: &Order, other: Other, slots: &[Slot]) -> Result<Line, Mistake> {
     match other {
         Other::Mpirun => mpirun::line(order, flavour()?).map_err(|error| {
-            Mistake::new(error, "give every host as many slots, or use Open MPI's `mpirun`")
+            let hint = match &error {
+                Unfit::Uneven { .. } => "give every host as many slots, or use Open MPI's `mpirun`",
+                Unfit::Users { .. } => "name the users in `~/.ssh/config`, or leave `--mpi` out",
+            };
+            Mistake::new(error, hint)
         }),
         Other::Jsrun => {
             let nodes = jsrun::allocation(|name| std::env::var(name).ok()).unwrap_or_default();

@@ -20,6 +20,29 @@ impl Mistake {
     }
 }
 
+impl Mistake {
+    /// Both mistakes at once.
+    pub(crate) fn and(mut self, other: Mistake) -> Mistake {
+        self.errors.extend(other.errors);
+        if !self.hint.contains(&other.hint) {
+            self.hint = format!("{}; {}", self.hint, other.hint);
+        }
+        self
+    }
+}
+
+/// Two results, or all that is wrong with them.
+pub(crate) fn both<A, B>(
+    one: Result<A, Mistake>,
+    other: Result<B, Mistake>,
+) -> Result<(A, B), Mistake> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(one), Err(other)) => Err(one.and(other)),
+        (Err(mistake), _) | (_, Err(mistake)) => Err(mistake),
+    }
+}
+
 impl Display for Mistake {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for error in &self.errors {

@@ -96,7 +96,7 @@ fn mistakes() {
     $ ronde doctor --hostfile /no/such/file
     error: the hostfile `/no/such/file` cannot be read: No such file or directory (os error 2)
 
-    hint: name a file that exists and may be read
+    hint: check the spelling, and the directory that you are in
     (2)
 
     $ ronde doctor --start-timeout soon

@@ -5,6 +5,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -184,8 +185,10 @@ fn a_host_that_is_lost_comes_back_and_its_new_workers_write_where_the_old_ones_d
     assert_eq!(world(&mut [one]), [0]);
     let mut newcomer = job.workers(1).remove(0);
     assert_eq!(newcomer.worker, 2);
+    let coming = Change { coming: true, ..Change::default() };
+    assert_eq!(one.hear(), DriverToRank::Update { change: coming });
     newcomer.join();
-    let added = Change { removed: false, added: true };
+    let added = Change { added: true, ..Change::default() };
     assert_eq!(one.hear(), DriverToRank::Update { change: added });
     one.leave();
     assert_eq!(world(&mut [one, &mut newcomer]), [0, 1]);
@@ -217,7 +220,7 @@ fn a_host_whose_agent_is_told_to_stop_is_left_in_order() {
     let [one, two] = workers.as_mut_slice() else { panic!() };
     world(&mut [one, two]);
     signal(job.agent(1), "TERM");
-    let change = Change { removed: true, added: false };
+    let change = Change { removed: true, ..Change::default() };
     assert_eq!(one.hear(), DriverToRank::Update { change });
     assert_eq!(two.hear(), DriverToRank::Update { change });
     assert!(support::alive(two.pid));
@@ -276,14 +279,16 @@ fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
     let sleeping = eventually("it hangs", PATIENCE, || job.launched.part("sleep\x0077").pop());
     eventually("it is killed", PATIENCE, || (!support::alive(sleeping)).then_some(()));
     hosts("echo localhost; echo 127.0.0.2:1");
+    let change = Change { coming: true, ..Change::default() };
+    assert_eq!(one.hear(), DriverToRank::Update { change });
     let mut two = job.workers(1).remove(0);
     two.join();
-    let change = Change { removed: false, added: true };
+    let change = Change { added: true, ..Change::default() };
     assert_eq!(one.hear(), DriverToRank::Update { change });
     one.leave();
     assert_eq!(world(&mut [&mut one, &mut two]), [0, 1]);
     hosts("echo 127.0.0.2:1");
-    let change = Change { removed: true, added: false };
+    let change = Change { removed: true, ..Change::default() };
     assert_eq!(one.hear(), DriverToRank::Update { change });
     assert_eq!(two.hear(), DriverToRank::Update { change });
     one.leave();
@@ -336,7 +341,10 @@ fn a_worker_that_is_stopped_too_long_is_lost_and_the_reset_limit_ends_the_job() 
     signal(two.pid, "STOP");
     let DriverToRank::Lost { rank, cause, .. } = one.hear() else { panic!("not lost") };
     assert_eq!(rank, Rank(1));
-    assert_eq!(cause, "was stopped, as by SIGSTOP, for 1 s and was killed");
+    assert_eq!(
+        cause,
+        "was stopped, as by SIGSTOP, for 1 s and was killed (RONDE_ELASTIC_STOPPED_SECONDS)"
+    );
     eventually("it is killed", PATIENCE, || (!support::alive(two.pid)).then_some(()));
     one.leave();
     one.join();
@@ -346,7 +354,7 @@ fn a_worker_that_is_stopped_too_long_is_lost_and_the_reset_limit_ends_the_job() 
         &ended.stderr,
         &[
             "error: Horovod was shutdown because number of resets during elastic job exceeded \
-             limit: 0\n  the last one: lost rank 1 (localhost, slot 1): was stopped",
+             limit: 0\n  the last one: rank 1 (localhost, slot 1) was stopped",
             "hint: ",
         ],
     );
@@ -393,4 +401,35 @@ fn a_job_whose_workers_all_fail_ends_with_the_first_ones_code_and_words() {
     let ended = job.launched.end();
     assert_eq!(ended.code, Some(137), "{}", ended.stderr);
     assert!(ended.stderr.contains("ValueError: no such file"), "{}", ended.stderr);
+}
+
+#[test]
+fn what_a_script_prints_cannot_command_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("hosts.sh");
+    fs::write(&script, "printf 'node\\033[2Ja\\007:1\\n'\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let arguments = "-np 1 --host-discovery-script FOLDER/hosts.sh --elastic-timeout 1";
+    let ended = Job::start_in(folder, arguments, &[]).launched.end();
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains(r"`nodea\u{7}:1` is no host"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains(['\u{1b}', '\u{7}']), "{:?}", ended.stderr);
+}
+
+#[test]
+fn a_script_that_always_raises_is_the_last_word() {
+    let script = "raise ValueError('the config has no `lr`')";
+    let launched =
+        start(&["-np", "2", "--min-np", "2"], &["python3", "-c", script], Stdio::null(), &[]);
+    let ended = launched.end();
+    assert_eq!(ended.code, Some(1));
+    contains_in_order(
+        &ended.stderr,
+        &[
+            "\nerror: rank ",
+            " raised ValueError: the config has no `lr`\n  at <string>:1\n  1 of at least 2 ranks are \
+             left and no host may start more\n",
+            "\nhint: see what it wrote above; to outlive it, give more hosts",
+        ],
+    );
 }

@@ -152,10 +152,6 @@ fn the_first_failing_rank_gives_the_code_and_the_words() {
 error: rank 2 (localhost, slot 2) exited with code 3
   its last line on stderr: disk full
   3 ranks (0, 1, 3) were stopped
-  Horovod detected that one or more processes exited with non-zero status, thus causing the job to \
-be terminated. The first process to do so was:
-  Process name: 2
-  Exit code: 3
 
 hint: see the lines marked `[2]<stderr>` above
 "
@@ -167,7 +163,19 @@ fn an_exception_is_named() {
     let script = "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('boom')";
     let ended = launch_with(&["-np", "2"], &["python3", "-c", script], Stdio::null()).end();
     assert_eq!(ended.code, Some(1));
-    let text = "error: rank 1 (localhost, slot 1) raised ValueError: boom\n";
+    let text = "error: rank 1 (localhost, slot 1) raised ValueError: boom\n  at <string>:3\n";
+    assert!(ended.stderr.contains(text), "{}", ended.stderr);
+}
+
+#[test]
+fn a_crash_is_told_with_what_the_interpreter_said_of_it() {
+    let script = "import ctypes, faulthandler\nfaulthandler.enable()\nctypes.string_at(0)";
+    let ended = launch_with(&["-np", "1"], &["python3", "-c", script], Stdio::null()).end();
+    assert_eq!(ended.code, Some(139));
+    let text = "error: rank 0 (localhost, slot 0) was killed by signal 11 (SIGSEGV)
+  Fatal Python error: Segmentation fault
+  at <string>:3
+";
     assert!(ended.stderr.contains(text), "{}", ended.stderr);
 }
 
@@ -287,4 +295,39 @@ fn output_that_nobody_reads_any_more_does_not_stop_the_job() {
     let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "[0]<stdout>:1\n");
     assert!(proof.exists());
+}
+
+#[test]
+fn output_that_cannot_be_written_is_told_and_gives_code_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let proof = folder.path().join("proof");
+    let script = format!("seq 2000; echo done > {}", proof.display());
+    let launcher = env!("CARGO_BIN_EXE_horovodrun");
+    let output = std::process::Command::new(launcher)
+        .args(["-np", "1", "sh", "-c", &script])
+        .stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+        .output()
+        .unwrap();
+    let lost = "standard output cannot be written: No space left on device (os error 28)";
+    let expected = format!(
+        "[ronde] {lost}; the job goes on, and what it prints is lost
+error: all ranks have ended well, but output is lost: {lost}
+
+hint: free space there, or send the output elsewhere; `--output-filename` keeps a copy of it
+"
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(proof.exists(), "the job goes on");
+}
+
+#[test]
+fn a_job_whose_errors_cannot_be_written_gives_code_1() {
+    let launcher = env!("CARGO_BIN_EXE_horovodrun");
+    let status = std::process::Command::new(launcher)
+        .args(["-np", "1", "sh", "-c", "echo a warning >&2"])
+        .stderr(fs::OpenOptions::new().write(true).open("/dev/full").unwrap())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(1));
 }

@@ -7,9 +7,10 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use ronde_control::Rank;
+use ronde_control::status::Report;
 use ronde_control::wire::errand::Parcel;
-use ronde_control::wire::{DriverToRank, Greeting, RankToDriver};
+use ronde_control::wire::{DriverToRank, Greeting, Milestone, RankToDriver};
+use ronde_control::{Epoch, Rank, Worker};
 use support::rank::{FakeRank, Meeting, TELL_MEETING, is_dropped};
 use support::{Launched, eventually, launch, signal};
 
@@ -165,4 +166,56 @@ impl FakeRank {
             other => panic!("no world but {other:?}"),
         }
     }
+}
+
+/// What a member of a job may say that makes no sense, with numbers as far off as they go.
+fn nonsense() -> (Vec<Greeting>, Vec<RankToDriver>) {
+    let (version, rank, epoch) = (ronde_control::VERSION.to_owned(), Rank(u32::MAX), Epoch(9));
+    let worker = Worker(u32::MAX);
+    let greetings = vec![
+        Greeting::Lifeline { host: u32::MAX },
+        Greeting::Lifeline { host: 1 },
+        Greeting::Rendezvous { version: version.clone(), rank },
+        Greeting::Segment { epoch, rank },
+        Greeting::Link { epoch, rank, connection: u32::MAX, keys: None },
+        Greeting::Control { epoch, rank },
+        Greeting::Fetch { version: version.clone(), rank },
+        Greeting::Deliver { version: version.clone(), rank },
+        Greeting::Worker { version, worker },
+        Greeting::Watch { version: String::new() },
+    ];
+    let messages = vec![
+        RankToDriver::Located { leader: rank },
+        RankToDriver::GivenUp { rank, cause: "\u{1b}[2J".into() },
+        RankToDriver::Report(Report::default()),
+        RankToDriver::Reached(Milestone::Commit),
+        RankToDriver::Departing { reason: String::new() },
+        RankToDriver::Leaving { error: Some("x".into()), blames: Some(rank) },
+    ];
+    (greetings, messages)
+}
+
+/// A launcher that panics ends with 101.
+fn survives_its_members(arguments: &[&str]) {
+    let launched = launch(arguments, TELL_MEETING);
+    let meeting = Meeting::told_by(&launched);
+    let (greetings, messages) = nonsense();
+    for greeting in &greetings {
+        drop(FakeRank::come(&meeting, 0, greeting));
+    }
+    for message in &messages {
+        let mut fake = FakeRank::join(&meeting, 1);
+        fake.say(message);
+        drop(fake);
+    }
+    launched.signal("TERM");
+    let ended = launched.end();
+    assert_eq!(ended.code, Some(143), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+}
+
+#[test]
+fn no_member_can_bring_the_launcher_down() {
+    survives_its_members(&["-np", "2"]);
+    survives_its_members(&["-np", "2", "--min-np", "1"]);
 }

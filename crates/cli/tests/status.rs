@@ -160,3 +160,15 @@ fn jobs_are_listed_only_while_they_run() {
     two.launcher.wait().unwrap();
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
+
+#[test]
+fn a_killed_launcher_leaves_no_entry() {
+    let runtime = tempfile::tempdir().unwrap();
+    let mut job = Job::start(runtime.path(), "1", "echo here; exec sleep 300");
+    assert!(job.line().contains("here"));
+    let entries = || fs::read_dir(runtime.path().join("ronde")).unwrap().count();
+    assert_eq!(entries(), 1);
+    job.launcher.kill().unwrap();
+    job.launcher.wait().unwrap();
+    eventually("its entry is gone", Duration::from_secs(20), || (entries() == 0).then_some(()));
+}

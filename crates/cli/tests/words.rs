@@ -313,7 +313,7 @@ fn mistakes() {
     $ horovodrun --hostfile no-such-file -np 2 x
     error: the hostfile `no-such-file` cannot be read: No such file or directory (os error 2)
 
-    hint: name a file that exists and may be read
+    hint: check the spelling, and the directory that you are in
     (2)
 
     $ horovodrun --hostfile f -H a:1 -np 2 x
@@ -327,7 +327,7 @@ fn mistakes() {
     $ horovodrun --config-file no-such-file -np 2 x
     error: the configuration file `no-such-file` cannot be read: No such file or directory (os error 2)
 
-    hint: name a file that exists and may be read
+    hint: check the spelling, and the directory that you are in
     (2)
 
     $ horovodrun --output-filename /proc/nowhere -np 1 true
@@ -356,4 +356,63 @@ fn mistakes() {
     hint: `horovodrun --help` lists all options
     (2)
     ");
+}
+
+#[test]
+fn commands_whose_output_is_lost_say_so() {
+    let (launcher, ronde) = (env!("CARGO_BIN_EXE_horovodrun"), env!("CARGO_BIN_EXE_ronde"));
+    for (program, argument) in [(launcher, "--help"), (launcher, "--check-build"), (ronde, "-v")] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = Command::new(program).arg(argument).stdout(full).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        let said =
+            "error: standard output cannot be written: No space left on device (os error 28)";
+        assert!(told.starts_with(said), "{argument}: {told}");
+        assert_eq!(output.status.code(), Some(1), "{argument}");
+    }
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_before_anything_starts() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
+            .args(arguments)
+            .args(["-np", "2", "echo", "started"])
+            .env("HOROVOD_FUSION_THRESHOLD", "64MB")
+            .env("RONDE_TRANSPORT", "pigeon")
+            .output()
+            .unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    insta::assert_snapshot!(run(&["--timeline-filename", "/no/such/t.json"]), @r"
+    error: HOROVOD_FUSION_THRESHOLD is `64MB`, it must be a number of bytes, here 67108864
+    error: RONDE_TRANSPORT is `pigeon`, it must be auto or tcp
+    error: `--timeline-filename`: HOROVOD_TIMELINE is `/no/such/t.json`, which cannot be written: `/no/such`: No such file or directory (os error 2)
+
+    hint: unset what is wrong, or set it to what docs/reference/settings.md says
+    ");
+    insta::assert_snapshot!(run(&["--fusion-threshold-mb", "64MB", "--cache-capacity", "-1"]), @r"
+    error: `--fusion-threshold-mb` is `64MB`, it must be a whole number from 0
+    error: `--cache-capacity` is `-1`, it must be a whole number from 0
+    error: HOROVOD_FUSION_THRESHOLD is `64MB`, it must be a number of bytes, here 67108864
+    error: RONDE_TRANSPORT is `pigeon`, it must be auto or tcp
+
+    hint: `horovodrun --help` lists all options; unset what is wrong, or set it to what docs/reference/settings.md says
+    ");
+    let elastic = run(&["--min-np", "3"]);
+    insta::assert_snapshot!(elastic, @r"
+    error: HOROVOD_FUSION_THRESHOLD is `64MB`, it must be a number of bytes, here 67108864
+    error: RONDE_TRANSPORT is `pigeon`, it must be auto or tcp
+    error: `--min-np 3` is more than the `-np 2` to start with
+
+    hint: unset what is wrong, or set it to what docs/reference/settings.md says; say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
+    ");
+    // Of what an option sets, the variable is not looked at.
+    let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
+        .args(["--fusion-threshold-mb", "64", "-np", "1", "true"])
+        .env("HOROVOD_FUSION_THRESHOLD", "64MB")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod autotune;
 pub mod bench;
+pub mod cause;
 pub mod doctor;
 mod dtype;
 pub mod elastic;
@@ -15,6 +16,7 @@ pub mod launcher;
 pub mod liveness;
 pub mod muster;
 pub mod negotiate;
+mod printable;
 pub mod rendezvous;
 pub mod seating;
 pub mod settings;
@@ -26,6 +28,7 @@ pub mod wire;
 
 pub use dtype::{DType, ReduceOp};
 pub use ids::{Epoch, Rank, SetId, Worker};
+pub use printable::printable;
 pub use tuning::{Knob, MOST_CONNECTIONS, Tuning};
 
 /// Horovod's API level with Ronde's own version as the local part.

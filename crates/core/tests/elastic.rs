@@ -122,7 +122,7 @@ fn one_worker_alone_can_do_everything_and_hears_the_launcher() {
         assert!(matches!(ticket.take(), Some(Ok(Outcome::Joined { last: Rank(0) }))));
 
         let updates = engine.updates().unwrap();
-        let change = Change { removed: false, added: true };
+        let change = Change { added: true, ..Change::default() };
         launcher.tell(&[4], &DriverToRank::Update { change });
         let heard = updates.wait(0, Instant::now() + PROMISE);
         assert!(matches!(heard, News::Heard { change: seen, .. } if seen == change), "{heard:?}");
@@ -248,7 +248,7 @@ fn a_worker_comes_again_when_the_launcher_says_so_at_any_step() {
 fn news_that_come_while_a_worker_joins_are_kept() {
     let _shared = ALONE.read().unwrap();
     let (launcher, settings) = (ElasticLauncher::start(), settings(Transport::Auto));
-    let change = Change { removed: true, added: false };
+    let change = Change { removed: true, ..Change::default() };
     let engines = join_all(&launcher, &[0, 1], &settings, || {
         launcher.seat(&[0, 1]);
         launcher.tell(&[0, 1], &DriverToRank::Ask);

@@ -32,6 +32,9 @@ pub enum Kind {
     World = 6,
 }
 
+/// How a result begins that is an exception; any other begins with something else.
+pub const RAISED: u8 = b'e';
+
 /// In the place of a rank where there is none.
 pub const NOBODY: u32 = u32::MAX;
 
@@ -45,10 +48,18 @@ pub fn frame(kind: Kind, rank: u32, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The last frame.
+/// The last frame. Programs that read the exception of Horovod's `run` look for the two lines that tell
+/// the first process and its code.
 pub fn over(outcome: &Outcome) -> Vec<u8> {
     let text = outcome.text.as_deref().unwrap_or_default();
-    let rank = outcome.first.map_or(NOBODY, |Rank(rank)| rank);
+    let (rank, text) = match outcome.first {
+        Some(Rank(rank)) => {
+            let code = outcome.code;
+            let first = "The first process to do so was:";
+            (rank, format!("{first}\nProcess name: {rank}\nExit code: {code}\n{text}"))
+        }
+        None => (NOBODY, text.to_owned()),
+    };
     frame(Kind::Over, rank, &[&[outcome.code], text.as_bytes()].concat())
 }
 
@@ -71,8 +82,11 @@ mod tests {
 
     #[test]
     fn frames_are_what_python_reads() {
-        let outcome = Outcome { code: 3, text: Some("x".into()), first: Some(Rank(2)) };
-        assert_eq!(over(&outcome), [5, 2, 0, 0, 0, 2, 0, 0, 0, 3, b'x']);
+        let outcome = Outcome { code: 3, text: Some("x".into()), first: None };
+        assert_eq!(over(&outcome), [5, 255, 255, 255, 255, 2, 0, 0, 0, 3, b'x']);
+        let told = over(&Outcome { first: Some(Rank(2)), ..outcome });
+        let text = "The first process to do so was:\nProcess name: 2\nExit code: 3\nx";
+        assert_eq!((told[1], &told[10..]), (2, text.as_bytes()));
         assert_eq!(frame(Kind::Started, NOBODY, b""), [0, 255, 255, 255, 255, 0, 0, 0, 0]);
     }
 

@@ -1,6 +1,6 @@
 //! The parts of a job that are the same program under another name.
 //!
-//! Guardian, agent and shim are started as this very executable with one of the words below as its
+//! Guardian, agent, shim and delegate are started as this very executable with one of the words below as its
 //! first argument. Users never type them.
 
 use std::ffi::OsString;
@@ -11,6 +11,7 @@ use crate::{agent, supervise};
 pub(crate) const GUARDIAN: &str = "__ronde-guardian";
 pub(crate) const AGENT: &str = "__ronde-agent";
 pub(crate) const SHIM: &str = "__ronde-shim";
+pub(crate) const DELEGATE: &str = "__ronde-delegate";
 
 /// Plays the part that the arguments (behind the program's name) ask for, if they ask for one, and
 /// gives its exit code. `program` is this executable.
@@ -21,6 +22,9 @@ pub fn dispatch(program: &Path, arguments: &[OsString]) -> Option<u8> {
         (AGENT, [mark, parent]) => Some(agent::main(program, mark, parent)),
         (SHIM, [parent, command, arguments @ ..]) => {
             Some(supervise::shim::run(parent, command, arguments))
+        }
+        (DELEGATE, [mark, parent, command, arguments @ ..]) => {
+            Some(supervise::delegate::run(mark, parent, command, arguments))
         }
         _ => None,
     }

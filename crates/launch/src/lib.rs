@@ -28,12 +28,14 @@ pub mod hosts;
 pub mod interfaces;
 mod lifeline;
 pub mod logs;
+pub mod private;
 pub mod reach;
 pub mod registry;
 pub mod signals;
 pub mod supervise;
 pub mod watcher;
 mod wire;
+pub mod writing;
 
 use std::io;
 
@@ -76,13 +78,25 @@ fn machine(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
 
 /// Runs a job to its end: the blocking form for `main`, which also listens to this process's signals.
 pub fn run(job: &Job) -> Result<Outcome, LaunchError> {
+    block_on(|signals| driver::run(job, signals))
+}
+
+/// The same for a job whose ranks another launcher starts.
+pub fn run_delegated(job: &driver::delegated::Delegated) -> Result<Outcome, LaunchError> {
+    block_on(|signals| driver::delegated::run(job, signals))
+}
+
+fn block_on<F>(work: impl FnOnce(signals::Signals) -> F) -> Result<Outcome, LaunchError>
+where
+    F: Future<Output = Result<Outcome, LaunchError>>,
+{
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(machine("start the event loop"))?;
     let outcome = runtime.block_on(async {
         let signals = signals::listen().map_err(machine("listen to signals"))?;
-        driver::run(job, signals).await
+        work(signals).await
     });
     // A screen that stands still does not hold the launcher back.
     runtime.shutdown_background();

@@ -88,5 +88,5 @@ fn wait<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
 }
 
 fn flags(change: Change) -> u32 {
-    u32::from(change.removed) | u32::from(change.added) << 1
+    u32::from(change.removed) | u32::from(change.added) << 1 | u32::from(change.coming) << 2
 }

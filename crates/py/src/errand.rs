@@ -4,6 +4,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ronde_control::Rank;
+use ronde_control::launcher;
 use ronde_control::settings::{self, Meeting};
 use ronde_core::engine::errand::{self, Delivery};
 
@@ -34,11 +35,13 @@ pub(crate) fn deliver_result(py: Python<'_>, result: &[u8]) -> PyResult<()> {
 
 fn place() -> PyResult<(Meeting, Rank)> {
     let variable = |name: &str| std::env::var(name).ok();
-    let meeting = settings::meeting(variable).map_err(|error| {
+    let meeting = settings::call(variable).map_err(|error| {
         PyRuntimeError::new_err(format!("only `horovod.run` starts this: {error}"))
     })?;
     // In an elastic job ranks change, so there the launcher knows a process by its number for life.
     let names = ["RONDE_WORKER", "HOROVOD_RANK"];
-    let number = names.iter().find_map(|name| variable(name)?.parse().ok()).unwrap_or_default();
-    Ok((meeting, Rank(number)))
+    let number = names.iter().find_map(|name| variable(name)?.parse().ok());
+    // Another launcher names ranks in its own way.
+    let launched = || launcher::detect(variable).ok().flatten().map(|started| started.rank);
+    Ok((meeting, number.map(Rank).or_else(launched).unwrap_or(Rank(0))))
 }

@@ -1,6 +1,7 @@
 //! Handles: numbers for what is in flight, and the Python objects that must live until then.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -12,8 +13,8 @@ use ronde_core::buffer::Region;
 use ronde_core::engine::{Engine, Made, Next, Outcome, Ticket};
 
 use super::capsule::{self, Memory};
-use super::errors;
 use super::process::{SIGNAL_CHECK, engine, stay_out_at_exit};
+use super::{child, errors};
 
 /// What `wait` gives for a handle.
 pub(crate) enum Answer {
@@ -79,9 +80,32 @@ fn keep_flight(flight: Flight) -> u64 {
     handle
 }
 
+/// Whether the handles here are those of the process that this one was forked from, whose engine is
+/// not to be driven from here.
+static FOREIGN: AtomicBool = AtomicBool::new(false);
+
+/// Called in a forked child before anything else.
+#[pyfunction]
+pub(crate) fn forked() {
+    FOREIGN.store(true, Ordering::Relaxed);
+}
+
+/// From now on this process has handles of its own.
+pub(crate) fn after_joining() {
+    FOREIGN.store(false, Ordering::Relaxed);
+}
+
+fn check_own() -> PyResult<()> {
+    match FOREIGN.load(Ordering::Relaxed) {
+        true => child::refusal().map_or(Ok(()), Err),
+        false => Ok(()),
+    }
+}
+
 /// Whether `wait` would return at once.
 #[pyfunction]
 pub(crate) fn poll(handle: u64) -> PyResult<bool> {
+    check_own()?;
     let table = lock();
     match table.as_ref().and_then(|table| table.flights.get(&handle)) {
         Some(flight) => Ok(flight.ticket.is_done()),
@@ -94,6 +118,7 @@ pub(crate) fn poll(handle: u64) -> PyResult<bool> {
 /// Waits for a handle and forgets it; gives nothing for a handle that is not known.
 #[pyfunction]
 pub(crate) fn wait(py: Python<'_>, handle: u64) -> PyResult<Option<Py<PyAny>>> {
+    check_own()?;
     let flight = lock().as_mut().and_then(|table| table.flights.remove(&handle));
     let Some(flight) = flight else { return Ok(None) };
     let outcome = loop {

@@ -3,7 +3,6 @@
 //! What a launcher's variables mean is decided in `control`, and rank 0's service is in `launch`; here
 //! is what holds for the whole process: the meeting place is found once, and kept for every `init`.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -12,9 +11,9 @@ use pyo3::prelude::*;
 use ronde_control::Rank;
 use ronde_control::launcher::{self, Invitation, Launcher, Spread, Started};
 use ronde_control::settings::{Meeting, Place};
-use ronde_launch::gather::note::Folders;
 use ronde_launch::gather::{self, Gathered};
 use ronde_launch::hosts;
+use ronde_launch::private::Places;
 
 use super::mpi::{Handle, Mpi};
 use super::process::{interruptible, refused};
@@ -137,14 +136,9 @@ fn by_variables(
     limit: Duration,
 ) -> PyResult<Result<Gathered, String>> {
     let way = launcher::way(&started, variable).map_err(|error| refused(&error))?;
-    let folder = |name: &str| variable(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let folders = Folders {
-        runtime: folder("XDG_RUNTIME_DIR"),
-        temporary: std::env::temp_dir(),
-        home: folder("HOME"),
-    };
+    let places = Places::here();
     interruptible(py, move || {
-        gather::gather(&started, &way, &folders, limit).map_err(|error| error.to_string())
+        gather::gather(&started, &way, &places, limit).map_err(|error| error.to_string())
     })
 }
 

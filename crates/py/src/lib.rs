@@ -5,10 +5,12 @@
 
 mod array;
 mod capsule;
+mod child;
 mod elastic;
 mod errand;
 mod errors;
 mod handles;
+mod hosts;
 mod launched;
 mod mpi;
 mod mxnet;
@@ -41,13 +43,21 @@ mod _native {
     use super::capsule::{arena, claim, in_arena};
 
     #[pymodule_export]
+    use super::child::{check_may_join, for_children, in_child};
+
+    #[pymodule_export]
     use super::elastic::{elastic_departing, elastic_reached, elastic_update, is_elastic};
 
     #[pymodule_export]
     use super::errand::{deliver_result, fetch_function};
 
     #[pymodule_export]
-    use super::handles::{poll, wait};
+    use super::handles::{forked, poll, wait};
+
+    #[pymodule_export]
+    use super::hosts::{
+        assign_ranks, interfaces, is_exportable, parse_discovered, parse_hostfile, parse_hosts,
+    };
 
     #[pymodule_export]
     use super::launched::launched;

@@ -8,6 +8,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
@@ -37,6 +38,7 @@ type AskedOf = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
 type GroupOf = unsafe extern "C" fn(Handle, *mut Handle) -> c_int;
 type Include = unsafe extern "C" fn(Handle, c_int, *const c_int, *mut Handle) -> c_int;
 type CreateGroup = unsafe extern "C" fn(Handle, Handle, c_int, *mut Handle) -> c_int;
+type Abort = unsafe extern "C" fn(Handle, c_int) -> c_int;
 type Broadcast = unsafe extern "C" fn(*mut c_void, c_int, Handle, c_int, Handle) -> c_int;
 
 /// The functions and handles that are used of an MPI library. It is never closed again.
@@ -47,6 +49,7 @@ pub(crate) struct Mpi {
     finalized: Asked,
     query_thread: Asked,
     finalize: Finalize,
+    abort: Abort,
     comm_rank: AskedOf,
     comm_size: AskedOf,
     comm_group: GroupOf,
@@ -127,6 +130,16 @@ impl Mpi {
         py.detach(|| self.create(&ranks)).map_err(PyRuntimeError::new_err)
     }
 
+    /// Has MPI end the whole job when this process ends, after everything else that it does then; if
+    /// MPI was initialised here.
+    fn abort_at_exit(&self) {
+        let ours = self.ours.load(Ordering::SeqCst) && self.is_running();
+        if ours && ABORT.set((self.abort, self.world, self.finalized)).is_ok() {
+            // SAFETY: the handler takes nothing, gives nothing, and is there until the process ends.
+            unsafe { libc::atexit(abort) };
+        }
+    }
+
     /// Finalises MPI if it was initialised here and nobody else has finalised it.
     fn finish(&self, py: Python<'_>) {
         if self.ours.swap(false, Ordering::SeqCst) && self.is_running() {
@@ -136,6 +149,17 @@ impl Mpi {
                 unsafe { end() }
             });
         }
+    }
+}
+
+/// What `MPI_Abort` takes at the end of this process, and whether MPI has been finalised.
+static ABORT: OnceLock<(Abort, Handle, Asked)> = OnceLock::new();
+
+extern "C" fn abort() {
+    let Some((abort, world, finalized)) = ABORT.get() else { return };
+    if ask(*finalized) == Ok(0) {
+        // SAFETY: MPI runs, and the communicator is its own.
+        unsafe { abort(*world, 1) };
     }
 }
 
@@ -278,6 +302,7 @@ impl Library {
             finalized: function!(c"MPI_Finalized" as Asked),
             query_thread: function!(c"MPI_Query_thread" as Asked),
             finalize: function!(c"MPI_Finalize" as Finalize),
+            abort: function!(c"MPI_Abort" as Abort),
             comm_rank: function!(c"MPI_Comm_rank" as AskedOf),
             comm_size: function!(c"MPI_Comm_size" as AskedOf),
             comm_group: function!(c"MPI_Comm_group" as GroupOf),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
@@ -13,12 +13,14 @@ use ronde_control::watching::Cycles;
 use ronde_core::{Engine, Error};
 
 use super::mpi::{Handle, Mpi};
-use super::{errors, handles, launched};
+use super::{child, errors, handles, launched};
 
 /// How long a wait may keep Python from seeing a signal.
 pub(crate) const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
-static PROCESS: Mutex<Option<Running>> = Mutex::new(None);
+/// Written only by whoever has the interpreter lock, as whoever forks has it: so a forked child can
+/// always read it, while a mutex might have been left locked by a thread that the child lacks.
+static PROCESS: RwLock<Option<Running>> = RwLock::new(None);
 
 struct Running {
     engine: Arc<Engine>,
@@ -35,12 +37,17 @@ struct Late {
     arrive: Py<PyAny>,
     /// Where it will probably be.
     place: Place,
+    /// A forked child inherits this, too, and must not join in its parent's stead.
+    pid: u32,
 }
 
 /// The engine, for whoever submits or waits.
 pub(crate) fn engine() -> PyResult<Arc<Engine>> {
-    present()?
-        .ok_or_else(|| PyValueError::new_err("Horovod has not been initialized; use hvd.init()."))
+    present()?.ok_or_else(|| child::refusal().unwrap_or_else(not_initialized))
+}
+
+fn not_initialized() -> PyErr {
+    PyValueError::new_err("Horovod has not been initialized; use hvd.init().")
 }
 
 /// The engine, if this process is part of a world; one that is late joins now.
@@ -48,7 +55,7 @@ pub(crate) fn present() -> PyResult<Option<Arc<Engine>>> {
     if let Some(engine) = running() {
         return Ok(Some(engine));
     }
-    let late = lock_late().take();
+    let late = lock_late().take_if(|late| late.pid == std::process::id());
     if let Some(Late { arrive, .. }) = late {
         Python::attach(|py| arrive.call0(py))?;
     }
@@ -66,7 +73,7 @@ pub(crate) fn arrived() -> Option<Arc<Engine>> {
 pub(crate) fn init_later(arrive: Py<PyAny>) -> PyResult<()> {
     let variable = |name: &str| std::env::var(name).ok();
     let (_, place) = settings::read(variable).map_err(|error| refused(&error))?;
-    *lock_late() = Some(Late { arrive, place });
+    *lock_late() = Some(Late { arrive, place, pid: std::process::id() });
     Ok(())
 }
 
@@ -76,7 +83,7 @@ fn lock_late() -> MutexGuard<'static, Option<Late>> {
 
 /// The engine, if this process is part of a world.
 pub(crate) fn running() -> Option<Arc<Engine>> {
-    lock()
+    known()
         .as_ref()
         .filter(|running| running.pid == std::process::id())
         .map(|running| running.engine.clone())
@@ -84,8 +91,22 @@ pub(crate) fn running() -> Option<Arc<Engine>> {
 
 /// Whether the ranks of this process's world have met over MPI.
 pub(crate) fn met_over_mpi() -> bool {
-    let process = lock();
-    process.as_ref().is_some_and(|running| running.over_mpi && running.pid == std::process::id())
+    known().as_ref().is_some_and(|running| running.over_mpi)
+}
+
+/// The place of this process or, in a forked child, that of the rank it was forked from.
+pub(crate) fn inherited<T>(read: impl FnOnce(&Place) -> T) -> Option<T> {
+    known().as_ref().map(|running| read(running.engine.place()))
+}
+
+/// The rank that this process was forked from, by the number of its process and by its place.
+pub(crate) fn forked_from() -> Option<(u32, Place)> {
+    let own = std::process::id();
+    if let Some(running) = known().as_ref() {
+        return Some((running.pid, running.engine.place().clone())).filter(|(pid, _)| *pid != own);
+    }
+    let late = lock_late();
+    late.as_ref().filter(|late| late.pid != own).map(|late| (late.pid, late.place.clone()))
 }
 
 /// Joins the world described by the environment, or by a communicator of MPI.
@@ -118,7 +139,8 @@ pub(crate) fn init(
     handles::forget_done();
     let engine = Arc::new(engine);
     let running = Running { engine, pid: std::process::id(), over_mpi: mpi.is_some() };
-    let before = lock().replace(running);
+    let before = change().replace(running);
+    handles::after_joining();
     // What a forked child inherited is not its own to close.
     if let Some(inherited) = before {
         std::mem::forget(inherited);
@@ -153,7 +175,13 @@ pub(crate) fn stay_out_at_exit() {
 /// Leaves the world; `exiting` says that the interpreter ends, too.
 #[pyfunction]
 #[pyo3(signature = (error = None, exiting = false))]
-pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) {
+pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) -> PyResult<()> {
+    if running().is_none()
+        && !exiting
+        && let Some(refusal) = child::refusal()
+    {
+        return Err(refusal);
+    }
     EXITING.store(exiting, Ordering::SeqCst);
     let never_came = lock_late().take();
     drop(never_came);
@@ -163,13 +191,14 @@ pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) {
     if exiting {
         py.detach(launched::finish);
     }
+    Ok(())
 }
 
 fn end(py: Python<'_>, engine: &Arc<Engine>, error: Option<String>) {
     // Until its end the engine stays where other threads find it: they may wait in it, and what
     // they submit now it refuses.
     py.detach(|| engine.shutdown(error));
-    lock().take_if(|running| Arc::ptr_eq(&running.engine, engine));
+    change().take_if(|running| Arc::ptr_eq(&running.engine, engine));
     handles::let_go_of(engine);
 }
 
@@ -190,10 +219,10 @@ pub(crate) fn stop_timeline(py: Python<'_>) -> PyResult<()> {
     py.detach(|| engine.stop_timeline()).map_err(|error| errors::raise(py, &error))
 }
 
-/// Whether this process is part of a world.
+/// Whether this process is part of a world, or a child of one that is.
 #[pyfunction]
 pub(crate) fn is_initialized() -> bool {
-    running().is_some() || lock_late().is_some()
+    known().is_some() || lock_late().is_some() || child::spawned_by().is_some()
 }
 
 /// This process among all.
@@ -243,11 +272,16 @@ pub(crate) fn homogeneous(place: &Place) -> bool {
     place.local_size * place.cross_size == place.size
 }
 
-fn place<T>(read: impl FnOnce(&Place) -> T) -> PyResult<T> {
+/// The place of this process, or that of the rank whose child it is.
+pub(crate) fn place<T>(read: impl FnOnce(&Place) -> T) -> PyResult<T> {
     if let Some(Late { place, .. }) = &*lock_late() {
         return Ok(read(place));
     }
-    Ok(read(engine()?.place()))
+    if let Some(running) = known().as_ref() {
+        return Ok(read(running.engine.place()));
+    }
+    let parent = child::spawned_by().ok_or_else(not_initialized)?;
+    Ok(read(parent.place()))
 }
 
 /// Runs something long on a thread of its own, so that Ctrl-C can end the wait for it.
@@ -300,6 +334,10 @@ fn start_log() {
     };
 }
 
-fn lock() -> MutexGuard<'static, Option<Running>> {
-    PROCESS.lock().expect("nothing panics while it holds this lock")
+fn known() -> RwLockReadGuard<'static, Option<Running>> {
+    PROCESS.read().expect("nothing panics while it holds this lock")
+}
+
+fn change() -> RwLockWriteGuard<'static, Option<Running>> {
+    PROCESS.write().expect("nothing panics while it holds this lock")
 }

@@ -10,7 +10,7 @@ use std::ffi::c_int;
 
 use ronde_control::settings::Place;
 
-use super::process::{homogeneous, met_over_mpi, running};
+use super::process::{homogeneous, inherited, met_over_mpi};
 
 macro_rules! questions {
     ($($name:ident { $answer:expr })*) => {$(
@@ -24,14 +24,14 @@ macro_rules! questions {
 }
 
 questions! {
-    horovod_is_initialized { running().is_some() }
+    horovod_is_initialized { inherited(|_| ()).is_some() }
     horovod_rank { number(|place| place.rank.0) }
     horovod_size { number(|place| place.size) }
     horovod_local_rank { number(|place| place.local_rank) }
     horovod_local_size { number(|place| place.local_size) }
     horovod_cross_rank { number(|place| place.cross_rank) }
     horovod_cross_size { number(|place| place.cross_size) }
-    horovod_is_homogeneous { running().is_some_and(|engine| homogeneous(engine.place())) }
+    horovod_is_homogeneous { inherited(homogeneous) == Some(true) }
     horovod_mpi_enabled { met_over_mpi() }
     horovod_mpi_built { true }
     horovod_gloo_enabled { !met_over_mpi() }
@@ -50,6 +50,6 @@ questions! {
 }
 
 fn number(read: impl FnOnce(&Place) -> u32) -> c_int {
-    let answer = running().map(|engine| read(engine.place()));
+    let answer = inherited(read);
     answer.and_then(|number| c_int::try_from(number).ok()).unwrap_or(-1)
 }

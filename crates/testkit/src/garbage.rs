@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use ronde_control::elastic::{self, AgentId, Elastic, Limits, Offer, Resting, Source};
 use ronde_control::launcher::{self, Invitation};
 use ronde_control::negotiate::{
     Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request, TensorId,
@@ -17,7 +18,7 @@ use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
-use ronde_control::{DType, Epoch, Rank, ReduceOp, SetId, Tuning};
+use ronde_control::{DType, Epoch, Rank, ReduceOp, SetId, Tuning, Worker};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "agent", feed: agent, seeds: agent_frames },
     Target { name: "negotiation", feed: negotiation, seeds: negotiations },
     Target { name: "rendezvous", feed: rendezvous, seeds: meetings },
+    Target { name: "elastic", feed: elastic, seeds: meetings },
     Target { name: "texts", feed: texts, seeds: some_texts },
 ];
 
@@ -165,6 +167,49 @@ pub fn rendezvous(bytes: &[u8]) {
             let _ = (drivers.on(event.clone(), now), ranks.on(event, now));
         }
         let _ = (drivers.next_wakeup(), ranks.next_wakeup());
+    }
+}
+
+/// The bytes as what workers and agents of an elastic job say.
+pub fn elastic(bytes: &[u8]) {
+    let limits = Limits {
+        start: 2,
+        min: 1,
+        max: Some(3),
+        timeout: Duration::from_secs(5),
+        joining: Duration::from_secs(9),
+        stopped: Some(Duration::from_secs(1)),
+        resets: None,
+        cooldown: None,
+        resting: Resting::Slot,
+        source: Source::List,
+    };
+    let mut machine = Elastic::new("1", limits, 1);
+    let offer = Offer { host: "node".into(), slots: 3 };
+    machine.on(elastic::Event::Discovered(vec![offer]), Duration::ZERO);
+    machine.on(elastic::Event::Ready(AgentId(0)), Duration::ZERO);
+    for (time, (from, body)) in letters(bytes).enumerate() {
+        let now = Duration::from_millis(300 * time as u64);
+        let connection = Connection(u64::from(from % 3));
+        let by_agent = agent::open::<AgentToDriver>(body).ok().and_then(|message| {
+            let worker = Worker(message.rank()?.0);
+            match message {
+                AgentToDriver::Exited { exit, .. } => Some(elastic::Event::Exited(worker, exit)),
+                AgentToDriver::Stopped { .. } => Some(elastic::Event::Stopped(worker)),
+                AgentToDriver::Continued { .. } => Some(elastic::Event::Continued(worker)),
+                _ => None,
+            }
+        });
+        let events = [
+            decode(body).ok().map(|greeting| elastic::Event::Greeted(connection, greeting)),
+            decode(body).ok().map(|message| elastic::Event::Said(connection, message)),
+            body.is_empty().then_some(elastic::Event::Closed(connection)),
+            by_agent,
+        ];
+        for event in events.into_iter().flatten() {
+            machine.on(event, now);
+        }
+        let _ = (machine.next_wakeup(), machine.inside());
     }
 }
 
@@ -311,10 +356,15 @@ fn meetings() -> Vec<Vec<u8>> {
     let greet = |rank: u8| {
         letter(rank, &Greeting::Rendezvous { version: "1".into(), rank: Rank(rank.into()) })
     };
+    let worker = |number: u8| {
+        letter(number, &Greeting::Worker { version: "1".into(), worker: Worker(number.into()) })
+    };
     let story = |last: &RankToDriver| {
         let [join, located, ..] = &to_driver()[..] else { return Vec::new() };
-        let all = [greet(0), greet(1), letter(0, join), letter(1, join), letter(0, located)];
-        [all.concat(), letter(1, located), letter(0, last), vec![1, 0, 0, 1, 9]].concat()
+        let greetings = [greet(0), greet(1), worker(0), worker(1)];
+        let all = [letter(0, join), letter(1, join), letter(0, located)];
+        [greetings.concat(), all.concat(), letter(1, located), letter(0, last), vec![1, 0, 0, 1, 9]]
+            .concat()
     };
     to_driver().iter().map(story).collect()
 }

@@ -2,12 +2,13 @@
 
 The class is made from the class of the optimizer that is wrapped, and has its name and module, so
 that a saved model holds the plain optimizer and loads where this package is not installed. Keras 3
-calls `apply` from everywhere, Keras 2 `apply_gradients` or, where it scales the loss,
-`aggregate_gradients`; there the gradients are reduced.
+calls `apply` from everywhere, so gradients are reduced there. Keras 2 has many ways: gradients are
+reduced where they are computed, aggregated or applied, whichever comes first, and only once.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,12 +24,55 @@ class Settings:
     def __init__(self, reducer: Any, aggregation: Any) -> None:
         self.reducer = reducer
         self.aggregation = aggregation
+        # Gradients that have been reduced, as long as anybody has them.
+        self._reduced: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # Whether the program has asked for reduced gradients that it has not applied yet.
+        self._asked = False
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """The gradients to apply."""
         if self.aggregation is not None:
             return list(self.aggregation.compute_gradients(gradients, variables))
         return list(self.reducer.reduce(gradients, variables))
+
+    def reduce_for_program(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The same for a program that will come back with them, or with what it makes of them."""
+        reduced = self._reduce_once(gradients, variables, may_be_reduced=False)
+        self._asked = True
+        return reduced
+
+    def reduce_to_apply(
+        self, gradients: Sequence[Any], variables: Sequence[Any], is_told_reduced: bool
+    ) -> list[Any]:
+        """The gradients to apply, of which some or all may have been reduced before."""
+        reduced = self._reduce_once(gradients, variables, is_told_reduced or self._asked)
+        self._asked = False
+        return reduced
+
+    def has_reduced(self, gradients: Sequence[Any]) -> bool:
+        """Whether all of these are known to be reduced."""
+        known = self._reduced
+        return all(each is None or known.get(id(each)) is each for each in gradients)
+
+    def remember(self, gradients: Sequence[Any]) -> None:
+        """Keeps in mind that these are reduced."""
+        self._reduced.update({id(each): each for each in gradients if each is not None})
+
+    def _reduce_once(
+        self, gradients: Sequence[Any], variables: Sequence[Any], may_be_reduced: bool
+    ) -> list[Any]:
+        if self.has_reduced(gradients):
+            return list(gradients)
+        # Gradients that a program has changed, or says to have reduced, cannot be told from those
+        # of this rank. An average changes nothing in the former, and keeps the ranks together in
+        # any case.
+        reduced = (
+            self.reducer.averaged(gradients, variables)
+            if may_be_reduced
+            else self.reduce(gradients, variables)
+        )
+        self.remember(reduced)
+        return reduced
 
     def is_pass(self) -> bool:
         """Whether gradients went through `reduce` that may only have been added up."""
@@ -87,25 +131,66 @@ class _Keras3(_Distributed):
 class _Keras2(_Distributed):
     """Mixed into the class of an optimizer of Keras 2."""
 
+    def compute_gradients(self, loss: Any, var_list: Any, *args: Any, **kwargs: Any) -> Any:
+        """The gradients of all ranks, with their variables."""
+        above: Any = super()
+        compute = getattr(above, "compute_gradients", None) or above._compute_gradients
+        return self._computed(compute(loss, var_list, *args, **kwargs), args, kwargs)
+
+    def _compute_gradients(
+        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
+    ) -> Any:
+        above: Any = super()
+        # So older optimizers call it, and Horovod's all.
+        compute = getattr(above, "_compute_gradients", None)
+        if compute is not None:
+            pairs = compute(loss, var_list, grad_loss, tape=tape)
+        elif grad_loss is None:
+            pairs = above.compute_gradients(loss, var_list, tape=tape)
+        else:
+            raise ValueError(
+                f"{type(self).__name__} of this Keras takes no grad_loss; give it to the tape: "
+                "tape.gradient(loss, variables, output_gradients=grad_loss)"
+            )
+        return self._computed(pairs, (tape,), {})
+
+    def get_gradients(self, loss: Any, params: Any) -> Any:
+        """The gradients of all ranks in a graph of TensorFlow 1."""
+        import tensorflow as tf
+
+        above: Any = super()
+        # Newer optimizers of Keras 2 do not have it, and Horovod's do.
+        compute = getattr(above, "get_gradients", tf.compat.v1.gradients)
+        return self._hvd.reduce_for_program(compute(loss, params), tf.nest.flatten(params))
+
     def aggregate_gradients(self, grads_and_vars: Any) -> Any:
         """The gradients of all ranks, with their variables."""
         pairs = list(grads_and_vars)
         if not pairs:
             return pairs
         gradients, variables = zip(*pairs)
-        return list(zip(self._hvd.reduce(gradients, variables), variables))
+        return list(zip(self._hvd.reduce_for_program(gradients, variables), variables))
 
     # Older optimizers have it by this name.
     _aggregate_gradients = aggregate_gradients
 
+    def _computed(self, pairs: Any, args: Any, kwargs: Any) -> Any:
+        from horovod.tensorflow.tape import is_distributed as reduces
+
+        pairs = list(pairs)
+        if any(reduces(tape) for tape in (*args, *kwargs.values())):
+            self._hvd.remember([gradient for gradient, _ in pairs])
+        return self.aggregate_gradients(pairs)
+
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Applies the gradients of all ranks, unless the caller says that it has reduced them."""
+        """Applies the gradients of all ranks, whoever has reduced them."""
         above: Any = super()
         done = kwargs.pop("skip_gradients_aggregation", False)
         done = not kwargs.pop("experimental_aggregate_gradients", True) or done
         pairs = list(grads_and_vars)
-        if not done:
-            pairs = self.aggregate_gradients(pairs)
+        if pairs:
+            gradients, variables = zip(*pairs)
+            pairs = list(zip(self._hvd.reduce_to_apply(gradients, variables, done), variables))
         # Every optimizer of Keras 2 knows this argument.
         kwargs["experimental_aggregate_gradients"] = False
         if not pairs or not self._hvd.is_pass():

@@ -11,12 +11,13 @@ import math
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from horovod import _native
-from horovod.common import mpi
+from horovod.common import children, mpi
 from horovod.common import process_sets as sets
 from horovod.common.exceptions import WorkerRemovedError
 from horovod.common.process_sets import ProcessSet
@@ -44,13 +45,24 @@ class HorovodBasics:
         """Joins the world; does nothing if this process has already joined one.
 
         `process_sets` are registered on all ranks, in this order; "dynamic" allows to add others
-        later. Every rank must give the same. `comm`, a communicator of mpi4py or a list
-        of ranks, makes its members the world, under mpirun.
+        later. Every rank must give the same lists of ranks. `comm`, a communicator of mpi4py or a
+        list of ranks, makes its members the world, under mpirun. There process sets may be made
+        from communicators, too: each rank gives those that it belongs to. Child processes of a
+        rank, such as the workers of a data loader, need not and cannot call it.
         """
+        _native.check_may_join()
         communicator = _communicator(comm)
         wanted = _wanted(process_sets)
+        by_communicator = [each for each in wanted if each.mpi_comm is not None]
+        if by_communicator and isinstance(communicator, list):
+            raise NotImplementedError(
+                "process sets from communicators need a communicator as comm, not a list of ranks; "
+                "give init(comm=MPI.COMM_WORLD.Create_group(...))"
+            )
         dynamic = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").lower() in _TRUE
-        if _native.is_initialized():
+        if _native.is_initialized() and not _native.in_child():
+            if mpi.enabled():
+                _find_members(by_communicator, communicator)
             sets.enter_world_again(wanted, dynamic)
             return
         # Sets are made by all together, so who wants some must be there.
@@ -58,8 +70,11 @@ class HorovodBasics:
             # The others are training: they are not to wait until this process is ready.
             _native.init_later(self.arrive)
             sets.enter_world([], dynamic)
+            children.tell()
             return
         over = mpi.meeting(communicator)
+        if over is None and by_communicator:
+            mpi.refuse("process sets from communicators")
         # Before the engine: MPI must end in order even if the others do not come.
         if self._exit_pid != os.getpid():
             self._exit_pid = os.getpid()
@@ -73,10 +88,15 @@ class HorovodBasics:
         self.pending = {}
         self._process_sets = wanted
         self.worlds, self.joined_at = self.worlds + 1, time.time()
+        children.tell()
         if os.environ.get("HOROVOD_ELASTIC") == "1":
             self._tell_environment()
         try:
+            _find_members(by_communicator, communicator)
             sets.enter_world(wanted, dynamic)
+            # Whoever gives a list asks the others, even if it has no communicator in it: they may.
+            if over and process_sets is not None and not isinstance(process_sets, str):
+                sets.register_communicators(wanted, _everybodys(by_communicator))
         except BaseException:
             self.shutdown()
             raise
@@ -84,6 +104,7 @@ class HorovodBasics:
     def shutdown(self) -> None:
         """Leaves the world; work in flight fails. `init` may be called again afterwards."""
         _native.shutdown()
+        children.forget()
         self.joined_at = math.inf
         sets.leave_world()
 
@@ -98,7 +119,7 @@ class HorovodBasics:
         self.init(process_sets=self._process_sets)
 
     def is_initialized(self) -> bool:
-        """Whether this process is part of a world."""
+        """Whether this process is part of a world, or a child process of one that is."""
         return _native.is_initialized()
 
     def start_timeline(self, file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -191,6 +212,10 @@ class HorovodBasics:
 
         return ctypes.CDLL(_native.__file__)
 
+    def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
+        """The members of every registered process set, by its id."""
+        return sets.members_by_id()
+
     def _tell_environment(self) -> None:
         """Corrects what the launcher could only guess, for whatever reads it there."""
         numbers = {
@@ -212,27 +237,35 @@ class HorovodBasics:
             return
         error = _uncaught_exception()
         _native.shutdown(error, exiting=True)
-        # A rank that fails must not wait for the others: without this its launcher ends the job.
+        # A rank that fails must not wait for the others.
         if error is None:
             mpi.finish()
+        else:
+            mpi.fail()
 
 
 _basics = HorovodBasics()
+
+children.forget_strangers()
+os.register_at_fork(after_in_child=_native.forked)
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 
 
 def _uncaught_exception() -> str | None:
+    """The exception that ends this process, with its traceback; the launcher shows what matters."""
     error: BaseException | None = getattr(sys, "last_value", None)
     # At a prompt an exception ends a line, not the process.
     if error is None or sys.flags.interactive or hasattr(sys, "ps1"):
         return None
     try:
-        text = str(error)
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        # A command that failed has told its own reason, if somebody has listened.
+        said = getattr(error, "stderr", None) or ""
+        said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+        return text + "".join(f"its stderr: {line}\n" for line in said.splitlines()[-3:])
     except Exception:
-        text = ""
-    name = type(error).__name__
-    return f"{name}: {text}" if text else name
+        return type(error).__name__
 
 
 def _communicator(comm: object) -> object:
@@ -260,6 +293,20 @@ def _communicator(comm: object) -> object:
     if len(set(comm)) < len(comm) or not all(0 <= rank < size for rank in comm):
         raise ValueError(f"init(comm={list(comm)}) does not name some of {size} ranks once each")
     return list(comm)
+
+
+def _find_members(process_sets: list[ProcessSet], communicator: object) -> None:
+    for process_set in process_sets:
+        process_set.ranks = mpi.members(process_set.mpi_comm, communicator)
+
+
+def _everybodys(process_sets: list[ProcessSet]) -> list[list[int]]:
+    """The members of all ranks' communicators."""
+    # Imported here because it stands above this module.
+    from horovod.common.objects import allgather_object
+
+    own = [each.ranks for each in process_sets if each.ranks is not None]
+    return [ranks for each in allgather_object(own, "process_sets") for ranks in each]
 
 
 def _wanted(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:

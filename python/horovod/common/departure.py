@@ -25,6 +25,7 @@ class Departure:
     def __init__(self) -> None:
         self.asked = False
         self._former: signal._HANDLER = signal.SIG_DFL
+        self._pid = os.getpid()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -47,6 +48,11 @@ class Departure:
             _native.elastic_departing(_REASON)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._pid != os.getpid():
+            # A forked child, such as a worker of a pool, ends as it would without us.
+            signal.signal(signal.SIGTERM, self._former)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         if self.asked:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)

@@ -45,7 +45,7 @@ class State:
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
         self._bcast_object = bcast_object
         self._rank = get_rank
-        self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
+        self._host_messages: queue.Queue[tuple[float, int]] = _Notices()
         self._last_updated_timestamp: float = 0
         self._reset_callbacks: list[Callable[[], object]] = []
         self._world_of_commit = -1
@@ -64,7 +64,7 @@ class State:
         waiting = [message for message in self._news() if message[0] >= since]
         # Ranks on other hosts have other clocks, and rank 0 may have been there.
         self._last_updated_timestamp = min(self._last_updated_timestamp, since)
-        self._host_messages = queue.Queue()
+        self._host_messages = _Notices()
         for message in waiting:
             self._host_messages.put(message)
         self.reset()
@@ -86,12 +86,17 @@ class State:
     def check_host_updates(self) -> None:
         """Raises `HostsUpdatedInterrupt` on all ranks together if hosts have come or gone.
 
-        All ranks must call it: what counts is the news that rank 0 has.
+        All ranks must call it: what counts is the news that rank 0 has. Of a new host it hears at
+        once, but the ranks meet when those of the new host are ready.
         """
         before = latest = self._last_updated_timestamp
         combined = int(HostUpdateResult.no_update)
+        # A script that has looked for the notice itself wants the new ranks in its next world.
+        patient = not getattr(self._host_messages, "seen", False)
         for timestamp, result in self._news():
-            if timestamp > latest:
+            if patient and notification_manager.is_early(timestamp):
+                self._host_messages.put((timestamp, result))
+            elif timestamp > latest:
                 latest = timestamp
                 combined |= int(result)
         before, latest, combined = self._told_by_rank_0((before, latest, combined))
@@ -115,11 +120,8 @@ class State:
         """Adapts the state to a new world."""
 
     def _news(self) -> list[tuple[float, int]]:
-        found = []
         # Nobody else takes any out.
-        while not self._host_messages.empty():
-            found.append(self._host_messages.get_nowait())
-        return found
+        return [self._host_messages.get_nowait() for _ in range(self._host_messages.qsize())]
 
     def _is_needed(self, own: bool) -> bool:
         """Whether a rank needs the state of rank 0; all must give the same answer."""
@@ -128,6 +130,18 @@ class State:
     def _told_by_rank_0(self, news: tuple[float, float, int]) -> tuple[float, float, int]:
         told: tuple[float, float, int] = self._bcast_object(news)
         return told
+
+
+class _Notices(queue.Queue[tuple[float, int]]):
+    """What a state has heard of hosts, and whether its script has looked at that, as some do."""
+
+    seen = False
+
+    def empty(self) -> bool:
+        """Whether there is nothing."""
+        nothing = super().empty()
+        self.seen = self.seen or not nothing
+        return nothing
 
 
 class ObjectState(State):

@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 from horovod import _native
 
@@ -42,7 +43,8 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
     controller = _controller()
     started = _native.launched()
     if "HOROVOD_RANK" in os.environ or controller == "gloo":
-        _refuse(comm)
+        if comm is not None:
+            refuse("comm")
         return None
     launcher = started[0] if started else ""
     wanted = launcher in NAMES or controller == "mpi"
@@ -54,7 +56,8 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
                 "HOROVOD_CONTROLLER is `mpi`, but no MPI library can be opened; install Open MPI "
                 "or MPICH, or unset it"
             )
-        _refuse(comm)
+        if comm is not None:
+            refuse("comm")
         return None
     if not wanted and comm is None and not mpi.is_running():
         return None
@@ -90,10 +93,41 @@ def finish() -> None:
         _opened.finish()
 
 
+def fail() -> None:
+    """Sees to it that the job ends when this process, which has failed, does.
+
+    MPICH's launcher does not end a job of several hosts by itself: ranks that have done their work
+    would wait in `MPI_Finalize` for this one. Open MPI's does, with this process's own exit code.
+    """
+    if _opened is not None and _opened.family != "Open MPI":
+        _opened.abort_at_exit()
+
+
 def can_divide() -> bool:
     """Whether some ranks of the job can be a world of their own: MPI's launcher has started it."""
     launched = _native.launched()
     return _controller() == "mpi" or (launched is not None and launched[0] in NAMES)
+
+
+def members(comm: Any, world: Any) -> list[int] | None:
+    """The ranks of a communicator's members in the world that `world`, or all processes, make.
+
+    None for the null communicator, which has no members that this process could know.
+    """
+    from mpi4py import MPI
+
+    if comm == MPI.COMM_NULL:
+        return None
+    everybody = MPI.COMM_WORLD if world is None else world
+    group = comm.Get_group()
+    # A class method in mpi4py 3, a method in mpi4py 4: this is right for both.
+    ranks = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), everybody.Get_group())
+    if MPI.UNDEFINED in ranks:
+        raise ValueError(
+            f"{comm.Get_name() or 'a communicator'} cannot be a process set: some of its processes "
+            "do not belong to the world of init"
+        )
+    return sorted(int(rank) for rank in ranks)
 
 
 def is_communicator(comm: object) -> bool:
@@ -101,12 +135,12 @@ def is_communicator(comm: object) -> bool:
     return type(comm).__module__.partition(".")[0] == "mpi4py"
 
 
-def _refuse(comm: object) -> None:
-    if comm is not None:
-        raise ValueError(
-            "Horovod has not been built with MPI support. Start the job with mpirun or "
-            "`horovodrun --mpi`, where MPI can be opened at run time, or call init() without comm."
-        )
+def refuse(what: str) -> NoReturn:
+    """Raises what Horovod raises where there is no MPI; `what` is to be left out of init()."""
+    raise ValueError(
+        "Horovod has not been built with MPI support. Start the job with mpirun or `horovodrun "
+        f"--mpi`, where MPI can be opened at run time, or call init() without {what}."
+    )
 
 
 def _controller() -> str:

@@ -2,6 +2,9 @@
 
 A thread waits for them in the native module while somebody listens, and hands them on with the time
 at which they came. They mean something in one world only: the next one has been formed with them.
+
+Of new ranks there are two notices: one when their host is found, and one when they are ready. In
+between they import and build their models, and the others train on.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ class WorkerNotificationManager:
         self._listeners: list[Listener] = []
         self._thread: threading.Thread | None = None
         self._latest = 0.0
+        self._early: float | None = None
 
     def init(self) -> None:
         """Gets ready to listen; the thread runs only where news can come."""
@@ -66,21 +70,37 @@ class WorkerNotificationManager:
         for listener in listeners:
             listener.on_hosts_updated(timestamp, update_res)
 
+    def is_early(self, timestamp: float) -> bool:
+        """Whether the notice of this time is of ranks that are not ready yet."""
+        return timestamp == self._early
+
     def _listen(self) -> None:
         world, seen = 0, 0
         while self._is_wanted():
             if world != _basics.worlds:
-                world, seen = _basics.worlds, 0
+                world, seen, self._early = _basics.worlds, 0, None
             news = _native.elastic_update(seen, _PATIENCE)
             if world != _basics.worlds:
                 # It may be of the world before, which is over, or of this one: ask again.
                 continue
             if news is not None:
                 seen, flags = news
-                self.handle_hosts_updated(self._now(), HostUpdateResult(flags))
+                self._tell(flags)
             elif not _native.is_initialized():
                 # Between two worlds there is nothing to wait for.
                 time.sleep(_PAUSE)
+
+    def _tell(self, flags: int) -> None:
+        due = HostUpdateResult(flags & HostUpdateResult.mixed)
+        if due & HostUpdateResult.added:
+            # Those of the early notice are ready.
+            self._early = None
+        if due:
+            self.handle_hosts_updated(self._now(), due)
+        if flags & _COMING and not due & HostUpdateResult.added:
+            # Before anybody hears of it: whoever does may ask at once.
+            self._early = self._now()
+            self.handle_hosts_updated(self._early, HostUpdateResult.added)
 
     def _is_wanted(self) -> bool:
         with self._lock:
@@ -93,6 +113,9 @@ class WorkerNotificationManager:
         self._latest = max(time.time(), self._latest + 1e-6)
         return self._latest
 
+
+# The bit by which the native module says that hosts were found for ranks that are not ready yet.
+_COMING = 4
 
 _PATIENCE = 0.5
 _PAUSE = 0.02

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from horovod import _native
+from horovod.common import children
 
 
 class ProcessSet:
@@ -59,14 +60,15 @@ class ProcessSet:
             return "global_process_set"
         if self.mpi_comm is not None:
             raise TypeError("a process set made from a communicator cannot be copied or pickled")
-        return _with_members, (self.ranks,)
+        return _with_members, (self.ranks, self.process_set_id)
 
     def _members(self) -> list[int] | None:
         if self.process_set_id is None:
             return None
-        # Asking for the rank raises the right error before `init`, for the global set.
-        _native.rank()
-        return self.ranks
+        # Asking for the size raises the right error before `init`, for the global set.
+        size = _native.size()
+        # A child process that has an interpreter of its own has not called `init`.
+        return self.ranks or list(range(size)) if self is global_process_set else self.ranks
 
     def __str__(self) -> str:
         return (
@@ -85,6 +87,7 @@ class _World:
     def __init__(self) -> None:
         self.dynamic = False
         self.sets: list[ProcessSet] = []
+        self.numbers = {0}
         self.unnamed: dict[int, Iterator[int]] = defaultdict(itertools.count)
 
     def find(self, ranks: list[int] | None) -> ProcessSet | None:
@@ -98,6 +101,7 @@ class _World:
         number: int = _native.wait(_native.add_process_set(ranks))
         process_set.process_set_id = number
         self.sets.append(process_set)
+        self.numbers.add(number)
         # The id may have been another set's, with other members.
         self.unnamed.pop(number, None)
 
@@ -105,9 +109,15 @@ class _World:
 _world = _World()
 
 
-def _with_members(ranks: list[int]) -> ProcessSet:
+def _with_members(ranks: list[int], number: int | None = None) -> ProcessSet:
     """The registered set of these ranks, or a new one that is not registered."""
-    return _world.find(ranks) or ProcessSet(ranks)
+    known = _world.find(ranks)
+    if known is None:
+        known = ProcessSet(ranks)
+        # A child process may ask a set that its parent has registered.
+        is_child = children.is_starting() or _native.in_child()
+        known.process_set_id = number if is_child else None
+    return known
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -120,7 +130,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     _require_dynamic("adding")
     if process_set.mpi_comm is not None:
         raise NotImplementedError(
-            "process sets cannot be made from communicators here; give the ranks of the members"
+            "a process set cannot be made from a communicator after init; give it to "
+            "hvd.init(process_sets=[...]), or give hvd.add_process_set the ranks of the members"
         )
     if _world.find(process_set.ranks) is not None:
         raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
@@ -143,6 +154,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     for known in [known for known in _world.sets if known.process_set_id == number]:
         _world.sets.remove(known)
         known.process_set_id = None
+    _world.numbers.discard(number)
     process_set.process_set_id = None
     return True
 
@@ -155,12 +167,10 @@ def check_distinct(process_sets: Sequence[ProcessSet]) -> None:
                 f"process_sets entry number {position} is a {type(process_set).__name__}; "
                 'process_sets must be a list of ProcessSet or "dynamic"'
             )
-        if process_set.mpi_comm is not None:
-            raise ValueError(
-                "Horovod has not been built with MPI support. Make the process sets from lists "
-                "of ranks."
-            )
-        if any(other.ranks == process_set.ranks for other in process_sets[:position]):
+        # Whom a communicator has is known when MPI runs.
+        if process_set.mpi_comm is None and any(
+            other.ranks == process_set.ranks for other in process_sets[:position]
+        ):
             raise _duplicate(position, process_set)
 
 
@@ -176,14 +186,31 @@ def enter_world(process_sets: Sequence[ProcessSet], dynamic: bool) -> None:
         if process_set.ranks == global_process_set.ranks:
             raise _duplicate(process_sets.index(process_set), process_set)
     for process_set in wanted:
-        _world.register(process_set)
+        if process_set.mpi_comm is None:
+            _world.register(process_set)
+
+
+def register_communicators(process_sets: Sequence[ProcessSet], everybodys: list[list[int]]) -> None:
+    """Registers the sets that communicators make, after those that lists make.
+
+    Each rank knows only the communicators that it belongs to; `everybodys` are those of all ranks,
+    by their members. All ranks register them in the same order.
+    """
+    own = [each for each in process_sets if each.mpi_comm is not None and each.ranks is not None]
+    for process_set in own:
+        if _world.find(process_set.ranks) or sum(o.ranks == process_set.ranks for o in own) > 1:
+            raise _duplicate(process_sets.index(process_set), process_set)
+    for ranks in sorted(everybodys):
+        if _world.find(ranks) is None:
+            mine = next((each for each in own if each.ranks == ranks), None)
+            _world.register(mine or ProcessSet(ranks))
 
 
 def enter_world_again(process_sets: Sequence[ProcessSet], dynamic: bool) -> None:
     """Gives sets passed to a second `init` the ids that the first has registered."""
     known = [_world.find(process_set.ranks) for process_set in process_sets]
     for process_set, registered in zip(process_sets, known):
-        if registered is None:
+        if registered is None and process_set.ranks is not None:
             raise ValueError(
                 f"Horovod has been initialized without {process_set}; use hvd.add_process_set, or "
                 "call hvd.shutdown() before hvd.init()"
@@ -210,6 +237,14 @@ def registered_set(ranks: list[int]) -> ProcessSet | None:
     return _world.find(ranks)
 
 
+def members_by_id() -> dict[int, list[int]]:
+    """The ranks of every registered set."""
+    # Asking for the size raises the right error before `init`.
+    everyone = list(range(_native.size()))
+    others = {each.process_set_id: list(each.ranks or []) for each in _world.sets}
+    return {0: everyone, **{number: ranks for number, ranks in others.items() if number}}
+
+
 def register_together(ranks: list[int]) -> ProcessSet:
     """The set of these ranks, registered if need be; all ranks must call it, in the same order.
 
@@ -230,10 +265,13 @@ def registered_id(process_set: ProcessSet) -> int:
             "made, or leave it out for all ranks"
         )
     number = process_set.process_set_id
-    if number is not None:
+    if number is not None and number in _world.numbers:
         return number
     # Asking for the size raises the right error before `init`.
     _native.size()
+    if number is not None and _native.in_child():
+        # The native module says why nothing goes from here.
+        return number
     raise ValueError(
         f"{process_set}: Process set provided does not exist, or has not been registered. Give it "
         "to hvd.init(process_sets=[...]) or to hvd.add_process_set first."

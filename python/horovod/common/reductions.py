@@ -12,6 +12,20 @@ Max = 4
 Product = 5
 
 
+class UnsupportedReductionError(NotImplementedError, ValueError):
+    """A collective does not have this reduction.
+
+    Horovod raises a RuntimeError, a NotImplementedError or a ValueError for it, depending on the
+    framework; this is all of them.
+    """
+
+
+def check_scatter(op: int) -> None:
+    """Refuses what a reducescatter cannot do."""
+    if op not in (Average, Sum):
+        raise UnsupportedReductionError("Reducescatter currently only supports AVERAGE and SUM.")
+
+
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
     """The reduction that `op` and the old `average` ask for together."""
     if average is None:

@@ -25,7 +25,7 @@ from horovod.common.process_sets import (
     remove_process_set,
     restart_unnamed,
 )
-from horovod.common.reductions import Adasum, Average, Max, Min, Product, Sum
+from horovod.common.reductions import Adasum, Average, Max, Min, Product, Sum, check_scatter
 from horovod.jax import eager
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
@@ -132,8 +132,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """This rank's share of the rows of the reduction; the first ranks get one more if need be."""
-    if op not in (Average, Sum):
-        raise ValueError("Reducescatter currently only supports AVERAGE and SUM.")
+    check_scatter(op)
     factors = {"prescale": prescale_factor, "postscale": postscale_factor}
     return _run("reducescatter", tree, name, process_set, op=op, **factors)
 
@@ -179,12 +178,24 @@ def _flat(tree: Any) -> tuple[list[Any], Any]:
 
 
 def _array(leaf: Any) -> Any:
-    array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+    array = leaf if isinstance(leaf, jax.Array) else _converted(leaf)
     if jnp.issubdtype(array.dtype, jax.dtypes.extended):
         raise ValueError(
             f"an array of `{array.dtype}` does not travel; give `jax.random.key_data` of a key"
         )
     return array
+
+
+def _converted(leaf: Any) -> Any:
+    try:
+        return jnp.asarray(leaf)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(leaf)
+        raise TypeError(
+            "horovod.jax takes arrays of JAX and whatever jax.numpy.asarray makes one of, such as "
+            f"NumPy arrays and numbers, and this is a `{kind.__module__}.{kind.__qualname__}` "
+            f"({error}); convert it first, or send it with hvd.broadcast_object"
+        ) from error
 
 
 def _how(kind: str, leaves: list[Any], name: str | None, process_set: ProcessSet) -> How:

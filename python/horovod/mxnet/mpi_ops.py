@@ -21,9 +21,11 @@ from horovod.common.reductions import (
     Min,
     Product,
     Sum,
+    check_scatter,
     handle_average_backwards_compatibility,
 )
 from horovod.mxnet.arrays import by_type, checked, described, from_host, full_name, on_host
+from horovod.mxnet.errors import mxnet_errors
 
 __all__ = [
     "Adasum",
@@ -141,7 +143,8 @@ def allgather(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The rows of all ranks, one behind the other; ranks may contribute different numbers."""
-    return from_host(raw.allgather(on_host(tensor), name, process_set), tensor)
+    with mxnet_errors():
+        return from_host(raw.allgather(on_host(tensor), name, process_set), tensor)
 
 
 def grouped_allgather(
@@ -155,7 +158,8 @@ def grouped_allgather(
     def gather(arrays: list[Any], name: str | None) -> list[Any]:
         return raw.grouped_allgather(arrays, name, process_set)
 
-    return _grouped(tensors, name, gather)
+    with mxnet_errors():
+        return _grouped(tensors, name, gather)
 
 
 def alltoall(
@@ -169,13 +173,11 @@ def alltoall(
 
     `splits` has, for each member of the set, how many rows it gets; without, all get the same.
     """
-    if splits is None:
-        received, _ = raw.alltoall(on_host(tensor), None, name, process_set)
-        return from_host(received, tensor)
-    if isinstance(splits, mx.nd.NDArray):
-        splits = splits.asnumpy()
-    received, numbers = raw.alltoall(on_host(tensor), splits, name, process_set)
-    return from_host(received, tensor), mx.nd.array(numbers, dtype="int32")
+    with mxnet_errors():
+        rows = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
+        received, numbers = raw.alltoall(on_host(tensor), rows, name, process_set)
+        result = from_host(received, tensor)
+    return result if splits is None else (result, mx.nd.array(numbers, dtype="int32"))
 
 
 def reducescatter(
@@ -188,10 +190,11 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """This rank's share of the rows of the reduction; the first ranks get one more if need be."""
-    host = on_host(tensor)
-    _check_share(op, [host])
-    factors = (prescale_factor, postscale_factor)
-    return from_host(raw.reducescatter(host, name, op, *factors, process_set), tensor)
+    with mxnet_errors():
+        host = on_host(tensor)
+        _check_share(op, [host])
+        factors = (prescale_factor, postscale_factor)
+        return from_host(raw.reducescatter(host, name, op, *factors, process_set), tensor)
 
 
 def grouped_reducescatter(
@@ -210,7 +213,8 @@ def grouped_reducescatter(
         factors = (prescale_factor, postscale_factor)
         return raw.grouped_reducescatter(arrays, name, op, *factors, process_set)
 
-    return _grouped(tensors, name, scatter)
+    with mxnet_errors():
+        return _grouped(tensors, name, scatter)
 
 
 def _reduction(op: int | None, average: bool | None) -> int:
@@ -235,13 +239,16 @@ def _reduce(
 ) -> list[Any]:
     """Pushes a reduction for each element type; what goes in place has no inputs."""
     outputs = list(outputs)
-    full, set_id = full_name(kind, name, process_set)
-    groups = by_type(outputs)
-    for number, places in enumerate(groups):
-        part = full if len(groups) == 1 else f"{full}.{number}"
-        sources = [described(inputs[place]) for place in places] if inputs else []
-        targets = [described(outputs[place]) for place in places]
-        _native.mxnet_push(part, set_id, (*how, 0), sources, targets, priority)
+    for output in outputs:
+        checked(output)
+    with mxnet_errors():
+        full, set_id = full_name(kind, name, process_set)
+        groups = by_type(outputs)
+        for number, places in enumerate(groups):
+            part = full if len(groups) == 1 else f"{full}.{number}"
+            sources = [described(inputs[place]) for place in places] if inputs else []
+            targets = [described(outputs[place]) for place in places]
+            _native.mxnet_push(part, set_id, (*how, 0), sources, targets, priority)
     return outputs
 
 
@@ -253,10 +260,11 @@ def _broadcast(
     priority: int,
     process_set: ProcessSet,
 ) -> Any:
-    full, set_id = full_name("horovod_broadcast", name, process_set)
-    sources = [described(tensor) for tensor in inputs]
-    how = (None, 1.0, 1.0, root)
-    _native.mxnet_push(full, set_id, how, sources, [described(output)], priority)
+    with mxnet_errors():
+        full, set_id = full_name("horovod_broadcast", name, process_set)
+        sources = [described(tensor) for tensor in inputs]
+        how = (None, 1.0, 1.0, root)
+        _native.mxnet_push(full, set_id, how, sources, [described(output)], priority)
     return output
 
 
@@ -274,5 +282,4 @@ def _grouped(tensors: Sequence[Any], name: str | None, run: Any) -> list[Any]:
 def _check_share(op: int, arrays: list[Any]) -> None:
     if any(array.ndim == 0 for array in arrays):
         raise ValueError("reducescatter needs tensors with a first dimension, and this is a scalar")
-    if op not in (Average, Sum):
-        raise ValueError("Reducescatter currently only supports AVERAGE and SUM.")
+    check_scatter(op)

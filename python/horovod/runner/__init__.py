@@ -10,15 +10,10 @@ from typing import Any
 
 from horovod.runner.arguments import _HorovodArgs
 from horovod.runner.caller import Call, Outcome
+from horovod.runner.failure import FAILED, rank_failure, read_report, traceback_of
 from horovod.runner.program import horovodrun
 
 __all__ = ["run"]
-
-_FAILED = "Horovod detected that one or more processes exited with non-zero status"
-
-
-class RankTraceback(Exception):
-    """Where an exception was raised on its rank, in words; the cause of the one raised here."""
 
 
 def run(
@@ -57,9 +52,9 @@ def run(
     calls the function, and `min_num_proc` results of those that were there at the end come back.
 
     The function and its results travel over the job's own connections, authenticated and encrypted.
-    What the ranks write appears here while they run. An exception on a rank is raised here, with
-    the rank's traceback as its cause; a rank that dies makes it a `RuntimeError` that tells
-    which and how. An interrupt ends the job.
+    What the ranks write appears here while they run. A failure is a `RuntimeError` that says which
+    rank failed and how. If that rank raised an exception, it is one of the exception's class, too,
+    with the rank's traceback as its cause. An interrupt ends the job.
     """
     wanted = _HorovodArgs()
     wanted.num_proc = _renamed("num_proc", num_proc, "np", np)
@@ -83,7 +78,7 @@ def run(
     call = Call([horovodrun(), "__ronde-called", *options, *wanted.command], function)
     outcome = call.wait()
     if outcome.code != 0:
-        raise _failure(call, outcome)
+        raise _failure(call, outcome, wanted)
     processes = call.finishers()[: wanted.fewest()] if wanted.elastic else None
     return _results(call, wanted.fewest(), processes)
 
@@ -133,30 +128,25 @@ def _results(call: Call, count: int, processes: list[int] | None) -> list[Any]:
     return values
 
 
-def _failure(call: Call, outcome: Outcome) -> BaseException:
-    first = outcome.first
-    if first is not None and first in call.complete and call.results[first][:1] == b"e":
-        return _raised(f"rank {first}", call.results[first])
+def _failure(call: Call, outcome: Outcome, wanted: _HorovodArgs) -> Exception:
     if not call.started:
         kind = ValueError if outcome.code == 2 else RuntimeError
         return kind(outcome.text.strip())
-    failure = RuntimeError(f"{_FAILED}:\n{outcome.text.strip()}")
-    raised = [process for process in sorted(call.complete) if call.results[process][:1] == b"e"]
+    raised = [process for process in call.complete if call.results[process][:1] == b"e"]
+    headline = f"{FAILED}:\n{outcome.text.strip()}"
+    if wanted.use_mpi:
+        # Nobody knows who failed first but the order in which their words came.
+        headline, blamed = outcome.text.strip(), raised[0] if raised else None
+    elif wanted.elastic:
+        # Many may have raised something; the last one is nearest to the end.
+        blamed = raised[-1] if raised else None
+    else:
+        blamed = outcome.first if outcome.first in raised else None
+        if blamed is not None:
+            headline = f"{FAILED}.\nProcess name: {blamed}\nExit code: {outcome.code}"
+    if blamed is not None:
+        return rank_failure(headline, read_report(memoryview(call.results[blamed])[1:]))
+    plain = RuntimeError(headline)
     if raised:
-        # In an elastic job many may have raised; the last one is nearest to the end.
-        failure.__cause__ = _raised(f"worker {raised[-1]}", call.results[raised[-1]])
-    return failure
-
-
-def _raised(who: str, record: bytearray) -> BaseException:
-    whole, name, message, text = pickle.loads(memoryview(record)[1:])
-    error: BaseException | None = None
-    if whole is not None:
-        try:
-            error = pickle.loads(whole)
-        except Exception:
-            error = None
-    if not isinstance(error, BaseException):
-        error = RuntimeError(f"{who} raised {name}: {message}")
-    error.__cause__ = RankTraceback(f"on {who}:\n\n{text}")
-    return error
+        plain.__cause__ = traceback_of(read_report(memoryview(call.results[raised[-1]])[1:]))
+    return plain

@@ -35,8 +35,31 @@ class _HorovodArgs:
         self.tcp_flag: bool | None = None
         self.binding_args: str | None = None
         self.config_file: str | None = None
-        self.log_level: str | None = None
         self.check_build: bool | None = None
+        # What only the ranks are told; `horovod.run` leaves it to their environment.
+        self.fusion_threshold_mb: int | None = None
+        self.cycle_time_ms: float | None = None
+        self.cache_capacity: int | None = None
+        self.hierarchical_allreduce: bool | None = None
+        self.hierarchical_allgather: bool | None = None
+        self.torus_allreduce: bool | None = None
+        self.autotune: bool | None = None
+        self.autotune_log_file: str | None = None
+        self.autotune_warmup_samples: int | None = None
+        self.autotune_steps_per_sample: int | None = None
+        self.autotune_bayes_opt_max_samples: int | None = None
+        self.autotune_gaussian_process_noise: float | None = None
+        self.timeline_filename: str | None = None
+        self.timeline_mark_cycles: bool | None = None
+        self.no_stall_check: bool | None = None
+        self.stall_check_warning_time_seconds: int | None = None
+        self.stall_check_shutdown_time_seconds: int | None = None
+        self.log_level: str | None = None
+        self.log_with_timestamp: bool | None = None
+        self.mpi_threads_disable: bool | None = None
+        self.num_nccl_streams: int | None = None
+        self.thread_affinity: int | None = None
+        self.gloo_timeout_seconds: int | None = None
         self.executable: str | None = None
         self.command: list[str] = []
         self.run_func: Callable[..., Any] | None = None
@@ -59,6 +82,7 @@ class _HorovodArgs:
             ("--ssh-port", self.ssh_port),
             ("--ssh-identity-file", self.ssh_identity_file),
             ("--output-filename", self.output_filename),
+            ("--mpi-args", self.mpi_args),
         ]
         options = [f"{name}={value}" for name, value in pairs if value is not None]
         if self.cooldown_range is not None:
@@ -68,6 +92,7 @@ class _HorovodArgs:
             ("--disable-cache", self.disable_cache),
             ("--verbose", self.verbose),
             ("--gloo", self.use_gloo),
+            ("--mpi", self.use_mpi),
         ]
         return options + [name for name, wanted in flags if wanted]
 
@@ -95,8 +120,3 @@ class _HorovodArgs:
             )
         if self.use_gloo and self.use_mpi:
             raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
-        if self.use_mpi or self.mpi_args is not None:
-            raise NotImplementedError(
-                "horovod.run starts its ranks without MPI; leave use_mpi and mpi_args out, or "
-                "start a script with `mpirun`"
-            )

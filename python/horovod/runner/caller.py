@@ -27,6 +27,16 @@ _NOBODY = 0xFFFFFFFF
 # Longer than the launcher needs to make its ranks end.
 _PATIENCE_SECONDS = 30.0
 
+# How much of the launcher's own standard error is kept, to explain why it has ended.
+_TAIL_BYTES, _TAIL_LINES = 16 << 10, 10
+
+_RUN_AGAIN = "hint: run it again with `verbose=True`, and report this if it happens again"
+_HINTS: dict[int, str] = {
+    signal.SIGKILL: "hint: it was killed by hand, or memory has run out: see `dmesg`",
+    signal.SIGTERM: "hint: somebody has asked it to end, such as a batch system at its time limit",
+    signal.SIGHUP: "hint: its terminal was closed; start the program with `nohup` or in `tmux`",
+}
+
 
 class Outcome(NamedTuple):
     """How a job ended: the exit code, what the launcher says, and the first rank that failed."""
@@ -41,13 +51,15 @@ class Call:
 
     def __init__(self, command: list[str], function: bytes) -> None:
         self.results: dict[int, bytearray] = {}
-        self.complete: set[int] = set()
+        # Whose results are complete, in the order in which they came.
+        self.complete: dict[int, None] = {}
         self._outcome: Outcome | None = None
         # The workers of an elastic job's last world, in rank order.
         self._world: list[int] | None = None
         self._input = bytearray()
         # What the launcher says before the job has started is the reason why it does not.
         self._early: bytearray | None = bytearray()
+        self._tail = b""
         # A session of its own: a Ctrl-C in a terminal is for this process, which passes it on.
         self._launcher = subprocess.Popen(
             command,
@@ -86,10 +98,28 @@ class Call:
             raise
         finally:
             self._close()
+        return self._outcome or self._cut_short()
+
+    def _cut_short(self) -> Outcome:
+        """Of a launcher that has ended without saying how the job did."""
         code = self._launcher.returncode
-        return self._outcome or Outcome(
-            code, bytes(self._early or b"").decode(errors="replace"), None
+        said = (self._tail if self._early is None else bytes(self._early)).decode(errors="replace")
+        if code > 0 and not self.started and said.strip():
+            return Outcome(code, said, None)
+        how = (
+            f"was killed by signal {-code} ({_signal_name(-code)})"
+            if code < 0
+            else (f"ended with code {code} without saying how the job went,")
         )
+        lines = said.strip().splitlines()[-_TAIL_LINES:]
+        last = ["its last lines were:", *(f"  {line}" for line in lines)] if lines else []
+        when = "while the job ran" if self.started else "before any rank was started"
+        text = [
+            f"the launcher, `horovodrun` (process {self._launcher.pid}), {how} {when}",
+            *last,
+            _HINTS.get(-code, _RUN_AGAIN),
+        ]
+        return Outcome(code if code > 0 else 128 - code, "\n".join(text), None)
 
     def _listen(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -117,7 +147,7 @@ class Call:
             elif kind == _PIECE and rank not in self.complete:
                 self.results.setdefault(rank, bytearray()).extend(content)
             elif kind == _COMPLETE:
-                self.complete.add(rank)
+                self.complete[rank] = None
             elif kind == _WORLD:
                 self._world = list(struct.unpack(f"<{len(content) // 4}I", content))
             elif kind == _OVER:
@@ -139,6 +169,7 @@ class Call:
         if self._early is not None:
             self._early += data
         elif data:
+            self._tail = (self._tail + data)[-_TAIL_BYTES:]
             _show(sys.stderr, data)
 
     def _stop(self) -> None:
@@ -167,6 +198,13 @@ class Call:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
 
 
 def _show(stream: IO[str], data: bytes) -> None:

@@ -1,11 +1,30 @@
-"""`python -m horovod.runner.launch` is `horovodrun`."""
+"""`python -m horovod.runner.launch` is `horovodrun`; its command lines can be read from Python."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Sequence
 
+from horovod.runner import options
 from horovod.runner.program import horovodrun
+
+__all__ = ["parse_args", "run_commandline"]
+
+
+def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What a command line of `horovodrun` says, this process's unless another one is given.
+
+    The attributes have Horovod's names; what is not said is None, or False if it is a plain switch.
+    What the file of `--config-file` says is in it. A mistake is shown and ends this process with
+    code 2, as argparse does it.
+    """
+    told = options.parse(sys.argv[1:] if arguments is None else arguments)
+    nics = told.arguments.pop("nics")
+    parsed = argparse.Namespace(**told.arguments, run_func=None, executable=None)
+    parsed.nics = None if nics is None else set(nics)
+    return parsed
 
 
 def run_commandline() -> None:

@@ -7,14 +7,16 @@ then ends this process as it would end a script.
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import socket
 import sys
-import traceback
 from typing import NoReturn
 
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
 from horovod import _native
+from horovod.runner.failure import describe
 
 VALUE, ERROR = b"v", b"e"
 
@@ -36,15 +38,18 @@ def main() -> None:
 def _fail(error: Exception) -> NoReturn:
     inner = error.__traceback__.tb_next if error.__traceback__ else None
     error = error.with_traceback(inner)
-    text = "".join(traceback.format_exception(type(error), error, inner))
-    name = type(error).__name__
-    try:
-        whole: bytes | None = cloudpickle.dumps(error)
-    except Exception:
-        # Not every exception can travel; its words can.
-        whole = None
-    _native.deliver_result(_pickled(ERROR, (whole, name, str(error), text)))
+    _native.deliver_result(ERROR + describe(error, _who()))
     raise error
+
+
+def _who() -> str:
+    """This rank and its host, in the launcher's words."""
+    if "HOROVOD_RANK" in os.environ:
+        host = os.environ.get("HOROVOD_HOSTNAME", "localhost")
+        slot = os.environ.get("HOROVOD_LOCAL_RANK", "0")
+        return f"rank {os.environ['HOROVOD_RANK']} ({host}, slot {slot})"
+    launched = _native.launched()
+    return f"rank {launched[1] if launched else 0} ({socket.gethostname()})"
 
 
 def _pickled(tag: bytes, value: object) -> bytes:

@@ -28,12 +28,20 @@ from horovod.common.reductions import (
     Min,
     Product,
     Sum,
+    check_scatter,
     handle_average_backwards_compatibility,
 )
 from horovod.common.world import *  # noqa: F403
 from horovod.tensorflow import compiled
 from horovod.tensorflow.library import ops
-from horovod.tensorflow.util import _executing_eagerly, label, listed, node_name, set_id
+from horovod.tensorflow.util import (
+    _executing_eagerly,
+    as_tensor,
+    label,
+    listed,
+    node_name,
+    set_id,
+)
 
 __all__ = [
     "Adasum",
@@ -73,7 +81,7 @@ def _allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The reduction of a dense tensor."""
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = as_tensor(tensor)
     name = node_name("HorovodAllreduce", name, [tensor])
     if compiled.is_compiling():
         call = compiled.Call(
@@ -103,7 +111,7 @@ def _grouped_allreduce(
     """The reductions of dense tensors of one type, which run together."""
     if not tensors:
         return list(tensors)
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    tensors = [as_tensor(tensor) for tensor in tensors]
     name = node_name("HorovodGroupedAllreduce", name, tensors)
     if compiled.is_compiling():
         call = compiled.Call(
@@ -129,7 +137,7 @@ def allgather(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The tensors of all ranks, one behind the other; their first dimensions may differ."""
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = as_tensor(tensor)
     name = node_name("HorovodAllgather", name, [tensor])
     if compiled.is_compiling():
         call = compiled.Call("allgather", name or "", process_set)
@@ -151,7 +159,7 @@ def grouped_allgather(
     """The same for several tensors of one type, which travel together."""
     if not tensors:
         return list(tensors)
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    tensors = [as_tensor(tensor) for tensor in tensors]
     name = node_name("HorovodGroupedAllgather", name, tensors)
     if compiled.is_compiling():
         call = compiled.Call("allgather", name or "", process_set)
@@ -173,7 +181,7 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """The tensor of rank `root_rank`."""
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = as_tensor(tensor)
     name = node_name("HorovodBroadcast", name, [tensor])
     if compiled.is_compiling():
         call = compiled.Call("broadcast", name or "", process_set, root=root_rank)
@@ -223,17 +231,13 @@ def alltoall(
 
     With `splits`, the rows for each rank, the result is `(tensor, received_splits)`.
     """
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = as_tensor(tensor)
     name = node_name("HorovodAlltoall", name, [tensor])
     if compiled.is_compiling():
         if splits is not None:
             compiled.refuse("HorovodAlltoall", " with splits, which decide the sizes of results")
         return compiled.run(compiled.Call("alltoall", name or "", process_set), [tensor])[0]
-    rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
-    if rows.shape.rank not in (None, 1):
-        raise tf.errors.InvalidArgumentError(
-            None, None, f"alltoall expects a 1D splits tensor, and this has shape {rows.shape}"
-        )
+    rows = _rows([] if splits is None else splits)
     output, received = ops.horovod_alltoall(
         tensor,
         splits=rows,
@@ -254,8 +258,8 @@ def _reducescatter(
     postscale_factor: float = 1.0,
 ) -> Any:
     """This rank's part of the reduction of a dense tensor."""
-    _check_scatter(op)
-    tensor = tf.convert_to_tensor(tensor)
+    check_scatter(op)
+    tensor = as_tensor(tensor)
     name = node_name("HorovodReducescatter", name, [tensor])
     if compiled.is_compiling():
         call = compiled.Call(
@@ -282,10 +286,10 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[Any]:
     """The same for several tensors of one type, which run together."""
-    _check_scatter(op)
+    check_scatter(op)
     if not tensors:
         return list(tensors)
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    tensors = [as_tensor(tensor) for tensor in tensors]
     name = node_name("HorovodGroupedReducescatter", name, tensors)
     if compiled.is_compiling():
         call = compiled.Call(
@@ -349,9 +353,17 @@ def check_num_rank_power_of_2(num_rank: int) -> None:
     """Accepts every number of ranks: Adasum works on any here."""
 
 
-def _check_scatter(op: int) -> None:
-    if op not in (Average, Sum):
-        raise NotImplementedError("Reducescatter currently only supports AVERAGE and SUM.")
+def _rows(splits: Any) -> Any:
+    try:
+        rows = tf.convert_to_tensor(splits, dtype=tf.int32)
+    except (TypeError, ValueError) as error:
+        text = f"alltoall expects splits to contain 32-bit integer elements: {error}"
+        raise tf.errors.InvalidArgumentError(None, None, text) from error
+    if rows.shape.rank not in (None, 1):
+        raise tf.errors.InvalidArgumentError(
+            None, None, f"alltoall expects a 1D splits tensor, and this has shape {rows.shape}"
+        )
+    return rows
 
 
 def _is_resource(variable: Any) -> bool:

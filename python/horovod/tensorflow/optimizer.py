@@ -33,6 +33,8 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         self._optimizer = optimizer
         self._reducer = reducer
         self._agg_helper = aggregation
+        # Whether gradients have been computed here that have not been applied yet.
+        self._has_reduced = False
 
     def register_local_var(self, var: Any) -> None:
         """The gradient of this variable is not reduced."""
@@ -45,12 +47,22 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
             return list(pairs)
         gradients, variables = zip(*pairs)
         reduced = self._agg_helper.compute_gradients(gradients, variables)
+        self._has_reduced = True
         return list(zip(reduced, variables))
 
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies gradients, in the passes that let them through."""
+        pairs = list(grads_and_vars)
+        if pairs and not self._has_reduced:
+            # They were not computed here. If the program has reduced them, an average changes
+            # nothing; if it has not, the ranks would go apart without one.
+            gradients, variables = zip(*pairs)
+            pairs = list(zip(self._reducer.averaged(gradients, variables), variables))
+        self._has_reduced = False
+        if not self._agg_helper.has_decided:
+            return self._optimizer.apply_gradients(pairs, *args, **kwargs)
         return self._agg_helper.apply_gradients(
-            lambda: self._optimizer.apply_gradients(*args, **kwargs), tf.no_op
+            lambda: self._optimizer.apply_gradients(pairs, *args, **kwargs), tf.no_op
         )
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ XLA may take several calls in any order.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -84,6 +85,19 @@ class GradientReducer:
         for position, gradient in zip(shared, chosen):
             results[position] = gradient
         return results
+
+    def averaged(
+        self, gradients: Sequence[Any], variables: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Averages over all ranks, whatever the reduction; local gradients stay as they are.
+
+        Gradients that are reduced, and so the same on all ranks, stay what they are.
+        """
+        again = copy.copy(self)
+        again.name = f"{self.name}_again"
+        again.op, again.prescale, again.postscale = Average, 1.0, 1.0
+        again.scale_local_gradients = False
+        return again.reduce(gradients, variables)
 
     def on_all_ranks(self, truth: Any) -> Any:
         """Whether something is true on every rank."""

@@ -21,7 +21,7 @@ from horovod.common.reductions import (
 )
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.util import divided, set_id
+from horovod.tensorflow.util import as_tensor, divided, set_id
 
 
 def allreduce(
@@ -48,7 +48,7 @@ def allreduce(
         with tf.device(device_sparse):
             return _reduce_sparse(tensor, op, name, process_set, ignore_name_scope)
     with tf.device(device_dense):
-        small, context = compression.compress(tf.convert_to_tensor(tensor))
+        small, context = compression.compress(as_tensor(tensor))
         reduced = mpi_ops._allreduce(
             small,
             name,
@@ -86,7 +86,7 @@ def grouped_allreduce(
             with tf.device(device_sparse):
                 results[position] = _reduce_sparse(tensor, op, own, process_set, ignore_name_scope)
         else:
-            dense.append((position, *compression.compress(tf.convert_to_tensor(tensor))))
+            dense.append((position, *compression.compress(as_tensor(tensor))))
     with tf.device(device_dense):
         for part, group in enumerate(_by_type(dense)):
             reduced = mpi_ops._grouped_allreduce(
@@ -117,7 +117,7 @@ def reducescatter(
     """This rank's share of the rows of the reduction; the first ranks get one more if need be."""
     checked(compression)
     with tf.device(device_dense):
-        small, context = compression.compress(tf.convert_to_tensor(tensor))
+        small, context = compression.compress(as_tensor(tensor))
         part = mpi_ops._reducescatter(
             small, name, op, ignore_name_scope, process_set, prescale_factor, postscale_factor
         )
@@ -137,7 +137,7 @@ def grouped_reducescatter(
     checked(compression)
     results = list(tensors)
     dense = [
-        (position, *compression.compress(tf.convert_to_tensor(tensor)))
+        (position, *compression.compress(as_tensor(tensor)))
         for position, tensor in enumerate(tensors)
     ]
     with tf.device(device_dense):

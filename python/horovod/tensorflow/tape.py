@@ -65,6 +65,11 @@ class _DistributedTape:
         return local, shared
 
 
+def is_distributed(tape: Any) -> bool:
+    """Whether this is a tape that reduces its gradients."""
+    return isinstance(tape, _DistributedTape)
+
+
 def DistributedGradientTape(
     gradtape: Any,
     device_dense: str = "",

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, registered_id
 
+_COMPOSITE = (tf.SparseTensor, tf.RaggedTensor)
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -63,16 +64,32 @@ def listed(variables: Any) -> list[Any]:
     return [variables] if hasattr(variables, "assign") else list(variables)
 
 
+def as_tensor(value: Any) -> Any:
+    """What TensorFlow can make a dense tensor of; refuses the rest and says what to do."""
+    if tf.is_tensor(value) and not isinstance(value, _COMPOSITE):
+        return tf.convert_to_tensor(value)
+    try:
+        return tf.convert_to_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        kind = type(value)
+        advice = "convert it first, or send it with hvd.broadcast_object"
+        if isinstance(value, _COMPOSITE):
+            advice = "make it dense first (`tf.sparse.to_dense`, `.to_tensor()`)"
+        raise TypeError(
+            "horovod.tensorflow takes tensors, variables and what tf.convert_to_tensor makes one "
+            f"of, such as NumPy arrays, and this is a `{kind.__module__}.{kind.__qualname__}` "
+            f"({error}); {advice}"
+        ) from error
+
+
 def set_id(process_set: ProcessSet) -> int:
     """The number of a set that is registered."""
     return registered_id(process_set)
 
 
 def divided(tensor: Any, number: Any) -> Any:
-    """A dense or sparse tensor, divided by a number."""
+    """A dense or sparse tensor, divided by a number; integers become floating-point numbers."""
     if isinstance(tensor, tf.IndexedSlices):
         values = divided(tensor.values, number)
         return tf.IndexedSlices(values, tensor.indices, tensor.dense_shape)
-    if tensor.dtype.is_integer:
-        return tensor // tf.cast(number, tensor.dtype)
     return tensor / tf.cast(number, tensor.dtype)

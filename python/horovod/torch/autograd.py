@@ -80,6 +80,8 @@ def broadcast(
 
 def wants_gradient(*tensors: torch.Tensor) -> bool:
     """Whether a backward pass through these may come."""
+    for tensor in tensors:
+        submit.check_tensor(tensor)
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from horovod.common.compression import Compressor, NoneCompressor
+from horovod.torch.submit import check_tensor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
@@ -44,4 +45,5 @@ class Compression:
 
 
 def _narrow(tensor: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.dtype]:
+    check_tensor(tensor)
     return tensor.to(dtype) if tensor.is_floating_point() else tensor, tensor.dtype

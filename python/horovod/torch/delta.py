@@ -50,6 +50,11 @@ class DeltaOptimizer(Wrapped):
     # the user's class.
     step.hooked = True  # type: ignore[attr-defined]
 
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        included = self._plan.reduction.process_set.included()
+        return {parameter for parameter, _ in self._named()} if included else set()
+
     def _named(self) -> list[tuple[torch.Tensor, str]]:
         """All parameters that are trained, those added or unfrozen since the last step too."""
         return [

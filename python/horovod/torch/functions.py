@@ -18,6 +18,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import submit
 from horovod.torch.handles import synchronize
 from horovod.torch.mpi_ops import broadcast_
+from horovod.torch.sparse import sparse_zeros
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
@@ -45,10 +46,13 @@ def broadcast_optimizer_state(
 ) -> None:
     """Overwrites the state and the options of an optimizer with those of rank `root_rank`.
 
-    `model` is accepted for Horovod's sake: nothing has to be guessed about sparse gradients here.
+    Where the optimizer has no state yet, missing gradients become zeros, as in Horovod; those of
+    embeddings in `model` that have sparse gradients are sparse.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    if not optimizer.state:
+        _fill_gradients(optimizer, model)
     is_root = _basics.rank() == root_rank
     skeleton, tensors = _take_apart(optimizer.state_dict()) if is_root else (b"", [])
     skeleton = broadcast_object(skeleton, root_rank, "optimizer_state")
@@ -89,6 +93,22 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     flight = submit.allgather(tensor, name or "allgather_object", global_process_set, lazy=True)
     gathered, lengths = flight.wait_with_rows()
     return [cloudpickle.loads(_bytes_of(part)) for part in torch.split(gathered, lengths)]
+
+
+def _fill_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    sparse = {
+        id(layer.weight)
+        for layer in (model.modules() if model is not None else ())
+        if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and layer.sparse
+    }
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not parameter.requires_grad or parameter.grad is not None:
+                continue
+            if isinstance(optimizer, torch.optim.SparseAdam) or id(parameter) in sparse:
+                parameter.grad = sparse_zeros(parameter, 1)
+            else:
+                parameter.grad = torch.zeros_like(parameter)
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytearray:

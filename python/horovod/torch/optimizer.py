@@ -49,6 +49,11 @@ def DistributedOptimizer(
     steps by itself, and what that does to the weights is combined; gradients stay as they are.
     """
     registered_id(process_set)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"{optimizer!r} is not an optimizer of torch; give one such as "
+            "torch.optim.SGD(model.parameters(), lr=0.1)"
+        )
     if isinstance(optimizer, Wrapped):
         raise ValueError("optimizer is a DistributedOptimizer already; wrap it only once.")
     if gradient_predivide_factor != 1.0 and op != submit.Average:
@@ -180,6 +185,23 @@ class _DistributedOptimizer(Wrapped):
         if self._reducer is not None:
             self._reducer.reset(self.backward_passes_per_step)
         super().load_state_dict(state_dict)
+
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        if self._reducer is None:
+            return set()
+        self._adopt_new()
+        return self._reducer.parameters()
+
+    @property
+    def _handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
+        return {} if self._reducer is None else self._reducer.handles()
+
+    def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[Any, Any]:
+        if self._reducer is None:
+            return super()._allreduce_grad_async(p)
+        self._adopt_new()
+        return self._reducer.start(p)
 
     def _step_with(self, closure: Callable[[], Any]) -> Any:
         if not self._should_synchronize:

@@ -20,7 +20,7 @@ from horovod.torch import submit
 from horovod.torch.arena import settle
 from horovod.torch.compression import Compressor
 from horovod.torch.handles import synchronize
-from horovod.torch.sparse import SparseReduction, sparse_tensor
+from horovod.torch.sparse import SparseReduction, sparse_zeros
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,26 @@ class Reducer:
         errors = [error for error in map(_finish, flights) if error is not None]
         if errors:
             raise errors[0]
+
+    def parameters(self) -> set[torch.Tensor]:
+        """Those whose gradients are reduced."""
+        known = (gradient.parameter for gradient in self._gradients.values())
+        return {parameter for parameter in known if parameter.requires_grad}
+
+    def handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
+        """For each parameter in flight a handle, and what decompressing its gradient needs."""
+        return {key: value for flight in self._flights for key, value in flight.handles().items()}
+
+    def start(self, parameter: torch.Tensor) -> tuple[Any, Any]:
+        """Submits the gradient of one parameter ahead of the others; gives what `handles` has."""
+        gradient = self._gradients[id(parameter)]
+        if not gradient.submitted:
+            gradient.fill()
+            # Whatever is in its bucket waits for `synchronize` now.
+            gradient.expected = False
+            self.dirty = True
+            self._submit(_Bucket(grouped=False), [gradient])
+        return self.handles()[parameter]
 
     def settle(self) -> None:
         """Moves gradients that stay to where reducing them copies nothing."""
@@ -156,13 +176,10 @@ class _Gradient:
         parameter = self.parameter
         if parameter.grad is not None:
             return
-        if not self.sparse_dim:
+        if self.sparse_dim:
+            parameter.grad = sparse_zeros(parameter, self.sparse_dim)
+        else:
             parameter.grad = torch.zeros_like(parameter)
-            return
-        shape = parameter.shape
-        indices = torch.empty((self.sparse_dim, 0), dtype=torch.int64)
-        values = torch.empty((0, *shape[self.sparse_dim :]), dtype=parameter.dtype)
-        parameter.grad = sparse_tensor(indices, values, shape)
 
 
 class _Bucket:
@@ -216,6 +233,10 @@ class _DenseFlight:
         else:
             self._handle = submit.allreduce(self._sent[0], self._sent[0], *how)
 
+    def handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
+        pairs = zip(self._gradients, self._contexts)
+        return {gradient.parameter: (self._handle, context) for gradient, context in pairs}
+
     def finish(self) -> None:
         synchronize(self._handle)
         for gradient, sent, context in zip(self._gradients, self._sent, self._contexts):
@@ -235,11 +256,21 @@ class _SparseFlight:
         self._parameter = gradient.parameter
         self._sum = SparseReduction(grad, gradient.name, reduction.op, reduction.process_set)
 
+    def handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
+        return {self._parameter: (self._sum.wait, None)}
+
     def finish(self) -> None:
         self._parameter.grad = self._sum.wait()
 
 
 _Flight = Union[_DenseFlight, _SparseFlight]
+
+
+def reduce_alone(parameter: torch.Tensor, name: str, reduction: Reduction) -> tuple[Any, Any]:
+    """Submits one gradient of an optimizer that has no reducer; gives handle and context."""
+    gradient = _Gradient(parameter, name, _Bucket(grouped=False))
+    gradient.fill()
+    return _DenseFlight([gradient], False, reduction).handles()[parameter]
 
 
 def _finish(flight: _Flight) -> Exception | None:

@@ -14,6 +14,7 @@ class SparseReduction:
     def __init__(
         self, tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet
     ) -> None:
+        submit.check_tensor(tensor)
         if not tensor.is_sparse:
             raise ValueError(f"`{name}` is not a sparse COO tensor; use allreduce for dense ones.")
         if op not in (submit.Average, submit.Sum):
@@ -42,6 +43,13 @@ class SparseReduction:
                 summed.values().div_(self._divisor, rounding_mode=how)
             self._result = summed
         return self._result
+
+
+def sparse_zeros(parameter: torch.Tensor, sparse_dim: int) -> torch.Tensor:
+    """A sparse tensor without entries, of the shape and type of a parameter."""
+    indices = torch.empty((sparse_dim, 0), dtype=torch.int64)
+    values = torch.empty((0, *parameter.shape[sparse_dim:]), dtype=parameter.dtype)
+    return sparse_tensor(indices, values, parameter.shape)
 
 
 def sparse_tensor(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:

@@ -8,6 +8,7 @@ from typing import Union
 import torch
 
 from horovod.common.process_sets import ProcessSet, registered_id
+from horovod.torch.submit import check_tensor
 
 Splits = Union[Sequence[int], torch.Tensor]
 
@@ -16,6 +17,7 @@ def rows_to_send(tensor: torch.Tensor, splits: Splits | None, process_set: Proce
     """The number of rows for each member: `splits`, or equal shares."""
     registered_id(process_set)
     members = process_set.size() or 1
+    check_tensor(tensor)
     if tensor.dim() == 0:
         raise ValueError("alltoall does not support scalar inputs: give it a first dimension")
     length = tensor.shape[0]

@@ -19,6 +19,7 @@ from horovod.common.reductions import (
     Min,
     Product,
     Sum,
+    check_scatter,
     handle_average_backwards_compatibility,
 )
 from horovod.torch.handles import Exchange, Gather, GatherGroup, Group
@@ -159,8 +160,15 @@ def grouped_reducescatter(
     return GatherGroup(_by_type(tensors, full, part), tensors)
 
 
+def check_tensor(value: object) -> None:
+    """Refuses what is not a tensor of torch, and says how to make it one."""
+    if not isinstance(value, torch.Tensor):
+        raise _not_a_tensor(value)
+
+
 def in_place(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself, if the native module can write to it."""
+    check_tensor(tensor)
     if not tensor.is_cpu:
         raise _not_on_cpu(tensor)
     if tensor.layout is not torch.strided or not tensor.is_contiguous():
@@ -170,6 +178,7 @@ def in_place(tensor: torch.Tensor) -> torch.Tensor:
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself, or a contiguous copy of one that is not."""
+    check_tensor(tensor)
     if not tensor.is_cpu:
         raise _not_on_cpu(tensor)
     if tensor.layout is not torch.strided:
@@ -197,10 +206,33 @@ def _by_type(
 
 
 def _check_reducescatter(tensors: Sequence[torch.Tensor], op: int) -> None:
-    if op not in (Average, Sum):
-        raise ValueError("Reducescatter currently only supports AVERAGE and SUM.")
+    check_scatter(op)
     if any(tensor.dim() == 0 for tensor in tensors):
         raise ValueError("Reducescatter does not support scalar inputs")
+
+
+def _not_a_tensor(value: object) -> TypeError:
+    kind = type(value)
+    if isinstance(value, (list, tuple)):
+        advice = (
+            "for several tensors call the grouped form, such as hvd.grouped_allreduce, or make one "
+            "tensor of them with torch.tensor(...)"
+        )
+    elif kind.__module__.partition(".")[0] == "numpy":
+        advice = (
+            "make it one with torch.as_tensor(...), or call horovod.raw, whose collectives take "
+            "NumPy arrays as they are"
+        )
+    elif hasattr(kind, "__dlpack__"):
+        advice = "make it one with torch.from_dlpack(...), or call the module of its own framework"
+    else:
+        advice = "make it one with torch.tensor(...), or send it with hvd.broadcast_object"
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    return TypeError(f"horovod.torch takes tensors of torch, and this is a `{name}`; {advice}")
 
 
 def _not_on_cpu(tensor: torch.Tensor) -> ValueError:

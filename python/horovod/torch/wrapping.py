@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from horovod.torch.reducer import Reduction
+from horovod.common.process_sets import ProcessSet
+from horovod.torch.compression import Compressor
+from horovod.torch.reducer import Reduction, reduce_alone
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,49 @@ class Wrapped(torch.optim.Optimizer):
         check_passes(passes)
         self.backward_passes_per_step = passes
 
+    # What follows are Horovod's attributes, which other libraries look at.
+
+    @property
+    def op(self) -> int:
+        """The reduction."""
+        return self._plan.reduction.op
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks that reduce together."""
+        return self._plan.reduction.process_set
+
+    @property
+    def gradient_predivide_factor(self) -> float:
+        """By what gradients are divided before they are summed."""
+        return self._plan.reduction.postscale
+
+    @property
+    def sparse_as_dense(self) -> bool:
+        """Whether sparse gradients are reduced as dense ones."""
+        return self._plan.reduction.sparse_as_dense
+
+    @property
+    def _compression(self) -> type[Compressor]:
+        return self._plan.reduction.compression
+
     @property
     def _parameter_names(self) -> dict[torch.Tensor, str]:
         return self._plan.names
+
+    @property
+    def _requires_update(self) -> set[torch.Tensor]:
+        """The parameters whose gradients, or changes, are reduced."""
+        return set()
+
+    @property
+    def _handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
+        """What is being reduced: a handle and what decompressing needs, for each parameter."""
+        return {}
+
+    def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[Any, Any]:
+        """Starts to reduce the gradient of one parameter; gives what `_handles` has of it."""
+        return reduce_alone(p, self._parameter_names[p], self._plan.reduction)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         # That module uses this one.

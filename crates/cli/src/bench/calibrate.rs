@@ -15,7 +15,6 @@ use super::arguments::{Plan, Seating};
 use super::job::{self, Failure, Order, Progress};
 use super::results::{ENGINE, Machine, Run};
 use super::{cannot_write, progress, units, write};
-use crate::horovodrun::tell;
 use crate::words::Mistake;
 
 /// How often each side has its turn.
@@ -48,8 +47,7 @@ pub(super) fn run(program: &Path, plan: &Plan, file: &Path) -> Result<(), Failur
     }
     write(file, &text(&tuning, &machine, seats.slots.len()))?;
     told.push(format!("Use it: RONDE_TUNING={} horovodrun …", file.display()));
-    tell(&(told.join("\n") + "\n"));
-    Ok(())
+    super::print(&(told.join("\n") + "\n"))
 }
 
 /// What one turn gave: the times of all rounds by size, for the one and for the other algorithm.

@@ -17,7 +17,8 @@ use super::arguments::{Plan, START_TIMEOUT, Seating};
 use super::progress;
 use super::results::{Run, Told};
 use super::units;
-use crate::horovodrun::{about_launch, complain, join_timeout};
+use crate::horovodrun::{about_launch, complain};
+use crate::settings::{self, Files};
 use crate::words::{Mistake, USAGE};
 
 /// One job of a plan.
@@ -127,6 +128,10 @@ fn job(
         "rounds": order.plan.rounds,
         "seconds": order.plan.seconds,
     });
+    let env = environment(order);
+    let set = env.iter().filter(|(name, _)| name == "RONDE_TRANSPORT" || name == "RONDE_TUNING");
+    let set = set.cloned().collect();
+    let join_timeout = settings::check(&set, Files::Elsewhere).map_err(refuse)?.join_timeout;
     let python = python(order.program).into_os_string();
     let command = [python, "-m".into(), "horovod._bench".into(), plan.to_string().into()];
     Ok(Job {
@@ -134,10 +139,10 @@ fn job(
         crew: Crew::Fixed(Fixed {
             slots: order.seats.slots.clone(),
             hosts: order.seats.hosts.clone(),
-            join_timeout: join_timeout().map_err(refuse)?,
+            join_timeout,
         }),
         interfaces: Vec::new(),
-        env: environment(order),
+        env,
         cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,
         program: order.program.to_owned(),
         start_timeout: START_TIMEOUT,

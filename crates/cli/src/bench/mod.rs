@@ -58,14 +58,20 @@ fn show(runs: &[Run], arguments: &Arguments) -> Result<(), Failure> {
     }
     match arguments.json.as_deref() {
         Some(file) if file == Path::new("-") => {
-            tell(&results::json(runs));
-            return Ok(());
+            return print(&results::json(runs));
         }
         Some(file) => write(file, &results::json(runs))?,
         None => {}
     }
-    tell(&table::markdown(runs));
-    Ok(())
+    print(&table::markdown(runs))
+}
+
+/// Writes results to standard output.
+fn print(text: &str) -> Result<(), Failure> {
+    match tell(text) {
+        0 => Ok(()),
+        code => Err(Failure::Told(code)),
+    }
 }
 
 fn write(file: &Path, text: &str) -> Result<(), Failure> {

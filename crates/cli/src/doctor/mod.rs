@@ -29,11 +29,11 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
         Err(error) => return complain(&about_launch(&error), 1),
     };
     let taken = start.elapsed();
-    tell(&match arguments.json {
+    let told = tell(&match arguments.json {
         true => document(&report, taken),
         false => screen::text(&report, taken),
     });
-    u8::from(!report.is_well())
+    told.max(u8::from(!report.is_well()))
 }
 
 fn document(report: &Report, taken: Duration) -> String {

@@ -7,12 +7,14 @@ use std::io::{self, IsTerminal, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use ronde_control::printable;
 use ronde_control::status::Status;
+use ronde_launch::private::Places;
 use ronde_launch::registry::{self, Entry};
 use ronde_launch::watcher::Watcher;
 use serde_json::json;
 
-use crate::horovodrun::{complain, registry as folder};
+use crate::horovodrun::{complain, written};
 use crate::words::{Mistake, USAGE};
 
 /// Show how a running job of yours on this machine stands
@@ -43,13 +45,7 @@ struct Look<'a> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> u8 {
-    let jobs = match registry::jobs(&folder()) {
-        Ok(jobs) => jobs,
-        Err(error) => {
-            let hint = "remove it, or set XDG_RUNTIME_DIR to a directory of your own";
-            return complain(&Mistake::new(error, hint), 1);
-        }
-    };
+    let jobs = registry::jobs(&Places::here());
     match choose(&jobs, arguments.job) {
         Ok(Some(job)) => watch(job, arguments).unwrap_or_else(|code| code),
         Ok(None) => list(&jobs, arguments),
@@ -146,5 +142,7 @@ impl Look<'_> {
 fn show(text: &str, clear: bool) -> Result<(), u8> {
     let clear = if clear { "\x1b[H\x1b[2J" } else { "" };
     let mut out = io::stdout().lock();
-    out.write_all(format!("{clear}{text}").as_bytes()).and_then(|()| out.flush()).map_err(|_| 0)
+    let text = format!("{clear}{}", printable(text));
+    let result = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    result.map_err(|error| written(Err(error)))
 }

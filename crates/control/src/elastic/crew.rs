@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
 use super::{Action, Elastic, Reason, Start, World, words};
+use crate::cause::{Farewell, Tail};
 use crate::rendezvous::Time;
 use crate::{Rank, Worker};
 
@@ -194,7 +195,8 @@ fn newcomer((host, slot): (usize, u32), agent: super::AgentId, rank: Rank, now: 
         stopped: None,
         since: now,
         suspect: None,
-        last_words: None,
+        farewell: Farewell::None,
+        tail: Tail::default(),
         exit: None,
         next: None,
         quarrels: 0,

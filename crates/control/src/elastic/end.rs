@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::hosts::{Agent, Host};
-use super::{Action, Elastic, Failure, Reason, Source, Told, World, words};
+use super::words::First;
+use super::{Action, Elastic, Reason, Source, Told, World, words};
+use crate::cause::Cause;
 use crate::rendezvous::{PATIENCE, Time};
 
 /// How long too few workers are borne in silence.
@@ -25,20 +27,17 @@ impl Elastic {
     /// Every worker has ended.
     fn all_gone(&mut self) {
         match (self.finishing, self.first_failure()) {
-            (true, None) => self.end(None, 0),
-            (true, Some((who, cause, code))) => {
-                self.end(Some(Reason::SomeFailed { who, cause }), code);
-            }
-            (false, failure) => {
-                let (who, cause, code) = failure.unwrap_or_default();
-                self.end(Some(Reason::AllFailed { who, cause }), code);
-            }
+            (_, None) => self.end(None, u8::from(!self.finishing)),
+            (true, Some((first, code))) => self.end(Some(Reason::SomeFailed { first }), code),
+            (false, Some((first, code))) => self.end(Some(Reason::AllFailed { first }), code),
         }
     }
 
-    fn first_failure(&self) -> Option<(String, String, u8)> {
-        let Failure { who, cause, code } = self.failures.first()?;
-        Some((who.clone(), cause.clone(), (*code).max(1)))
+    /// Who failed first since the last world was formed, and with which exit code.
+    fn first_failure(&self) -> Option<(First, u8)> {
+        let failure = self.failures.first()?;
+        let first = First { who: failure.who.clone(), cause: failure.cause() };
+        Some((first, failure.code.max(1)))
     }
 
     /// Ends the job once nobody has had the state for a moment: the word of one who has may still be
@@ -52,9 +51,10 @@ impl Elastic {
             return;
         }
         if now >= *self.stateless.get_or_insert(now) + PATIENCE {
-            let unknown = || ("the last rank".to_owned(), "has left".to_owned(), 1);
-            let (who, cause, code) = self.first_failure().unwrap_or_else(unknown);
-            self.end(Some(Reason::NoState { who, cause }), code);
+            let unknown =
+                || (First { who: "the last rank".into(), cause: Cause::plain("has left") }, 1);
+            let (first, code) = self.first_failure().unwrap_or_else(unknown);
+            self.end(Some(Reason::NoState { first }), code);
         }
     }
 
@@ -71,11 +71,15 @@ impl Elastic {
         let fixed = self.limits.source == Source::List;
         if fixed && !self.hosts.may_recover() && !self.more_are_going() {
             let hosts = self.describe_hosts(now);
-            return self.end(Some(Reason::Hopeless { there, needed, hosts }), 1);
+            let (first, code) = self.first_failure().unzip();
+            let reason = Reason::Hopeless { there, needed, hosts, first };
+            return self.end(Some(reason), code.unwrap_or(1));
         }
         if now >= since + timeout {
             let hosts = self.describe_hosts(now);
-            return self.end(Some(Reason::TimedOut { there, needed, timeout, hosts }), 1);
+            let first = self.first_failure().map(|(first, _)| first);
+            let reason = Reason::TimedOut { there, needed, timeout, hosts, first };
+            return self.end(Some(reason), 1);
         }
         if told == Told::No && now >= since + SILENCE {
             self.shortage = Some((since, Told::Yes));
@@ -134,17 +138,13 @@ impl Elastic {
     }
 
     pub(super) fn too_many_resets(&mut self, limit: u32) {
-        let cause = match self.failures.first() {
-            Some(Failure { who, cause, .. }) => format!("lost {who}: {cause}"),
-            None => "the set of hosts has changed".into(),
-        };
-        let code = self.first_failure().map_or(1, |(.., code)| code);
-        self.end(Some(Reason::ResetLimit { limit, cause }), code);
+        let (first, code) = self.first_failure().unzip();
+        self.end(Some(Reason::ResetLimit { limit, first }), code.unwrap_or(1));
     }
 
     fn end(&mut self, reason: Option<Reason>, code: u8) {
         self.ended = true;
-        let text = reason.map(|reason| format!("{}\n", reason.to_string().trim_end()));
-        self.actions.push(Action::End { code, text });
+        self.reason = reason;
+        self.actions.push(Action::End { code, text: self.last_words() });
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct Host {
     /// How often it has failed.
     failures: u32,
     /// How often in a row it could not be reached.
-    unreached: u32,
+    pub(super) unreached: u32,
 }
 
 /// The agent on a host.

@@ -3,6 +3,7 @@
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
 use super::{Action, AgentId, Elastic, Failure, Reason, Recovery, Resting, World, words};
+use crate::cause::{Cause, Farewell, Tail};
 use crate::rendezvous::{PATIENCE, Time};
 use crate::wire::DriverToRank;
 use crate::wire::agent::Exit;
@@ -14,16 +15,18 @@ impl Elastic {
     /// A worker's process has ended.
     pub(super) fn exited(&mut self, worker: Worker, exit: Exit, now: Time) {
         let Some(member) = self.members.get_mut(&worker) else { return };
-        let raised =
-            member.last_words.as_ref().map(|error| format!("raised {}", first_line(error)));
         if member.going.is_some() {
             self.lose(worker, &exit.to_string(), now);
             self.members.remove(&worker);
             return;
         }
         if !exit.is_success() {
-            let cause = raised.unwrap_or_else(|| exit.to_string());
-            self.fail(worker, cause, exit.code(), now);
+            let code = exit.code();
+            let (farewell, tail) = (member.farewell.clone(), std::mem::take(&mut member.tail));
+            let told = Cause::default();
+            let who = self.name(worker);
+            let failure = Failure { worker, who, code, exit: Some(exit), farewell, tail, told };
+            self.fail(worker, failure, now);
             self.members.remove(&worker);
             return;
         }
@@ -62,20 +65,33 @@ impl Elastic {
             let cause = format!("was lost with its host: {reason}");
             match known {
                 true => self.lose(worker, &cause, now),
-                false => self.fail(worker, cause, 1, now),
+                false => self.fail(worker, self.presumed(worker, cause), now),
             }
             self.members.remove(&worker);
         }
         self.let_rest(index, now);
     }
 
+    /// The failure of a worker whose end nobody has seen.
+    fn presumed(&self, worker: Worker, cause: String) -> Failure {
+        Failure {
+            worker,
+            who: self.name(worker),
+            code: 1,
+            exit: None,
+            farewell: Farewell::None,
+            tail: Tail::default(),
+            told: Cause::plain(cause),
+        }
+    }
+
     /// A worker has failed: its world is over, and its host rests.
-    fn fail(&mut self, worker: Worker, cause: String, code: u8, now: Time) {
-        let Some(member) = self.members.get(&worker) else { return };
-        let (who, host) = (self.name(worker), member.host);
-        self.note(&Reason::Lost { who: who.clone(), cause: cause.clone() });
+    fn fail(&mut self, worker: Worker, failure: Failure, now: Time) {
+        let Some(host) = self.members.get(&worker).map(|member| member.host) else { return };
+        let cause = failure.cause().what;
+        self.note(&Reason::Lost { who: failure.who.clone(), cause: cause.clone() });
         self.lose(worker, &cause, now);
-        self.failures.push(Failure { who, cause, code });
+        self.failures.push(failure);
         self.let_rest(host, now);
     }
 
@@ -97,7 +113,7 @@ impl Elastic {
 
     /// A worker that lives counts as dead: it is killed.
     fn condemn(&mut self, worker: Worker, cause: String, now: Time) {
-        self.fail(worker, cause.clone(), 1, now);
+        self.fail(worker, self.presumed(worker, cause.clone()), now);
         self.actions.push(Action::Signal(worker, KILL));
         if let Some(connection) = self.detach(worker) {
             self.turn_away(connection, cause.clone());
@@ -224,7 +240,7 @@ impl Elastic {
                 Some(words::UNSEATED.into())
             }
             _ if member.has_been_inside => Some(words::not_coming(self.limits.timeout)),
-            _ => Some(words::not_starting(self.limits.timeout)),
+            _ => Some(words::not_starting(self.limits.joining)),
         }
     }
 
@@ -240,8 +256,10 @@ impl Elastic {
             }
             (Phase::Inside { .. }, _) => None,
             // Whoever has left may have something else to do, unless the others wait for it.
-            _ if member.has_been_inside && !self.is_awaited() => None,
-            _ => Some(member.since + self.limits.timeout),
+            _ if member.has_been_inside => {
+                self.is_awaited().then_some(member.since + self.limits.timeout)
+            }
+            _ => Some(member.since + self.limits.joining),
         }
     }
 
@@ -261,8 +279,4 @@ impl Elastic {
         let all = [stopped, killed, suspect, parked, self.due_in_world(member)];
         all.into_iter().flatten().min()
     }
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }

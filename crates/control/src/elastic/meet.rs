@@ -2,6 +2,7 @@
 
 use super::member::{Member, Next, Phase};
 use super::{Action, Elastic, Recovery, World, words};
+use crate::cause::{Farewell, headline};
 use crate::rendezvous::{Connection, PATIENCE, Time};
 use crate::wire::{DriverToRank, Greeting, Milestone, Peer, RankToDriver};
 use crate::{Rank, Worker};
@@ -68,7 +69,12 @@ impl Elastic {
         if let RankToDriver::Pong { waits } = message {
             return self.actions.push(Action::Answered(worker, waits));
         }
-        let Some(member) = self.members.get_mut(&worker) else { return };
+        let Some(member) = self.members.get_mut(&worker) else {
+            if let RankToDriver::Leaving { error: Some(error), .. } = message {
+                self.explain(worker, error);
+            }
+            return;
+        };
         if let Some(next) = member.next.as_mut().filter(|next| next.connection == connection) {
             next.said.get_or_insert(message);
             return;
@@ -108,16 +114,25 @@ impl Elastic {
     /// A worker has left its world by itself: in order, or because of an exception.
     fn left(&mut self, worker: Worker, error: Option<String>, blames: Option<Rank>, now: Time) {
         match (&error, blames) {
-            (Some(error), None) => self.lose(worker, &format!("raised {error}"), now),
+            (Some(error), None) => {
+                self.lose(worker, &format!("raised {}", headline(error)), now);
+            }
             _ => self.leave(worker, now),
         }
         if let Some(member) = self.members.get_mut(&worker) {
-            member.last_words = error;
+            member.farewell = Farewell::of(error);
             if member.exit.is_some() {
                 self.members.remove(&worker);
             }
         }
         self.admit(worker, now);
+    }
+
+    /// The last words of a worker whose end is known already.
+    fn explain(&mut self, worker: Worker, error: String) {
+        if let Some(failure) = self.failures.iter_mut().find(|it| it.worker == worker) {
+            failure.farewell = Farewell::Exception(error);
+        }
     }
 
     pub(super) fn closed(&mut self, connection: Connection, now: Time) {

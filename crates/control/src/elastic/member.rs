@@ -2,6 +2,7 @@
 
 use super::AgentId;
 use crate::Rank;
+use crate::cause::{Farewell, Tail};
 use crate::rendezvous::{Connection, Time};
 use crate::wire::agent::Exit;
 use crate::wire::{Peer, RankToDriver};
@@ -30,8 +31,10 @@ pub(super) struct Member {
     pub(super) since: Time,
     /// When it counts as lost and why, unless it clears itself before.
     pub(super) suspect: Option<(Time, String)>,
-    /// The exception that ends it, as it has said itself.
-    pub(super) last_words: Option<String>,
+    /// How it left its last world, as it has said itself.
+    pub(super) farewell: Farewell,
+    /// What it has written last.
+    pub(super) tail: Tail,
     /// How it ended, while its last words may still be on their way.
     pub(super) exit: Option<Exit>,
     /// Its next connection, while the last words on the old one may still be on their way.

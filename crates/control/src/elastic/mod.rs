@@ -33,6 +33,7 @@ pub use words::Reason;
 use hosts::{Hosts, News};
 use member::{Member, Phase};
 
+use crate::cause::{Cause, Farewell, Tail};
 use crate::liveness::Roll;
 use crate::rendezvous::{Connection, Time};
 use crate::status::Report;
@@ -51,6 +52,8 @@ pub struct Limits {
     pub max: Option<u32>,
     /// How long to wait for enough workers.
     pub timeout: Duration,
+    /// How long a worker may take from its start until it joins: importing, building its model.
+    pub joining: Duration,
     /// How long a worker may be stopped before it counts as dead; for ever if there is none.
     pub stopped: Option<Duration>,
     /// How many times the world may be formed anew.
@@ -201,6 +204,8 @@ pub struct Elastic {
     /// Whether a worker has finished well.
     finishing: bool,
     ended: bool,
+    /// Why it has ended, unless all went well.
+    reason: Option<Reason>,
     /// Why it is not known which hosts there are.
     undiscovered: Option<String>,
     /// What failed since the last world was complete.
@@ -215,6 +220,8 @@ pub struct Elastic {
     fruitless: u32,
     /// What the workers know of the next world.
     told: Change,
+    /// Until when those who have met wait for newcomers.
+    lingering: Option<Time>,
     recovery: Option<Recovery>,
     /// What is to be done about the event that is being taken in.
     actions: Vec<Action>,
@@ -242,9 +249,25 @@ enum Told {
 
 /// A worker that failed.
 struct Failure {
+    worker: Worker,
     who: String,
-    cause: String,
     code: u8,
+    /// How its process ended, unless it counted as dead before.
+    exit: Option<Exit>,
+    /// What it said and wrote, which may still be on its way when its end is known.
+    farewell: Farewell,
+    tail: Tail,
+    /// What else explains it.
+    told: Cause,
+}
+
+impl Failure {
+    fn cause(&self) -> Cause {
+        match &self.exit {
+            Some(exit) => Cause::of(Some(exit), &self.farewell, &self.tail),
+            None => self.told.clone(),
+        }
+    }
 }
 
 /// The way back from a loss.
@@ -272,6 +295,7 @@ impl Elastic {
             progress: false,
             finishing: false,
             ended: false,
+            reason: None,
             undiscovered: None,
             failures: Vec::new(),
             shortage: None,
@@ -279,6 +303,7 @@ impl Elastic {
             committed: false,
             fruitless: 0,
             told: Change::default(),
+            lingering: None,
             recovery: None,
             actions: Vec::new(),
         }
@@ -308,6 +333,24 @@ impl Elastic {
         }
         self.proceed(now);
         std::mem::take(&mut self.actions)
+    }
+
+    /// A worker has written a line to standard error; there is nothing to do about it.
+    pub fn wrote(&mut self, worker: Worker, line: &str) {
+        if let Some(member) = self.members.get_mut(&worker) {
+            member.tail.wrote(line);
+        } else if let Some(failure) = self.failures.iter_mut().find(|it| it.worker == worker) {
+            failure.tail.wrote(line);
+        }
+    }
+
+    /// What to tell the user at the very end, when everything has been heard that workers wrote.
+    pub fn last_words(&self) -> Option<String> {
+        let mut reason = self.reason.clone()?;
+        if let (Some(first), Some(failure)) = (reason.first_mut(), self.failures.first()) {
+            first.cause = failure.cause();
+        }
+        Some(format!("{}\n", reason.to_string().trim_end()))
     }
 
     /// Does everything that has become possible or due.
@@ -341,6 +384,7 @@ impl Elastic {
             members,
             forming,
             self.growth(),
+            self.lingering,
             self.shortage_due(),
             self.stateless.map(|since| since + crate::rendezvous::PATIENCE),
         ];

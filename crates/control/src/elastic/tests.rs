@@ -25,6 +25,7 @@ fn limits(start: u32, min: u32) -> Limits {
         min,
         max: None,
         timeout: Duration::from_secs(60),
+        joining: Duration::from_secs(300),
         stopped: Some(Duration::from_secs(5)),
         resets: None,
         cooldown: None,
@@ -202,14 +203,75 @@ fn a_host_that_has_rested_takes_new_workers_who_join_at_the_next_meeting() {
     assert!(!play.running.contains_key(&Worker(4)), "the first rest is twice the least");
     play.pass(1);
     assert!(play.says("host `a` may be used again"));
+    let coming = DriverToRank::Update { change: Change { coming: true, ..Change::default() } };
     play.come(4);
-    assert!(!matches!(play.heard(2).last(), Some(DriverToRank::Update { .. })));
+    assert_eq!(play.heard(2).last(), Some(&&coming));
     play.come(5);
-    let update = DriverToRank::Update { change: Change { removed: false, added: true } };
+    let update = DriverToRank::Update { change: Change { added: true, ..Change::default() } };
     assert_eq!(play.heard(2).last(), Some(&&update));
     play.come(2);
     play.come(3);
     assert_eq!(play.world(), [2, 3, 4, 5]);
+}
+
+#[test]
+fn the_notice_of_a_host_comes_when_it_is_discovered_and_the_meeting_when_its_workers_are_ready() {
+    let mut play = Play::begin("a:2", limits(2, 1));
+    play.on(Event::Discovered(offers("a:2,b:2")));
+    let coming = DriverToRank::Update { change: Change { coming: true, ..Change::default() } };
+    assert_eq!(play.heard(0).last(), Some(&&coming), "it has not even been reached");
+    let heard = play.heard(0).len();
+    play.reach_all();
+    play.pass(200);
+    assert_eq!(play.heard(0).len(), heard, "nobody waits for those who import");
+    play.come(2);
+    play.come(3);
+    let added = DriverToRank::Update { change: Change { added: true, ..Change::default() } };
+    assert_eq!(play.heard(0).last(), Some(&&added));
+    play.come_all();
+    assert_eq!(play.world(), [0, 1, 2, 3]);
+}
+
+#[test]
+fn who_meets_as_soon_as_it_hears_of_newcomers_waits_for_them_but_not_for_long() {
+    let mut play = Play::begin("a:2", limits(2, 1));
+    play.list("a:2,b:1");
+    play.come(0);
+    play.come(1);
+    play.pass(29);
+    assert_eq!(play.machine.inside(), []);
+    play.come(2);
+    assert_eq!(play.world(), [0, 1, 2]);
+    play.settle();
+    play.list("a:2,b:1,c:1");
+    (0..3).for_each(|worker| play.come(worker));
+    play.pass(29);
+    assert_eq!(play.machine.inside(), []);
+    assert_eq!(play.machine.next_wakeup(), Some(play.now + Duration::from_secs(1)));
+    play.pass(1);
+    play.settle();
+    assert_eq!((play.world(), play.machine.inside().len()), (vec![0, 1, 2], 3));
+}
+
+#[test]
+fn a_loss_does_not_wait_for_newcomers() {
+    let mut play = Play::begin("a:2", limits(2, 1));
+    play.list("a:2,b:1");
+    play.die(1, KILLED);
+    play.come(0);
+    play.settle();
+    assert_eq!(play.machine.inside().len(), 1);
+}
+
+#[test]
+fn importing_may_take_longer_than_the_wait_for_slots() {
+    let mut play = Play::begin("a:1", limits(1, 1));
+    play.list("a:1,b:1");
+    play.pass(299);
+    assert_eq!(play.signals, []);
+    play.pass(1);
+    assert_eq!(play.signals, [(Worker(1), 9)]);
+    assert!(play.says("raise RONDE_JOIN_TIMEOUT_SECONDS"));
 }
 
 #[test]
@@ -239,7 +301,7 @@ fn without_anybody_who_has_the_state_the_job_ends() {
 fn workers_of_a_host_that_is_not_listed_stay_until_the_others_meet_again() {
     let mut play = Play::begin("a:1,b:1", limits(2, 1));
     play.list("b:1");
-    let update = DriverToRank::Update { change: Change { removed: true, added: false } };
+    let update = DriverToRank::Update { change: Change { removed: true, ..Change::default() } };
     assert_eq!(play.heard(1).last(), Some(&&update));
     assert_eq!(play.signals, []);
     play.come(1);
@@ -337,6 +399,25 @@ fn a_fixed_list_without_hope_ends_the_job_at_once() {
     play.die(1, KILLED);
     let (_, text) = play.end.clone().unwrap();
     assert!(text.contains("1 of at least 2 ranks are left and no host may start more"), "{text}");
+}
+
+#[test]
+fn a_script_that_always_raises_is_the_reason_for_the_end() {
+    let mut play = Play::begin("a:2", Limits { source: Source::List, ..limits(2, 2) });
+    play.machine.wrote(Worker(1), "Traceback (most recent call last):");
+    play.machine.wrote(Worker(1), "  File \"train.py\", line 7, in <module>");
+    play.die(1, Exit::Code(1));
+    // Its last line comes when its end is known already.
+    play.machine.wrote(Worker(1), "KeyError: 'lr'");
+    let (code, _) = play.end.clone().unwrap();
+    let text = play.machine.last_words().unwrap();
+    let said = "error: rank 1 (a, slot 1) raised KeyError: 'lr'\n  at train.py:7\n  1 of at least 2 \
+                ranks are left and no host may start more\n";
+    assert!(code == 1 && text.starts_with(said), "{text}");
+    assert!(
+        text.contains("hint: see what it wrote above; to outlive it, give more hosts"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -4,6 +4,24 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::cause::Cause;
+
+/// Who failed first since the last world was formed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct First {
+    /// Its name, as `rank 2 (node-b, slot 0)`.
+    pub who: String,
+    /// How.
+    pub cause: Cause,
+}
+
+impl First {
+    /// The lines about it: the first behind `before`, and those with details.
+    fn lines(&self, before: &str) -> String {
+        format!("{before}{} {}\n{}", self.who, self.cause.what, self.cause.lines())
+    }
+}
+
 /// Something that happened in an elastic job, or why it ends.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
@@ -127,30 +145,24 @@ pub enum Reason {
     /// The job has ended: nobody is left.
     AllFailed {
         /// Who failed first since the last world was formed.
-        who: String,
-        /// How.
-        cause: String,
+        first: First,
     },
     /// The job has ended: some of the last world have failed.
     SomeFailed {
         /// Who failed first since the last world was formed.
-        who: String,
-        /// How.
-        cause: String,
+        first: First,
     },
     /// The job has ended: nobody who is left has the state.
     NoState {
         /// Who failed first since the last world was formed.
-        who: String,
-        /// How.
-        cause: String,
+        first: First,
     },
     /// The job has ended: it has begun anew too often.
     ResetLimit {
         /// How often it may.
         limit: u32,
-        /// What made it begin anew once more.
-        cause: String,
+        /// Who made it begin anew once more; a change of the hosts if nobody did.
+        first: Option<First>,
     },
     /// The job has ended: worlds fall apart although nobody dies.
     NoProgress {
@@ -167,6 +179,8 @@ pub enum Reason {
         timeout: Duration,
         /// What is known of the hosts.
         hosts: Vec<String>,
+        /// Who failed first since the last world was formed, if somebody did.
+        first: Option<First>,
     },
     /// The job has ended: too few workers are left and no more can come.
     Hopeless {
@@ -176,6 +190,8 @@ pub enum Reason {
         needed: u32,
         /// What is known of the hosts.
         hosts: Vec<String>,
+        /// Who failed first since the last world was formed, if somebody did.
+        first: Option<First>,
     },
 }
 
@@ -195,6 +211,19 @@ impl fmt::Display for Reason {
 }
 
 impl Reason {
+    /// Who failed first, where that explains the end of the job.
+    pub(super) fn first_mut(&mut self) -> Option<&mut First> {
+        match self {
+            Reason::AllFailed { first }
+            | Reason::SomeFailed { first }
+            | Reason::NoState { first } => Some(first),
+            Reason::ResetLimit { first, .. }
+            | Reason::TimedOut { first, .. }
+            | Reason::Hopeless { first, .. } => first.as_mut(),
+            _ => None,
+        }
+    }
+
     /// A line while the job runs.
     fn note(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -259,27 +288,28 @@ impl Reason {
     /// The last lines of a job.
     fn end(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::AllFailed { who, cause } => write!(
+            Reason::AllFailed { first } => {
+                write!(f, "{}  no rank is left\n\nhint: {ABOVE}", first.lines("error: "))
+            }
+            Reason::SomeFailed { first } => {
+                write!(f, "{}  others had finished before\n\nhint: {ABOVE}", first.lines("error: "))
+            }
+            Reason::NoState { first } => write!(
                 f,
-                "error: {who} {cause}\n  Horovod detected that one or more processes exited with \
-                 non-zero status, and no rank is left\n\nhint: see what it wrote above"
+                "error: No hosts from previous set remaining, unable to broadcast state.\n{}  every \
+                 other rank that had the state of the training is gone, too\n\nhint: start the job \
+                 again from its last checkpoint",
+                first.lines("  ")
             ),
-            Reason::SomeFailed { who, cause } => write!(
-                f,
-                "error: {who} {cause}\n  Horovod detected that one or more processes exited with \
-                 non-zero status after others had finished\n\nhint: see what it wrote above"
-            ),
-            Reason::NoState { who, cause } => write!(
-                f,
-                "error: No hosts from previous set remaining, unable to broadcast state.\n  {who} \
-                 {cause}, and every other rank that had the state of the training is gone, \
-                 too\n\nhint: start the job again from its last checkpoint"
-            ),
-            Reason::ResetLimit { limit, cause } => write!(
+            Reason::ResetLimit { limit, first } => write!(
                 f,
                 "error: Horovod was shutdown because number of resets during elastic job exceeded \
-                 limit: {limit}\n  the last one: {cause}\n\nhint: see the notes above for what \
-                 happened, or raise `--reset-limit`"
+                 limit: {limit}\n{}\nhint: see the notes above for what happened, or raise \
+                 `--reset-limit`",
+                first.as_ref().map_or_else(
+                    || "  the last one: the set of hosts has changed\n".to_owned(),
+                    |first| first.lines("  the last one: ")
+                )
             ),
             Reason::NoProgress { worlds } => write!(
                 f,
@@ -287,20 +317,30 @@ impl Reason {
                  although no rank has died\n\nhint: see what the ranks wrote above: most likely they \
                  do not make the same calls, or cannot reach each other"
             ),
-            Reason::TimedOut { there, needed, timeout, hosts } => write!(
+            Reason::TimedOut { there, needed, timeout, hosts, first } => write!(
                 f,
                 "error: Timed out waiting for {needed} ranks: {there} are there. Timeout after {} \
-                 seconds.\n{}\nhint: see why hosts are missing, or raise `--elastic-timeout`",
+                 seconds.\n{}{}\nhint: see why {} are missing, or raise `--elastic-timeout`",
                 timeout.as_secs(),
-                list(hosts)
+                list(hosts),
+                first.as_ref().map_or_else(String::new, |first| first.lines("  before that: ")),
+                if first.is_some() { "ranks" } else { "hosts" },
             ),
-            Reason::Hopeless { there, needed, hosts } => write!(
-                f,
-                "error: {there} of at least {needed} ranks are left and no host may start more\n{}\n\
-                 hint: give more hosts, a smaller `--min-np`, or let hosts that failed come back \
-                 with `--blacklist-cooldown-range`",
-                list(hosts)
-            ),
+            Reason::Hopeless { there, needed, hosts, first } => {
+                let short = format!(
+                    "{there} of at least {needed} ranks are left and no host may start more"
+                );
+                let more = "give more hosts, a smaller `--min-np`, or let hosts that failed come back \
+                            with `--blacklist-cooldown-range`";
+                let hosts = list(hosts);
+                match first {
+                    Some(first) => {
+                        let first = first.lines("error: ");
+                        write!(f, "{first}  {short}\n{hosts}\nhint: {ABOVE}; to outlive it, {more}")
+                    }
+                    None => write!(f, "error: {short}\n{hosts}\nhint: {more}"),
+                }
+            }
             _ => Ok(()),
         }
     }
@@ -310,6 +350,15 @@ impl Reason {
         let host = || "node-b".to_owned();
         let who = || "rank 2 (node-b, slot 0)".to_owned();
         let cause = || "was killed by signal 9 (SIGKILL)".to_owned();
+        let first = || First { who: who(), cause: Cause::plain(cause()) };
+        let raised = || First {
+            who: who(),
+            cause: Cause {
+                what: "raised KeyError: 'lr'".into(),
+                details: vec!["at train.py:12 in step: rate = config['lr']".into()],
+                raised: true,
+            },
+        };
         let hosts = || vec!["`node-b`: 2 slots, rests for 8 s".to_owned()];
         let some = Duration::from_millis(8000);
         vec![
@@ -354,21 +403,27 @@ impl Reason {
                 commit: Duration::from_millis(260),
             },
             Reason::Finishing { who: who() },
-            Reason::AllFailed { who: who(), cause: cause() },
-            Reason::SomeFailed { who: who(), cause: cause() },
-            Reason::NoState { who: who(), cause: cause() },
-            Reason::ResetLimit { limit: 3, cause: format!("lost {}: {}", who(), cause()) },
+            Reason::AllFailed { first: raised() },
+            Reason::SomeFailed { first: first() },
+            Reason::NoState { first: first() },
+            Reason::ResetLimit { limit: 3, first: Some(first()) },
+            Reason::ResetLimit { limit: 3, first: None },
             Reason::NoProgress { worlds: 3 },
             Reason::TimedOut {
                 there: 1,
                 needed: 2,
                 timeout: Duration::from_secs(600),
                 hosts: hosts(),
+                first: Some(first()),
             },
-            Reason::Hopeless { there: 1, needed: 2, hosts: hosts() },
+            Reason::Hopeless { there: 1, needed: 2, hosts: hosts(), first: Some(raised()) },
+            Reason::Hopeless { there: 1, needed: 2, hosts: hosts(), first: None },
         ]
     }
 }
+
+/// What to do about a rank that failed.
+const ABOVE: &str = "see what it wrote above";
 
 /// Why workers are told to go.
 pub(super) const UNLISTED: &str = "its host is not listed any more";
@@ -381,15 +436,26 @@ pub(super) const UNSEATED: &str = "did not take its place in a new world and was
 pub(super) const QUARREL: &str = "could not be reached by other ranks in two worlds and was killed";
 
 pub(super) fn stopped(limit: Duration) -> String {
-    format!("was stopped, as by SIGSTOP, for {} and was killed", seconds(limit))
+    format!(
+        "was stopped, as by SIGSTOP, for {} and was killed (RONDE_ELASTIC_STOPPED_SECONDS)",
+        seconds(limit)
+    )
 }
 
 pub(super) fn not_coming(limit: Duration) -> String {
-    format!("did not come to the next world within {} and was killed", seconds(limit))
+    format!(
+        "did not come to the next world within {} and was killed; if it needs longer, raise \
+         `--elastic-timeout`",
+        seconds(limit)
+    )
 }
 
 pub(super) fn not_starting(limit: Duration) -> String {
-    format!("did not call `hvd.init()` within {} and was killed", seconds(limit))
+    format!(
+        "has not joined {} after its start and was killed; if it needs longer to import and to build \
+         its model, raise RONDE_JOIN_TIMEOUT_SECONDS",
+        seconds(limit)
+    )
 }
 
 fn rests(

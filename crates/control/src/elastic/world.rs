@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::hosts::Agent;
-use super::member::Phase;
+use super::hosts::{Agent, Host};
+use super::member::{Member, Phase};
 use super::{Action, Elastic, Reason, World, seats};
 use crate::rendezvous::{Connection, Time};
 use crate::wire::{Change, DriverToRank, Peer};
@@ -15,12 +15,16 @@ pub(super) const SEATING: Duration = Duration::from_secs(30);
 /// How long a newcomer waits for others that are just being started, before the world is told.
 pub(super) const TOGETHER: Duration = Duration::from_secs(2);
 
+/// How long workers that have met early wait for newcomers that they were told of.
+pub(super) const NEWCOMERS: Duration = Duration::from_secs(30);
+
 /// How many worlds may fall apart by themselves before anybody has committed.
 const FRUITLESS: u32 = 3;
 
 impl Elastic {
     /// Forms the next world, if everybody who must be there has come.
     pub(super) fn gather(&mut self, now: Time) {
+        self.lingering = None;
         if self.finishing || self.ended || matches!(self.world, World::Forming(_) | World::Whole) {
             return;
         }
@@ -38,6 +42,10 @@ impl Elastic {
         if (chosen.len() as u32) < needed.max(1) || (self.progress && !has_state) {
             return;
         }
+        if let Some(until) = self.newcomers_due().filter(|until| *until > now) {
+            self.lingering = Some(until);
+            return;
+        }
         if self.is_fruitless() {
             return self.no_progress();
         }
@@ -49,12 +57,30 @@ impl Elastic {
 
     /// Whether worlds fall apart again and again although nobody dies: training cannot go on so.
     fn is_fruitless(&mut self) -> bool {
-        let by_itself = self.failures.is_empty() && self.told == Change::default();
+        let by_itself = self.failures.is_empty() && !self.told.removed && !self.told.added;
         match self.world {
             World::Broken(_) if by_itself && !self.committed => self.fruitless += 1,
             _ => self.fruitless = 0,
         }
         self.fruitless >= FRUITLESS
+    }
+
+    /// Until when to wait for newcomers, if the others meet only because they have heard of them.
+    fn newcomers_due(&self) -> Option<Time> {
+        let World::Broken(since) = self.world else { return None };
+        let early = self.told.coming && !self.told.added && !self.told.removed;
+        (early && self.failures.is_empty() && self.is_growing()).then_some(since + NEWCOMERS)
+    }
+
+    /// Whether workers are on their way who are not ready.
+    fn is_growing(&self) -> bool {
+        let coming = |member: &Member| {
+            member.stays() && !member.has_been_inside && !member.is_inside() && !member.is_waiting()
+        };
+        let reaching = |host: &Host| {
+            host.is_open() && host.unreached == 0 && matches!(host.agent, Agent::Reaching(_))
+        };
+        self.members.values().any(coming) || self.hosts.all.iter().any(reaching)
     }
 
     /// Whether hosts are just being reached on which more workers will be started.
@@ -192,13 +218,14 @@ impl Elastic {
             return;
         }
         let leaves = self.members.values().any(|member| member.is_inside() && !member.stays());
-        let change = Change {
-            removed: leaves && !self.told.removed,
-            added: self.growth().is_some_and(|time| time <= now),
-        };
+        let added = self.growth().is_some_and(|time| time <= now);
+        let news = !self.told.coming && !self.told.added && !added;
+        let coming = news && self.has_room() && self.is_growing();
+        let change = Change { removed: leaves && !self.told.removed, added, coming };
         if change != Change::default() {
             self.told.removed |= change.removed;
             self.told.added |= change.added;
+            self.told.coming |= change.coming;
             self.actions.push(Action::Tell(self.insiders(), DriverToRank::Update { change }));
         }
     }
@@ -209,14 +236,19 @@ impl Elastic {
         if self.world != World::Whole || self.told.added || self.finishing {
             return None;
         }
-        let inside = self.members.values().filter(|member| member.is_inside() && member.stays());
-        if self.limits.max.is_some_and(|max| inside.count() >= max as usize) {
+        if !self.has_room() {
             return None;
         }
         let newcomers = || self.members.values().filter(|it| !it.is_inside() && it.stays());
         let since = newcomers().filter(|it| it.is_waiting()).map(|it| it.since).min()?;
         let others = newcomers().any(|it| !it.is_waiting() && !it.has_been_inside);
         Some(if others { since + TOGETHER } else { since })
+    }
+
+    /// Whether the world may have more workers.
+    fn has_room(&self) -> bool {
+        let inside = self.members.values().filter(|member| member.is_inside() && member.stays());
+        self.limits.max.is_none_or(|max| inside.count() < max as usize)
     }
 
     /// The ways to all who are inside.

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 pub use member::Seat;
 
+use crate::cause::headline;
 use crate::liveness::Roll;
 use crate::status::Report;
 use crate::wire::agent::Exit;
@@ -353,10 +354,12 @@ impl Rendezvous {
         match (error, blames) {
             (None, _) if leader.is_some() => member.phase = Phase::Away,
             (None, _) => self.announce(rank, "left before the world was complete".into(), actions),
-            (Some(error), None) => self.announce(rank, format!("raised {error}"), actions),
+            (Some(error), None) => {
+                self.announce(rank, format!("raised {}", headline(&error)), actions);
+            }
             // The others are about to hear of the rank it blames, which is what they should name.
             (Some(error), Some(_)) => {
-                member.suspect = Some((now + PATIENCE, format!("raised {error}")));
+                member.suspect = Some((now + PATIENCE, format!("raised {}", headline(&error))));
             }
         }
     }

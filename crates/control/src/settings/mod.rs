@@ -13,7 +13,7 @@ use crate::watching::{Watching, Words};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning, Worker};
 pub(crate) use table::default;
-pub use table::{CONTRACT, Setting, TABLE, reference_page};
+pub use table::{CALL_ADDRESSES, CALL_KEY, CONTRACT, Setting, TABLE, reference_page};
 
 /// More tensors than these the flight recorder cannot remember; it takes its memory at the start.
 const MOST_RECORDS: usize = 1 << 20;
@@ -130,6 +130,27 @@ pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<(Settings, Place
     }
 }
 
+/// What the launcher of any job reads itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// How long hosts have to answer.
+    pub start_timeout: Duration,
+    /// How long a gathering of the ranks may take.
+    pub join_timeout: Duration,
+}
+
+/// Reads what the launcher needs, and what its ranks will read: their mistakes are better told before
+/// anything starts.
+pub fn launch(look_up: impl Fn(&str) -> Option<String>) -> Result<Launch, BadSettings> {
+    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
+    let start_timeout = Duration::from_secs(reader.number("HOROVOD_START_TIMEOUT"));
+    let Settings { join_timeout, .. } = reader.settings();
+    match reader.mistakes.is_empty() {
+        true => Ok(Launch { start_timeout, join_timeout }),
+        false => Err(BadSettings(reader.mistakes)),
+    }
+}
+
 /// What the user set for an elastic job; only the launcher reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elasticity {
@@ -165,6 +186,17 @@ pub fn meeting(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadS
     let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
     let meeting = reader.meeting();
     meeting.filter(|_| reader.mistakes.is_empty()).ok_or(BadSettings(reader.mistakes))
+}
+
+/// Reads where the caller of `horovod.run` is: the launcher, or whoever has had another launcher start
+/// the ranks.
+pub fn call(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadSettings> {
+    let delegated = look_up(CALL_ADDRESSES).is_some();
+    meeting(|name| match name {
+        "RONDE_RENDEZVOUS" if delegated => look_up(CALL_ADDRESSES),
+        "RONDE_JOB_KEY" if delegated => look_up(CALL_KEY),
+        name => look_up(name),
+    })
 }
 
 /// The number of this process if it is a worker of an elastic job.
@@ -359,7 +391,8 @@ impl Reader<'_> {
     fn number(&mut self, name: &str) -> u64 {
         let text = self.text(name);
         text.trim().parse().unwrap_or_else(|_| {
-            self.mistakes.push(format!("{name} is `{text}`, it must be a whole number from 0"));
+            let must_be = table::row(name).unit.must_be(&text);
+            self.mistakes.push(format!("{name} is `{text}`, it must be {must_be}"));
             0
         })
     }
@@ -439,6 +472,25 @@ mod tests {
         let BadSettings(mistakes) = read(look_up(&pairs)).unwrap_err();
         assert_eq!(mistakes.len(), 9, "{mistakes:?}");
         assert!(!mistakes.join(" ").contains("secret"));
+    }
+
+    #[test]
+    fn the_launcher_knows_every_mistake_that_a_rank_would_refuse() {
+        let pairs = [
+            ("HOROVOD_FUSION_THRESHOLD", "64MB"),
+            ("HOROVOD_START_TIMEOUT", "1m"),
+            ("RONDE_TRANSPORT", "pigeon"),
+            ("RONDE_METRICS", "0.0.0.0:9400"),
+            // Where it is in the job is the business of each rank.
+            ("HOROVOD_RANK", "7"),
+        ];
+        let BadSettings(mistakes) = launch(look_up(&pairs)).unwrap_err();
+        assert_eq!(mistakes.len(), 4, "{mistakes:?}");
+        let text =
+            "HOROVOD_FUSION_THRESHOLD is `64MB`, it must be a number of bytes, here 67108864";
+        assert!(mistakes.iter().any(|mistake| mistake == text), "{mistakes:?}");
+        let usual = launch(|_| None).unwrap();
+        assert_eq!((usual.start_timeout.as_secs(), usual.join_timeout.as_secs()), (30, 600));
     }
 
     #[test]

@@ -11,10 +11,65 @@ pub struct Setting {
     pub default: &'static str,
     /// What it means.
     pub meaning: &'static str,
+    /// What its number counts.
+    pub unit: Unit,
 }
 
+/// What the number of a setting counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Things, or nothing if it is no number.
+    Things,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
+}
+
+impl Unit {
+    /// What a value must be, and what `text` was probably meant to say.
+    pub(super) fn must_be(self, text: &str) -> String {
+        let (what, units): (_, &[(&str, u64)]) = match self {
+            Unit::Things => ("a whole number from 0", &[]),
+            Unit::Bytes => ("a number of bytes", BYTES),
+            Unit::Seconds => ("a whole number of seconds", SECONDS),
+        };
+        let text = text.trim();
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = text.split_at(digits);
+        let unit = unit.trim().to_ascii_lowercase();
+        let factor = units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
+        match factor.and_then(|factor| number.parse::<u64>().ok()?.checked_mul(factor)) {
+            Some(meant) => format!("{what}, here {meant}"),
+            None => what.to_owned(),
+        }
+    }
+}
+
+const BYTES: &[(&str, u64)] = &[
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kb", 1 << 10),
+    ("kib", 1 << 10),
+    ("m", 1 << 20),
+    ("mb", 1 << 20),
+    ("mib", 1 << 20),
+    ("g", 1 << 30),
+    ("gb", 1 << 30),
+    ("gib", 1 << 30),
+];
+const SECONDS: &[(&str, u64)] =
+    &[("s", 1), ("sec", 1), ("seconds", 1), ("m", 60), ("min", 60), ("minutes", 60), ("h", 3600)];
+
 const fn setting(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
-    Setting { name, default, meaning }
+    Setting { name, default, meaning, unit: Unit::Things }
+}
+
+impl Setting {
+    const fn counts(mut self, unit: Unit) -> Setting {
+        self.unit = unit;
+        self
+    }
 }
 
 /// Everything a user may set.
@@ -23,7 +78,8 @@ pub const TABLE: &[Setting] = &[
         "HOROVOD_FUSION_THRESHOLD",
         "134217728",
         "Bytes that one fused bucket may hold; 0 turns fusion off.",
-    ),
+    )
+    .counts(Unit::Bytes),
     setting(
         "HOROVOD_CACHE_CAPACITY",
         "1024",
@@ -34,13 +90,15 @@ pub const TABLE: &[Setting] = &[
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         "60",
         "After how long a tensor that some rank never submits is reported.",
-    ),
+    )
+    .counts(Unit::Seconds),
     setting(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         "0",
         "After how long such a stall ends the job, also one in which a rank is stopped or a bucket \
          stays on its way; 0 is never.",
-    ),
+    )
+    .counts(Unit::Seconds),
     setting(
         "HOROVOD_DYNAMIC_PROCESS_SETS",
         "0",
@@ -103,22 +161,27 @@ pub const TABLE: &[Setting] = &[
         "17179869184",
         "Bytes of memory that each rank may give out to gradients and that all ranks of its host see, \
          so that reducing them copies nothing; only what is used costs memory. 0 turns it off.",
-    ),
+    )
+    .counts(Unit::Bytes),
     setting(
         "RONDE_JOIN_TIMEOUT_SECONDS",
         "600",
-        "How long `hvd.init()` waits for the other ranks.",
-    ),
+        "How long `hvd.init()` waits for the other ranks, and how long a rank of an elastic job may take from \
+         its start until it joins.",
+    )
+    .counts(Unit::Seconds),
     setting(
         "HOROVOD_START_TIMEOUT",
         "30",
         "Seconds until all hosts must have answered `horovodrun`; `--start-timeout` comes first.",
-    ),
+    )
+    .counts(Unit::Seconds),
     setting(
         "HOROVOD_ELASTIC_TIMEOUT",
         "600",
-        "Seconds for which an elastic job waits for enough ranks; `--elastic-timeout` comes first.",
-    ),
+        "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` comes first.",
+    )
+    .counts(Unit::Seconds),
     setting(
         "RONDE_BLACKLIST",
         "host",
@@ -130,17 +193,20 @@ pub const TABLE: &[Setting] = &[
         "5",
         "How long a rank of an elastic job may be stopped, as by SIGSTOP, before it counts as lost; 0 is \
          for ever.",
-    ),
+    )
+    .counts(Unit::Seconds),
     setting(
         "RONDE_DISCOVERY_INTERVAL_SECONDS",
         "1",
         "The time from the end of the host discovery script to its next start.",
-    ),
+    )
+    .counts(Unit::Seconds),
     setting(
         "RONDE_DISCOVERY_TIMEOUT_SECONDS",
         "30",
         "How long that script may take before it is killed.",
-    ),
+    )
+    .counts(Unit::Seconds),
     setting(
         "RONDE_SECRET",
         "",
@@ -184,7 +250,8 @@ pub const TABLE: &[Setting] = &[
         "RONDE_FLIGHT_RECORDER_DIR",
         "",
         "Where that is written on an error, a stall or SIGUSR1: a directory, `stderr` or `off`; \
-         without it, the directory for temporary files, but not when an elastic job loses a rank.",
+         without it, the directory for temporary files, where the newest 64 of a user stay, but not \
+         when an elastic job loses a rank.",
     ),
     setting(
         "RONDE_METRICS",
@@ -193,6 +260,11 @@ pub const TABLE: &[Setting] = &[
          `unix:PATH`, to which each adds a dot and its rank.",
     ),
 ];
+
+/// The names of the variables by which ranks of another launcher reach the caller of `horovod.run`.
+pub const CALL_ADDRESSES: &str = "RONDE_CALL_ADDRESSES";
+/// The same.
+pub const CALL_KEY: &str = "RONDE_CALL_KEY";
 
 /// What the launcher tells a rank, for the reference page; users read these and do not set them.
 pub const CONTRACT: &[Setting] = &[
@@ -214,15 +286,27 @@ pub const CONTRACT: &[Setting] = &[
         "Where the launcher's rendezvous listens, `address:port`, several separated by commas.",
     ),
     setting("RONDE_JOB_KEY", "", "The job's secret; never on a command line, never in a log."),
+    setting(
+        CALL_ADDRESSES,
+        "",
+        "Where ranks that `mpirun` starts for `horovod.run` fetch the function and deliver results, \
+         as in RONDE_RENDEZVOUS.",
+    ),
+    setting(CALL_KEY, "", "The key for that."),
     setting("HOROVOD_ELASTIC", "0", "1 in a job whose ranks may come and go."),
     setting("RONDE_WORKER", "", "The number of this process in such a job."),
     setting("RONDE_LATECOMER", "0", "1 if that job has been training before this process began."),
+    setting("RONDE_PARENT", "", "What a rank's child processes know of it; set by `hvd.init()`."),
     setting("RONDE_JOB", "", "Marks every process of the job, so that none is left behind."),
 ];
 
 pub(crate) fn default(name: &str) -> &'static str {
+    row(name).default
+}
+
+pub(super) fn row(name: &str) -> &'static Setting {
     let mut rows = TABLE.iter().chain(CONTRACT);
-    rows.find(|row| row.name == name).expect("every setting that is read stands in a table").default
+    rows.find(|row| row.name == name).expect("every setting that is read stands in a table")
 }
 
 /// The reference page of all settings, in Markdown.
@@ -239,7 +323,7 @@ pub fn reference_page() -> String {
 
 fn rows(middle: &str, table: &[Setting]) -> String {
     let mut text = format!("| variable | {middle} | meaning |\n| --- | --- | --- |\n");
-    for Setting { name, default, meaning } in table {
+    for Setting { name, default, meaning, .. } in table {
         let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
         text += &format!("| `{name}` | {default} | {meaning} |\n");
     }
@@ -249,6 +333,21 @@ fn rows(middle: &str, table: &[Setting]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_with_its_unit_is_told_what_to_be() {
+        for (unit, text, expected) in [
+            (Unit::Bytes, "64MB", "a number of bytes, here 67108864"),
+            (Unit::Bytes, " 2 GiB", "a number of bytes, here 2147483648"),
+            (Unit::Bytes, "99999999999 G", "a number of bytes"),
+            (Unit::Bytes, "much", "a number of bytes"),
+            (Unit::Seconds, "5min", "a whole number of seconds, here 300"),
+            (Unit::Seconds, "1.5", "a whole number of seconds"),
+            (Unit::Things, "3k", "a whole number from 0"),
+        ] {
+            assert_eq!(unit.must_be(text), expected, "{text}");
+        }
+    }
 
     #[test]
     fn the_reference_page_is_up_to_date() {

@@ -10,17 +10,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-
 use crate::Rank;
+use crate::cause::{Cause, Farewell, Tail};
 use crate::rendezvous::Seat;
-use crate::wire::agent::{Exit, signal_name};
-
-/// Lines of standard error that are kept per rank, to find an exception's text in them.
-const TAIL: usize = 200;
-
-/// Characters of somebody else's text that are quoted.
-const QUOTE: usize = 400;
+use crate::wire::agent::{Exit, Obstacle, signal_name};
 
 /// Everything known about how the ranks of a job ended.
 pub struct Verdict {
@@ -38,13 +31,19 @@ pub struct Verdict {
 
 #[derive(Default)]
 struct Account {
-    error: Option<String>,
+    farewell: Farewell,
     blames: Option<Rank>,
     exit: Option<Exit>,
     stopped: bool,
     /// Why the launcher has ended it, if it was the cause of the end.
     condemned: Option<String>,
-    tail: VecDeque<String>,
+    tail: Tail,
+}
+
+impl Account {
+    fn has_raised(&self) -> bool {
+        matches!(self.farewell, Farewell::Exception(_))
+    }
 }
 
 /// The end of a job.
@@ -68,6 +67,20 @@ impl Outcome {
         let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
         Outcome { code: Exit::Signal(signal).code(), text: Some(text), first: None }
     }
+
+    /// The same if some output could not be written. A job that has not failed then gives code 1, as
+    /// other commands do whose output is lost.
+    pub fn without(self, lost: &[String]) -> Outcome {
+        if lost.is_empty() || self.code != 0 {
+            return self;
+        }
+        let text = format!(
+            "error: all ranks have ended well, but output is lost: {}\n\nhint: free space there, or \
+             send the output elsewhere; `--output-filename` keeps a copy of it\n",
+            lost.join("; ")
+        );
+        Outcome { code: 1, text: Some(text), ..self }
+    }
 }
 
 impl Verdict {
@@ -88,18 +101,13 @@ impl Verdict {
     /// A rank has left its world, because of an exception or in order.
     pub fn left(&mut self, rank: Rank, error: Option<String>, blames: Option<Rank>) {
         let account = &mut self.accounts[rank.index()];
-        account.error = error;
+        account.farewell = Farewell::of(error);
         account.blames = blames;
     }
 
     /// A rank has written a line to standard error.
     pub fn wrote(&mut self, rank: Rank, line: &str) {
-        let line = line.trim_end();
-        if !line.is_empty() {
-            let tail = &mut self.accounts[rank.index()].tail;
-            tail.truncate(TAIL - 1);
-            tail.push_front(quote(line));
-        }
+        self.accounts[rank.index()].tail.wrote(line);
     }
 
     /// A rank's process has ended.
@@ -194,9 +202,9 @@ impl Verdict {
 
     /// Whether a rank failed by itself, or has said so and was stopped before its process ended.
     fn has_failed(&self, rank: Rank) -> bool {
-        let raised =
-            self.accounts.get(rank.index()).is_some_and(|a| a.stopped && a.error.is_some());
-        raised || self.failures.contains(&rank)
+        let account = self.accounts.get(rank.index());
+        account.is_some_and(|account| account.stopped && account.has_raised())
+            || self.failures.contains(&rank)
     }
 
     fn code(&self, rank: Rank) -> u8 {
@@ -207,35 +215,19 @@ impl Verdict {
         }
     }
 
-    fn text(&self, cause: Rank) -> String {
-        let account = &self.accounts[cause.index()];
-        let name = self.name(cause);
-        let raised = self.raised(account);
-        let what = match (&raised, &account.exit) {
-            _ if account.condemned.is_some() => account.condemned.clone().unwrap_or_default(),
-            (Some(error), _) => format!("raised {error}"),
-            (None, Some(exit)) => quote(&exit.to_string()),
-            (None, None) => "failed".into(),
+    fn text(&self, first: Rank) -> String {
+        let account = &self.accounts[first.index()];
+        let cause = match &account.condemned {
+            Some(what) => Cause { what: what.clone(), details: Vec::new(), raised: false },
+            None => Cause::of(account.exit.as_ref(), &account.farewell, &account.tail),
         };
-        let mut text = format!("error: {name} {what}\n");
+        let mut text = format!("error: {} {}\n{}", self.name(first), cause.what, cause.lines());
         let early = account.blames.filter(|blamed| self.ended_well(*blamed));
         if let Some(blamed) = early {
             text += &format!("  {} had left early, with exit code 0\n", self.name(blamed));
         }
-        if raised.is_none()
-            && let Some(line) = account.tail.front()
-        {
-            text += &format!("  its last line on stderr: {line}\n");
-        }
-        text += &self.aftermath(cause);
-        text += &format!(
-            "  Horovod detected that one or more processes exited with non-zero status, thus \
-             causing the job to be terminated. The first process to do so was:\n  Process name: \
-             {}\n  Exit code: {}\n",
-            cause.0,
-            self.code(cause)
-        );
-        text + &format!("\nhint: {}\n", self.hint(cause, raised.is_some(), early))
+        text += &self.aftermath(first);
+        text + &format!("\nhint: {}\n", self.hint(first, &cause, early))
     }
 
     /// What the other ranks suffered.
@@ -264,40 +256,30 @@ impl Verdict {
         text
     }
 
-    /// The exception that ended a rank: what it said itself, or what its last lines show.
-    fn raised(&self, account: &Account) -> Option<String> {
-        if let Some(error) = &account.error {
-            return Some(quote(error.lines().next().unwrap_or_default()));
-        }
-        if account.exit != Some(Exit::Code(1)) {
-            return None;
-        }
-        let traceback = "Traceback (most recent call last):";
-        let start = account.tail.iter().position(|line| line.starts_with(traceback))?;
-        let after = account.tail.iter().take(start).rev();
-        let mut lines = after.filter(|line| !line.starts_with(char::is_whitespace));
-        lines.find(|line| line.split([':', ' ']).next().is_some_and(is_class)).cloned()
-    }
-
-    fn hint(&self, cause: Rank, raised: bool, early: Option<Rank>) -> String {
-        let above = format!("see the lines marked `[{}]<stderr>` above", cause.0);
+    fn hint(&self, first: Rank, cause: &Cause, early: Option<Rank>) -> String {
+        let above = format!("see the lines marked `[{}]<stderr>` above", first.0);
         if let Some(blamed) = early {
             return format!(
                 "every rank must make the same calls: find out why {blamed} finished first, for \
                  example because it has fewer batches"
             );
         }
-        if raised {
+        if cause.is_stall() {
+            return "every rank must make the same calls: see what the missing ranks do instead, for \
+                    example with `py-spy dump --pid`"
+                .into();
+        }
+        if cause.raised {
             return above;
         }
-        let host = &self.seats[cause.index()].host;
-        if self.accounts[cause.index()].condemned.is_some() {
+        let host = &self.seats[first.index()].host;
+        if self.accounts[first.index()].condemned.is_some() {
             return format!(
                 "find out who stopped it, or why `{host}` did not let it run; a larger \
                  `--stall-check-shutdown-time-seconds` waits longer"
             );
         }
-        match self.accounts[cause.index()].exit.as_ref() {
+        match self.accounts[first.index()].exit.as_ref() {
             Some(Exit::OutOfMemory) => {
                 "give the job more memory, a smaller batch or fewer ranks per host".into()
             }
@@ -305,20 +287,25 @@ impl Verdict {
                 "if nobody killed it, memory ran out: `dmesg -T | grep -i oom` on `{host}` tells; \
                  a smaller batch or fewer ranks per host help"
             ),
-            Some(Exit::Signal(4 | 6 | 7 | 8 | 11)) => format!(
+            Some(Exit::Signal(7)) => format!(
+                "if shared memory ran out, make `/dev/shm` on `{host}` larger (in a container, \
+                 `--shm-size`) or use fewer data loader workers; otherwise native code crashed: {above}"
+            ),
+            Some(Exit::Signal(4 | 6 | 8 | 11)) if !cause.details.is_empty() => {
+                format!("native code crashed; {above}")
+            }
+            Some(Exit::Signal(4 | 6 | 8 | 11)) => format!(
                 "native code crashed; {above}, or run it again with `PYTHONFAULTHANDLER=1` to see \
                  where"
             ),
             Some(Exit::Signal(_)) => {
                 "somebody sent it that signal: a scheduler, a time limit or another process".into()
             }
-            Some(Exit::NotStarted { code: 126, .. }) => {
-                "make it executable with `chmod +x`, or name its interpreter, as in `python \
-                 train.py`"
-                    .into()
-            }
-            Some(Exit::NotStarted { .. }) => {
-                format!("check the spelling and that it exists on `{host}` and is in its PATH")
+            Some(Exit::NotStarted { obstacle, .. }) => not_started(*obstacle, host),
+            Some(Exit::Code(code)) if cause.details.is_empty() => {
+                format!(
+                    "it wrote nothing to stderr; look for what ends the program with code {code}"
+                )
             }
             Some(Exit::Unknown { .. }) => format!("check that `{host}` is still there"),
             _ => above,
@@ -343,10 +330,24 @@ impl Verdict {
     }
 }
 
-fn is_class(word: &str) -> bool {
-    let last = word.rsplit('.').next().unwrap_or_default();
-    last.starts_with(|c: char| c.is_ascii_uppercase() || c == '_')
-        && word.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.')
+/// What to do about a program that could not be started on `host`.
+fn not_started(obstacle: Obstacle, host: &str) -> String {
+    match obstacle {
+        Obstacle::Missing => {
+            format!("check the spelling and that it exists on `{host}` and is in its PATH")
+        }
+        Obstacle::NotExecutable => {
+            "make it executable with `chmod +x`, or name its interpreter, as in `python train.py`"
+                .into()
+        }
+        Obstacle::Denied => {
+            format!("check who may enter the directories above it on `{host}`: `namei -l` shows")
+        }
+        Obstacle::Directory => format!(
+            "ranks run in the directory where the job was started: it must be there on `{host}`, too"
+        ),
+        Obstacle::System => format!("check the limits of `{host}`: `ulimit -a`, `free`, `df`"),
+    }
 }
 
 fn list(ranks: &[Rank]) -> String {
@@ -355,12 +356,5 @@ fn list(ranks: &[Rank]) -> String {
     match more {
         0 => format!("{} ranks ({})", ranks.len(), numbers.join(", ")),
         _ => format!("{} ranks ({} and {more} more)", ranks.len(), numbers.join(", ")),
-    }
-}
-
-fn quote(text: &str) -> String {
-    match text.char_indices().nth(QUOTE) {
-        Some((cut, _)) => format!("{}…", &text[..cut]),
-        None => text.to_owned(),
     }
 }

@@ -63,11 +63,8 @@ fn the_first_cause_is_found_by_following_the_blame() {
             vec![code(2, 3), Stopping, killed(0, 15), killed(1, 15), killed(3, 9)],
             3,
             &[
-                "error: rank 2 (node, slot 2) exited with code 3\n",
-                "  3 ranks (0, 1, 3) were stopped\n",
-                "Horovod detected that one or more processes exited with non-zero status",
-                "Process name: 2\n  Exit code: 3\n",
-                "hint: see the lines marked `[2]<stderr>` above",
+                "error: rank 2 (node, slot 2) exited with code 3\n  3 ranks (0, 1, 3) were stopped\n\n\
+               hint: it wrote nothing to stderr; look for what ends the program with code 3\n",
             ],
         ),
         (
@@ -127,7 +124,45 @@ fn exceptions_are_named() {
             "an exception that the rank told of",
             vec![Left(3, Some("ValueError: boom\nand more"), None), code(3, 1)],
             1,
-            &["error: rank 3 (node, slot 3) raised ValueError: boom\n"],
+            &["error: rank 3 (node, slot 3) raised ValueError: boom\n  and more\n"],
+        ),
+        (
+            "a stall",
+            vec![
+                Left(
+                    1,
+                    Some(
+                        "HorovodInternalError: One or more tensors were submitted\nMissing ranks:\n\
+                         0: [allreduce.x] (node, slot 0; it has submitted nothing yet)\nWill \
+                         shutdown.\nHorovod has been shut down. This was caused by an exception on \
+                         one of the ranks or an attempt to ...",
+                    ),
+                    None,
+                ),
+                code(1, 1),
+            ],
+            1,
+            &[
+                "raised HorovodInternalError: One or more tensors were submitted\n  Missing ranks:\n  \
+                 0: [allreduce.x] (node, slot 0; it has submitted nothing yet)\n\nhint: every rank \
+                 must make the same calls: see what the missing ranks do instead",
+            ],
+        ),
+        (
+            "an exception after a traceback that was only logged",
+            vec![
+                Wrote(1, "Traceback (most recent call last):"),
+                Wrote(1, "  File \"x.py\", line 1, in <module>"),
+                Wrote(1, "TimeoutError: busy"),
+                Wrote(1, "giving up"),
+                Left(1, None, None),
+                code(1, 1),
+            ],
+            1,
+            &[
+                "rank 1 (node, slot 1) exited with code 1\n  its last lines on stderr:\n",
+                "giving up\n",
+            ],
         ),
         (
             "an exception that only its lines show",
@@ -140,7 +175,8 @@ fn exceptions_are_named() {
                 code(1, 1),
             ],
             1,
-            &["error: rank 1 (node, slot 1) raised pkg.BadThing: a: b\n"],
+            &["error: rank 1 (node, slot 1) raised pkg.BadThing: a: b\n  at x.py:1: raise \
+               pkg.BadThing(\"a: b\")\n"],
         ),
         (
             "one that raised but had to be stopped",
@@ -159,7 +195,8 @@ fn exceptions_are_named() {
 
 #[test]
 fn what_never_ran_and_what_was_stopped_is_told() {
-    let not_found = || Exit::NotStarted { code: 127, reason: "`trian` was not found".into() };
+    let not_found =
+        || Exit::NotStarted { obstacle: Obstacle::Missing, reason: "`trian` was not found".into() };
     check(vec![
         (
             "a command that does not exist",
@@ -227,3 +264,15 @@ fn a_rank_that_was_stopped_too_long_is_the_cause_whoever_complains_first() {
 }
 
 const LOST_1: Option<&str> = Some("HorovodInternalError: lost rank 1");
+
+#[test]
+fn lost_output_is_an_error_unless_there_is_a_worse_one() {
+    let lost = ["standard output cannot be written: No space left on device".to_owned()];
+    let well = || judge((0..4).map(|rank| code(rank, 0)).collect());
+    assert_eq!(well().without(&[]), well());
+    let outcome = well().without(&lost);
+    let text = outcome.text.unwrap();
+    assert!(outcome.code == 1 && text.contains("output is lost: standard output"), "{text}");
+    let failed = || judge(vec![code(2, 3)]);
+    assert_eq!(failed().without(&lost), failed());
+}

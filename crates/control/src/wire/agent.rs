@@ -302,6 +302,21 @@ impl ProcessState {
     }
 }
 
+impl AgentToDriver {
+    /// The rank that it is about, if it is about one.
+    pub fn rank(&self) -> Option<Rank> {
+        match self {
+            AgentToDriver::Started { rank, .. }
+            | AgentToDriver::Output { rank, .. }
+            | AgentToDriver::OutputEnd { rank, .. }
+            | AgentToDriver::Exited { rank, .. }
+            | AgentToDriver::Stopped { rank }
+            | AgentToDriver::Continued { rank } => Some(*rank),
+            _ => None,
+        }
+    }
+}
+
 /// How fast the way to another host is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
@@ -374,9 +389,9 @@ pub enum Exit {
     OutOfMemory,
     /// It never ran.
     NotStarted {
-        /// The code that a shell would give: 127 not found, 126 not executable.
-        code: i32,
-        /// Why.
+        /// What was in the way.
+        obstacle: Obstacle,
+        /// Why, in words.
         reason: String,
     },
     /// Nobody knows: whoever watched it has gone.
@@ -384,6 +399,31 @@ pub enum Exit {
         /// Why not.
         reason: String,
     },
+}
+
+/// What keeps a program from being started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Obstacle {
+    /// There is no such program.
+    Missing,
+    /// The file is not a program.
+    NotExecutable,
+    /// This user may not look where it should be.
+    Denied,
+    /// The directory to run it in cannot be used.
+    Directory,
+    /// The system could not start it.
+    System,
+}
+
+impl Obstacle {
+    /// The code that a shell would give.
+    fn code(self) -> i32 {
+        match self {
+            Obstacle::Missing => 127,
+            _ => 126,
+        }
+    }
 }
 
 impl Exit {
@@ -395,7 +435,8 @@ impl Exit {
     /// The code that a shell would report.
     pub fn code(&self) -> u8 {
         match self {
-            Exit::Code(code) | Exit::NotStarted { code, .. } => (code & 255) as u8,
+            Exit::Code(code) => (code & 255) as u8,
+            Exit::NotStarted { obstacle, .. } => obstacle.code() as u8,
             Exit::Signal(number) => (128 + (number & 127)) as u8,
             Exit::OutOfMemory => 128 + 9,
             Exit::Unknown { .. } => 1,
@@ -470,7 +511,8 @@ mod tests {
 
     #[test]
     fn exits_read_as_sentences_and_map_to_codes() {
-        let not_found = Exit::NotStarted { code: 127, reason: "`x` was not found".into() };
+        let not_found =
+            Exit::NotStarted { obstacle: Obstacle::Missing, reason: "`x` was not found".into() };
         for (exit, code, text) in [
             (Exit::Code(0), 0, "exited with code 0"),
             (Exit::Code(3), 3, "exited with code 3"),

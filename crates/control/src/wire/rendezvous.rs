@@ -215,6 +215,8 @@ pub struct Change {
     pub removed: bool,
     /// Workers will have come.
     pub added: bool,
+    /// Workers will come, but are not ready: hosts have been found for them.
+    pub coming: bool,
 }
 
 /// One rank as the others need to know it.

@@ -32,7 +32,7 @@ use ronde_control::negotiate::{Kind, Request};
 use ronde_control::settings::{Keeper, Place, Settings};
 use ronde_control::watching::Cycles;
 use ronde_control::wire::RankToDriver;
-use ronde_control::{Rank, SetId};
+use ronde_control::{Rank, SetId, cause};
 
 use self::drive::Shared;
 use self::inbox::{Inbox, Submission};
@@ -53,8 +53,6 @@ use crate::watch::{Reading, Readings, Server, Watch};
 const FAREWELL: Duration = Duration::from_secs(5);
 /// Bytes that take no longer than to wake two threads.
 const SMALL: u64 = 1 << 20;
-/// Characters of an exception's text that the others are told.
-const LONGEST_REASON: usize = 4000;
 
 /// This process's part in the world.
 pub struct Engine {
@@ -335,12 +333,14 @@ impl Engine {
             return;
         };
         let deadline = Instant::now() + FAREWELL;
-        let error = error.map(|text| text.chars().take(LONGEST_REASON).collect::<String>());
+        let error = error.map(|text| cause::gist(&text));
         let blames = self.verdict().and_then(|error| error.blames());
-        let leaving = RankToDriver::Leaving { error: error.clone(), blames };
+        let text = error.as_ref().map(ToString::to_string);
+        let leaving = RankToDriver::Leaving { error: text, blames };
         shared.vigil.sentinel.tell_launcher(&leaving, deadline);
         let ticket = Arc::new(Ticket::default());
-        let leave = Submission::Leave { reason: error, ticket: ticket.clone() };
+        let leave =
+            Submission::Leave { reason: error.map(|gist| gist.headline), ticket: ticket.clone() };
         if shared.put(leave, Next::GoesOn).is_ok() {
             shared.wait(&|| ticket.is_done(), deadline);
         }

@@ -23,9 +23,11 @@ pub struct Updates {
 #[derive(Debug, Default)]
 struct State {
     newest: u64,
-    /// The number of the last news that workers will have gone, and of the last that some will come.
+    /// The number of the last news that workers will have gone, that some will have come, and that
+    /// hosts have been found for some.
     removed: u64,
     added: u64,
+    coming: u64,
     is_over: bool,
 }
 
@@ -60,6 +62,9 @@ impl Updates {
         if change.added {
             state.added = state.newest;
         }
+        if change.coming {
+            state.coming = state.newest;
+        }
         self.bell.notify_all();
     }
 
@@ -73,7 +78,11 @@ impl Updates {
     pub fn wait(&self, seen: u64, deadline: Instant) -> News {
         let mut state = self.lock();
         loop {
-            let change = Change { removed: state.removed > seen, added: state.added > seen };
+            let change = Change {
+                removed: state.removed > seen,
+                added: state.added > seen,
+                coming: state.coming > seen,
+            };
             if change != Change::default() {
                 return News::Heard { number: state.newest, change };
             }
@@ -100,7 +109,7 @@ mod tests {
     use super::*;
 
     fn change(removed: bool, added: bool) -> Change {
-        Change { removed, added }
+        Change { removed, added, coming: false }
     }
 
     #[test]
@@ -115,8 +124,11 @@ mod tests {
         let later = News::Heard { number, change: change(false, true) };
         assert_eq!(updates.wait(first, now), later);
         assert_eq!(updates.wait(number, now), News::None);
+        updates.note(Change { coming: true, ..Change::default() });
+        let News::Heard { change, .. } = updates.wait(number, now) else { panic!() };
+        assert_eq!(change, Change { coming: true, ..Change::default() });
         let next = Updates::of(Epoch(4));
-        next.note(change(false, true));
+        next.note(Change { added: true, ..Change::default() });
         assert_ne!(next.wait(number, now), News::None, "another world's numbers are higher");
     }
 

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,15 +14,27 @@ use super::Who;
 use super::json::quoted;
 use super::record::{Record, Recorder};
 
+/// How the names of the files begin.
+const PREFIX: &str = "ronde-flight-rank";
+
 /// Files that one process writes into one directory, at the most.
 const MOST_FILES: u32 = 1000;
+
+/// Files of one user that stay in the directory for temporary files: the newest. What users name
+/// themselves is theirs to clear.
+const KEPT: usize = 64;
 
 /// Writes it, and gives the path if it is a file.
 pub(super) fn write(to: &DumpTo, who: &Who, text: &str) -> io::Result<Option<PathBuf>> {
     match to {
         DumpTo::Nowhere => Ok(None),
         DumpTo::Stderr => io::stderr().write_all(text.as_bytes()).map(|()| None),
-        DumpTo::Temporary => file(&std::env::temp_dir(), who, text).map(Some),
+        DumpTo::Temporary => {
+            let directory = std::env::temp_dir();
+            let path = file(&directory, who, text)?;
+            clear(&directory, KEPT);
+            Ok(Some(path))
+        }
         DumpTo::Directory(directory) => {
             std::fs::create_dir_all(directory)?;
             file(directory, who, text).map(Some)
@@ -34,7 +46,7 @@ pub(super) fn write(to: &DumpTo, who: &Who, text: &str) -> io::Result<Option<Pat
 fn file(directory: &Path, who: &Who, text: &str) -> io::Result<PathBuf> {
     let Who { rank, pid, .. } = who;
     for number in 0..MOST_FILES {
-        let path = directory.join(format!("ronde-flight-rank{}-{pid}-{number}.jsonl", rank.0));
+        let path = directory.join(format!("{PREFIX}{}-{pid}-{number}.jsonl", rank.0));
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
             Ok(mut file) => return file.write_all(text.as_bytes()).map(|()| path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -42,6 +54,23 @@ fn file(directory: &Path, who: &Who, text: &str) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::other(format!("{MOST_FILES} of them are there already")))
+}
+
+/// Removes all files of this user but the newest. Other ranks may do the same at this moment.
+fn clear(directory: &Path, kept: usize) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    let own = rustix::process::geteuid().as_raw();
+    let mut files: Vec<_> = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
+        .filter_map(|entry| Some((entry.metadata().ok()?, entry.path())))
+        .filter(|(about, _)| about.is_file() && about.uid() == own)
+        .filter_map(|(about, path)| Some((about.modified().ok()?, path)))
+        .collect();
+    files.sort();
+    for (_, path) in files.iter().rev().skip(kept) {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// The whole text; `now` is the time since this rank's world began.
@@ -108,6 +137,31 @@ mod tests {
     use ronde_control::{DType, Rank, SetId};
 
     use super::*;
+
+    #[test]
+    fn only_the_newest_of_this_user_stay() {
+        let directory = std::env::temp_dir().join(format!("ronde-dumps-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let names = || {
+            let entries = std::fs::read_dir(&directory).unwrap().flatten();
+            let mut names: Vec<String> =
+                entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            names.sort();
+            names
+        };
+        let who = Who { rank: Rank(3), size: 4, host: "node-a".into(), pid: 17 };
+        for age in (0..5_u64).rev() {
+            let path = file(&directory, &who, "{}\n").unwrap();
+            let time = std::time::SystemTime::now() - Duration::from_secs(10 * age);
+            std::fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+        }
+        std::fs::write(directory.join("ronde-other"), "").unwrap();
+        std::os::unix::fs::symlink("/", directory.join("ronde-flight-rank9")).unwrap();
+        clear(&directory, 2);
+        let left = ["ronde-flight-rank3-17-3.jsonl", "ronde-flight-rank3-17-4.jsonl"];
+        assert_eq!(names(), [left[0], left[1], "ronde-flight-rank9", "ronde-other"]);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn a_dump_tells_how_far_each_tensor_has_come() {

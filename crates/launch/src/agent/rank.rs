@@ -1,14 +1,14 @@
 //! Starting one rank.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ronde_control::Rank;
-use ronde_control::wire::agent::{Exit, RankSpec, Stream};
+use ronde_control::wire::agent::{Exit, Obstacle, RankSpec, Stream};
 use rustix::fs::{Access, access};
 use rustix::process::Pid;
 use tokio::net::unix::pipe;
@@ -32,9 +32,9 @@ pub(super) fn start(program: &Path, spec: RankSpec) -> Result<Started, Exit> {
         .map(|(name, value)| (OsString::from_vec(name), OsString::from_vec(value)))
         .chain(spec.own.into_iter().filter_map(own))
         .collect();
-    if !cwd.is_dir() {
-        let reason = format!("the directory `{}` does not exist", cwd.display());
-        return Err(Exit::NotStarted { code: 126, reason });
+    if let Some(why) = unusable(&cwd) {
+        let reason = format!("the directory `{}` {why}", cwd.display());
+        return Err(Exit::NotStarted { obstacle: Obstacle::Directory, reason });
     }
     let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     check(argv.first().map_or(OsStr::new(""), OsString::as_os_str), path, &cwd)?;
@@ -49,7 +49,8 @@ pub(super) fn start(program: &Path, spec: RankSpec) -> Result<Started, Exit> {
         .stdin(if spec.rank == Rank(0) { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    spawn(&mut command).map_err(|error| Exit::NotStarted { code: 126, reason: error.to_string() })
+    spawn(&mut command)
+        .map_err(|error| Exit::NotStarted { obstacle: Obstacle::System, reason: error.to_string() })
 }
 
 /// A variable of this host.
@@ -78,9 +79,9 @@ fn spawn(command: &mut Command) -> io::Result<Started> {
 /// Looks a command up as `execvp` would, to say in words what is wrong with it.
 fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> {
     let name = command.display();
-    let not_found = |reason: String| Err(Exit::NotStarted { code: 127, reason });
+    let failed = |obstacle, reason: String| Err(Exit::NotStarted { obstacle, reason });
     if command.is_empty() {
-        return not_found("the command is empty".into());
+        return failed(Obstacle::Missing, "the command is empty".into());
     }
     let candidates: Vec<PathBuf> = if command.as_bytes().contains(&b'/') {
         vec![cwd.join(command)]
@@ -88,17 +89,46 @@ fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> 
         let path = path.unwrap_or(OsStr::new("/bin:/usr/bin"));
         std::env::split_paths(path).map(|folder| cwd.join(folder).join(command)).collect()
     };
-    let mut present = candidates.iter().filter(|candidate| candidate.exists()).peekable();
-    if present.peek().is_none() {
-        return not_found(match candidates.as_slice() {
-            [_] => format!("`{name}` does not exist"),
-            _ => format!("`{name}` was not found in PATH"),
-        });
+    // What may not be looked at may be there.
+    let present = |path: &&PathBuf| !matches!(path.try_exists(), Ok(false));
+    let present: Vec<&PathBuf> = candidates.iter().filter(present).collect();
+    let runs = |path: &&&PathBuf| path.is_file() && access(path.as_path(), Access::EXEC_OK).is_ok();
+    if let Some(path) = present.iter().find(runs) {
+        let Some(interpreter) = missing_interpreter(path) else { return Ok(()) };
+        let reason = format!("`{name}` begins with `#!{interpreter}`, which does not exist");
+        return failed(Obstacle::Missing, reason);
     }
-    if present.any(|path| path.is_file() && access(path, Access::EXEC_OK).is_ok()) {
-        return Ok(());
+    let denied = present.iter().find_map(|path| Some((path.display(), path.try_exists().err()?)));
+    match (denied, present.as_slice(), candidates.as_slice()) {
+        (Some((path, error)), ..) => {
+            failed(Obstacle::Denied, format!("`{path}` cannot be looked up: {error}"))
+        }
+        (None, [], [_]) => failed(Obstacle::Missing, format!("`{name}` does not exist")),
+        (None, [], _) => failed(Obstacle::Missing, format!("`{name}` was not found in PATH")),
+        (None, ..) => {
+            failed(Obstacle::NotExecutable, format!("`{name}` is not an executable file"))
+        }
     }
-    Err(Exit::NotStarted { code: 126, reason: format!("`{name}` is not an executable file") })
+}
+
+/// The interpreter that a script names in its first line, if it is not there.
+fn missing_interpreter(script: &Path) -> Option<String> {
+    let mut start = [0; 256];
+    let length = std::fs::File::open(script).and_then(|mut file| file.read(&mut start)).ok()?;
+    let line = start[..length].strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    let interpreter = line.split_whitespace().next()?;
+    matches!(Path::new(interpreter).try_exists(), Ok(false)).then(|| interpreter.to_owned())
+}
+
+/// What is wrong with a directory to run in, if anything is.
+fn unusable(cwd: &Path) -> Option<String> {
+    match cwd.metadata() {
+        Ok(about) if !about.is_dir() => Some("is a file".into()),
+        Ok(_) => access(cwd, Access::EXEC_OK).err().map(|_| "may not be entered".into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some("does not exist".into()),
+        Err(error) => Some(format!("cannot be entered: {error}")),
+    }
 }
 
 #[cfg(test)]
@@ -109,9 +139,13 @@ mod tests {
     #[test]
     fn commands_are_looked_up_as_a_shell_would() {
         let folder = tempfile::tempdir().unwrap();
-        for (name, mode) in [("run", 0o755), ("text", 0o644)] {
+        for (name, mode, text) in [
+            ("run", 0o755, "#! /bin/sh -e\n"),
+            ("text", 0o644, ""),
+            ("lost", 0o755, "#!/no/such/python\n"),
+        ] {
             let file = folder.path().join(name);
-            std::fs::write(&file, "").unwrap();
+            std::fs::write(&file, text).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
         }
         let here = Some(folder.path().as_os_str());
@@ -123,10 +157,28 @@ mod tests {
         assert_eq!(code("./run", None), 0);
         assert_eq!(code("sh", None), 0);
         assert_eq!(code("run", None), 127);
+        assert_eq!(code("lost", here), 127);
         assert_eq!(code("./nothing", here), 127);
         assert_eq!(code("", here), 127);
         assert_eq!(code("/", here), 126);
         // The superuser may execute nothing without an executable bit either.
         assert_eq!(code("text", here), 126);
+    }
+
+    #[test]
+    fn what_may_not_be_seen_is_not_called_missing() {
+        // A name that is too long cannot be looked up, whoever asks: as if rights were missing.
+        let long = "x".repeat(300);
+        let Err(exit) = check(format!("./{long}").as_ref(), None, Path::new("/tmp")) else {
+            panic!("it was found")
+        };
+        assert_eq!(exit.code(), 126);
+        assert!(exit.to_string().contains("cannot be looked up: File name too long"), "{exit}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(unusable(file.path()), Some("is a file".into()));
+        assert_eq!(unusable(Path::new("/no/such")), Some("does not exist".into()));
+        let folder = Path::new("/tmp").join(&long);
+        assert!(unusable(&folder).unwrap().starts_with("cannot be entered: File name too long"));
+        assert_eq!(unusable(Path::new("/")), None);
     }
 }

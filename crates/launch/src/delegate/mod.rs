@@ -1,8 +1,9 @@
 //! Handing a whole job over to somebody else's launcher: `horovodrun --mpi` and `--jsrun`.
 //!
 //! What the user asked of `horovodrun` becomes the other launcher's command line, which then takes the
-//! place of this process: its output, its signals and its exit code are the job's. The ranks find each
-//! other by its variables, as under a bare `mpirun`. Building the command line is pure, so that every
+//! place of this process: its output, its signals and its exit code are the job's. For `horovod.run` it
+//! is a child instead (`driver::delegated`). The ranks find each other by its variables, as under a bare
+//! `mpirun`. Building the command line is pure, so that every
 //! flavour of `mpirun` is tested without having it.
 
 pub mod jsrun;
@@ -31,6 +32,8 @@ pub struct Order {
     pub command: Vec<OsString>,
     /// The environment of the ranks.
     pub env: Vec<(OsString, OsString)>,
+    /// Further variables that reach the ranks; whoever runs the line gives them their values.
+    pub passed_on: Vec<&'static str>,
     /// The interfaces that may be used; all if empty.
     pub interfaces: Vec<String>,
     /// How to reach hosts by ssh.
@@ -95,11 +98,15 @@ fn exported(order: &Order) -> Vec<(OsString, OsString)> {
         set("NCCL_SOCKET_IFNAME", order.interfaces.join(",").into());
     }
     set("PYTHONUNBUFFERED", "1".into());
+    for name in &order.passed_on {
+        set(name, OsString::new());
+    }
     all.sort();
     all
 }
 
-fn is_for_ranks(name: &OsStr) -> bool {
+/// Whether a variable of this process goes to the ranks.
+pub fn is_for_ranks(name: &OsStr) -> bool {
     let Some(name) = name.to_str() else { return false };
     let ours = CONTRACT.iter().any(|setting| setting.name == name);
     !(ours

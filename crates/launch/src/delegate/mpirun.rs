@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use super::{Line, Order, exported};
+use crate::hosts::Host;
 
 /// From how many hosts on Open MPI starts its daemons all at once instead of along a tree.
 const MANY_HOSTS: usize = 64;
@@ -36,19 +37,40 @@ impl Flavour {
 
 /// Hosts that this flavour cannot start ranks on.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "this `mpirun` gives every host the same number of ranks, but `{first}` offers {slots} slots and \
-     `{other}` offers {others}"
-)]
-pub struct Uneven {
-    first: String,
-    slots: u32,
-    other: String,
-    others: u32,
+pub enum Unfit {
+    /// They have different numbers of slots.
+    #[error(
+        "this `mpirun` gives every host the same number of ranks, but `{first}` offers {slots} slots \
+         and `{other}` offers {others}"
+    )]
+    Uneven {
+        /// A host.
+        first: String,
+        /// Its slots.
+        slots: u32,
+        /// Another one.
+        other: String,
+        /// The slots of that one.
+        others: u32,
+    },
+    /// They want different users.
+    #[error(
+        "`mpirun` logs in to all hosts as one user, but `{first}` and `{other}` are given different \
+         ones"
+    )]
+    Users {
+        /// A host.
+        first: String,
+        /// Another one.
+        other: String,
+    },
 }
 
 /// What to run.
-pub fn line(order: &Order, flavour: Flavour) -> Result<Line, Uneven> {
+pub fn line(order: &Order, flavour: Flavour) -> Result<Line, Unfit> {
+    if let Some((first, other)) = different_users(order) {
+        return Err(Unfit::Users { first, other });
+    }
     let mut env = exported(order);
     let mut arguments = match flavour {
         Flavour::OpenMpi | Flavour::Spectrum => open_mpi(order, flavour, &env),
@@ -114,13 +136,13 @@ fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Ve
     words.0
 }
 
-fn hydra(order: &Order, flavour: Flavour) -> Result<Vec<OsString>, Uneven> {
+fn hydra(order: &Order, flavour: Flavour) -> Result<Vec<OsString>, Unfit> {
     let mut words = Words(Vec::new());
     words.add(["-l", "-np"]);
     words.add([order.count.to_string()]);
     if let [first, others @ ..] = order.hosts.as_slice() {
         if let Some(other) = others.iter().find(|other| other.slots != first.slots) {
-            return Err(Uneven {
+            return Err(Unfit::Uneven {
                 first: first.name.clone(),
                 slots: first.slots,
                 other: other.name.clone(),
@@ -153,13 +175,26 @@ fn hosts(order: &Order) -> String {
     each.collect::<Vec<_>>().join(",")
 }
 
+/// The hosts to log in to.
+fn remote(order: &Order) -> impl Iterator<Item = &Host> {
+    order.hosts.iter().filter(|host| host.name != "localhost")
+}
+
+/// Two hosts that one user cannot log in to.
+fn different_users(order: &Order) -> Option<(String, String)> {
+    let first = remote(order).next()?;
+    let other = remote(order).find(|host| host.user != first.user)?;
+    Some((first.name.clone(), other.name.clone()))
+}
+
 /// What ssh is told, if it is used: never to ask anybody anything, above all.
 fn ssh(order: &Order) -> Option<String> {
-    if order.hosts.iter().all(|host| host.name == "localhost") {
-        return None;
-    }
+    let first = remote(order).next()?;
     let checking = if order.ssh_strict { "yes" } else { "accept-new" };
     let mut text = format!("-o BatchMode=yes -o StrictHostKeyChecking={checking}");
+    if let Some(user) = &first.user {
+        text += &format!(" -l {user}");
+    }
     if let Some(port) = order.ssh_port {
         text += &format!(" -p {port}");
     }
@@ -236,6 +271,18 @@ mod tests {
         let told = text(&self::order(&many.join(","), "x"), Flavour::OpenMpi);
         let tree = "--mca plm_rsh_no_tree_spawn true --mca plm_rsh_num_concurrent 64";
         assert!(told.contains(tree), "{told}");
+    }
+
+    #[test]
+    fn the_user_of_the_hosts_is_who_ssh_logs_in_as() {
+        let told = text(&order("me@a:2,me@b:2", "x"), Flavour::OpenMpi);
+        assert!(told.contains("-H a:2,b:2"), "{told}");
+        assert!(told.contains("StrictHostKeyChecking=accept-new -l me'"), "{told}");
+        for hosts in ["me@a:2,you@b:2", "a:2,me@b:2"] {
+            let error = line(&order(hosts, "x"), Flavour::OpenMpi).unwrap_err();
+            assert!(matches!(error, Unfit::Users { .. }), "{error}");
+        }
+        assert!(line(&order("localhost:2,me@b:2", "x"), Flavour::OpenMpi).is_ok());
     }
 
     #[test]

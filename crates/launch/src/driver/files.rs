@@ -46,8 +46,8 @@ impl Files {
         Ok(files)
     }
 
-    /// Adds to a rank's file.
-    pub(super) fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
+    /// Adds to a rank's file. Tells of the first one that cannot be written any more.
+    pub(super) fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> Option<String> {
         let path = self.path(rank, stream);
         let made = rank.index() < self.made;
         let open = || match made {
@@ -55,7 +55,7 @@ impl Files {
             false => make(&path),
         };
         let result = match self.open.get_mut(&(rank, stream)) {
-            Some(None) => return,
+            Some(None) => return None,
             Some(Some(file)) => file.write_all(bytes),
             None => open().and_then(|mut file| {
                 let result = file.write_all(bytes);
@@ -63,17 +63,16 @@ impl Files {
                 result
             }),
         };
-        if let Err(error) = result {
-            self.open.insert((rank, stream), None);
-            if !self.complained {
-                self.complained = true;
-                let path = path.display();
-                tracing::warn!(
-                    "`{path}` cannot be written any more: {error}; the job goes on, and output that \
-                     is missing in it is only on the screen"
-                );
-            }
+        let error = result.err()?;
+        self.open.insert((rank, stream), None);
+        if std::mem::replace(&mut self.complained, true) {
+            return None;
         }
+        Some(format!(
+            "`{}` cannot be written any more: {error}; the job goes on, and output that is missing in \
+             it is only on the screen",
+            path.display()
+        ))
     }
 
     fn path(&self, rank: Rank, stream: Stream) -> PathBuf {
@@ -127,11 +126,12 @@ mod tests {
         let mut files = Files::create(folder.path(), 2).unwrap();
         fs::remove_file(folder.path().join("rank.0/stdout")).unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("rank.0/stdout")).unwrap();
-        for _ in 0..3 {
-            files.write(Rank(0), Stream::Stdout, b"lost\n");
-            files.write(Rank(1), Stream::Stdout, b"kept\n");
+        for turn in 0..3 {
+            let told = files.write(Rank(0), Stream::Stdout, b"lost\n");
+            assert_eq!(told.is_some(), turn == 0, "{told:?}");
+            assert_eq!(files.write(Rank(1), Stream::Stdout, b"kept\n"), None);
         }
-        assert!(files.complained && files.open[&(Rank(0), Stream::Stdout)].is_none());
+        assert!(files.open[&(Rank(0), Stream::Stdout)].is_none());
         assert_eq!(fs::read(folder.path().join("rank.1/stdout")).unwrap(), b"kept\n".repeat(3));
     }
 }

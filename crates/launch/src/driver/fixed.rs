@@ -78,6 +78,10 @@ impl Driver {
     fn hear(&mut self, index: usize, message: AgentToDriver, now: Time) {
         self.liveness.heard_host(index as u32, now);
         let agent = (index, &self.agents[index]);
+        if message.rank().is_some_and(|rank| rank.index() >= self.slots.len()) {
+            tracing::warn!(host = agent.1.host, "an agent named a rank that is not there");
+            return;
+        }
         let complains = |rank, line: &str| self.verdict.wrote(rank, line);
         let Some(message) = self.stage.hear(agent, message, complains) else { return };
         match message {
@@ -291,7 +295,11 @@ impl super::Driver for Driver {
             News::Agent(index, message) => self.hear(index, message, now),
             News::AgentGone(index, trouble) => self.agent_gone(index, trouble, now),
             News::Silent(index, error) if !self.dismissed => {
-                self.agents[index].fell_silent(&error);
+                // The number came from a greeting.
+                match self.agents.get_mut(index) {
+                    Some(agent) => agent.fell_silent(&error),
+                    None => tracing::warn!(index, "a lifeline named a host that is not there"),
+                }
             }
             News::Printed(Done { agent, cost }) => {
                 self.agents[agent].tell(DriverToAgent::Printed { cost });

@@ -7,6 +7,7 @@
 //! agents (`hands`), to the ranks themselves (`service`), and how ranks are made to end (`ending`).
 
 mod cluster;
+pub mod delegated;
 pub mod elastic;
 pub mod ending;
 mod environment;
@@ -29,17 +30,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::Rank;
 use ronde_control::rendezvous::Time;
 use ronde_control::settings;
 use ronde_control::verdict::Outcome;
 use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
+use ronde_control::{Rank, printable};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::hosts::{Host, Slot};
 use crate::logs::Times;
+use crate::private::Places;
 use crate::reach::{Trouble, Way};
 use crate::signals::Signals;
 use crate::wire::Sealed;
@@ -77,7 +79,7 @@ pub struct Job {
     /// What becomes of the ranks' output beside the screen.
     pub output: Output,
     /// Where those who want to watch the job find it, if they may.
-    pub registry: Option<PathBuf>,
+    pub registry: Option<Places>,
     /// The function that all ranks call, if `horovod.run` starts this job.
     pub function: Option<Arc<[u8]>>,
     /// Where goes what ranks deliver, piece by piece, if this process itself wants it; then output is
@@ -222,10 +224,14 @@ async fn conduct(
     }
     // The threads must not wait for a loop that has ended.
     drop(news);
-    let (outcome, screen) = driver.finish();
+    let (mut outcome, screen) = driver.finish();
+    // It quotes what ranks, hosts and scripts have said.
+    outcome.text = outcome.text.map(|text| printable(&text).into_owned());
     if let Some(screen) = screen {
         tokio::select! {
-            _ = tokio::task::spawn_blocking(|| screen.finish()) => {}
+            lost = tokio::task::spawn_blocking(|| screen.finish()) => {
+                return outcome.without(&lost.unwrap_or_default());
+            }
             _ = signals.next() => {}
         }
     }

@@ -4,11 +4,13 @@
 //! Where `horovod.run` has started the job, its caller is the screen, and gets frames.
 //!
 //! What waits to be written is bounded by the agents' output windows. If the reader of the output
-//! goes away, the job goes on without it.
+//! goes away, as `head` does, the job goes on without it. If output cannot be written for another
+//! reason, as on a full disk, the job goes on, too, but that is told at once and at the end.
 
 use std::io::{self, Write};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use ronde_control::Rank;
 use ronde_control::wire::agent::Stream;
@@ -55,7 +57,7 @@ pub(crate) struct Done {
 /// The thread and the way to it.
 pub(super) struct Screen {
     items: mpsc::Sender<Item>,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<Vec<String>>,
 }
 
 impl Screen {
@@ -66,9 +68,11 @@ impl Screen {
         done: impl Fn(Done) + Send + 'static,
     ) -> io::Result<Screen> {
         let (items, incoming) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name("ronde-screen".into())
-            .spawn(move || print(viewer, &incoming, files, &done))?;
+        let thread = thread::Builder::new().name("ronde-screen".into()).spawn(move || {
+            let mut printer = Printer { viewer, files, lost: Vec::new() };
+            printer.print(&incoming, &done);
+            printer.lost
+        })?;
         Ok(Screen { items, thread })
     }
 
@@ -94,78 +98,98 @@ impl Screen {
         let _ = self.items.send(Item::World(bytes));
     }
 
-    /// Waits until everything is written.
-    pub(super) fn finish(self) {
+    /// Waits until everything is written; says what could not be.
+    pub(super) fn finish(self) -> Vec<String> {
         drop(self.items);
-        let _ = self.thread.join();
+        self.thread.join().unwrap_or_default()
     }
 }
 
-fn print(
+/// What the thread has.
+struct Printer {
     viewer: Viewer,
-    items: &mpsc::Receiver<Item>,
-    mut files: Option<Files>,
-    done: &impl Fn(Done),
-) {
-    if viewer == Viewer::Caller {
-        tell(&caller::frame(Kind::Started, NOBODY, b""));
+    files: Option<Files>,
+    /// What of standard output and standard error could not be written, and why.
+    lost: Vec<String>,
+}
+
+impl Printer {
+    fn print(&mut self, items: &mpsc::Receiver<Item>, done: &impl Fn(Done)) {
+        if self.viewer == Viewer::Caller {
+            self.write(Stream::Stdout, &caller::frame(Kind::Started, NOBODY, b""));
+        }
+        while let Ok(item) = items.recv() {
+            match item {
+                Item::Text(text) => {
+                    self.show(&text);
+                    if let Some(credit) = text.done {
+                        done(credit);
+                    }
+                }
+                Item::Returned(Rank(rank), Returned::Piece(bytes, _place)) => {
+                    self.write(Stream::Stdout, &caller::frame(Kind::Piece, rank, &bytes));
+                }
+                Item::Returned(Rank(rank), Returned::End) => {
+                    self.write(Stream::Stdout, &caller::frame(Kind::Complete, rank, b""));
+                }
+                Item::Note(line) => self.write(Stream::Stderr, line.as_bytes()),
+                Item::World(bytes) => {
+                    self.write(Stream::Stdout, &caller::frame(Kind::World, NOBODY, &bytes));
+                }
+            }
+        }
     }
-    while let Ok(item) = items.recv() {
-        let text = match item {
-            Item::Text(text) => text,
-            Item::Returned(Rank(rank), Returned::Piece(bytes, _place)) => {
-                tell(&caller::frame(Kind::Piece, rank, &bytes));
-                continue;
+
+    fn show(&mut self, text: &Text) {
+        if text.bytes.is_empty() {
+            return;
+        }
+        match (self.viewer, text.stream) {
+            (Viewer::Terminal, stream) => self.write(stream, &text.bytes),
+            (Viewer::Caller, stream) => {
+                let kind = if stream == Stream::Stdout { Kind::Stdout } else { Kind::Stderr };
+                self.write(Stream::Stdout, &caller::frame(kind, text.rank.0, &text.bytes));
             }
-            Item::Returned(Rank(rank), Returned::End) => {
-                tell(&caller::frame(Kind::Complete, rank, b""));
-                continue;
-            }
-            Item::Note(line) => {
-                complain(line.as_bytes());
-                continue;
-            }
-            Item::World(bytes) => {
-                tell(&caller::frame(Kind::World, NOBODY, &bytes));
-                continue;
-            }
+        }
+        let files = self.files.as_mut();
+        if let Some(trouble) = files.and_then(|it| it.write(text.rank, text.stream, &text.bytes)) {
+            self.write(Stream::Stderr, format!("[ronde] {trouble}\n").as_bytes());
+        }
+    }
+
+    fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        let (name, result) = match stream {
+            Stream::Stdout => ("standard output", write(&mut io::stdout().lock(), bytes)),
+            Stream::Stderr => ("standard error", write(&mut io::stderr().lock(), bytes)),
         };
-        if !text.bytes.is_empty() {
-            show(viewer, &text);
-            if let Some(files) = &mut files {
-                files.write(text.rank, text.stream, &text.bytes);
-            }
+        let Err(error) = result else { return };
+        tracing::debug!(%error, "{name} could not be written");
+        let is_known = self.lost.iter().any(|lost| lost.starts_with(name));
+        if error.kind() == io::ErrorKind::BrokenPipe || is_known {
+            return;
         }
-        if let Some(credit) = text.done {
-            done(credit);
-        }
-    }
-}
-
-fn show(viewer: Viewer, text: &Text) {
-    match (viewer, text.stream) {
-        (Viewer::Terminal, Stream::Stdout) => tell(&text.bytes),
-        (Viewer::Terminal, Stream::Stderr) => complain(&text.bytes),
-        (Viewer::Caller, stream) => {
-            let kind = if stream == Stream::Stdout { Kind::Stdout } else { Kind::Stderr };
-            tell(&caller::frame(kind, text.rank.0, &text.bytes));
+        let trouble = format!("{name} cannot be written: {error}");
+        self.lost.push(trouble.clone());
+        if stream == Stream::Stdout {
+            let line = format!("[ronde] {trouble}; the job goes on, and what it prints is lost\n");
+            self.write(Stream::Stderr, line.as_bytes());
         }
     }
 }
 
-fn complain(bytes: &[u8]) {
-    if let Err(error) = write(&mut io::stderr().lock(), bytes) {
-        tracing::debug!(%error, "output could not be written");
+/// Writes everything, even where somebody has made the file one that does not wait.
+fn write(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match out.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(PAUSE),
+            Err(error) => return Err(error),
+        }
     }
-}
-
-fn tell(bytes: &[u8]) {
-    if let Err(error) = write(&mut io::stdout().lock(), bytes) {
-        tracing::debug!(%error, "output could not be written");
-    }
-}
-
-fn write(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
-    out.write_all(bytes)?;
     out.flush()
 }
+
+/// The time between two tries to write where nobody may wait.
+const PAUSE: Duration = Duration::from_millis(2);

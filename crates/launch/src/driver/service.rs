@@ -1,16 +1,17 @@
 //! The rendezvous as a server: a socket, the handshake, and frames in both directions.
 //!
-//! Everybody must prove that they hold the job's key before a byte of theirs means anything. Who does
-//! not, or takes longer than [`HANDSHAKE`], is dropped with a line in the log. Only so many may be
-//! unproven at a time; when that many are, the one that has hesitated longest makes room, so that
-//! silent strangers cannot keep ranks out. What the ranks' words mean is decided elsewhere.
+//! Everybody must prove that they hold the job's key before a byte of theirs means anything. Only so
+//! many may be unproven at a time; who makes room when that many are, and who has taken too long, is
+//! decided in `ronde_control::admission`, so that idle strangers cannot keep ranks out. What the ranks'
+//! words mean is decided elsewhere.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::rendezvous::{Connection, Event};
+use ronde_control::admission::{Admission, Caller, Limits, Origin, Stage};
+use ronde_control::rendezvous::{Connection, Event, Time};
 use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer};
 use ronde_control::wire::{self, Callee, DriverToRank, Greeting, JobKey, RankToDriver};
 use tokio::io::AsyncWriteExt;
@@ -18,20 +19,16 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::lifeline;
 use crate::wire::{Sealed, answer, read_sealed};
 
-/// How long somebody has to prove and name themselves.
-pub const HANDSHAKE: Duration = Duration::from_secs(5);
-
 /// How many may wait to be taken in; the system may allow fewer.
 const BACKLOG: i32 = 4096;
 
-/// How many may be at it at a time, and how long each has surely when all places are taken.
-const UNPROVEN: usize = 128;
-const HESITATION: Duration = Duration::from_millis(500);
+/// How far callers have come, on its way to the one who decides about them.
+const STEPS: usize = 256;
 
 /// The longest greeting, before which nobody is trusted with more.
 const LONGEST_GREETING: usize = 4096;
@@ -108,29 +105,28 @@ where
 {
     // Ranks come all at once, and whoever finds the queue full tries again a second later.
     let _ = rustix::net::listen(&listener, BACKLOG);
-    let (proven, mut finished) = mpsc::channel(UNPROVEN);
-    let mut unproven: BTreeMap<u64, (Instant, AbortHandle)> = BTreeMap::new();
-    let mut next = 0;
+    let (steps, mut progress) = mpsc::channel(STEPS);
+    let mut reception = Reception::new();
     loop {
-        let oldest = unproven.values().next().map(|(since, _)| *since + HESITATION);
-        let full = unproven.len() >= UNPROVEN;
+        // Whoever has proved itself must not make room, so all that was said is read first.
+        while let Ok((caller, step)) = progress.try_recv() {
+            reception.step(caller, step);
+        }
+        let (opens, wakeup) = reception.tick();
         tokio::select! {
-            accepted = listener.accept(), if !full => match accepted {
+            accepted = listener.accept(), if opens <= Instant::now() => match accepted {
                 Ok((stream, _)) => {
-                    let number = next;
-                    next += 1;
-                    let connection = Connection(number);
-                    let (key, news, proven) = (key.clone(), news.clone(), proven.clone());
+                    let caller = reception.arrive();
+                    let (key, news, steps) = (key.clone(), news.clone(), steps.clone());
                     let task = tokio::spawn(async move {
-                        let met = timeout(HANDSHAKE, meet(stream, &key)).await;
-                        let _ = proven.send(number).await;
+                        let met = meet(stream, &key, caller, &steps).await;
+                        let _ = steps.send((caller, Step::Done)).await;
                         match met {
-                            Ok(Ok(met)) => serve(connection, met, news).await,
-                            Ok(Err(error)) => tracing::debug!(%error, "a stranger was dropped"),
-                            Err(_) => tracing::debug!("a stranger who said nothing was dropped"),
+                            Ok(met) => serve(Connection(caller.0), met, news).await,
+                            Err(error) => tracing::debug!(%error, "a stranger was dropped"),
                         }
                     });
-                    unproven.insert(number, (Instant::now(), task.abort_handle()));
+                    reception.tasks.insert(caller, task.abort_handle());
                 }
                 // The machine is short of something, most likely descriptors; that may pass.
                 Err(error) => {
@@ -138,15 +134,76 @@ where
                     sleep(Duration::from_millis(100)).await;
                 }
             },
-            Some(number) = finished.recv() => {
-                unproven.remove(&number);
+            Some((caller, step)) = progress.recv() => reception.step(caller, step),
+            () = sleep_until(wakeup.unwrap_or(opens)), if wakeup.is_some() => {}
+        }
+    }
+}
+
+/// Those who have not yet proved and named themselves.
+struct Reception {
+    start: Instant,
+    admission: Admission,
+    tasks: HashMap<Caller, AbortHandle>,
+}
+
+/// What a caller has done.
+#[derive(Clone, Copy)]
+enum Step {
+    /// It has come that far.
+    Reached(Stage),
+    /// It has named itself, or has gone.
+    Done,
+}
+
+impl Reception {
+    fn new() -> Reception {
+        let admission = Admission::new(Limits::default());
+        Reception { start: Instant::now(), admission, tasks: HashMap::new() }
+    }
+
+    fn now(&self) -> Time {
+        self.start.elapsed()
+    }
+
+    /// Somebody has come, and may have taken another's place.
+    fn arrive(&mut self) -> Caller {
+        let (caller, evicted) = self.admission.arrive(Origin::Unknown, self.now());
+        if let Some(evicted) = evicted {
+            self.drop_one(evicted);
+        }
+        caller
+    }
+
+    fn step(&mut self, caller: Caller, step: Step) {
+        match step {
+            Step::Reached(stage) => self.admission.advance(caller, stage),
+            Step::Done => {
+                self.admission.leave(caller);
+                self.tasks.remove(&caller);
             }
-            () = sleep_until(oldest.unwrap_or_else(Instant::now)), if full => {
-                if let Some((_, (_, task))) = unproven.pop_first() {
-                    tracing::debug!("a stranger who hesitated was dropped to make room");
-                    task.abort();
-                }
-            }
+        }
+    }
+
+    /// Does what its time has come for; gives when there is room for another, and when to look again.
+    fn tick(&mut self) -> (Instant, Option<Instant>) {
+        let now = self.now();
+        for late in self.admission.expire(now) {
+            self.drop_one(late);
+        }
+        if let Some(notice) = self.admission.notice(now) {
+            tracing::warn!("the launcher's port {notice}");
+        }
+        let opens = self.admission.opens_at();
+        let room = (opens > now).then_some(opens);
+        let wakeup = self.admission.next_wakeup().into_iter().chain(room).min();
+        (self.start + opens, wakeup.map(|at| self.start + at))
+    }
+
+    fn drop_one(&mut self, caller: Caller) {
+        tracing::debug!(caller = caller.0, "a stranger who hesitated was dropped");
+        if let Some(task) = self.tasks.remove(&caller) {
+            task.abort();
         }
     }
 }
@@ -154,8 +211,19 @@ where
 /// Somebody who has proved and named themselves.
 type Met = (Sealed, Greeting);
 
-async fn meet(stream: TcpStream, key: &JobKey) -> io::Result<Met> {
+async fn meet(
+    stream: TcpStream,
+    key: &JobKey,
+    caller: Caller,
+    steps: &mpsc::Sender<(Caller, Step)>,
+) -> io::Result<Met> {
+    let reached = async |stage| {
+        let _ = steps.send((caller, Step::Reached(stage))).await;
+    };
+    stream.readable().await?;
+    reached(Stage::Begun).await;
     let mut sealed = answer(stream, key, Callee::Launcher).await?;
+    reached(Stage::Proven).await;
     let plain = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST_GREETING).await?;
     let plain = plain.ok_or(io::ErrorKind::UnexpectedEof)?;
     let greeting = wire::decode(&plain).map_err(io::Error::other)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ronde_control::rendezvous::{Seat, Time};
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, output_cost};
-use ronde_control::{Rank, liveness};
+use ronde_control::{Rank, liveness, printable};
 use tokio::sync::mpsc;
 
 use super::errand::Returned;
@@ -154,6 +154,7 @@ impl Stage {
 
     /// Tells the user something.
     pub(super) fn note(&self, text: &str) {
+        let text = printable(text);
         tracing::info!("{text}");
         self.screen.note(format!("[ronde] {text}\n"));
     }

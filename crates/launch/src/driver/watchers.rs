@@ -74,7 +74,7 @@ pub(super) fn register(
         ranks: ranks as u32,
         command: command.join(" "),
     };
-    Registration::new(job.registry.as_deref()?, &entry)
+    Registration::new(job.registry.as_ref()?, &entry)
         .inspect_err(|error| tracing::info!(%error, "`ronde status` will not find this job"))
         .ok()
 }

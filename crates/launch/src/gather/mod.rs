@@ -21,9 +21,10 @@ use ronde_control::launcher::{Invitation, Spread, Started, Way};
 use ronde_control::settings::{Keeper, Meeting};
 use ronde_control::wire::JobKey;
 
+use crate::private::Places;
 use crate::{hosts, interfaces};
 use keep::Keep;
-use note::{Folders, Note};
+use note::Note;
 
 /// After how long a rank says what it waits for.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -72,7 +73,7 @@ pub struct Gathered {
 pub fn gather(
     started: &Started,
     way: &Way,
-    folders: &Folders,
+    places: &Places,
     limit: Duration,
 ) -> Result<Gathered, GatherError> {
     match way {
@@ -85,7 +86,7 @@ pub fn gather(
             Ok(Invitation { addresses, key: key.clone() })
         }),
         Way::HostNote | Way::SharedNote { .. } => {
-            let note = Note::of(started, way, folders).map_err(GatherError::Note)?;
+            let note = Note::of(started, way, places).map_err(GatherError::Note)?;
             by_note(started, note, limit)
         }
     }

@@ -22,8 +22,8 @@ fn started(rank: u32, job: &str) -> Started {
     }
 }
 
-fn folders(temporary: &Path) -> Folders {
-    Folders { runtime: None, temporary: temporary.to_owned(), home: None }
+fn places(temporary: &Path) -> Places {
+    Places { runtime: None, temporary: temporary.to_owned(), home: None }
 }
 
 fn notes(temporary: &TempDir) -> Vec<std::path::PathBuf> {
@@ -35,10 +35,10 @@ fn notes(temporary: &TempDir) -> Vec<std::path::PathBuf> {
 #[test]
 fn ranks_of_one_host_meet_by_a_note_that_only_their_user_can_read() {
     let temporary = tempfile::tempdir().unwrap();
-    let folders = folders(temporary.path());
+    let places = places(temporary.path());
     std::thread::scope(|scope| {
-        let late = scope.spawn(|| gather(&started(1, "a"), &Way::HostNote, &folders, SOON));
-        let first = gather(&started(0, "a"), &Way::HostNote, &folders, SOON).unwrap();
+        let late = scope.spawn(|| gather(&started(1, "a"), &Way::HostNote, &places, SOON));
+        let first = gather(&started(0, "a"), &Way::HostNote, &places, SOON).unwrap();
         let note = notes(&temporary).into_iter().find(|path| path.extension().is_none()).unwrap();
         assert_eq!(std::fs::metadata(&note).unwrap().permissions().mode() & 0o777, 0o600);
         let found = late.join().unwrap().unwrap();
@@ -51,19 +51,19 @@ fn ranks_of_one_host_meet_by_a_note_that_only_their_user_can_read() {
 #[test]
 fn what_an_earlier_job_has_left_fools_nobody() {
     let temporary = tempfile::tempdir().unwrap();
-    let folders = folders(temporary.path());
+    let places = places(temporary.path());
     // A job that died before all had met: its note names a port where nobody is any more.
-    let earlier = gather(&started(0, "a"), &Way::HostNote, &folders, SOON).unwrap();
+    let earlier = gather(&started(0, "a"), &Way::HostNote, &places, SOON).unwrap();
     drop(earlier);
     assert_eq!(notes(&temporary).len(), 1);
     let brief = Duration::from_millis(50);
-    let error = gather(&started(1, "a"), &Way::HostNote, &folders, brief).err().unwrap();
+    let error = gather(&started(1, "a"), &Way::HostNote, &places, brief).err().unwrap();
     let text = error.to_string();
     assert!(text.starts_with("rank 1 has not found rank 0 within 0 s: nobody with"), "{text}");
     assert!(text.contains("RONDE_SECRET"), "{text}");
     std::thread::scope(|scope| {
-        let late = scope.spawn(|| gather(&started(1, "a"), &Way::HostNote, &folders, SOON));
-        let first = gather(&started(0, "a"), &Way::HostNote, &folders, SOON).unwrap();
+        let late = scope.spawn(|| gather(&started(1, "a"), &Way::HostNote, &places, SOON));
+        let first = gather(&started(0, "a"), &Way::HostNote, &places, SOON).unwrap();
         assert_eq!(late.join().unwrap().unwrap().meeting.key, first.meeting.key);
     });
 }
@@ -72,35 +72,74 @@ fn what_an_earlier_job_has_left_fools_nobody() {
 fn a_note_that_others_can_read_or_a_folder_that_others_can_enter_is_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let brief = Duration::from_millis(20);
-    let folders = folders(temporary.path());
-    let first = gather(&started(0, "a"), &Way::HostNote, &folders, SOON).unwrap();
+    let places = places(temporary.path());
+    let first = gather(&started(0, "a"), &Way::HostNote, &places, SOON).unwrap();
     let note = notes(&temporary).remove(0);
-    let refusal = |folders: &Folders| {
-        gather(&started(1, "a"), &Way::HostNote, folders, brief).err().unwrap().to_string()
+    let refusal = |places: &Places| {
+        gather(&started(1, "a"), &Way::HostNote, places, brief).err().unwrap().to_string()
     };
     std::fs::set_permissions(&note, std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(refusal(&folders).contains("others may read it"));
+    assert!(refusal(&places).contains("others may read it"));
     std::fs::set_permissions(&note, std::fs::Permissions::from_mode(0o600)).unwrap();
     let elsewhere = temporary.path().join("elsewhere");
     std::fs::rename(&note, &elsewhere).unwrap();
     symlink(&elsewhere, &note).unwrap();
-    assert!(refusal(&folders).contains("cannot be read"));
+    assert!(refusal(&places).contains("cannot be read"));
     std::fs::remove_file(&note).unwrap();
-    assert!(refusal(&folders).contains("has left no note at"));
+    assert!(refusal(&places).contains("has left no note at"));
     let folder = note.parent().unwrap();
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
-    assert!(refusal(&folders).contains("nobody else may enter"));
+    assert!(refusal(&places).contains("others may enter"));
     drop(first);
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_note_holds_nobody_up() {
+    let shared = tempfile::tempdir().unwrap();
+    let places = places(shared.path());
+    let directory = Some(shared.path().to_string_lossy().into_owned());
+    let way = Way::SharedNote { directory };
+    drop(gather(&started(0, "a"), &way, &places, SOON).unwrap());
+    let entries = std::fs::read_dir(shared.path()).unwrap();
+    let note = entries.map(|entry| entry.unwrap().path()).find(|path| path.is_file()).unwrap();
+    std::fs::remove_file(&note).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &note, 0o600.into()).unwrap();
+    let brief = Duration::from_millis(20);
+    let refusal = gather(&started(1, "a"), &way, &places, brief).err().unwrap().to_string();
+    assert!(refusal.contains("is not a regular file"), "{refusal}");
+    // Rank 0 puts its note in the pipe's place.
+    let first = gather(&started(0, "a"), &way, &places, SOON).unwrap();
+    let found = gather(&started(1, "a"), &way, &places, SOON).unwrap();
+    assert_eq!(found.meeting.key, first.meeting.key);
+}
+
+#[test]
+fn ranks_meet_elsewhere_when_the_usual_folder_is_taken() {
+    let outer = tempfile::tempdir().unwrap();
+    let user = rustix::process::geteuid().as_raw();
+    let taken = outer.path().join(format!("ronde-{user}"));
+    std::fs::create_dir(&taken).unwrap();
+    std::fs::set_permissions(&taken, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let refusal = gather(&started(0, "a"), &Way::HostNote, &places(outer.path()), SOON);
+    let refusal = refusal.err().unwrap().to_string();
+    assert!(refusal.contains("others may enter"), "{refusal}");
+    let places = Places { home: Some(outer.path().to_owned()), ..places(outer.path()) };
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| gather(&started(1, "a"), &Way::HostNote, &places, SOON));
+        let first = gather(&started(0, "a"), &Way::HostNote, &places, SOON).unwrap();
+        assert_eq!(late.join().unwrap().unwrap().meeting.key, first.meeting.key);
+    });
+    assert_eq!(std::fs::read_dir(&taken).unwrap().count(), 0);
 }
 
 #[test]
 fn jobs_with_different_names_have_different_notes() {
     let temporary = tempfile::tempdir().unwrap();
-    let folders = folders(temporary.path());
+    let places = places(temporary.path());
     let long = "x".repeat(200);
     let names = ["a/b", "a_b", &long, &format!("{long}y")];
     let first = names.map(|job| {
-        gather(&started(0, job), &Way::HostNote, &folders, SOON).unwrap();
+        gather(&started(0, job), &Way::HostNote, &places, SOON).unwrap();
     });
     assert_eq!(notes(&temporary).len(), first.len());
 }
@@ -114,15 +153,15 @@ fn ranks_with_a_secret_meet_at_a_port_and_strangers_do_not() {
         host: "127.0.0.1".into(),
         port,
     };
-    let folders = folders(Path::new("/nowhere"));
+    let places = places(Path::new("/nowhere"));
     std::thread::scope(|scope| {
-        let late = scope.spawn(|| gather(&started(1, "a"), &way(1), &folders, SOON));
-        let first = gather(&started(0, "a"), &way(1), &folders, SOON).unwrap();
+        let late = scope.spawn(|| gather(&started(1, "a"), &way(1), &places, SOON));
+        let first = gather(&started(0, "a"), &way(1), &places, SOON).unwrap();
         assert_eq!(late.join().unwrap().unwrap().meeting, first.meeting);
         let brief = Duration::from_millis(20);
-        let stranger = gather(&started(1, "a"), &way(2), &folders, brief).err().unwrap();
+        let stranger = gather(&started(1, "a"), &way(2), &places, brief).err().unwrap();
         assert!(stranger.to_string().contains("nobody with the job's key answers at"));
-        let second = gather(&started(0, "b"), &way(1), &folders, SOON).err().unwrap();
+        let second = gather(&started(0, "b"), &way(1), &places, SOON).err().unwrap();
         assert!(second.to_string().contains(&format!("cannot listen on 127.0.0.1:{port}")));
     });
 }

@@ -6,6 +6,7 @@
 //! environment. Only processes of this user are looked at, and only through a file descriptor that
 //! names the process itself, never a number that may have been given to another one.
 
+pub mod delegate;
 pub mod guardian;
 pub mod memory;
 mod processes;
@@ -22,7 +23,7 @@ use rustix::process::{
 };
 
 use processes::Process;
-pub(crate) use processes::{origin, snapshot};
+pub(crate) use processes::{origin, snapshot, started};
 
 /// The name of the environment variable that marks the processes of a job.
 pub const MARK: &str = "RONDE_JOB";
@@ -81,6 +82,15 @@ pub fn ended(status: ExitStatus) -> String {
     }
 }
 
+/// The code that a shell would give for how a process ended.
+pub fn code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => 128 + signal as u8,
+        (None, None) => 1,
+    }
+}
+
 /// A signal by its number, if it is one that has a name.
 pub fn named(signal: i32) -> Option<Signal> {
     Signal::from_named_raw(signal)
@@ -91,7 +101,7 @@ fn send(process: &Process, signal: Signal) {
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(descriptor) => {
             // The number may have changed hands between the look and the opening.
-            if processes::started(process.pid) == Some(process.started) {
+            if started(process.pid) == Some(process.started) {
                 let _ = pidfd_send_signal(descriptor, signal);
             }
         }

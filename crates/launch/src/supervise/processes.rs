@@ -46,7 +46,7 @@ pub(super) fn find(mark: &str, scope: Scope, root: Pid) -> Vec<Process> {
 }
 
 /// When a process started, if it lives.
-pub(super) fn started(pid: i32) -> Option<u64> {
+pub(crate) fn started(pid: i32) -> Option<u64> {
     read(pid).map(|process| process.started)
 }
 

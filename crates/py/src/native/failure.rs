@@ -2,6 +2,8 @@
 
 use ronde_core::Error;
 
+use crate::child;
+
 /// Whose fault an error is; each framework has its own class or code for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -23,8 +25,10 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
+    /// There is no engine in this process.
     pub(crate) fn not_initialized() -> Failure {
-        let text = "Horovod has not been initialized; use hvd.init().".into();
+        let unknown = || "Horovod has not been initialized; use hvd.init().".into();
+        let text = child::refusal_text().unwrap_or_else(unknown);
         Failure { fault: Fault::Precondition, text }
     }
 

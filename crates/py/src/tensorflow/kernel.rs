@@ -207,7 +207,10 @@ pub(super) extern "C" fn refuse_variables(_: Handle, context: Handle) {
 }
 
 pub(super) extern "C" fn compute_size(handle: Handle, context: Handle) {
-    put(context, members(kernel(handle).set).map(|members| members.len() as i32));
+    match kernel(handle).set {
+        0 => put_place(context, |place| place.size),
+        set => put(context, members(set).map(|members| members.len() as i32)),
+    }
 }
 
 /// One or zero; without a world -1, and -2 where there is no such set.
@@ -233,8 +236,12 @@ pub(super) extern "C" fn compute_local_size(_: Handle, context: Handle) {
 }
 
 fn put_place(context: Handle, read: impl FnOnce(&ronde_control::settings::Place) -> u32) {
-    let engine = process::arrived().ok_or_else(Failure::not_initialized);
-    put(context, engine.map(|engine| read(engine.place()) as i32));
+    // One that is late joins now; in a child of a rank it is the rank's place that counts.
+    let number = match process::arrived() {
+        Some(engine) => Ok(read(engine.place())),
+        None => process::place(read).map_err(|_| Failure::not_initialized()),
+    };
+    put(context, number.map(|number| number as i32));
 }
 
 fn put(context: Handle, number: Result<i32, Failure>) {

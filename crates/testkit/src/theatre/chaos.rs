@@ -29,6 +29,7 @@ impl Theatre {
             min,
             max: dice.once_in(2).then(|| start + dice.below(3) as u32),
             timeout: 60 * second,
+            joining: 90 * second,
             stopped: Some(5 * second),
             resets: dice.once_in(5).then(|| dice.below(6) as u32),
             cooldown: (!dice.once_in(3)).then_some((second, 4 * second)),

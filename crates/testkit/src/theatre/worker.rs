@@ -167,7 +167,11 @@ impl Theatre {
             DriverToRank::Lost { .. } | DriverToRank::Again { .. } => self.come_again(worker),
             DriverToRank::Removed { .. } => self.intend(worker, 200, Doing::Exit(0)),
             DriverToRank::Refused { .. } => self.intend(worker, 200, Doing::Exit(1)),
-            DriverToRank::Update { .. } => player.update = true,
+            // Some meet as soon as they hear of newcomers, as scripts do that wait for that word.
+            DriverToRank::Update { change } => {
+                let early = change.coming && worker.0.is_multiple_of(3);
+                player.update |= change.removed || change.added || early;
+            }
             DriverToRank::Ask | DriverToRank::Ping => {}
         }
     }

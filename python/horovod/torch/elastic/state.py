@@ -42,9 +42,9 @@ class StateHandler:
 
     def sync(self) -> None:
         """Gives the object of all ranks the state of rank 0's; keeping it is for later."""
-        state = broadcast_object(self.value.state_dict())
-        if rank() != 0:
-            self.value.load_state_dict(state)
+        # Rank 0 loads its own, too: what an object works out from its state, such as the share of
+        # a sampler, must come out alike everywhere.
+        self.value.load_state_dict(broadcast_object(self.value.state_dict()))
 
     def reset(self) -> None:
         """Adapts the object to a new world."""

@@ -103,6 +103,8 @@ pub(super) struct Driver {
     /// Where torch.distributed's own rendezvous would be: on the first host that arrived.
     master: Option<(IpAddr, u16)>,
     outcome: Option<Outcome>,
+    /// Whether that is the machine's judgement, and no signal to the launcher.
+    judged: bool,
     dismissed: bool,
     given_up: bool,
     office: Office,
@@ -175,6 +177,7 @@ impl Driver {
             stopping: BTreeSet::new(),
             master: None,
             outcome: None,
+            judged: false,
             dismissed: false,
             given_up: false,
             office: Office {
@@ -226,6 +229,7 @@ impl Driver {
             Action::Note(text) => self.stage.note(&text),
             Action::End { code, text } => {
                 self.outcome = Some(Outcome { code, text, first: None });
+                self.judged = true;
                 self.dismiss();
                 if code != 0 {
                     self.ending.failed(now);
@@ -339,7 +343,8 @@ impl Driver {
             self.liveness.heard_host(id.0, now);
         }
         let from = (id.0 as usize, &agent.hands);
-        let Some(message) = self.stage.hear(from, message, |_, _| {}) else { return };
+        let complains = |rank: Rank, line: &str| self.machine.wrote(Worker(rank.0), line);
+        let Some(message) = self.stage.hear(from, message, complains) else { return };
         match message {
             AgentToDriver::Listening { listeners, known, ports } => {
                 self.gather(id, muster::Event::Listening { listeners, known, ports }, now);
@@ -587,8 +592,12 @@ impl super::Driver for Driver {
 
     fn finish(self) -> (Outcome, Option<Screen>) {
         let screen = self.stage.close();
-        let unknown = Outcome { code: 1, text: None, first: None };
-        (self.outcome.unwrap_or(unknown), (!self.given_up).then_some(screen))
+        let mut outcome = self.outcome.unwrap_or(Outcome { code: 1, text: None, first: None });
+        if self.judged {
+            // By now everything has come that workers wrote before they ended.
+            outcome.text = self.machine.last_words();
+        }
+        (outcome, (!self.given_up).then_some(screen))
     }
 }
 

@@ -1,0 +1,126 @@
+//! The settings of a job, checked before anything starts: what the launcher and the ranks would refuse,
+//! and files that they could not write.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+use ronde_control::settings::{self, BadSettings, Launch};
+use ronde_launch::writing::{unwritable, without_neighbours};
+
+use crate::flags::FLAGS;
+use crate::horovodrun::Variables;
+use crate::words::Mistake;
+
+/// Files that rank 0 writes.
+const TIMELINE: &str = "HOROVOD_TIMELINE";
+const LOG: &str = "HOROVOD_AUTOTUNE_LOG";
+
+/// Whether files of rank 0 lie on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Files {
+    Here,
+    Elsewhere,
+}
+
+/// Reads what the launcher needs of the environment and of `set`, which options have set, and checks
+/// everything that the ranks will read.
+pub(crate) fn check(set: &Variables, files: Files) -> Result<Launch, Mistake> {
+    let look_up = |name: &str| -> Option<String> {
+        let given = set.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        let text = given.or_else(|| std::env::var_os(name))?.to_string_lossy().into_owned();
+        match name {
+            "RONDE_TUNING" => Some(tuning(text, files)),
+            _ => Some(text),
+        }
+    };
+    let read = settings::launch(look_up);
+    let mut mistakes = match &read {
+        Ok(_) => Vec::new(),
+        Err(BadSettings(mistakes)) => mistakes.clone(),
+    };
+    if files == Files::Here {
+        let given = |name| look_up(name).filter(|text| !text.is_empty());
+        let timeline = given(TIMELINE).filter(|path| !path.eq_ignore_ascii_case("dynamic"));
+        mistakes.extend(timeline.and_then(|path| refuse_timeline(&path)));
+        let tunes = given("HOROVOD_AUTOTUNE").is_some_and(|text| text.trim() != "0");
+        let log = given(LOG).filter(|_| tunes);
+        mistakes.extend(log.and_then(|path| {
+            let why = unwritable(Path::new(&path))?;
+            Some(cannot_write(LOG, &path, &why))
+        }));
+    }
+    match read {
+        Ok(launch) if mistakes.is_empty() => Ok(launch),
+        _ => Err(refuse(mistakes, set)),
+    }
+}
+
+/// A timeline must be a regular file, because it is swapped with one beside it.
+fn refuse_timeline(text: &str) -> Option<String> {
+    let path = Path::new(text);
+    let special = path.exists() && !path.is_file() && !path.is_dir();
+    let special = special.then(|| "it is no regular file".to_owned());
+    let why = special.or_else(|| unwritable(path)).or_else(|| without_neighbours(path))?;
+    Some(cannot_write(TIMELINE, text, &why))
+}
+
+fn cannot_write(name: &str, path: &str, why: &str) -> String {
+    format!("{name} is `{path}`, which cannot be written: {why}")
+}
+
+/// Mistakes, by the options that they come from where they do.
+fn refuse(mistakes: Vec<String>, set: &Variables) -> Mistake {
+    let named = |mistake: String| {
+        let Some((name, _)) = set.iter().find(|(name, _)| starts_with(&mistake, name)) else {
+            return mistake;
+        };
+        match FLAGS.iter().find(|flag| flag.sets.is_some_and(|it| *name == *it.name)) {
+            Some(flag) => format!("`{}`: {mistake}", flag.names[0]),
+            None => mistake,
+        }
+    };
+    Mistake { errors: mistakes.into_iter().map(named).collect(), hint: HINT.into() }
+}
+
+fn starts_with(mistake: &str, name: &OsStr) -> bool {
+    let rest = name.to_str().and_then(|name| mistake.strip_prefix(name));
+    rest.is_some_and(|rest| rest.starts_with(' '))
+}
+
+impl From<BadSettings> for Mistake {
+    fn from(BadSettings(errors): BadSettings) -> Mistake {
+        Mistake { errors, hint: HINT.into() }
+    }
+}
+
+const HINT: &str = "unset what is wrong, or set it to what docs/reference/settings.md says";
+
+/// The content of the file that this names, as a rank would see it.
+fn tuning(text: String, files: Files) -> String {
+    match fs::read_to_string(&text) {
+        Ok(content) => content,
+        // Another host may have what this one has not.
+        Err(_) if files == Files::Elsewhere && !text.contains('=') => String::new(),
+        Err(_) => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_is_named_by_the_option_that_it_comes_from() {
+        let set = vec![("HOROVOD_TIMELINE".into(), "/no/such/t.json".into())];
+        let mistake = check(&set, Files::Here).unwrap_err();
+        assert_eq!(
+            mistake.errors,
+            [
+                "`--timeline-filename`: HOROVOD_TIMELINE is `/no/such/t.json`, which cannot be written: \
+              `/no/such`: No such file or directory (os error 2)"
+            ]
+        );
+        assert!(check(&set, Files::Elsewhere).is_ok());
+    }
+}

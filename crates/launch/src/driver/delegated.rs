@@ -1,0 +1,291 @@
+//! A job of `horovod.run` whose ranks another launcher starts: `horovod.run(use_mpi=True)`.
+//!
+//! 1. This process listens, with a key of its own, and has `mpirun` start the ranks. Where to call and
+//!    the key reach them in their environment, which `mpirun` passes on as it passes MPI's own.
+//! 2. Each rank fetches the function here and delivers what it returned. They meet over MPI, as under a
+//!    bare `mpirun`: this process holds no rendezvous for them.
+//! 3. What `mpirun` writes goes to the caller. Its exit code is the job's.
+//!
+//! `mpirun` ends its ranks when it is asked to end, so that is what happens when the caller or this
+//! process goes. It is also asked to when a rank has delivered an exception: MPICH's does not end by
+//! itself while ranks of other hosts wait in `MPI_Finalize` for one that has failed.
+
+use std::collections::HashMap;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ronde_control::verdict::Outcome;
+use ronde_control::wire::JobKey;
+use ronde_control::wire::agent::{Exit, Stream, signal_name};
+use ronde_control::{Rank, settings};
+use rustix::process::{Pid, kill_process};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::ending::{Ending, Step};
+use super::errand::Returned;
+use super::guests::Guests;
+use super::screen::{Done, Screen, Text, Viewer};
+use super::stage::Count;
+use super::start::{self, Span};
+use super::{NEWS, News, entropy, hex, service, stdin};
+use crate::caller::{NOBODY, RAISED};
+use crate::delegate::Line;
+use crate::signals::Signals;
+use crate::supervise::{self, MARK, Scope};
+use crate::{LaunchError, hidden, machine};
+
+/// Bytes of output that the caller has not read yet.
+const WINDOW: usize = 1 << 20;
+
+/// The largest piece that is read at once.
+const PIECE: usize = 64 << 10;
+
+/// How long the last output may take once the other launcher has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+const TERMINATE: i32 = 15;
+const KILL: i32 = 9;
+
+/// What another launcher is to do for `horovod.run`.
+#[derive(Clone, Debug)]
+pub struct Delegated {
+    /// What to run.
+    pub line: Line,
+    /// The function that all ranks call.
+    pub function: Arc<[u8]>,
+    /// How many ranks there are.
+    pub ranks: usize,
+    /// Whether some of them are on other machines.
+    pub reach: Reach,
+    /// The interfaces by which they may call; all if there are none.
+    pub interfaces: Vec<String>,
+    /// This executable.
+    pub program: PathBuf,
+}
+
+/// Where the ranks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All on this machine.
+    ThisMachine,
+    /// Some on others.
+    Hosts,
+}
+
+/// The variables that the launcher must pass on to the ranks; their values come when the job starts.
+pub const PASSED_ON: [&str; 3] = [settings::CALL_ADDRESSES, settings::CALL_KEY, MARK];
+
+/// Runs the job to its end.
+pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchError> {
+    let key = JobKey::from_entropy(entropy()?);
+    let span = match job.reach {
+        Reach::ThisMachine => Span::ThisMachine,
+        Reach::Hosts => Span::Hosts,
+    };
+    let (listener, addresses) =
+        start::listen(span, std::net::Ipv4Addr::LOCALHOST.into(), &job.interfaces).await?;
+    let (sender, news) = mpsc::channel(NEWS);
+    let mark = hex(&entropy()?[..8]);
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let mut command = Command::new(&job.program);
+    command
+        .arg(hidden::DELEGATE)
+        .arg(&mark)
+        .arg(std::process::id().to_string())
+        .arg(&job.line.program)
+        .args(&job.line.arguments)
+        .env_clear()
+        .envs(job.line.env.iter().map(|(name, value)| (name, value)))
+        .envs(PASSED_ON.into_iter().zip([addresses.join(","), key.to_hex(), mark.clone()]))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = command.spawn().map_err(machine("start another launcher"))?;
+    let window = Arc::new(Semaphore::new(WINDOW));
+    let read = window.clone();
+    let done = move |done: Done| read.add_permits(done.cost as usize);
+    let screen = Screen::start(Viewer::Caller, None, done).map_err(machine("start a thread"))?;
+    let caller = stdin::start(Viewer::Caller, sender.clone()).map_err(machine("start a thread"))?;
+    let service = tokio::spawn(service::run(listener, key, sender.clone()));
+    let guests = Guests::new(Some(job.function.clone()), Count::Exactly(job.ranks), sender);
+    let name = job.line.program.to_string_lossy().into_owned();
+    let (screen, raised) = (Arc::new(screen), HashMap::new());
+    let running = Running { name, mark, screen, guests, window, raised };
+    let outcome = running.run(child, news, signals).await;
+    drop(caller);
+    service.abort();
+    Ok(outcome)
+}
+
+/// A rank has raised an exception, and the caller has all of it.
+#[derive(PartialEq, Eq)]
+struct Failed;
+
+struct Running {
+    name: String,
+    mark: String,
+    screen: Arc<Screen>,
+    guests: Guests,
+    window: Arc<Semaphore>,
+    /// Whether what each rank delivers is an exception.
+    raised: HashMap<Rank, bool>,
+}
+
+impl Running {
+    async fn run(
+        mut self,
+        mut child: Child,
+        mut news: mpsc::Receiver<News>,
+        mut signals: Signals,
+    ) -> Outcome {
+        let mut pipes = JoinSet::new();
+        if let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) {
+            pipes.spawn(pass_on(stdout, Stream::Stdout, self.screen.clone(), self.window.clone()));
+            pipes.spawn(pass_on(stderr, Stream::Stderr, self.screen.clone(), self.window.clone()));
+        }
+        let start = Instant::now();
+        let (mut ending, mut told) = (Ending::default(), None);
+        let status = loop {
+            let wakeup = ending.next_wakeup().map(|time| start + time);
+            let step = tokio::select! {
+                status = child.wait() => break status.ok(),
+                Some(item) = news.recv() => match item {
+                    News::Orphaned => ending.signalled(TERMINATE, start.elapsed()),
+                    item => {
+                        if self.on(item) == Some(Failed) {
+                            ending.failed(start.elapsed());
+                        }
+                        None
+                    }
+                },
+                signal = signals.next() => {
+                    told.get_or_insert(signal);
+                    ending.signalled(signal, start.elapsed())
+                }
+                () = sleep_until(wakeup.unwrap_or(start)), if wakeup.is_some() => {
+                    ending.tick(start.elapsed())
+                }
+            };
+            match step {
+                Some(Step::Send(signal)) => self.send(&child, signal),
+                Some(Step::GiveUp) => break None,
+                None => {}
+            }
+        };
+        // Nothing of the job is left on this machine, even if its launcher was killed.
+        supervise::sweep(&self.mark, Scope::Marked);
+        let _ = timeout(LAST_WORDS, async { while pipes.join_next().await.is_some() {} }).await;
+        pipes.shutdown().await;
+        while let Ok(item) = news.try_recv() {
+            self.on(item);
+        }
+        drop(news);
+        let exit = status.map(|status| match (status.code(), status.signal()) {
+            (Some(code), _) => Exit::Code(code),
+            (None, signal) => Exit::Signal(signal.unwrap_or(KILL)),
+        });
+        if let Some(screen) = Arc::into_inner(self.screen) {
+            let _ = tokio::task::spawn_blocking(|| screen.finish()).await;
+        }
+        outcome(&self.name, exit, told)
+    }
+
+    fn on(&mut self, news: News) -> Option<Failed> {
+        match news {
+            News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
+            News::Returned(rank, returned) => {
+                let first = match &returned {
+                    Returned::Piece(bytes, _) => bytes.first() == Some(&RAISED),
+                    Returned::End => false,
+                };
+                let raised = *self.raised.entry(rank).or_insert(first);
+                let failed = raised && matches!(returned, Returned::End);
+                self.screen.hand_over(rank, returned);
+                return failed.then_some(Failed);
+            }
+            // Whoever has the key and comes for something else finds nobody here.
+            _ => {}
+        }
+        None
+    }
+
+    fn send(&self, child: &Child, signal: i32) {
+        let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
+        if let (Some(pid), Some(signal)) = (pid, supervise::named(signal)) {
+            let _ = kill_process(pid, signal);
+        }
+        if signal == KILL {
+            supervise::sweep(&self.mark, Scope::Marked);
+        }
+    }
+}
+
+/// What to tell the caller, in the words that Horovod has for it.
+fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> Outcome {
+    let (code, how) = match (told, exit) {
+        (Some(signal), _) => {
+            (Exit::Signal(signal).code(), format!(": stopped by {}", signal_name(signal)))
+        }
+        (None, Some(Exit::Code(0))) => return Outcome { code: 0, text: None, first: None },
+        (None, Some(Exit::Signal(signal))) => {
+            (Exit::Signal(signal).code(), format!(": it was killed by {}", signal_name(signal)))
+        }
+        (None, Some(exit)) => (exit.code(), String::new()),
+        (None, None) => (1, ": nobody knows how it ended".to_owned()),
+    };
+    let text = format!("{name} failed with exit code {code}{how}\n");
+    Outcome { code, text: Some(text), first: None }
+}
+
+/// Passes a pipe's content on until it ends; no faster than the caller reads.
+async fn pass_on(
+    mut pipe: impl AsyncRead + Unpin,
+    stream: Stream,
+    screen: Arc<Screen>,
+    window: Arc<Semaphore>,
+) {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        let Ok(count @ 1..) = pipe.read(&mut buffer).await else { return };
+        let Ok(permits) = window.acquire_many(count as u32).await else { return };
+        permits.forget();
+        let done = Some(Done { agent: 0, cost: count as u32 });
+        screen.show(Text { rank: Rank(NOBODY), stream, bytes: buffer[..count].to_vec(), done });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_it_ended_is_told_in_horovods_words() {
+        for (exit, told, code, text) in [
+            (Some(Exit::Code(3)), None, 3, "mpirun failed with exit code 3\n"),
+            (
+                Some(Exit::Signal(9)),
+                None,
+                137,
+                "mpirun failed with exit code 137: it was killed by signal 9 (SIGKILL)\n",
+            ),
+            (
+                Some(Exit::Code(1)),
+                Some(2),
+                130,
+                "mpirun failed with exit code 130: stopped by signal 2 (SIGINT)\n",
+            ),
+            (None, None, 1, "mpirun failed with exit code 1: nobody knows how it ended\n"),
+        ] {
+            let outcome = outcome("mpirun", exit, told);
+            assert_eq!((outcome.code, outcome.text.as_deref()), (code, Some(text)));
+        }
+        assert_eq!(outcome("mpirun", Some(Exit::Code(0)), None).text, None);
+    }
+}

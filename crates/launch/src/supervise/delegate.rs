@@ -1,0 +1,68 @@
+//! The parent of another launcher that starts ranks for `horovod.run`, which outlives it to clear up.
+//!
+//! It passes signals on and waits. When the driver dies, it gets a signal itself, and asks the launcher
+//! to end: that is how ranks on other hosts end, too. A launcher may die of writing to a driver that
+//! has gone, before it has ended its ranks; so whatever is left on this host is killed here at the end.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::process::ExitStatus;
+
+use rustix::process::{
+    Pid, Signal, getpid, kill_process, set_child_subreaper, set_parent_process_death_signal, setsid,
+};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep_until};
+
+use super::shim::is_parent;
+use super::{Scope, named, sweep};
+use crate::driver::ending::GRACE;
+use crate::signals::{self, Signals};
+
+/// Runs `command`; gives its exit code, 128 and more for a signal.
+pub fn run(mark: &OsStr, parent: &OsStr, command: &OsString, arguments: &[OsString]) -> u8 {
+    let _ = setsid();
+    let _ = set_child_subreaper(Some(getpid()));
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let status = runtime.and_then(|runtime| {
+        runtime.block_on(async {
+            let signals = signals::listen()?;
+            // If the driver died before the line above, nobody will ever send that signal.
+            if !is_parent(parent) {
+                return Err(io::Error::other("the driver has gone"));
+            }
+            let child = Command::new(command).args(arguments).spawn()?;
+            wait(child, signals).await
+        })
+    });
+    sweep(&mark.to_string_lossy(), Scope::Family);
+    match status {
+        Ok(status) => super::code(status),
+        Err(error) => {
+            let _ =
+                writeln!(io::stderr(), "horovodrun: cannot run `{}`: {error}", command.display());
+            if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+        }
+    }
+}
+
+async fn wait(mut child: Child, mut signals: Signals) -> io::Result<ExitStatus> {
+    let mut limit = None;
+    loop {
+        tokio::select! {
+            status = child.wait() => return status,
+            signal = signals.next() => {
+                let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
+                if let (Some(pid), Some(signal)) = (pid, named(signal)) {
+                    let _ = kill_process(pid, signal);
+                }
+                limit.get_or_insert_with(|| Instant::now() + GRACE);
+            }
+            () = sleep_until(limit.unwrap_or_else(Instant::now)), if limit.is_some() => {
+                let _ = child.start_kill();
+                limit = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+"""Modules of Horovod that are not here: importing one says so, and what to use instead.
+
+The finder stands behind all others, so that it is only asked for what nobody has.
+"""
+
+from __future__ import annotations
+
+import sys
+
+_START = "start jobs with `horovod.run` or the command `horovodrun`"
+_ELASTIC = (
+    "start elastic jobs with `horovod.run(min_num_proc=...)` or `horovodrun --min-np`; "
+    "horovod.runner.elastic.discovery finds hosts"
+)
+_NOT_YET = f"it may come, see the table in the README; {_START}"
+_SERVICE = "ranks and launcher speak a protocol of their own, which unpickles nothing; " + _START
+
+INSTEAD = {
+    "horovod.ray": _NOT_YET,
+    "horovod.runner.common.service": _SERVICE,
+    "horovod.runner.common.util.tiny_shell_exec": "use subprocess.run",
+    "horovod.runner.driver": _SERVICE,
+    "horovod.runner.elastic.constants": _ELASTIC,
+    "horovod.runner.elastic.driver": _ELASTIC,
+    "horovod.runner.elastic.registration": _ELASTIC,
+    "horovod.runner.elastic.rendezvous": _ELASTIC,
+    "horovod.runner.elastic.settings": _ELASTIC,
+    "horovod.runner.gloo_run": _START,
+    "horovod.runner.http": _SERVICE,
+    "horovod.runner.js_run": "use `horovodrun --jsrun`",
+    "horovod.runner.mpi_run": "use `horovod.run(use_mpi=True)` or `horovodrun --mpi`",
+    "horovod.runner.task": _SERVICE,
+    "horovod.runner.task_fn": _SERVICE,
+    "horovod.runner.util.cache": "nothing about hosts is remembered between jobs",
+    "horovod.runner.util.lsf": "`horovodrun --jsrun` reads LSF's variables itself",
+    "horovod.runner.util.remote": "`horovodrun -H` reaches hosts over ssh itself",
+    "horovod.runner.util.streams": "use os.pipe or queue.Queue",
+    "horovod.spark": _NOT_YET,
+}
+
+
+class _Finder:
+    @staticmethod
+    def find_spec(fullname: str, path: object = None, target: object = None) -> None:
+        """Raises for a module that Horovod has and Ronde has not; knows nothing of others."""
+        instead = INSTEAD.get(fullname)
+        if instead is not None:
+            text = f"{fullname} is not part of Ronde: {instead}"
+            raise ModuleNotFoundError(text, name=fullname)
+
+
+def install() -> None:
+    """Has imports say it from here on."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.append(_Finder)

@@ -1,0 +1,1 @@
+"""Names of Horovod's launcher that programs import."""

@@ -27,7 +27,7 @@ help: ## Say what can be made
 demo: .venv/demo .venv/ronde ## Train a small model on two ranks, from nothing
 	.venv/bin/python examples/01-digits/demo.py
 
-test: rust-lint python-lint rust-test python-types python-test deny ## Check everything; CI runs this
+test: rust-lint python-lint deny rust-test python-types python-test ## Check everything; CI runs this
 
 check: rust-lint python-lint rust-test python-types python-single ## Check what is quick: the loop while you work
 
@@ -68,8 +68,9 @@ lab: ## Install what a lab of hosts needs from the system, where that is allowed
 python-single: .venv/dev .venv/ronde ## Those that need no launcher
 	.venv/bin/pytest tests/single
 
-deny: $(DENY) ## Licences, sources and bans of the dependencies
+deny: $(DENY) ## Licences, sources, bans of the dependencies; advisories, where their database can be fetched
 	$(DENY) --locked check bans licenses sources
+	.ci/advisories $(DENY)
 
 matrix: .venv/bin/uv ## Test one wheel with old and new frameworks; RONDE_TEST_PATIENCE=3 on a busy machine
 	RONDE_TEST_WORLDS=$${RONDE_TEST_WORLDS-all} .venv/bin/python tests/matrix.py

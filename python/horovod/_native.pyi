@@ -16,6 +16,7 @@ __version__: str
 __all__ = [
     "Memory",
     "Mpi",
+    "Tunnel",
     "__version__",
     "add_process_set",
     "allgather",
@@ -68,6 +69,7 @@ __all__ = [
     "stop_timeline",
     "tensorflow_problem",
     "tensorflow_xla_problem",
+    "tunnel_ask",
     "wait",
     "xla_expect_futures",
     "xla_handler",
@@ -386,3 +388,44 @@ def xla_handler(collective: str) -> Any:
     ValueError for what is none of `allreduce`, `allgather`, `broadcast`, `alltoall` and
     `reducescatter`.
     """
+
+@final
+class Tunnel:
+    """This process's end of a data service's tunnel (`horovod.tensorflow.data`).
+
+    It listens at a port of the address, if one is given. `answer` answers questions to a registry,
+    in threads of the tunnel; what it raises leaves the question without an answer.
+    """
+
+    def __new__(
+        cls,
+        key: bytes,
+        listen: str | None = None,
+        answer: Callable[[bytes], bytes] | None = None,
+    ) -> Tunnel: ...
+    @property
+    def port(self) -> int:
+        """The port at which it listens; 0 if it does not."""
+
+    def reserve(self) -> int:
+        """A port for a server of this process, to which nobody can connect before `serve`."""
+
+    def serve(self, name: str, port: int, path: str) -> None:
+        """Lets callers of this name talk to the server at a reserved port, and nobody else."""
+
+    def reach(self, name: str, path: str, addresses: list[tuple[str, int]]) -> None:
+        """Lets callers at this path talk to the server of this name that another tunnel has."""
+
+    def retire(self) -> None:
+        """Removes the unix sockets, so that another process may have them; connections stay."""
+
+    def linger(self, seconds: float) -> None:
+        """Waits at most so long for connections that other processes have through it."""
+
+    def close(self) -> None:
+        """Ends all connections and everything that listens."""
+
+def tunnel_ask(
+    key: bytes, address: str, port: int, question: bytes, seconds: float
+) -> tuple[bytes, str]:
+    """The answer of the registry there, and this host's own address as seen from there."""

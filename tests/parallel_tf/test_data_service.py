@@ -1,6 +1,7 @@
 """Training jobs that read through TensorFlow's data service."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from horovod.tensorflow.data.compute_service import (
     tf_data_service,
 )
 from horovod.tensorflow.data.registry import ComputeService, make_key
+from horovod.tensorflow.data.tunnel import Folder
 
 ELEMENTS = list(range(40))
 
@@ -42,7 +44,7 @@ def workers(tmp_path):
         kept = ("HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
         env = {name: os.environ[name] for name in kept if name in os.environ}
         command = [sys.executable, "-m", "horovod.tensorflow.data.compute_worker"]
-        job = subprocess.Popen([*command, path, "--timeout", "30"], env=env)
+        job = subprocess.Popen([*command, path, "--timeout", "30", "--one-host"], env=env)
     config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
     yield config, path
     hvd.barrier()
@@ -115,6 +117,54 @@ def test_strangers_and_those_who_never_come():
     with pytest.raises(ValueError, match="dispatcher_side"):
         TfDataServiceConfig(1, 1, "nowhere", {}, key)
     service.shutdown()
+
+
+def test_idle_strangers_do_not_hold_the_registry_shut():
+    key = make_key()
+    service = ComputeService(1, 1, key, one_host=True)
+    (places,) = service.addresses().values()
+    assert [address for address, _ in places] == ["127.0.0.1"]
+    idle = [socket.create_connection(places[0]) for _ in range(200)]
+    config = TfDataServiceConfig(1, 1, "compute", service.addresses(), key)
+    for _ in range(5):
+        config.compute_client().register_worker_for_dispatcher(0, 0)
+    # Those who hesitated longest have made room.
+    assert idle[0].recv(1) == b""
+    for connection in idle:
+        connection.close()
+    service.shutdown()
+
+
+def test_one_process_of_a_host_has_the_ways_and_another_takes_over():
+    key = make_key()
+    first, second = Folder(key), Folder(key)
+    assert first.lock()
+    assert not second.lock()
+    assert os.stat(first.path).st_mode & 0o077 == 0
+    first.leave()
+    assert not os.path.exists(first.path)
+    assert second.lock()
+    # What the killed leave behind goes when the next one starts: nobody holds its lock.
+    forgotten = Folder(make_key())
+    assert forgotten.lock()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(forgotten.socket("worker-0"))
+        Folder(make_key())
+        assert os.path.exists(forgotten.path)
+    os.close(forgotten._held)
+    Folder(make_key())
+    assert not os.path.exists(forgotten.path)
+    assert os.path.exists(second.path)
+    second.leave()
+
+
+def test_a_folder_that_others_may_enter_is_refused():
+    folder = Folder(make_key())
+    os.mkdir(folder.path)
+    os.chmod(folder.path, 0o755)
+    with pytest.raises(PermissionError, match="start the workers' job again"):
+        folder.lock()
+    os.rmdir(folder.path)
 
 
 def test_who_ends_the_workers_hears_so_although_their_registry_goes_at_once():

@@ -4,7 +4,7 @@
 //! the [`engine`] negotiates and drives, a `collective` is an algorithm over a `group` of ranks, a
 //! `transport` moves bytes through shared memory or sockets, a [`buffer`] is memory that somebody
 //! else owns, and [`reduce`] holds the arithmetic. Arrows go down only. `watch` is told what happens,
-//! and lets others see it.
+//! and lets others see it. Beside all that stands the [`tunnel`] of TensorFlow's data service.
 
 pub mod buffer;
 mod collective;
@@ -13,6 +13,7 @@ mod error;
 mod group;
 pub mod reduce;
 mod transport;
+pub mod tunnel;
 mod watch;
 
 pub use engine::Engine;

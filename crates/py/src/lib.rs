@@ -21,6 +21,7 @@ mod submit;
 mod symbols;
 mod tensor;
 mod tensorflow;
+mod tunnel;
 mod xla;
 
 use pyo3::prelude::*;
@@ -79,6 +80,9 @@ mod _native {
 
     #[pymodule_export]
     use super::tensorflow::tensorflow_problem;
+
+    #[pymodule_export]
+    use super::tunnel::{Tunnel, tunnel_ask};
 
     #[pymodule_export]
     use super::xla::{tensorflow_xla_problem, xla_expect_futures, xla_handler};

@@ -43,6 +43,8 @@ pub enum Callee {
     Host(u32),
     /// A rank.
     Rank(Rank),
+    /// A process of TensorFlow's data service; its key is that of the service.
+    DataService,
 }
 
 impl Callee {
@@ -51,6 +53,7 @@ impl Callee {
             Callee::Launcher => "ronde/2 launcher".into(),
             Callee::Host(number) => format!("ronde/2 host {number}"),
             Callee::Rank(Rank(number)) => format!("ronde/2 rank {number}"),
+            Callee::DataService => "ronde/2 data service".into(),
         }
     }
 }
@@ -154,7 +157,9 @@ mod tests {
 
     #[test]
     fn whoever_is_not_meant_cannot_answer() {
-        for other in [Callee::Launcher, Callee::Host(3), Callee::Rank(Rank(30))] {
+        for other in
+            [Callee::Launcher, Callee::Host(3), Callee::Rank(Rank(30)), Callee::DataService]
+        {
             let (_, hello) = Initiator::start(&key(1), ME);
             assert!(respond(&key(1), other, body(&hello)).is_err(), "{other:?}");
         }

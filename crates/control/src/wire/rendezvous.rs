@@ -89,6 +89,13 @@ pub enum Greeting {
         /// Who comes.
         worker: Worker,
     },
+    /// Somebody with one question to the registry of a data service.
+    Ask,
+    /// Somebody who wants to talk to a server of a data service through its tunnel.
+    Server {
+        /// The server's name.
+        name: String,
+    },
 }
 
 /// What a rank tells the driver.

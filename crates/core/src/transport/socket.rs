@@ -75,6 +75,14 @@ impl Socket {
         }
     }
 
+    /// Ends the connection in both directions, whoever else has a handle on it.
+    pub(crate) fn hang_up(&self) {
+        let _ = match self {
+            Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
+            Socket::Unix(stream) => stream.shutdown(std::net::Shutdown::Both),
+        };
+    }
+
     /// Says that nothing more will come from this end.
     pub(crate) fn finish(&self) {
         let _ = match self {

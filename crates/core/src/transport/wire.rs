@@ -162,6 +162,15 @@ impl Wire {
         }
     }
 
+    /// The connection and its two halves, for whoever sends and receives at the same time, with the
+    /// bytes that have come already. Nothing may be left to send.
+    pub(crate) fn split(self) -> io::Result<(Socket, Sealer, Opener, Vec<u8>)> {
+        match self.output.is_empty() {
+            true => Ok((self.socket, self.sealer, self.opener, self.input)),
+            false => Err(io::Error::other("bytes were left to send before the stream")),
+        }
+    }
+
     fn take_frame<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         let Some(header) = self.input.first_chunk::<4>() else { return Ok(None) };
         let end = 4 + frame_length(*header).map_err(io::Error::other)?;
@@ -194,7 +203,11 @@ fn read_envelope(socket: &Socket, wait: &mut Waiting<'_>) -> io::Result<Vec<u8>>
     Ok(body)
 }
 
-fn read_exact(socket: &Socket, mut buffer: &mut [u8], wait: &mut Waiting<'_>) -> io::Result<()> {
+pub(crate) fn read_exact(
+    socket: &Socket,
+    mut buffer: &mut [u8],
+    wait: &mut Waiting<'_>,
+) -> io::Result<()> {
     while !buffer.is_empty() {
         match socket.read(buffer)? {
             Some(count) => buffer = &mut buffer[count..],
@@ -204,7 +217,11 @@ fn read_exact(socket: &Socket, mut buffer: &mut [u8], wait: &mut Waiting<'_>) ->
     Ok(())
 }
 
-fn write_all(socket: &Socket, mut bytes: &[u8], wait: &mut Waiting<'_>) -> io::Result<()> {
+pub(crate) fn write_all(
+    socket: &Socket,
+    mut bytes: &[u8],
+    wait: &mut Waiting<'_>,
+) -> io::Result<()> {
     while !bytes.is_empty() {
         match socket.write_vectored(&[IoSlice::new(bytes)])? {
             Some(count) => bytes = &bytes[count..],

@@ -24,6 +24,8 @@ pub(crate) const CORE_ARROWS: &[(&str, &[&str])] = &[
     ("reduce", &["error", "buffer"]),
     ("transport", &["error", "buffer"]),
     ("group", &["error", "buffer", "transport"]),
+    // The tunnel of a data service: connections, and nothing of tensors.
+    ("tunnel", &["transport"]),
     ("collective", &["error", "buffer", "reduce", "transport", "group"]),
     ("engine", &["error", "watch", "buffer", "reduce", "transport", "group", "collective"]),
     (
@@ -79,6 +81,8 @@ pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/core/src/transport/shm/",
     // A signal handler: only whoever installs it can promise what it does.
     "crates/core/src/watch/signal.rs",
+    // Socket filters are addresses in memory, and descriptors of another library mere numbers.
+    "crates/core/src/tunnel/filter.rs",
     "crates/core/tests/models/",
     "crates/py/src/capsule.rs",
     // Calls a library of C that is found at run time.

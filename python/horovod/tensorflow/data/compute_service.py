@@ -8,8 +8,8 @@ where `train.py` reads the file and lets its dataset be prepared there:
     config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
     dataset = dataset.send_to_data_service(config, hvd.rank(), hvd.size())
 
-The file holds the key to the registry (`registry`), so that only its owner may read it. What the
-dispatchers and workers of TensorFlow say to each other is neither secret nor sealed.
+The file holds the key to the service, so that only its owner may read it: whoever has it can run
+code in the processes of both jobs. Nobody else can reach them (`tunnel`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import tensorflow as tf
 
 from horovod.common.basics import _basics
 from horovod.tensorflow.data.registry import Addresses, ComputeClient
+from horovod.tensorflow.data.tunnel import ServiceTunnel, tunnel_of
 
 SIDES = ("compute", "training")
 _PATIENCE_SECONDS = 600
@@ -109,15 +110,16 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     With dispatchers on the side of training, this rank's ends with the block, and its workers with
     it: all ranks that use it must have read what they want by then.
     """
-    client = compute_config.compute_client()
+    client, tunnel = compute_config.compute_client(), _tunnel(compute_config)
     number = rank % compute_config.dispatchers
     has_it = compute_config.dispatcher_side == "training" and rank < compute_config.dispatchers
     with contextlib.ExitStack() as stack:
         if has_it:
-            stack.enter_context(_dispatcher(client, number))
+            stack.enter_context(_dispatcher(client, tunnel, number))
             stack.callback(client.shutdown, number)
         address = client.wait_for_dispatcher_registration(number, compute_config.timeout)
         client.wait_for_dispatcher_worker_registration(number, compute_config.timeout)
+        tunnel.await_way(_servers(compute_config, number))
         yield address
 
 
@@ -158,33 +160,57 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
     """Works for the data service, on each rank of the workers' job, until training has ended."""
     rank = _basics.rank() if _basics.is_initialized() else int(os.environ.get("HOROVOD_RANK", "0"))
     number, place = divmod(rank, compute_config.workers_per_dispatcher)
-    client = compute_config.compute_client()
+    client, tunnel = compute_config.compute_client(), _tunnel(compute_config)
     with contextlib.ExitStack() as stack:
         if compute_config.dispatcher_side == "compute" and place == 0:
-            stack.enter_context(_dispatcher(client, number))
+            stack.enter_context(_dispatcher(client, tunnel, number))
         address = client.wait_for_dispatcher_registration(number, compute_config.timeout)
-        worker = _service.WorkerServer(
-            _service.WorkerConfig(
-                dispatcher_address=address.partition("://")[2],
-                # TensorFlow puts the port there that it gets.
-                worker_address=f"{client.own_address()}:%port%",
+        tunnel.await_way([_dispatcher_name(number)])
+        name = _worker_name(rank)
+
+        def start(port: int) -> Any:
+            return _service.WorkerServer(
+                _service.WorkerConfig(
+                    dispatcher_address=address.partition("://")[2],
+                    worker_address=tunnel.address(name),
+                    port=port,
+                )
             )
-        )
-        stack.callback(worker._stop)
+
+        stack.enter_context(tunnel.served(name, start))
         client.register_worker_for_dispatcher(number, rank)
         client.wait_for_shutdown(number)
 
 
 @contextlib.contextmanager
-def _dispatcher(client: ComputeClient, number: int) -> Iterator[None]:
-    server = _service.DispatchServer(_service.DispatcherConfig(port=0))
-    protocol, _, place = server.target.partition("://")
-    port = place.rpartition(":")[2]
-    client.register_dispatcher(number, f"{protocol}://{client.own_address()}:{port}")
-    try:
+def _dispatcher(client: ComputeClient, tunnel: ServiceTunnel, number: int) -> Iterator[None]:
+    def start(port: int) -> Any:
+        return _service.DispatchServer(_service.DispatcherConfig(port=port))
+
+    name = _dispatcher_name(number)
+    with tunnel.served(name, start) as server:
+        protocol = server.target.partition("://")[0]
+        client.register_dispatcher(number, f"{protocol}://{tunnel.address(name)}")
         yield
-    finally:
-        server._stop()
+
+
+def _tunnel(config: TfDataServiceConfig) -> ServiceTunnel:
+    return tunnel_of(config.addresses, config.key, config.timeout)
+
+
+def _servers(config: TfDataServiceConfig, dispatcher: int) -> list[str]:
+    """The names of a dispatcher and its workers."""
+    first = dispatcher * config.workers_per_dispatcher
+    workers = range(first, first + config.workers_per_dispatcher)
+    return [_dispatcher_name(dispatcher), *map(_worker_name, workers)]
+
+
+def _dispatcher_name(number: int) -> str:
+    return f"dispatcher-{number}"
+
+
+def _worker_name(rank: int) -> str:
+    return f"worker-{rank}"
 
 
 tf.data.Dataset.send_to_data_service = send_to_data_service

@@ -17,7 +17,13 @@ from horovod.tensorflow.data.compute_service import SIDES, TfDataServiceConfig, 
 from horovod.tensorflow.data.registry import ComputeService, make_key
 
 
-def main(dispatchers: int, dispatcher_side: str, filename: str, timeout: float = 60) -> None:
+def main(
+    dispatchers: int,
+    dispatcher_side: str,
+    filename: str,
+    timeout: float = 60,
+    one_host: bool = False,
+) -> None:
     """Runs a rank of the job."""
     hvd.init()
     workers, left = divmod(hvd.size(), dispatchers)
@@ -30,7 +36,7 @@ def main(dispatchers: int, dispatcher_side: str, filename: str, timeout: float =
     try:
         if hvd.rank() == 0:
             key = make_key()
-            service = ComputeService(dispatchers, workers, key)
+            service = ComputeService(dispatchers, workers, key, one_host)
             config = TfDataServiceConfig(
                 dispatchers, workers, dispatcher_side, service.addresses(), key, timeout
             )
@@ -64,6 +70,11 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--timeout", type=float, default=60, help="seconds to wait for dispatchers and workers"
     )
+    parser.add_argument(
+        "--one-host",
+        action="store_true",
+        help="listen on the loopback address only: the training job is on this host, too",
+    )
     found = parser.parse_args(given)
     if found.dispatchers < 1:
         parser.error("--dispatchers must be at least 1")
@@ -72,4 +83,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     wanted = arguments()
-    main(wanted.dispatchers, wanted.dispatcher_side, wanted.configfile, wanted.timeout)
+    main(
+        wanted.dispatchers,
+        wanted.dispatcher_side,
+        wanted.configfile,
+        wanted.timeout,
+        wanted.one_host,
+    )

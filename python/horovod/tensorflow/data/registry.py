@@ -2,31 +2,27 @@
 they are there, and a training job that it has ended.
 
 Rank 0 of the workers' job has the registry; everybody else is a client of it. A connection carries
-one request and one answer, as JSON, each with a code that only who holds the key can make. The
-registry's first word on a connection is a number that is used once, so nothing can be said again.
-No wait is longer than its timeout.
+one request and one answer, as JSON, behind the handshake and sealed as all connections of Ronde are
+(`horovod._native.Tunnel`), with the service's key. No wait is longer than its timeout.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import hmac
 import json
 import secrets
 import socket
-import socketserver
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from horovod import _native
 
 Addresses = dict[str, list[tuple[str, int]]]
 
-_CODE_BYTES = hashlib.sha256().digest_size
-_LONGEST_MESSAGE = 1 << 16
+_KEY_BYTES = 32
 _PATIENCE_SECONDS = 10.0
 # A wait asks again after this time, so that neither side keeps a connection that has died.
 _LONGEST_WAIT_SECONDS = 5.0
@@ -35,30 +31,33 @@ _ADDRESS_OF_INTERFACE = 0x8915
 
 def make_key() -> bytes:
     """A key for a registry and its clients."""
-    return secrets.token_bytes(32)
+    return secrets.token_bytes(_KEY_BYTES)
 
 
 class ComputeService:
     """The registry; it listens until `shutdown`."""
 
-    def __init__(self, dispatchers: int, workers_per_dispatcher: int, key: bytes) -> None:
+    def __init__(
+        self, dispatchers: int, workers_per_dispatcher: int, key: bytes, one_host: bool = False
+    ) -> None:
         self._dispatchers: dict[int, str] = {}
         self._workers: dict[int, set[int]] = {number: set() for number in range(dispatchers)}
         self._workers_needed = workers_per_dispatcher
+        self._servers: dict[str, list[tuple[str, int]]] = {}
         self._ended: set[int] = set()
         self._is_over = False
         self._changed = threading.Condition()
-        self._server = _Server(key, self._answer)
-        # It looks so often whether it is to end.
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=[0.05], name="ronde-registry", daemon=True
-        )
-        self._thread.start()
+        self._one_host = one_host
+        self._tunnel = _native.Tunnel(key, "127.0.0.1" if one_host else "0.0.0.0", self._reply)
 
     def addresses(self) -> Addresses:
         """Where it listens, by network interface."""
-        port = self._server.server_address[1]
-        return {name: [(address, port)] for name, address in _interfaces()}
+        port = self._tunnel.port
+        return {
+            name: [(address, port)]
+            for name, address in interfaces()
+            if is_loopback(address) or not self._one_host
+        }
 
     def shutdown(self) -> None:
         """Ends it, and every wait for it; who has asked something still gets the answer."""
@@ -66,10 +65,10 @@ class ComputeService:
             self._is_over = True
             self._ended.update(self._workers)
             self._changed.notify_all()
-        self._server.shutdown()
-        self._server.settle()
-        self._server.server_close()
-        self._thread.join()
+        self._tunnel.close()
+
+    def _reply(self, question: bytes) -> bytes:
+        return json.dumps(self._answer(json.loads(question))).encode()
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         number, seconds = int(request["dispatcher"]), float(request.get("seconds", 0))
@@ -79,6 +78,13 @@ class ComputeService:
             seconds = min(seconds, _LONGEST_WAIT_SECONDS)
             answer: dict[str, Any] = _DEEDS[request["do"]](self, number, request, seconds)
             return answer
+
+    def _register_server(self, _: int, request: dict[str, Any], __: float) -> Any:
+        self._servers[str(request["name"])] = request["places"]
+        return {}
+
+    def _all_servers(self, _: int, __: dict[str, Any], ___: float) -> Any:
+        return {"value": self._servers}
 
     def _register_dispatcher(self, number: int, request: dict[str, Any], _: float) -> Any:
         known = self._dispatchers.setdefault(number, str(request["address"]))
@@ -119,6 +125,8 @@ class ComputeService:
 
 
 _DEEDS: dict[str, Callable[..., Any]] = {
+    "register_server": ComputeService._register_server,
+    "servers": ComputeService._all_servers,
     "register_dispatcher": ComputeService._register_dispatcher,
     "register_worker": ComputeService._register_worker,
     "dispatcher": ComputeService._dispatcher,
@@ -139,7 +147,7 @@ class ComputeClient:
             (address, int(port)) for each in compute_addresses.values() for address, port in each
         ]
         # Who is reached on another host is not reached at an address that every host has.
-        self._places.sort(key=lambda place: place[0].startswith("127."))
+        self._places.sort(key=lambda place: is_loopback(place[0]))
         self._own = "localhost"
         self._ask({"do": "has_ended", "dispatcher": 0})
 
@@ -162,6 +170,16 @@ class ComputeClient:
         """Says that a worker of a dispatcher is there."""
         self._tell(f"worker {worker_id} of dispatcher {dispatcher_id} is there")
         self._ask({"do": "register_worker", "dispatcher": dispatcher_id, "worker": worker_id})
+
+    def register_server(self, name: str, places: Sequence[tuple[str, int]]) -> None:
+        """Says where the tunnel is that has a server of this name."""
+        self._tell(f"{name} is behind {places}")
+        self._ask({"do": "register_server", "dispatcher": 0, "name": name, "places": list(places)})
+
+    def servers(self) -> dict[str, list[tuple[str, int]]]:
+        """The servers that have registered, by name, and where their tunnels are."""
+        found = self._ask({"do": "servers", "dispatcher": 0})
+        return {name: [(address, port) for address, port in at] for name, at in found.items()}
 
     def wait_for_dispatcher_registration(self, dispatcher_id: int, timeout: float) -> str:
         """Where a dispatcher is, as soon as it has said so."""
@@ -192,7 +210,8 @@ class ComputeClient:
         deadline = time.monotonic() + timeout
         while True:
             left = max(0.0, deadline - time.monotonic())
-            value = self._ask({"do": deed, "dispatcher": number, "seconds": left})
+            seconds = min(left, _LONGEST_WAIT_SECONDS)
+            value = self._ask({"do": deed, "dispatcher": number, "seconds": seconds})
             if value is not None:
                 return value
             if left == 0.0:
@@ -208,7 +227,7 @@ class ComputeClient:
             try:
                 answer = self._ask_at(place, request)
             except OSError as error:
-                problems.append(f"{place[0]}:{place[1]} ({error})")
+                problems.append(str(error))
                 continue
             # The next question goes there first.
             self._places.sort(key=lambda known: known != place)
@@ -216,98 +235,29 @@ class ComputeClient:
                 raise ValueError(answer["error"])
             return answer.get("value")
         raise ConnectionError(
-            f"the data service's registry does not answer at {', '.join(problems)}; the job of "
+            f"the data service's registry does not answer ({', '.join(problems)}); the job of "
             "`python -m horovod.tensorflow.data.compute_worker` must be running, and its "
-            "configuration file be of this run"
+            "configuration file be of this run: one of another run has another key"
         )
 
     def _ask_at(self, place: tuple[str, int], request: dict[str, Any]) -> dict[str, Any]:
-        with socket.create_connection(place, _PATIENCE_SECONDS) as connection:
-            connection.settimeout(_PATIENCE_SECONDS + _LONGEST_WAIT_SECONDS)
-            once = _read(connection, _CODE_BYTES)
-            _send(connection, self._key, b"request" + once, request)
-            answer = _receive(connection, self._key, b"answer" + once)
-            self._own = connection.getsockname()[0]
-            return answer
+        seconds = _PATIENCE_SECONDS + request.get("seconds", 0)
+        question = json.dumps(request).encode()
+        answer, self._own = _native.tunnel_ask(self._key, *place, question, seconds)
+        found: dict[str, Any] = json.loads(answer)
+        return found
 
     def _tell(self, text: str) -> None:
         if self._verbose >= 2:
             print(f"data service: {text}", flush=True)
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = True
-
-    def __init__(self, key: bytes, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        super().__init__(("", 0), _Connection)
-        self.key = key
-        self.answer = answer
-        self._unanswered = 0
-        self._answered = threading.Condition()
-
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Around every answer, from before it is found until it has been sent."""
-        with self._answered:
-            self._unanswered += 1
-        try:
-            yield
-        finally:
-            with self._answered:
-                self._unanswered -= 1
-                self._answered.notify_all()
-
-    def settle(self) -> None:
-        """Returns when all who have asked have their answer."""
-        with self._answered:
-            self._answered.wait_for(lambda: self._unanswered == 0, _PATIENCE_SECONDS)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever does not hold the key, or goes away, is not worth a word."""
+def is_loopback(address: str) -> bool:
+    """Whether only this host is there."""
+    return address.startswith("127.")
 
 
-class _Connection(socketserver.BaseRequestHandler):
-    server: _Server
-
-    def handle(self) -> None:
-        self.request.settimeout(_PATIENCE_SECONDS)
-        once = secrets.token_bytes(_CODE_BYTES)
-        self.request.sendall(once)
-        request = _receive(self.request, self.server.key, b"request" + once)
-        with self.server.answering():
-            _send(self.request, self.server.key, b"answer" + once, self.server.answer(request))
-
-
-def _send(connection: Any, key: bytes, context: bytes, message: dict[str, Any]) -> None:
-    content = json.dumps(message).encode()
-    code = hmac.digest(key, context + content, "sha256")
-    connection.sendall(code + struct.pack("<I", len(content)) + content)
-
-
-def _receive(connection: Any, key: bytes, context: bytes) -> dict[str, Any]:
-    code = _read(connection, _CODE_BYTES)
-    (length,) = struct.unpack("<I", _read(connection, 4))
-    if length > _LONGEST_MESSAGE:
-        raise ConnectionError("what is there speaks another language")
-    content = _read(connection, length)
-    if not hmac.compare_digest(code, hmac.digest(key, context + content, "sha256")):
-        raise ConnectionError("what is there does not hold the key")
-    message: dict[str, Any] = json.loads(content)
-    return message
-
-
-def _read(connection: Any, length: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < length:
-        part = connection.recv(length - len(parts))
-        if not part:
-            raise ConnectionError("the connection was closed; another key may be held there")
-        parts += part
-    return bytes(parts)
-
-
-def _interfaces() -> Sequence[tuple[str, str]]:
+def interfaces() -> Sequence[tuple[str, str]]:
     """The network interfaces of this host that have an address."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:

@@ -1,0 +1,146 @@
+//! Tunnels between each other, with a server that authenticates nobody.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+use rustix::net::listen;
+use rustix::net::sockopt::set_socket_reuseport;
+
+use super::*;
+
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const WORD: &[u8] = b"hello";
+const MOMENT: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(30);
+
+fn key() -> JobKey {
+    JobKey::from_entropy([5; 32])
+}
+
+fn registry() -> Tunnel {
+    let answer: Answer = Box::new(|question| Some([b"re: ", &question[..]].concat()));
+    Tunnel::new(key(), Some(HERE), Some(answer)).unwrap()
+}
+
+fn address(tunnel: &Tunnel) -> SocketAddr {
+    SocketAddr::new(HERE, tunnel.port())
+}
+
+/// A server that says a word at once and then everything back, at this port of all addresses.
+fn echo(port: u16) {
+    let socket =
+        socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    set_socket_reuseport(&socket, true).unwrap();
+    bind(&socket, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).unwrap();
+    listen(&socket, 16).unwrap();
+    let listener = TcpListener::from(socket);
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                let mut back = stream.try_clone().unwrap();
+                back.write_all(WORD).unwrap();
+                let _ = io::copy(&mut stream, &mut back);
+                let _ = back.shutdown(Shutdown::Write);
+            });
+        }
+    });
+}
+
+fn exchange(path: &Path, length: usize) -> io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(LONG))?;
+    let mut writing = stream.try_clone()?;
+    let sent: Vec<u8> = (0..length).map(|index| (index * 7) as u8).collect();
+    let sender = std::thread::spawn(move || {
+        let _ = writing.write_all(&sent);
+        let _ = writing.shutdown(Shutdown::Write);
+    });
+    let mut heard = Vec::new();
+    stream.read_to_end(&mut heard)?;
+    sender.join().unwrap();
+    Ok(heard)
+}
+
+fn folder(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("ronde-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn a_server_is_reached_from_here_and_from_elsewhere_and_by_nobody_else() {
+    let folder = folder("tunnel");
+    let owner = Tunnel::new(key(), Some(HERE), None).unwrap();
+    let port = owner.reserve().unwrap();
+    echo(port);
+    owner.serve("worker-3", port, &folder.join("here")).unwrap();
+    let mut other = Tunnel::new(key(), None, None).unwrap();
+    assert_eq!(other.port(), 0);
+    other.reach("worker-3", &folder.join("there"), vec![address(&owner)]).unwrap();
+    other.reach("worker-4", &folder.join("nobody"), vec![address(&owner)]).unwrap();
+    let stranger = Tunnel::new(JobKey::from_entropy([6; 32]), None, None).unwrap();
+    stranger.reach("worker-3", &folder.join("stranger"), vec![address(&owner)]).unwrap();
+    for length in [0, 1, 2, 3, 4, 5, 100, 3_000_000] {
+        let sent = (0..length).map(|index| (index * 7) as u8);
+        let expected: Vec<u8> = WORD.iter().copied().chain(sent).collect();
+        assert!(exchange(&folder.join("here"), length).unwrap() == expected);
+        assert!(exchange(&folder.join("there"), length).unwrap() == expected);
+        // Whoever is turned away may hear of it as an error or as the end.
+        for wrong in ["nobody", "stranger"] {
+            assert!(exchange(&folder.join(wrong), length).unwrap_or_default().is_empty());
+        }
+    }
+    for ip in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2)] {
+        assert!(TcpStream::connect_timeout(&SocketAddr::from((ip, port)), MOMENT).is_err());
+    }
+    // What retires lets nobody in any more; connections go on, and its own process's hold up nobody.
+    let retired = Tunnel::new(key(), None, None).unwrap();
+    retired.reach("worker-3", &folder.join("retired"), vec![address(&owner)]).unwrap();
+    let mut staying = UnixStream::connect(folder.join("retired")).unwrap();
+    staying.read_exact(&mut [0; WORD.len()]).unwrap();
+    retired.retire();
+    assert!(UnixStream::connect(folder.join("retired")).is_err());
+    staying.write_all(b"x").unwrap();
+    staying.read_exact(&mut [0]).unwrap();
+    let before = Instant::now();
+    retired.linger(LONG);
+    assert!(before.elapsed() < LONG);
+    drop(retired);
+    // The end of a tunnel ends what goes through it.
+    let mut open = UnixStream::connect(folder.join("there")).unwrap();
+    open.read_exact(&mut [0; WORD.len()]).unwrap();
+    other.close();
+    assert!(matches!(open.read(&mut [0]), Ok(0) | Err(_)));
+    assert!(!folder.join("there").exists());
+    drop((owner, stranger));
+    std::fs::remove_dir(&folder).unwrap();
+}
+
+#[test]
+fn a_crowd_of_idle_strangers_keeps_nobody_out() {
+    let registry = registry();
+    let idle: Vec<_> = (0..200).map(|_| TcpStream::connect(address(&registry)).unwrap()).collect();
+    for _ in 0..5 {
+        let (answer, own) = ask(&key(), address(&registry), b"who?", LONG).unwrap();
+        assert_eq!((answer.as_slice(), own), (&b"re: who?"[..], HERE));
+    }
+    drop(idle);
+    let wrong = ask(&JobKey::from_entropy([6; 32]), address(&registry), b"who?", LONG);
+    assert!(wrong.is_err());
+}
+
+#[test]
+fn who_drips_is_cut_off() {
+    let registry = registry();
+    let mut slow = TcpStream::connect(address(&registry)).unwrap();
+    let start = Instant::now();
+    // The beginning of a first message, then a byte now and then; none starts the clock anew.
+    slow.write_all(&[48, 0]).unwrap();
+    slow.set_read_timeout(Some(MOMENT)).unwrap();
+    while slow.write_all(&[1]).is_ok() && !matches!(slow.read(&mut [0]), Ok(0)) {
+        assert!(start.elapsed() < LONG, "it may drip for ever");
+    }
+    assert!(start.elapsed() > MOMENT, "it was cut off for another reason");
+}

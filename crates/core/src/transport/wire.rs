@@ -11,7 +11,6 @@ use rustix::event::PollFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-#[cfg(test)]
 use super::accept::{Accepting, Step};
 use super::socket::{Socket, Waiting, await_socket};
 
@@ -68,7 +67,6 @@ impl Wire {
     }
 
     /// Takes nothing from the dialling side before it has proved that it holds the key.
-    #[cfg(test)]
     pub(crate) fn accept(socket: Socket, call: Call<'_>, deadline: Instant) -> io::Result<Arrival> {
         let mut accepting = Accepting::new(socket);
         loop {

@@ -1,5 +1,7 @@
 //! `horovodrun`: starts a job, as Horovod's launcher of that name does.
 
+mod hand_over;
+
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
@@ -10,13 +12,11 @@ use std::time::Duration;
 use clap::Parser;
 use clap::error::ErrorKind;
 use ronde_control::{VERSION, printable};
-use ronde_launch::delegate::{Line, Order, jsrun};
-use ronde_launch::driver::delegated::{self, Delegated, Reach};
+use ronde_launch::delegate::jsrun;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
 use ronde_launch::private::Places;
-use ronde_launch::reach::ssh::Strictness;
 use ronde_launch::{Crew, Fixed, Job, LaunchError, Outcome, Output, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
@@ -138,91 +138,16 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     }
     let result = match arguments.mpi.other() {
         Some(other) if arguments.elastic.is_wanted() => Err(mpi::not_elastic(other)),
-        Some(other) if called => match delegated(program, &arguments, other, set) {
+        Some(other) if called => match hand_over::delegated(program, &arguments, other, set) {
             Ok(job) => return report(ronde_launch::run_delegated(&job), Viewer::Caller),
             Err(mistake) => Err(mistake),
         },
-        Some(other) => Err(hand_over(&arguments, other, set)),
+        Some(other) => Err(hand_over::hand_over(&arguments, other, set)),
         None => job(program, arguments, set),
     };
     match if called { result.and_then(with_function) } else { result } {
         Ok(job) => run(&job),
         Err(mistake) => complain(&mistake, USAGE),
-    }
-}
-
-/// Becomes another launcher, which does what is asked of this one; comes back if it cannot.
-fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
-    let line = checked_seats(arguments, &set)
-        .and_then(|(hosts, slots)| line(arguments, other, (hosts, &slots), order(set)));
-    line.map_or_else(|mistake| mistake, |line| mpi::become_it(&line))
-}
-
-/// What to run instead of the job; `order` has what the flags do not say.
-fn line(
-    arguments: &Arguments,
-    other: Other,
-    (hosts, slots): (Vec<Host>, &[Slot]),
-    order: Order,
-) -> Result<Line, Mistake> {
-    let ssh = arguments.ssh.options(Duration::ZERO);
-    let order = Order {
-        count: slots.len() as u32,
-        hosts,
-        command: arguments.command.clone(),
-        interfaces: arguments.network_interfaces.clone(),
-        ssh_port: ssh.port,
-        ssh_identity_file: ssh.identity,
-        ssh_strict: ssh.strict == Strictness::Strict,
-        output_filename: arguments.output_filename.clone(),
-        timestamps: arguments.prefix_output_with_timestamp,
-        ..order
-    };
-    let line = mpi::line(&arguments.mpi.complete(order)?, other, slots)?;
-    if arguments.verbose {
-        let _ = writeln!(io::stderr(), "{}", line.to_text());
-    }
-    Ok(line)
-}
-
-/// The job of `horovod.run` for another launcher.
-fn delegated(
-    program: &Path,
-    arguments: &Arguments,
-    other: Other,
-    set: Variables,
-) -> Result<Delegated, Mistake> {
-    let (hosts, slots) = checked_seats(arguments, &set)?;
-    let ssh = arguments.ssh.options(Duration::ZERO);
-    let ways = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
-    let order = Order { passed_on: delegated::PASSED_ON.to_vec(), ..order(set) };
-    Ok(Delegated {
-        line: line(arguments, other, (hosts, &slots), order)?,
-        ranks: slots.len(),
-        reach: match ways.iter().all(|(_, way)| way.is_local()) {
-            true => Reach::ThisMachine,
-            false => Reach::Hosts,
-        },
-        interfaces: arguments.network_interfaces.clone(),
-        program: program.to_owned(),
-        function: read_function()?,
-    })
-}
-
-/// The hosts and the seats of the ranks, once the settings are known to work.
-fn checked_seats(
-    arguments: &Arguments,
-    set: &Variables,
-) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
-    both(settings::check(set, first_files(arguments)), seats(arguments)).map(|(_, seats)| seats)
-}
-
-/// An order with the environment of the ranks.
-fn order(set: Variables) -> Order {
-    Order {
-        tcp: set.iter().any(|(name, _)| name == "NCCL_IB_DISABLE"),
-        env: environment(set),
-        ..Order::default()
     }
 }
 

@@ -158,6 +158,18 @@ def test_one_process_of_a_host_has_the_ways_and_another_takes_over():
     second.leave()
 
 
+def test_a_file_that_others_may_write_or_a_pipe_is_refused(tmp_path):
+    path = tmp_path / "service.json"
+    os.mkfifo(path, 0o600)
+    with pytest.raises(ValueError, match="is not a regular file"):
+        TfDataServiceConfig.read(str(path), wait_for_file_creation=True)
+    path.unlink()
+    path.write_text("{}")
+    path.chmod(0o666)
+    with pytest.raises(PermissionError, match="others may write it"):
+        TfDataServiceConfig.read(str(path))
+
+
 def test_a_folder_that_others_may_enter_is_refused():
     folder = Folder(make_key())
     os.mkdir(folder.path)

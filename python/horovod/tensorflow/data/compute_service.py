@@ -20,6 +20,7 @@ import dataclasses
 import itertools
 import json
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -99,8 +100,24 @@ class TfDataServiceConfig:
                     "it: is it running, and is its file on a disk that both jobs see?"
                 )
             time.sleep(0.1)
-        with open(filename) as file:
-            return TfDataServiceConfig.from_dict(json.load(file))
+        return TfDataServiceConfig.from_dict(json.loads(_private_text(filename)))
+
+
+def _private_text(filename: str) -> str:
+    """What is in a file that only its owner may read: whoever can write it has the key.
+
+    In a folder that others share, somebody may have put a pipe there: it is not waited for.
+    """
+    with open(os.open(filename, os.O_RDONLY | os.O_NONBLOCK)) as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError(f"`{filename}` is not a regular file; remove it")
+        if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
+            raise PermissionError(
+                f"`{filename}` belongs to another user, or others may write it, and whoever writes "
+                "it can run code here: have both jobs run as one user, who alone may write it"
+            )
+        return file.read()
 
 
 @contextlib.contextmanager

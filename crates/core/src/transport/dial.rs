@@ -94,7 +94,7 @@ pub(crate) fn reach_unix(name: &str, wait: &mut Waiting<'_>) -> io::Result<Socke
 const FULL: Duration = Duration::from_millis(10);
 
 /// Connects to an address.
-pub(crate) fn reach(address: &SocketAddr, wait: &mut Waiting<'_>) -> io::Result<Socket> {
+fn reach(address: &SocketAddr, wait: &mut Waiting<'_>) -> io::Result<Socket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket =

@@ -2,8 +2,8 @@
 //! else may enter.
 //!
 //! Anybody may create a directory in `/tmp`, under any name. So there is a list of places, and one
-//! that somebody else took first is skipped rather than trusted or waited for. Whoever writes takes
-//! the first place that is private or can be made so; whoever reads looks at all of them.
+//! that somebody else took first is skipped rather than trusted or waited for. Writers and readers
+//! take the first place that is private or free, so that they meet there.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -38,13 +38,16 @@ impl Places {
         }
     }
 
-    /// The private directories that there are, best first.
-    pub fn existing(&self) -> Vec<PathBuf> {
-        self.candidates().into_iter().filter(|path| require(path).is_ok()).collect()
+    /// The private directory, if it is there already.
+    pub fn existing(&self) -> Option<PathBuf> {
+        let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+        let mut places = self.candidates().into_iter();
+        let first = places.find(|path| is_free(path) || require(path).is_ok());
+        first.filter(|path| !is_free(path))
     }
 
-    /// The best private directory, made if need be; why there is none otherwise.
-    pub fn first(&self) -> Result<PathBuf, String> {
+    /// The private directory, made if need be; why there is none otherwise.
+    pub fn make(&self) -> Result<PathBuf, String> {
         let mut reasons = Vec::new();
         for path in self.candidates() {
             match make(&path) {
@@ -107,11 +110,11 @@ mod tests {
     fn a_place_that_is_not_the_users_alone_is_skipped() {
         let outer = tempfile::tempdir().unwrap();
         let places = places(outer.path());
-        assert_eq!(places.existing(), [] as [PathBuf; 0]);
-        let usual = places.first().unwrap();
+        assert_eq!(places.existing(), None);
+        let usual = places.make().unwrap();
         assert!(usual.starts_with(&places.temporary));
         assert_eq!(fs::metadata(&usual).unwrap().mode() & 0o777, 0o700);
-        assert_eq!(places.existing(), std::slice::from_ref(&usual));
+        assert_eq!(places.existing(), Some(usual.clone()));
 
         // What somebody else may do to that name first.
         let spoil: [&dyn Fn(); 3] = [
@@ -126,11 +129,11 @@ mod tests {
         for spoil in spoil {
             fs::remove_dir(&usual).or_else(|_| fs::remove_file(&usual)).unwrap();
             spoil();
-            assert_eq!(places.first().unwrap(), home);
-            assert_eq!(places.existing(), std::slice::from_ref(&home));
+            assert_eq!(places.make().unwrap(), home);
+            assert_eq!(places.existing(), Some(home.clone()));
         }
         let homeless = Places { home: None, ..places };
-        assert!(homeless.first().unwrap_err().contains("is not a directory; remove it"));
+        assert!(homeless.make().unwrap_err().contains("is not a directory; remove it"));
     }
 
     #[test]
@@ -138,10 +141,11 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let runtime = outer.path().join("run");
         let places = Places { runtime: Some(runtime.clone()), ..places(outer.path()) };
-        assert!(places.first().unwrap().starts_with(&places.temporary));
+        assert!(places.make().unwrap().starts_with(&places.temporary));
         fs::create_dir(&runtime).unwrap();
-        assert_eq!(places.first().unwrap(), runtime.join("ronde"));
-        assert_eq!(places.existing().len(), 2);
+        assert_eq!(places.existing(), None, "nobody has written anything there yet");
+        assert_eq!(places.make().unwrap(), runtime.join("ronde"));
+        assert_eq!(places.existing(), Some(runtime.join("ronde")));
         let set = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| PathBuf::from("relative"));
         assert_eq!(Places::of(set).runtime, None);
     }

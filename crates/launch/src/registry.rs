@@ -38,7 +38,7 @@ pub struct Registration(PathBuf);
 impl Registration {
     /// Writes the file, and removes those of jobs that are gone.
     pub fn new(places: &Places, entry: &Entry) -> io::Result<Registration> {
-        let folder = places.first().map_err(io::Error::other)?;
+        let folder = places.make().map_err(io::Error::other)?;
         jobs(places);
         let born = born(entry.pid).ok_or(io::ErrorKind::NotFound)?;
         let path = folder.join(format!("{}-{born}", entry.pid));
@@ -73,10 +73,9 @@ impl Drop for Registration {
 
 /// The jobs that run, oldest first. Files of jobs that are gone are removed.
 pub fn jobs(places: &Places) -> Vec<Entry> {
-    let folders = places.existing();
-    let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let files = places.existing().and_then(|folder| fs::read_dir(folder).ok());
     let mut found = Vec::new();
-    for file in files {
+    for file in files.into_iter().flatten().flatten() {
         let name = file.file_name().to_string_lossy().into_owned();
         let Some((pid, since)) = name.split_once('-') else { continue };
         let (Ok(pid), Ok(since)) = (pid.parse::<u32>(), since.parse::<u64>()) else { continue };
@@ -126,7 +125,7 @@ mod tests {
     fn place() -> (tempfile::TempDir, Places, PathBuf) {
         let outer = tempfile::tempdir().unwrap();
         let places = Places { runtime: None, temporary: outer.path().to_owned(), home: None };
-        let folder = places.first().unwrap();
+        let folder = places.make().unwrap();
         (outer, places, folder)
     }
 

@@ -20,12 +20,20 @@ const LAUNCHER_FIRST: Duration = Duration::from_secs(5);
 /// How much longer than the coordinator to wait for what it has not released: it knows who is late.
 const COORDINATOR_FIRST: Duration = Duration::from_secs(15);
 
+/// Rank 0 asks every two seconds where it takes the launcher's place; this long is too long.
+const FIRST_RANK_SILENT: Duration = Duration::from_secs(6);
+
+/// A wait that is worth a word.
+const WORTH_A_WORD: Duration = Duration::from_secs(3);
+
 pub(super) struct Late {
     warning: Option<Duration>,
     shutdown: Option<Duration>,
     me: Rank,
     /// How old a bucket must be for the next report.
     next: Mutex<Duration>,
+    /// Looks in a row that found rank 0 silent.
+    silent: Mutex<u32>,
 }
 
 /// What there is to say.
@@ -37,7 +45,8 @@ enum Finding {
 
 impl Late {
     pub(super) fn new((warning, shutdown): (Option<Duration>, Option<Duration>), me: Rank) -> Late {
-        Late { warning, shutdown, me, next: Mutex::new(warning.unwrap_or(Duration::MAX)) }
+        let next = Mutex::new(warning.unwrap_or(Duration::MAX));
+        Late { warning, shutdown, me, next, silent: Mutex::new(0) }
     }
 
     /// Has every wait of this rank look at the clock.
@@ -49,8 +58,16 @@ impl Late {
             (Arc::downgrade(vigil), Arc::downgrade(watch));
         vigil.look_at_clock(Box::new(move || {
             let (vigil, watch) = (waited.upgrade()?, watch.upgrade()?);
+            let waits = watch.longest_wait();
+            if let Some(silence) = self.silence(vigil.sentinel.silence_of_first_rank(), waits) {
+                let (name, seconds) = (vigil.fate.name(Rank(0)), silence.as_secs());
+                tracing::warn!(
+                    "{name} has not been heard from for {seconds} s, and others wait for it: its \
+                     process may be stopped or frozen, or its host may be overloaded"
+                );
+            }
             let whom = || vigil.awaited();
-            match self.look(watch.underway(), watch.longest_wait(), whom)? {
+            match self.look(watch.underway(), waits, whom)? {
                 Finding::Warn(text) => {
                     tracing::warn!("{text}");
                     watch.ledger().count_stall();
@@ -63,6 +80,24 @@ impl Late {
                 }
             }
         }));
+    }
+
+    /// For how long rank 0 has been silent, once that is worth a word. Everybody else's silence is
+    /// noticed by whoever asks, but there is nobody to ask rank 0 under another launcher; one rank says
+    /// so for all. The first look may come before what has arrived was read.
+    fn silence(&self, silence: Option<Duration>, waits: Option<Duration>) -> Option<Duration> {
+        let mut looks = self.silent.lock().expect("nothing panics while it holds this lock");
+        let waits = self.me == Rank(1) && waits.is_some_and(|waits| waits >= WORTH_A_WORD);
+        match silence.filter(|silence| waits && *silence >= FIRST_RANK_SILENT) {
+            Some(silence) => {
+                *looks = looks.saturating_add(1);
+                (*looks == 2).then_some(silence)
+            }
+            None => {
+                *looks = 0;
+                None
+            }
+        }
     }
 
     /// `underway` is what all ranks work on and for how long; `waits`, how long anything has waited.
@@ -137,6 +172,20 @@ mod tests {
                 matches!(at(rank, 35), Some(Finding::GiveUp(text)) if text.ends_with("shutdown."))
             );
         }
+    }
+
+    #[test]
+    fn a_silent_first_rank_is_told_of_once_and_by_one_rank() {
+        let (one, two) = (late(1), late(2));
+        let at = |late: &Late, silence, waits| late.silence(Some(seconds(silence)), waits);
+        let waits = Some(seconds(4));
+        assert_eq!((at(&one, 5, waits), at(&one, 7, None)), (None, None));
+        assert_eq!(at(&one, 7, waits), None, "what came may not have been read yet");
+        assert_eq!(at(&one, 8, waits), Some(seconds(8)));
+        assert_eq!((at(&one, 9, waits), at(&one, 1, waits)), (None, None));
+        assert_eq!((at(&one, 7, waits), at(&one, 8, waits)), (None, Some(seconds(8))));
+        assert_eq!((at(&two, 8, waits), at(&two, 9, waits)), (None, None));
+        assert_eq!(one.silence(None, waits), None, "there is a launcher");
     }
 
     #[test]

@@ -45,6 +45,8 @@ struct Launcher {
     /// The same socket again, so that a sleeper can poll it without the lock.
     watched: Socket,
     gone: AtomicBool,
+    /// When it last asked whether this process runs.
+    pinged: Mutex<Option<Instant>>,
 }
 
 struct Lifeline {
@@ -64,7 +66,8 @@ impl Sentinel {
     ) -> std::io::Result<Sentinel> {
         let (watched, gone) = (wire.socket().duplicate()?, AtomicBool::new(false));
         let (wire, reporter) = (Mutex::new(wire), OnceLock::new());
-        let launcher = Launcher { keeper, wire, reporter, watched, gone };
+        let pinged = Mutex::new(None);
+        let launcher = Launcher { keeper, wire, reporter, watched, gone, pinged };
         let lifeline = |(rank, socket)| Lifeline { rank, socket, over: AtomicBool::new(false) };
         let lifelines = lifelines.into_iter().map(lifeline).collect();
         Ok(Sentinel { launcher: Some(launcher), lifelines, updates: Arc::new(updates) })
@@ -122,6 +125,13 @@ impl Sentinel {
         }
     }
 
+    /// For how long rank 0 has not asked, where it takes the launcher's place.
+    pub(crate) fn silence_of_first_rank(&self) -> Option<Duration> {
+        let launcher = self.launcher.as_ref().filter(|it| it.keeper == Keeper::FirstRank)?;
+        let pinged = launcher.pinged.lock().expect("nothing panics while it holds this lock");
+        pinged.map(|at| at.elapsed())
+    }
+
     /// Tells the launcher something, if it still listens.
     pub(crate) fn tell_launcher(&self, message: &RankToDriver, deadline: Instant) {
         if let Some(launcher) = &self.launcher {
@@ -150,6 +160,8 @@ impl Launcher {
                     }
                 }
                 Ok(Some(DriverToRank::Ping)) => {
+                    *self.pinged.lock().expect("nothing panics while it holds this lock") =
+                        Some(Instant::now());
                     let waits = self.reporter.get().and_then(|reporter| (reporter.waits)());
                     let _ = wire.send(&RankToDriver::Pong { waits });
                 }

@@ -9,7 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ronde_control::launcher::{Invitation, Launcher, Started, Way};
 use rustix::fs::OFlags;
@@ -21,37 +21,32 @@ use crate::supervise;
 /// The note of one job.
 #[derive(Clone, Debug)]
 pub struct Note {
-    /// Where it may be; the writer takes the first.
-    paths: Vec<PathBuf>,
+    path: PathBuf,
 }
 
 impl Note {
     /// The note of this job; makes the directory for it if it must be private.
     pub(super) fn of(started: &Started, way: &Way, places: &Places) -> Result<Note, String> {
-        let folders = match way {
-            Way::SharedNote { directory: Some(directory) } => vec![PathBuf::from(directory)],
+        let folder = match way {
+            Way::SharedNote { directory: Some(directory) } => PathBuf::from(directory),
             Way::SharedNote { directory: None } => {
                 let Some(home) = &places.home else {
                     return Err("there is no home directory; set RONDE_RENDEZVOUS_DIR".into());
                 };
                 let folder = home.join(".ronde");
                 private::make(&folder)?;
-                vec![folder]
+                folder
             }
-            _ => {
-                places.first()?;
-                places.existing()
-            }
+            _ => places.make()?,
         };
-        let name = name(started)?;
-        Ok(Note { paths: folders.into_iter().map(|folder| folder.join(&name)).collect() })
+        Ok(Note { path: folder.join(name(started)?) })
     }
 
     /// Puts the note in place, whole, instead of what may be there.
     pub(super) fn write(&self, invitation: &Invitation) -> Result<(), String> {
-        let path = self.own();
+        let path = &self.path;
         let failed = |error: io::Error| format!("`{}`: {error}", path.display());
-        let mut draft = path.to_owned().into_os_string();
+        let mut draft = path.clone().into_os_string();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
         // Left by a process that had this number before and ended here.
@@ -68,47 +63,34 @@ impl Note {
 
     /// What the note says, or why nothing can be learned from it yet.
     pub(super) fn read(&self) -> Result<Invitation, String> {
-        let mut reason = None;
-        for path in &self.paths {
-            match read(path) {
-                Ok(invitation) => return Ok(invitation),
-                Err(why) => reason = reason.or(Some(why)),
+        let place = self.path.display();
+        let unreadable =
+            |error: io::Error| format!("its note at `{place}` cannot be read: {error}");
+        // In a folder that others share, anybody may put a pipe or a link under this name: neither
+        // is waited for or followed.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let opened =
+            OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&self.path);
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(format!("it has left no note at `{place}`"));
             }
-        }
-        Err(reason.unwrap_or_default())
+            Err(error) => return Err(unreadable(error)),
+        };
+        check_owner(&file).map_err(|why| format!("the note at `{place}` {why}"))?;
+        let mut text = String::new();
+        file.take(Invitation::LONGEST as u64).read_to_string(&mut text).map_err(unreadable)?;
+        Invitation::from_text(&text)
+            .ok_or_else(|| format!("its note at `{place}` is none that this version can read"))
     }
 
     /// Takes the note away.
     pub(super) fn remove(&self) {
-        if let Err(error) = fs::remove_file(self.own()) {
+        if let Err(error) = fs::remove_file(&self.path) {
             tracing::debug!(%error, "the note by which the ranks met could not be removed");
         }
     }
-
-    fn own(&self) -> &Path {
-        self.paths.first().map_or(Path::new(""), PathBuf::as_path)
-    }
-}
-
-fn read(path: &Path) -> Result<Invitation, String> {
-    let place = path.display();
-    let unreadable = |error: io::Error| format!("its note at `{place}` cannot be read: {error}");
-    // In a folder that others share, anybody may put a pipe or a link under this name: neither is
-    // waited for or followed.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let opened = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
-    let file = match opened {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(format!("it has left no note at `{place}`"));
-        }
-        Err(error) => return Err(unreadable(error)),
-    };
-    check_owner(&file).map_err(|why| format!("the note at `{place}` {why}"))?;
-    let mut text = String::new();
-    file.take(Invitation::LONGEST as u64).read_to_string(&mut text).map_err(unreadable)?;
-    Invitation::from_text(&text)
-        .ok_or_else(|| format!("its note at `{place}` is none that this version can read"))
 }
 
 fn check_owner(file: &File) -> Result<(), String> {

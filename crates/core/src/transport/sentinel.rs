@@ -45,8 +45,8 @@ struct Launcher {
     /// The same socket again, so that a sleeper can poll it without the lock.
     watched: Socket,
     gone: AtomicBool,
-    /// When it last asked whether this process runs.
-    pinged: Mutex<Option<Instant>>,
+    /// When it last asked whether this process runs, or the world began.
+    pinged: Mutex<Instant>,
 }
 
 struct Lifeline {
@@ -66,7 +66,7 @@ impl Sentinel {
     ) -> std::io::Result<Sentinel> {
         let (watched, gone) = (wire.socket().duplicate()?, AtomicBool::new(false));
         let (wire, reporter) = (Mutex::new(wire), OnceLock::new());
-        let pinged = Mutex::new(None);
+        let pinged = Mutex::new(Instant::now());
         let launcher = Launcher { keeper, wire, reporter, watched, gone, pinged };
         let lifeline = |(rank, socket)| Lifeline { rank, socket, over: AtomicBool::new(false) };
         let lifelines = lifelines.into_iter().map(lifeline).collect();
@@ -129,7 +129,7 @@ impl Sentinel {
     pub(crate) fn silence_of_first_rank(&self) -> Option<Duration> {
         let launcher = self.launcher.as_ref().filter(|it| it.keeper == Keeper::FirstRank)?;
         let pinged = launcher.pinged.lock().expect("nothing panics while it holds this lock");
-        pinged.map(|at| at.elapsed())
+        Some(pinged.elapsed())
     }
 
     /// Tells the launcher something, if it still listens.
@@ -161,7 +161,7 @@ impl Launcher {
                 }
                 Ok(Some(DriverToRank::Ping)) => {
                     *self.pinged.lock().expect("nothing panics while it holds this lock") =
-                        Some(Instant::now());
+                        Instant::now();
                     let waits = self.reporter.get().and_then(|reporter| (reporter.waits)());
                     let _ = wire.send(&RankToDriver::Pong { waits });
                 }

@@ -74,7 +74,12 @@ def lab(tmp_path_factory):
 
 def start(host, folder, *command):
     """Starts a command on a host whose temporary files are its own, in this folder."""
-    own_files = 'mount --bind "$0" /tmp && exec "$@"'
+    # Python stays where it is, even if it is installed among the temporary files.
+    kept = folder / os.path.relpath(sys.prefix, "/tmp") if sys.prefix.startswith("/tmp/") else None
+    own_files = 'mount --rbind "$0" /tmp && exec "$@"'
+    if kept is not None:
+        kept.mkdir(parents=True)
+        own_files = f"mount --bind '{sys.prefix}' '{kept}' && {own_files}"
     place = ["unshare", "--mount", "sh", "-c", own_files, str(folder)]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1", "TMPDIR": "/tmp"}
     with (folder / "output.txt").open("w") as output:

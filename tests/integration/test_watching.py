@@ -195,5 +195,5 @@ def test_metrics_are_read_from_a_unix_socket_of_each_rank(tmp_path):
 
 def test_metrics_on_a_public_address_are_refused(tmp_path):
     with Job(tmp_path, 2, "hvd.init()", env={"RONDE_METRICS": "0.0.0.0:9400"}) as job:
-        assert job.wait() == 1
+        assert job.wait() == 2
         assert "loopback address only" in job.output()

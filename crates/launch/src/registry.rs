@@ -105,7 +105,8 @@ fn read<'a>(pid: u32, lines: &mut impl Iterator<Item = &'a str>) -> Option<Entry
 
 /// When a living process began, in the system's ticks: together with its number it means one process.
 fn born(pid: u32) -> Option<u64> {
-    supervise::started(i32::try_from(pid).ok()?)
+    let pid = i32::try_from(pid).ok()?;
+    supervise::started(pid).filter(|_| !supervise::is_ending(pid))
 }
 
 /// What a process number refers to: this boot of this machine, and the container on it.

@@ -79,8 +79,14 @@ impl FakeRank {
         self.stream.write_all(&self.sealer.seal(&encode(message))).unwrap();
     }
 
+    /// The next message but a `Ping`, which may come at any time and is answered.
     pub(crate) fn hear(&mut self) -> DriverToRank {
-        self.try_hear().expect("a message from the rendezvous")
+        loop {
+            match self.try_hear().expect("a message from the rendezvous") {
+                DriverToRank::Ping => self.say(&RankToDriver::Pong { waits: None }),
+                message => return message,
+            }
+        }
     }
 
     pub(crate) fn try_hear<M: DeserializeOwned>(&mut self) -> io::Result<M> {

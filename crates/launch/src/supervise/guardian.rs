@@ -10,9 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, WaitOptions, WaitStatus, getpid, getppid, set_child_subreaper, setsid, wait,
-};
+use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, setsid, wait};
 
 use super::{Scope, sweep};
 use crate::private::Places;
@@ -21,7 +19,7 @@ use crate::{hidden, registry};
 /// Starts the agent and waits for its end; gives its exit code, 128 and more for a signal.
 pub fn run(program: &Path, mark: &OsStr) -> u8 {
     let _ = setsid();
-    let (own, parent) = (getpid(), getppid());
+    let own = getpid();
     let _ = set_child_subreaper(Some(own));
     let number = own.as_raw_nonzero().to_string();
     let agent = Command::new(program).arg(hidden::AGENT).arg(mark).arg(number).spawn();
@@ -34,10 +32,8 @@ pub fn run(program: &Path, mark: &OsStr) -> u8 {
     };
     let status = await_end(agent);
     sweep(&mark.to_string_lossy(), Scope::Family);
-    // A driver on this host that was killed has left its entry behind; one that lives removes it.
-    if getppid() != parent {
-        registry::jobs(&Places::here());
-    }
+    // A driver on this host that was killed has left its entry behind.
+    registry::jobs(&Places::here());
     match status {
         Some(status) => match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => code as u8,

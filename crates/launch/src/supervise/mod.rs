@@ -23,7 +23,7 @@ use rustix::process::{
 };
 
 use processes::Process;
-pub(crate) use processes::{origin, snapshot, started};
+pub(crate) use processes::{is_ending, origin, snapshot, started};
 
 /// The name of the environment variable that marks the processes of a job.
 pub const MARK: &str = "RONDE_JOB";

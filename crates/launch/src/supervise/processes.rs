@@ -66,6 +66,13 @@ pub(crate) fn origin(variable: &str) -> Option<(i32, u64)> {
     }
 }
 
+/// Whether a process is about to be gone: it closes its files before it is.
+pub(crate) fn is_ending(pid: i32) -> bool {
+    const PF_EXITING: u64 = 4;
+    let flags = |stat: String| stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok();
+    stat(pid).and_then(flags).is_none_or(|flags: u64| flags & PF_EXITING != 0)
+}
+
 fn living() -> Vec<Process> {
     pids().filter_map(read).collect()
 }
@@ -155,6 +162,7 @@ mod tests {
     fn this_process_is_alive_and_never_found() {
         let own = rustix::process::getpid();
         assert!(started(own.as_raw_nonzero().get()).is_some());
+        assert!(!is_ending(own.as_raw_nonzero().get()) && is_ending(i32::MAX));
         let found = find("no such mark", Scope::Marked, own);
         assert_eq!(found, []);
     }

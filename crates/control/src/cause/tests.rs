@@ -27,23 +27,26 @@ fn plain_exceptions_say_where() {
     for (text, expected) in [
         (recorded!("assert"), "AssertionError\nat /home/user/assert_.py:2 in step: assert x == 2"),
         (
-            recorded!("kerr"),
+            recorded!("key_error"),
             "KeyError: 'batch_size'\nat /home/user/kerr.py:2: print(cfg[\"batch_size\"])",
         ),
         (
-            recorded!("imp"),
+            recorded!("import"),
             "ImportError: cannot import name 'Orderdict' from 'collections' \
              (/usr/lib/python3.11/collections/__init__.py)\nat /home/user/imp.py:1: from collections \
              import Orderdict",
         ),
-        (recorded!("syn"), "SyntaxError: '(' was never closed\nat /home/user/syn.py:2: def f(x:"),
         (
-            recorded!("rec"),
+            recorded!("syntax"),
+            "SyntaxError: '(' was never closed\nat /home/user/syn.py:2: def f(x:",
+        ),
+        (
+            recorded!("recursion"),
             "RecursionError: maximum recursion depth exceeded\nat /home/user/rec.py:1 in f: def \
              f(n): return f(n+1)",
         ),
         (
-            recorded!("sd"),
+            recorded!("state_dict"),
             "RuntimeError: Error(s) in loading state_dict for Linear:\nMissing key(s) in state_dict: \
              \"bias\".\nUnexpected key(s) in state_dict: \"foo\".\nsize mismatch for weight: copying a \
              param with shape torch.Size([4, 4]) from checkpoint, the shape in current model is \
@@ -51,7 +54,7 @@ fn plain_exceptions_say_where() {
              {\"weight\": torch.ones(4,4), \"foo\": torch.ones(1)})",
         ),
         (
-            recorded!("mem"),
+            recorded!("memory"),
             "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't \
              allocate memory: you tried to allocate 400000000000000 bytes. Error code 12 (Cannot \
              allocate memory)\nat /home/user/mem.py:2: torch.ones(10**14)",
@@ -84,7 +87,7 @@ fn chains_and_groups_say_what_caused_them() {
              ValueError(f\"bad item {i}\")",
         ),
         (
-            recorded!("fut"),
+            recorded!("futures"),
             "ValueError: bad item 1\nat /home/user/fut.py:2 in f: def f(i): raise \
              ValueError(f\"bad item {i}\")",
         ),
@@ -99,8 +102,8 @@ fn messages_that_hold_the_traceback_of_another_process_say_what_that_one_raised(
     let sample = "ValueError: Caught ValueError in DataLoader worker process 0.\nValueError: sample 3 \
                   is broken: cats/17.png\nat /home/user/loader.py:5 in __getitem__: if i == 3: raise \
                   ValueError(f\"sample {i} is broken: cats/17.png\")";
-    assert_eq!(written(recorded!("loader")), sample);
-    assert_eq!(gist(recorded!("loader")).to_string(), sample);
+    assert_eq!(written(recorded!("data_loader")), sample);
+    assert_eq!(gist(recorded!("data_loader")).to_string(), sample);
     let child = "ValueError: boom in a child\nat /home/user/spawn.py:2 in f: def f(i): raise \
                  ValueError(\"boom in a child\")";
     assert_eq!(written(recorded!("spawn")), child);
@@ -112,12 +115,12 @@ fn messages_that_hold_the_traceback_of_another_process_say_what_that_one_raised(
 fn graphs_say_what_failed_in_them() {
     for (text, expected) in [
         (
-            recorded!("tfmat"),
+            recorded!("tf_matmul"),
             "InvalidArgumentError: Graph execution error:\nDetected at node MatMul\nMatrix \
              size-incompatible: In[0]: [2,3], In[1]: [2,3]\nat /home/user/tfmat.py:4 in f",
         ),
         (
-            recorded!("tferr"),
+            recorded!("tf_assert"),
             "InvalidArgumentError: Graph execution error:\nDetected at node \
              assert_positive/assert_less/Assert/AssertGuard/Assert\nassertion failed: [loss must be \
              positive.  ] [Condition x > 0 did not hold element-wise:] [x (x:0) = ] [-1]\nat \
@@ -130,22 +133,22 @@ fn graphs_say_what_failed_in_them() {
              /home/user/keras_.py:4",
         ),
         (
-            recorded!("tfdata"),
+            recorded!("tf_data"),
             "ValueError: sample 3 is broken\nat /home/user/tfdata.py:3 in g: if int(i) == 3: raise \
              ValueError(\"sample 3 is broken\")",
         ),
         (
-            recorded!("jaxcb"),
+            recorded!("jax_callback"),
             "jax.errors.JaxRuntimeError: INTERNAL: CpuCallback error calling callback\nValueError: \
              callback failed on row 3\nat /home/user/jaxcb.py:2 in cb",
         ),
         (
-            recorded!("jaxnan"),
+            recorded!("jax_nan"),
             "FloatingPointError: invalid value (nan) encountered in log\nat /home/user/jaxnan.py:4 in \
              f: def f(x): return jnp.log(x)",
         ),
         (
-            recorded!("jaxtrace"),
+            recorded!("jax_trace"),
             "jax.errors.TracerBoolConversionError: Attempted boolean conversion of traced array with \
              shape bool[].\nThe error occurred while tracing the function f at \
              /home/user/jaxtrace.py:2 for jit. This concrete value was not available in Python \
@@ -184,12 +187,12 @@ fn crashes_of_native_code_say_their_last_words() {
             ],
         ),
         (
-            recorded!("abrt"),
+            recorded!("segfault"),
             11,
             &["Fatal Python error: Segmentation fault", "at /home/user/abrt.py:3"],
         ),
         (
-            recorded!("fatal"),
+            recorded!("fatal_error"),
             6,
             &["Fatal Python error: something is rotten", "at /home/user/fatal.py:2"],
         ),
@@ -205,7 +208,7 @@ fn crashes_of_native_code_say_their_last_words() {
 
 #[test]
 fn a_text_given_to_exit_is_shown_whole() {
-    let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &tail(recorded!("sysx")));
+    let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &tail(recorded!("exit_text")));
     let lines = ["its last lines on stderr:", "the dataset is missing", "run ./download.sh first"];
     assert_eq!(
         (cause.what.as_str(), cause.details.as_slice()),
@@ -215,7 +218,8 @@ fn a_text_given_to_exit_is_shown_whole() {
 
 #[test]
 fn what_the_rank_says_itself_comes_first() {
-    let said = Farewell::Exception(recorded!("cpe").to_owned() + "its stderr: cannot open port\n");
+    let said =
+        Farewell::Exception(recorded!("subprocess").to_owned() + "its stderr: cannot open port\n");
     let cause = Cause::of(Some(&Exit::Code(1)), &said, &tail("unrelated"));
     assert!(cause.what.starts_with("raised subprocess.CalledProcessError: Command '['sh', "));
     assert_eq!(cause.details[0], "its stderr: cannot open port");
@@ -223,10 +227,10 @@ fn what_the_rank_says_itself_comes_first() {
 
 #[test]
 fn a_traceback_counts_after_leaving_in_order_only_if_it_comes_last() {
-    let late = tail(recorded!("kerr"));
+    let late = tail(recorded!("key_error"));
     let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &late);
     assert_eq!(cause.what, "raised KeyError: 'batch_size'");
-    let logged = tail(&(recorded!("kerr").to_owned() + "giving up\n"));
+    let logged = tail(&(recorded!("key_error").to_owned() + "giving up\n"));
     let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &logged);
     assert_eq!((cause.what.as_str(), cause.raised), ("exited with code 1", false));
     assert_eq!(cause.details.last().unwrap(), "giving up");

@@ -11,7 +11,7 @@ use crate::cause::Cause;
 pub struct First {
     /// Its name, as `rank 2 (node-b, slot 0)`.
     pub who: String,
-    /// How.
+    /// Why it failed, and what matters in its error.
     pub cause: Cause,
 }
 

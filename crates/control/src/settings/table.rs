@@ -18,11 +18,11 @@ pub struct Setting {
 /// What the number of a setting counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Things, or nothing if it is no number.
+    /// A plain count, or no number at all.
     Things,
-    /// Bytes.
+    /// A size: `64MB` is answered with 67108864.
     Bytes,
-    /// Seconds.
+    /// A time: `5m` is answered with 300.
     Seconds,
 }
 

@@ -5,6 +5,7 @@
 //! exception, with or without its traceback; [`Cause`] adds how the process ended. The result is
 //! bounded, whatever the text. Nothing here prints.
 
+mod kind;
 mod noise;
 mod tail;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use std::fmt;
 
 use crate::printable;
 use crate::wire::agent::Exit;
+pub use kind::CauseKind;
 pub use tail::Tail;
 use traceback::{Exception, Relation};
 
@@ -77,8 +79,8 @@ pub struct Cause {
     pub what: String,
     /// What else to know, one line each.
     pub details: Vec<String>,
-    /// Whether an exception ended it.
-    pub raised: bool,
+    /// What kind of thing it was.
+    pub kind: CauseKind,
 }
 
 impl Cause {
@@ -93,24 +95,33 @@ impl Cause {
             Farewell::InOrder => tail.exception().filter(|gist| tail.ends_with(&gist.headline)),
         };
         if let Some(Gist { headline, details }) = raised {
-            return Cause { what: format!("raised {headline}"), details, raised: true };
+            return Cause {
+                what: format!("raised {headline}"),
+                details,
+                kind: CauseKind::Exception,
+            };
         }
         let what = exit.map_or_else(|| "failed".into(), |exit| noise::cut(&exit.to_string()));
         let details = match (tail.crash(), tail.last()) {
             (Some(crash), _) if matches!(exit, Some(Exit::Signal(_))) => crash,
             (_, last) => last,
         };
-        Cause { what, details, raised: false }
+        Cause { what, details, kind: exit.map(CauseKind::of).unwrap_or_default() }
     }
 
     /// Something that needs no more than these words.
-    pub fn plain(what: impl Into<String>) -> Cause {
-        Cause { what: what.into(), ..Cause::default() }
+    pub fn plain(kind: CauseKind, what: impl Into<String>) -> Cause {
+        Cause { what: what.into(), details: Vec::new(), kind }
+    }
+
+    /// Whether an exception ended the process.
+    pub fn raised(&self) -> bool {
+        self.kind == CauseKind::Exception
     }
 
     /// Whether some ranks waited for others in vain.
     pub fn is_stall(&self) -> bool {
-        self.raised && self.details.iter().any(|line| line == "Missing ranks:")
+        self.raised() && self.details.iter().any(|line| line == "Missing ranks:")
     }
 
     /// The details as indented lines, each with its end.

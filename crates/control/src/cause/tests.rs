@@ -202,7 +202,7 @@ fn crashes_of_native_code_say_their_last_words() {
     ] {
         let cause = Cause::of(Some(&Exit::Signal(signal)), &Farewell::None, &tail(text));
         assert_eq!(cause.details, expected);
-        assert!(cause.what.starts_with("was killed by signal ") && !cause.raised);
+        assert!(cause.what.starts_with("was killed by signal ") && !cause.raised());
     }
 }
 
@@ -232,7 +232,7 @@ fn a_traceback_counts_after_leaving_in_order_only_if_it_comes_last() {
     assert_eq!(cause.what, "raised KeyError: 'batch_size'");
     let logged = tail(&(recorded!("key_error").to_owned() + "giving up\n"));
     let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &logged);
-    assert_eq!((cause.what.as_str(), cause.raised), ("exited with code 1", false));
+    assert_eq!((cause.what.as_str(), cause.raised()), ("exited with code 1", false));
     assert_eq!(cause.details.last().unwrap(), "giving up");
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::hosts::{Agent, Host};
 use super::words::First;
 use super::{Action, Elastic, Reason, Source, Told, World, words};
-use crate::cause::Cause;
+use crate::cause::{Cause, CauseKind};
 use crate::rendezvous::{PATIENCE, Time};
 
 /// How long too few workers are borne in silence.
@@ -51,8 +51,8 @@ impl Elastic {
             return;
         }
         if now >= *self.stateless.get_or_insert(now) + PATIENCE {
-            let unknown =
-                || (First { who: "the last rank".into(), cause: Cause::plain("has left") }, 1);
+            let left = || Cause::plain(CauseKind::Left, "has left");
+            let unknown = || (First { who: "the last rank".into(), cause: left() }, 1);
             let (first, code) = self.first_failure().unwrap_or_else(unknown);
             self.end(Some(Reason::NoState { first }), code);
         }

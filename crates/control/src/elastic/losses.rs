@@ -3,7 +3,7 @@
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
 use super::{Action, AgentId, Elastic, Failure, Reason, Recovery, Resting, World, words};
-use crate::cause::{Cause, Farewell, Tail};
+use crate::cause::{Cause, CauseKind, Farewell, Tail};
 use crate::rendezvous::{PATIENCE, Time};
 use crate::wire::DriverToRank;
 use crate::wire::agent::Exit;
@@ -65,7 +65,7 @@ impl Elastic {
             let cause = format!("was lost with its host: {reason}");
             match known {
                 true => self.lose(worker, &cause, now),
-                false => self.fail(worker, self.presumed(worker, cause), now),
+                false => self.fail(worker, self.presumed(worker, CauseKind::HostLost, cause), now),
             }
             self.members.remove(&worker);
         }
@@ -73,7 +73,7 @@ impl Elastic {
     }
 
     /// The failure of a worker whose end nobody has seen.
-    fn presumed(&self, worker: Worker, cause: String) -> Failure {
+    fn presumed(&self, worker: Worker, kind: CauseKind, cause: String) -> Failure {
         Failure {
             worker,
             who: self.name(worker),
@@ -81,7 +81,7 @@ impl Elastic {
             exit: None,
             farewell: Farewell::None,
             tail: Tail::default(),
-            told: Cause::plain(cause),
+            told: Cause::plain(kind, cause),
         }
     }
 
@@ -112,8 +112,8 @@ impl Elastic {
     }
 
     /// A worker that lives counts as dead: it is killed.
-    fn condemn(&mut self, worker: Worker, cause: String, now: Time) {
-        self.fail(worker, self.presumed(worker, cause.clone()), now);
+    fn condemn(&mut self, worker: Worker, (kind, cause): (CauseKind, String), now: Time) {
+        self.fail(worker, self.presumed(worker, kind, cause.clone()), now);
         self.actions.push(Action::Signal(worker, KILL));
         if let Some(connection) = self.detach(worker) {
             self.turn_away(connection, cause.clone());
@@ -197,7 +197,7 @@ impl Elastic {
             self.actions.push(Action::Tell(vec![itself], told));
         }
         if quarrels >= 2 {
-            self.condemn(blamed, words::QUARREL.into(), now);
+            self.condemn(blamed, (CauseKind::ConnectionLost, words::QUARREL.into()), now);
         }
     }
 
@@ -229,18 +229,20 @@ impl Elastic {
         }
     }
 
-    fn lateness(&self, member: &Member, now: Time) -> Option<String> {
+    fn lateness(&self, member: &Member, now: Time) -> Option<(CauseKind, String)> {
         let due = self.due_in_world(member).is_some_and(|time| time <= now);
         match (member.stopped, self.limits.stopped) {
             (Some(since), Some(limit)) if member.stays() && since + limit <= now => {
-                Some(words::stopped(limit))
+                Some((CauseKind::Halted, words::stopped(limit)))
             }
             _ if !due => None,
             _ if member.is_inside() && matches!(self.world, World::Forming(_)) => {
-                Some(words::UNSEATED.into())
+                Some((CauseKind::Late, words::UNSEATED.into()))
             }
-            _ if member.has_been_inside => Some(words::not_coming(self.limits.timeout)),
-            _ => Some(words::not_starting(self.limits.joining)),
+            _ if member.has_been_inside => {
+                Some((CauseKind::Late, words::not_coming(self.limits.timeout)))
+            }
+            _ => Some((CauseKind::Late, words::not_starting(self.limits.joining))),
         }
     }
 

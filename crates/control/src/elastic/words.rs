@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::cause::Cause;
+use crate::cause::{Cause, CauseKind};
 
 /// Who failed first since the last world was formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -350,13 +350,13 @@ impl Reason {
         let host = || "node-b".to_owned();
         let who = || "rank 2 (node-b, slot 0)".to_owned();
         let cause = || "was killed by signal 9 (SIGKILL)".to_owned();
-        let first = || First { who: who(), cause: Cause::plain(cause()) };
+        let first = || First { who: who(), cause: Cause::plain(CauseKind::Signal, cause()) };
         let raised = || First {
             who: who(),
             cause: Cause {
                 what: "raised KeyError: 'lr'".into(),
                 details: vec!["at train.py:12 in step: rate = config['lr']".into()],
-                raised: true,
+                kind: CauseKind::Exception,
             },
         };
         let hosts = || vec!["`node-b`: 2 slots, rests for 8 s".to_owned()];

@@ -11,7 +11,7 @@
 mod tests;
 
 use crate::Rank;
-use crate::cause::{Cause, Farewell, Tail};
+use crate::cause::{Cause, CauseKind, Farewell, Tail};
 use crate::rendezvous::Seat;
 use crate::wire::agent::{Exit, Obstacle, signal_name};
 
@@ -218,7 +218,7 @@ impl Verdict {
     fn text(&self, first: Rank) -> String {
         let account = &self.accounts[first.index()];
         let cause = match &account.condemned {
-            Some(what) => Cause { what: what.clone(), details: Vec::new(), raised: false },
+            Some(what) => Cause::plain(CauseKind::Halted, what.clone()),
             None => Cause::of(account.exit.as_ref(), &account.farewell, &account.tail),
         };
         let mut text = format!("error: {} {}\n{}", self.name(first), cause.what, cause.lines());
@@ -269,7 +269,7 @@ impl Verdict {
                     example with `py-spy dump --pid`"
                 .into();
         }
-        if cause.raised {
+        if cause.raised() {
             return above;
         }
         let host = &self.seats[first.index()].host;

@@ -1,0 +1,81 @@
+//! Kinds of causes, by which programs tell one from another.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::wire::agent::Exit;
+
+/// What kind of thing ended a process or a world. The words beside it are for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CauseKind {
+    /// Nobody knows.
+    #[default]
+    Unknown,
+    /// An exception ended the program.
+    Exception,
+    /// The program ended itself with a code other than 0.
+    ExitCode,
+    /// A signal killed it.
+    Signal,
+    /// The kernel killed it because memory ran out.
+    OutOfMemory,
+    /// It could not be started.
+    NotStarted,
+    /// Its host is gone, or does not answer any more.
+    HostLost,
+    /// Ranks waited too long for a tensor that others never submitted.
+    Stalled,
+    /// Its process was stopped or frozen for too long.
+    Halted,
+    /// It did not join or come back in time.
+    Late,
+    /// The connection to it broke though its process may live.
+    ConnectionLost,
+    /// It left in order while others still wanted something of it.
+    Left,
+    /// Something has written into the memory that ranks share.
+    Overwritten,
+    /// The launcher is gone.
+    LauncherLost,
+}
+
+impl CauseKind {
+    /// Judges by how a process ended.
+    pub fn of(exit: &Exit) -> CauseKind {
+        match exit {
+            Exit::Code(_) => CauseKind::ExitCode,
+            Exit::Signal(_) => CauseKind::Signal,
+            Exit::OutOfMemory => CauseKind::OutOfMemory,
+            Exit::NotStarted { .. } => CauseKind::NotStarted,
+            Exit::Unknown { .. } => CauseKind::HostLost,
+        }
+    }
+
+    /// The name by which programs know it: `out_of_memory`.
+    pub fn name(self) -> &'static str {
+        match self {
+            CauseKind::Unknown => "unknown",
+            CauseKind::Exception => "exception",
+            CauseKind::ExitCode => "exit_code",
+            CauseKind::Signal => "signal",
+            CauseKind::OutOfMemory => "out_of_memory",
+            CauseKind::NotStarted => "not_started",
+            CauseKind::HostLost => "host_lost",
+            CauseKind::Stalled => "stalled",
+            CauseKind::Halted => "halted",
+            CauseKind::Late => "late",
+            CauseKind::ConnectionLost => "connection_lost",
+            CauseKind::Left => "left",
+            CauseKind::Overwritten => "overwritten",
+            CauseKind::LauncherLost => "launcher_lost",
+        }
+    }
+}
+
+impl fmt::Display for CauseKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

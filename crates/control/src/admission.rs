@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::rendezvous::Time;
+use crate::Time;
 
 /// How long a crowd may last before the user is told, and how long until it is told again.
 const QUIET: Duration = Duration::from_secs(3);

@@ -1,6 +1,7 @@
 //! The numbers that name things. Each is its own type so that none can stand for another.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +22,8 @@ impl fmt::Display for Rank {
     }
 }
 
-/// One process of an elastic job, in the order in which they were started. It keeps its number for
-/// life, while its rank may change with every world.
+/// One process of a job, in the order in which they were started. It keeps its number for life, while
+/// its rank is its place in one world. In a job that ends with its first loss the two never differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Worker(pub u32);
 
@@ -43,4 +44,31 @@ pub struct SetId(pub u32);
 impl SetId {
     /// All ranks of the world.
     pub const WORLD: SetId = SetId(0);
+}
+
+/// One authenticated connection, in the order they came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Connection(pub u64);
+
+/// A moment, counted from when the driver started.
+pub type Time = Duration;
+
+/// Where a process runs, as people know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// The name of its host, as the user wrote it or the rank itself said.
+    pub host: String,
+    /// Its place among those of that host.
+    pub slot: u32,
+}
+
+impl Seat {
+    /// How messages name the rank that sits here: `rank 2 (node-b, slot 0)`. Where nobody knows yet
+    /// where it sits, its number must do.
+    pub fn name(&self, rank: Rank) -> String {
+        match self.host.as_str() {
+            "" => rank.to_string(),
+            host => format!("{rank} ({host}, slot {})", self.slot),
+        }
+    }
 }

@@ -10,24 +10,25 @@ pub mod bench;
 pub mod cause;
 pub mod doctor;
 mod dtype;
-pub mod elastic;
+
 mod ids;
+pub mod job;
 pub mod launcher;
 pub mod liveness;
 pub mod muster;
 pub mod negotiate;
 mod printable;
-pub mod rendezvous;
+
 pub mod seating;
 pub mod settings;
 pub mod status;
 mod tuning;
-pub mod verdict;
+
 pub mod watching;
 pub mod wire;
 
 pub use dtype::{DType, ReduceOp};
-pub use ids::{Epoch, Rank, SetId, Worker};
+pub use ids::{Connection, Epoch, Rank, Seat, SetId, Time, Worker};
 pub use printable::printable;
 pub use tuning::{Knob, MOST_CONNECTIONS, Tuning};
 

@@ -27,7 +27,7 @@ pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed
 
 use crate::muster::paths::{self, Paths};
 use crate::muster::{Guest, dials, words};
-use crate::rendezvous::Time;
+use crate::Time;
 use crate::wire::Callee;
 use crate::wire::agent::{Dial, Listener, Rate, Target};
 

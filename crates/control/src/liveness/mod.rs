@@ -19,7 +19,7 @@ use std::time::Duration;
 pub use words::{back, halted, host_silent, resumed, silent};
 
 use crate::Rank;
-use crate::rendezvous::Time;
+use crate::Time;
 use crate::wire::agent::{Condition, ProcessState};
 
 /// How often ranks and agents are asked.

@@ -19,7 +19,7 @@ pub(crate) mod words;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::rendezvous::Time;
+use crate::Time;
 use crate::wire::Callee;
 use crate::wire::agent::{Dial, Listener, Target};
 use paths::Paths;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::paths::{Call, Paths};
 use super::{Guest, Host, State};
-use crate::rendezvous::Time;
+use crate::Time;
 use crate::wire::agent::Dial;
 
 /// Lines that are printed before the rest is only counted.

@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::rendezvous::Time;
+use ronde_control::Time;
 use ronde_control::settings;
 use ronde_control::verdict::Outcome;
 use ronde_control::wire::Greeting;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ronde_control::Worker;
 use ronde_control::elastic::{AgentId, Elastic, Event, Limits, Offer, Resting, Source};
-use ronde_control::rendezvous::Time;
+use ronde_control::Time;
 use ronde_control::wire::RankToDriver;
 use ronde_control::wire::agent::Exit;
 

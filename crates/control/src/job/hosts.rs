@@ -1,10 +1,10 @@
-//! The hosts that an elastic job knows: which are listed, which rest after a failure, and the agents
+//! The hosts that a job knows: which are listed, which rest after a failure, and the agents
 //! on them. A host keeps its place in the row from when it was first listed.
 
 use std::time::Duration;
 
 use super::{AgentId, Offer};
-use crate::rendezvous::Time;
+use crate::{Seat, Time};
 
 /// How long a host rests that could not be reached, at least and at most: it may still be starting.
 const UNREACHED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -21,6 +21,8 @@ pub(super) struct Host {
     failures: u32,
     /// How often in a row it could not be reached.
     pub(super) unreached: u32,
+    /// Whether its agent was told to stop: it counts as not there until it is listed anew.
+    pub(super) is_leaving: bool,
 }
 
 /// The agent on a host.
@@ -60,20 +62,13 @@ impl Hosts {
     pub(super) fn list(&mut self, offers: &[Offer]) -> Vec<News> {
         let mut news = Vec::new();
         for offer in offers {
-            if !self.all.iter().any(|host| host.name == offer.host) {
-                self.all.push(Host {
-                    name: offer.host.clone(),
-                    slots: 0,
-                    agent: Agent::None,
-                    rest: None,
-                    failures: 0,
-                    unreached: 0,
-                });
-            }
+            self.place(&offer.host);
         }
         for (index, host) in self.all.iter_mut().enumerate() {
             let slots = offers.iter().filter(|offer| offer.host == host.name).map(|it| it.slots);
             let slots = slots.fold(0, u32::saturating_add);
+            host.is_leaving &= slots > 0;
+            let slots = if host.is_leaving { 0 } else { slots };
             match (host.slots, slots) {
                 (before, after) if before == after => {}
                 (0, _) => news.push(News::Found(index)),
@@ -83,6 +78,32 @@ impl Hosts {
             host.slots = slots;
         }
         news
+    }
+
+    /// The place in the row of the host of this name, which is new if it was not there.
+    pub(super) fn place(&mut self, name: &str) -> usize {
+        if let Some(index) = self.all.iter().position(|host| host.name == name) {
+            return index;
+        }
+        self.all.push(Host {
+            name: name.to_owned(),
+            slots: 0,
+            agent: Agent::None,
+            rest: None,
+            failures: 0,
+            unreached: 0,
+            is_leaving: false,
+        });
+        self.all.len() - 1
+    }
+
+    /// Where the first so many workers sit: all slots of a host before those of the next.
+    pub(super) fn seats(&self, count: u32) -> Vec<Seat> {
+        let of = |host: &Host| {
+            let name = host.name.clone();
+            (0..host.slots).map(move |slot| Seat { host: name.clone(), slot }).collect::<Vec<_>>()
+        };
+        self.all.iter().flat_map(of).take(count as usize).collect()
     }
 
     /// The number of the next agent, on this host from now on.

@@ -1,11 +1,10 @@
 //! One worker as the machine sees it.
 
 use super::AgentId;
-use crate::Rank;
-use crate::cause::{Farewell, Tail};
-use crate::rendezvous::{Connection, Time};
+use crate::cause::Cause;
 use crate::wire::agent::Exit;
 use crate::wire::{Peer, RankToDriver};
+use crate::{Connection, Rank, Time};
 
 /// A worker that has been started and whose end is not known.
 pub(super) struct Member {
@@ -13,6 +12,8 @@ pub(super) struct Member {
     pub(super) host: usize,
     pub(super) slot: u32,
     pub(super) agent: AgentId,
+    /// Its process on its host, once it runs.
+    pub(super) pid: Option<u32>,
     pub(super) phase: Phase,
     pub(super) connection: Option<Connection>,
     /// Whether it answers when it is asked.
@@ -30,11 +31,7 @@ pub(super) struct Member {
     /// Since when it is awaited: started, or left the world.
     pub(super) since: Time,
     /// When it counts as lost and why, unless it clears itself before.
-    pub(super) suspect: Option<(Time, String)>,
-    /// How it left its last world, as it has said itself.
-    pub(super) farewell: Farewell,
-    /// What it has written last.
-    pub(super) tail: Tail,
+    pub(super) suspect: Option<(Time, Cause)>,
     /// How it ended, while its last words may still be on their way.
     pub(super) exit: Option<Exit>,
     /// Its next connection, while the last words on the old one may still be on their way.
@@ -59,6 +56,12 @@ pub(super) enum Phase {
     },
 }
 
+impl Phase {
+    pub(super) fn is_inside(&self) -> bool {
+        matches!(self, Phase::Inside { .. })
+    }
+}
+
 /// A connection that is heard before the old one has ended.
 pub(super) struct Next {
     pub(super) connection: Connection,
@@ -77,8 +80,36 @@ pub(super) struct Going {
 }
 
 impl Member {
+    /// One that is just being started.
+    pub(super) fn new((host, slot): (usize, u32), agent: AgentId, rank: Rank, now: Time) -> Member {
+        Member {
+            host,
+            slot,
+            agent,
+            pid: None,
+            phase: Phase::Away,
+            connection: None,
+            answers: false,
+            rank,
+            has_been_inside: false,
+            has_state: false,
+            going: None,
+            stopped: None,
+            since: now,
+            suspect: None,
+            exit: None,
+            next: None,
+            quarrels: 0,
+        }
+    }
+
     pub(super) fn is_inside(&self) -> bool {
-        matches!(self.phase, Phase::Inside { .. })
+        self.phase.is_inside()
+    }
+
+    /// Whether it has found its place in the world.
+    pub(super) fn is_seated(&self) -> bool {
+        matches!(self.phase, Phase::Inside { leader: Some(_) })
     }
 
     pub(super) fn is_waiting(&self) -> bool {

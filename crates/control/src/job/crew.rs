@@ -1,12 +1,13 @@
 //! Which workers run: they are started on free slots, and told to go where they may not stay.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
 use super::{Action, Elastic, Reason, Start, World, words};
 use crate::cause::{Farewell, Tail};
-use crate::rendezvous::Time;
+use crate::Time;
 use crate::{Rank, Worker};
 
 /// How long a worker that was told to go may take.
@@ -15,9 +16,12 @@ pub(super) const GRACE: Duration = Duration::from_secs(10);
 const ASK: i32 = 15;
 const KILL: i32 = 9;
 
-impl Elastic {
+impl Machine {
     /// Tells workers to go that may not stay, and makes those whose time is over.
     pub(super) fn dismiss(&mut self, now: Time) {
+        if !self.terms.outlives_losses() || self.is_ending() {
+            return;
+        }
         for worker in self.members.keys().copied().collect::<Vec<_>>() {
             if let Some(reason) = self.unwanted(worker) {
                 self.dismiss_one(worker, reason, now);
@@ -32,7 +36,7 @@ impl Elastic {
                 *kill_at = (*kill_at).min(now + GRACE);
             }
             if going.kill_at.take_if(|time| *time <= now).is_some() {
-                self.actions.push(Action::Signal(*worker, KILL));
+                self.actions.push(Action::Signal(member.agent, *worker, KILL));
             }
         }
     }
@@ -75,29 +79,35 @@ impl Elastic {
             return;
         }
         let (kill_at, ask) = match (&member.phase, self.world) {
-            (Phase::Inside { .. }, World::Whole) => (now + self.limits.timeout, false),
+            (Phase::Inside { .. }, World::Whole) => (now + self.terms.timeout, false),
             (Phase::Inside { .. } | Phase::Waiting(_) | Phase::Greeted, _) => (now + GRACE, false),
             (Phase::Away, _) => (now + GRACE, !member.has_been_inside),
         };
         let waits = matches!(member.phase, Phase::Waiting(_) | Phase::Greeted);
         member.going = Some(Going { reason: reason.clone(), kill_at: Some(kill_at) });
         if ask {
-            self.actions.push(Action::Signal(worker, ASK));
+            self.actions.push(Action::Signal(member.agent, worker, ASK));
         }
         if waits && let Some(connection) = self.detach(worker) {
             self.turn_away(connection, reason.clone());
         }
-        self.note(&Reason::Removing { who, why: reason });
+        self.note(Reason::Removing { who, why: reason });
     }
 
-    /// Reaches hosts, and starts workers on free slots.
+    /// Reaches hosts, and starts workers on free slots. A fixed job starts each worker once.
     pub(super) fn staff(&mut self, now: Time) {
-        if self.finishing || self.ended {
+        if self.finishing || self.is_ending() || self.reports == Reports::Nobody {
+            return;
+        }
+        let outlives = self.terms.outlives_losses();
+        if self.begun && !outlives {
             return;
         }
         let staying = self.members.values().filter(|member| member.stays()).count() as u32;
-        let mut room = self.limits.max.unwrap_or(u32::MAX).saturating_sub(staying);
-        self.reach(room);
+        let mut room = self.terms.max.unwrap_or(u32::MAX).saturating_sub(staying);
+        let taken: BTreeSet<(usize, u32)> =
+            self.members.values().map(|member| (member.host, member.slot)).collect();
+        self.reach(room, &taken);
         if !self.begun {
             self.begun = self.can_begin();
         }
@@ -110,7 +120,7 @@ impl Elastic {
             if !host.is_open() {
                 continue;
             }
-            for slot in (0..host.slots).filter(|slot| self.is_free(index, *slot)) {
+            for slot in (0..host.slots).filter(|slot| !taken.contains(&(index, *slot))) {
                 if room > 0 {
                     room -= 1;
                     planned.push((index, agent, slot));
@@ -118,34 +128,40 @@ impl Elastic {
             }
         }
         let size = staying + planned.len() as u32;
+        let mut ranks = self.free_ranks();
         for (host, agent, slot) in planned {
             let worker = Worker(self.workers);
             self.workers += 1;
-            let rank = self.free_rank();
-            self.members.insert(worker, newcomer((host, slot), agent, rank, now));
-            let (host, late) = (self.hosts.all[host].name.clone(), self.worlds > 0);
-            self.actions.push(Action::Start(Start { worker, agent, host, slot, rank, size, late }));
+            let rank = ranks.next().unwrap_or(Rank(worker.0));
+            self.members.insert(worker, Member::new((host, slot), agent, rank, now));
+            let seat = self.seat(worker);
+            self.verdict.enter(worker, seat.clone(), rank);
+            let late = self.worlds > 0;
+            self.actions.push(Action::Start(Start { worker, agent, seat, rank, size, late }));
         }
     }
 
     /// Sends for the agents of hosts that are needed.
-    fn reach(&mut self, room: u32) {
+    fn reach(&mut self, room: u32, taken: &BTreeSet<(usize, u32)>) {
         let mut sought = room;
+        let mut wanted = Vec::new();
         for index in 0..self.hosts.all.len() {
             let host = &self.hosts.all[index];
             if sought == 0 {
-                return;
+                break;
             }
             if host.is_open() && host.agent == Agent::None {
                 let name = host.name.clone();
-                let agent = self.hosts.reach(index);
-                self.actions.push(Action::Reach(agent, name));
+                wanted.push((self.hosts.reach(index), name));
             }
             let host = &self.hosts.all[index];
             if host.is_open() {
-                let free = (0..host.slots).filter(|slot| self.is_free(index, *slot)).count();
+                let free = (0..host.slots).filter(|slot| !taken.contains(&(index, *slot))).count();
                 sought = sought.saturating_sub(free as u32);
             }
+        }
+        if !wanted.is_empty() {
+            self.actions.push(Action::Reach(wanted));
         }
     }
 
@@ -154,51 +170,29 @@ impl Elastic {
         let open = || self.hosts.all.iter().filter(|host| host.is_open());
         let ready = open().filter(|host| matches!(host.agent, Agent::Ready(_)));
         let slots = ready.fold(0u32, |sum, host| sum.saturating_add(host.slots));
-        slots >= self.limits.start && !open().any(|host| matches!(host.agent, Agent::Reaching(_)))
+        slots >= self.terms.start && !open().any(|host| matches!(host.agent, Agent::Reaching(_)))
     }
 
-    fn is_free(&self, host: usize, slot: u32) -> bool {
-        !self.members.values().any(|member| member.host == host && member.slot == slot)
-    }
-
-    /// The lowest rank that nobody has.
-    fn free_rank(&self) -> Rank {
-        let taken = |rank: u32| self.members.values().any(|m| m.stays() && m.rank == Rank(rank));
-        Rank((0..).find(|rank| !taken(*rank)).unwrap_or_default())
+    /// The ranks that nobody has, from the lowest on.
+    fn free_ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        let staying = self.members.values().filter(|member| member.stays());
+        let taken: BTreeSet<Rank> = staying.map(|member| member.rank).collect();
+        (0..).map(Rank).filter(move |rank| !taken.contains(rank))
     }
 
     /// Ends agents of hosts that are not listed any more and have nobody left.
     pub(super) fn release_agents(&mut self) {
+        if self.is_ending() {
+            return;
+        }
         for index in 0..self.hosts.all.len() {
             let host = &self.hosts.all[index];
             let empty = !self.members.values().any(|member| member.host == index);
             if let (0, true, Some(agent)) = (host.slots, empty, host.agent.id()) {
                 self.hosts.all[index].agent = Agent::None;
+                self.liveness.host_gone(agent.0);
                 self.actions.push(Action::Release(agent));
             }
         }
-    }
-}
-
-fn newcomer((host, slot): (usize, u32), agent: super::AgentId, rank: Rank, now: Time) -> Member {
-    Member {
-        host,
-        slot,
-        agent,
-        phase: Phase::Away,
-        connection: None,
-        answers: false,
-        rank,
-        has_been_inside: false,
-        has_state: false,
-        going: None,
-        stopped: None,
-        since: now,
-        suspect: None,
-        farewell: Farewell::None,
-        tail: Tail::default(),
-        exit: None,
-        next: None,
-        quarrels: 0,
     }
 }

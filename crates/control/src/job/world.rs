@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::hosts::{Agent, Host};
 use super::member::{Member, Phase};
-use super::{Action, Elastic, Reason, World, seats};
-use crate::rendezvous::{Connection, Time};
+use super::words::End;
+use super::{Action, Machine, Reason, World, seats, words};
 use crate::wire::{Change, DriverToRank, Peer};
-use crate::{Rank, Worker};
+use crate::{Connection, Rank, Time, Worker};
 
 /// How long workers may take to find their places in a world.
 pub(super) const SEATING: Duration = Duration::from_secs(30);
@@ -21,12 +21,16 @@ pub(super) const NEWCOMERS: Duration = Duration::from_secs(30);
 /// How many worlds may fall apart by themselves before anybody has committed.
 const FRUITLESS: u32 = 3;
 
-impl Elastic {
+impl Machine {
     /// Forms the next world, if everybody who must be there has come.
     pub(super) fn gather(&mut self, now: Time) {
         self.lingering = None;
-        if self.finishing || self.ended || matches!(self.world, World::Forming(_) | World::Whole) {
+        if self.finishing || self.is_ending() || matches!(self.world, World::Forming(_) | World::Whole)
+        {
             return;
+        }
+        if !self.terms.outlives_losses() {
+            return self.gather_all(now);
         }
         let first = self.worlds == 0;
         let staying = || self.members.values().filter(|member| member.stays());
@@ -34,8 +38,8 @@ impl Elastic {
             return;
         }
         let needed = match first && self.more_may_come() {
-            true => self.limits.start,
-            false => self.limits.min,
+            true => self.terms.start,
+            false => self.terms.min,
         };
         let chosen = self.choose();
         let has_state = chosen.iter().any(|worker| self.members[worker].has_state);
@@ -47,17 +51,57 @@ impl Elastic {
             return;
         }
         if self.is_fruitless() {
-            return self.no_progress();
+            return self.end(End::NoProgress { worlds: self.fruitless }, now);
         }
-        if let Some(limit) = self.limits.resets.filter(|limit| self.worlds > *limit) {
-            return self.too_many_resets(limit);
+        if let Some(limit) = self.terms.resets.filter(|limit| self.worlds > *limit) {
+            return self.end(End::ResetLimit { limit }, now);
         }
         self.form(&chosen, now);
     }
 
+    /// Forms the next world of a job whose workers are always the same, once all of them have come.
+    fn gather_all(&mut self, now: Time) {
+        let waiting: Vec<Worker> = self.waiting().map(|(worker, _)| *worker).collect();
+        if waiting.is_empty() {
+            self.waiting_since = None;
+        } else if waiting.len() == self.terms.start as usize {
+            self.form(&waiting, now);
+        } else if self.gathering_due().is_some_and(|due| due <= now) {
+            self.time_is_up();
+        }
+    }
+
+    /// By when all must have come, once somebody has.
+    pub(super) fn gathering_due(&self) -> Option<Time> {
+        let limited = !self.terms.outlives_losses();
+        self.waiting_since.filter(|_| limited).map(|since| since + self.terms.joining)
+    }
+
+    /// Somebody has not come, or not found its place: nobody waits for it any longer.
+    pub(super) fn time_is_up(&mut self) {
+        let forming = matches!(self.world, World::Forming(_));
+        let is_missing = |member: &Member| match forming {
+            true => !member.is_seated() && !member.is_waiting(),
+            false => !member.is_inside() && !member.is_waiting(),
+        };
+        let missing = self.members.iter().filter(|(_, member)| is_missing(member));
+        let missing: Vec<String> = missing.map(|(worker, _)| self.name(*worker)).collect();
+        let reason = words::missing(&missing, self.terms.start, self.terms.joining);
+        if forming {
+            self.world = World::None;
+            self.turn_away_those(Member::is_inside, &reason);
+        }
+        self.turn_away_those(Member::is_waiting, &reason);
+    }
+
+    /// Those who have joined and may be part of the next world.
+    fn waiting(&self) -> impl Iterator<Item = (&Worker, &Member)> {
+        self.members.iter().filter(|(_, member)| member.is_waiting() && member.stays())
+    }
+
     /// Whether worlds fall apart again and again although nobody dies: training cannot go on so.
     fn is_fruitless(&mut self) -> bool {
-        let by_itself = self.failures.is_empty() && !self.told.removed && !self.told.added;
+        let by_itself = !self.verdict.failed() && !self.told.removed && !self.told.added;
         match self.world {
             World::Broken(_) if by_itself && !self.committed => self.fruitless += 1,
             _ => self.fruitless = 0,
@@ -69,7 +113,7 @@ impl Elastic {
     fn newcomers_due(&self) -> Option<Time> {
         let World::Broken(since) = self.world else { return None };
         let early = self.told.coming && !self.told.added && !self.told.removed;
-        (early && self.failures.is_empty() && self.is_growing()).then_some(since + NEWCOMERS)
+        (early && !self.verdict.failed() && self.is_growing()).then_some(since + NEWCOMERS)
     }
 
     /// Whether workers are on their way who are not ready.
@@ -92,21 +136,20 @@ impl Elastic {
     /// Those who wait and may be part of the next world: who has the state first, then who was there
     /// before, then in the order of their starts; no more than there may be.
     fn choose(&self) -> Vec<Worker> {
-        let waiting =
-            self.members.iter().filter(|(_, member)| member.is_waiting() && member.stays());
-        let mut chosen: Vec<_> = waiting
+        let mut chosen: Vec<_> = self
+            .waiting()
             .map(|(worker, member)| (!member.has_state, !member.has_been_inside, *worker))
             .collect();
         chosen.sort_unstable();
-        chosen.truncate(self.limits.max.map_or(usize::MAX, |max| max as usize));
+        chosen.truncate(self.terms.max.map_or(usize::MAX, |max| max as usize));
         let mut chosen: Vec<Worker> = chosen.into_iter().map(|(.., worker)| worker).collect();
         chosen.sort_unstable();
         chosen
     }
 
     fn form(&mut self, chosen: &[Worker], now: Time) {
-        let ranks = self.ranks(chosen);
-        let locals = self.locals(chosen);
+        let outlives = self.terms.outlives_losses();
+        let (ranks, locals) = (self.ranks(chosen), self.locals(chosen));
         let mut seats: Vec<(u32, Worker, u32)> = ranks
             .iter()
             .zip(chosen)
@@ -126,19 +169,27 @@ impl Elastic {
                 peers.push(Peer { local_rank: *local_rank, ..peer });
             }
             member.rank = Rank(*rank);
-            let seat = DriverToRank::Seat { rank: member.rank };
-            self.actions.push(Action::Tell(member.connection.into_iter().collect(), seat));
+            if outlives {
+                let seat = DriverToRank::Seat { rank: member.rank };
+                self.actions.push(Action::Tell(member.connection.into_iter().collect(), seat));
+            }
+            let seat = self.seat(*worker);
+            self.verdict.enter(*worker, seat, Rank(*rank));
         }
         self.epoch.0 += 1;
-        self.world = World::Forming(now + SEATING);
-        let workers = seats.iter().map(|(_, worker, _)| *worker).collect();
-        self.actions.push(Action::Formed(self.epoch, workers));
+        self.waiting_since = None;
+        self.world = World::Forming(now + if outlives { SEATING } else { self.terms.joining });
+        self.order = seats.iter().map(|(_, worker, _)| *worker).collect();
+        self.actions.push(Action::Formed(self.epoch, self.order.clone()));
         let world = DriverToRank::World { epoch: self.epoch, peers };
         self.actions.push(Action::Tell(self.insiders(), world));
     }
 
     /// Ranks for these: kept where that can be, and rank 0 for somebody with the state.
     fn ranks(&self, chosen: &[Worker]) -> Vec<u32> {
+        if !self.terms.outlives_losses() {
+            return chosen.iter().map(|worker| worker.0).collect();
+        }
         let members: Vec<_> = chosen.iter().map(|worker| &self.members[worker]).collect();
         let before: Vec<Option<u32>> =
             members.iter().map(|member| member.has_been_inside.then_some(member.rank.0)).collect();
@@ -149,6 +200,9 @@ impl Elastic {
 
     /// Their places on their hosts: their slots, where there is no gap below.
     fn locals(&self, chosen: &[Worker]) -> Vec<u32> {
+        if !self.terms.outlives_losses() {
+            return chosen.iter().map(|worker| self.members[worker].slot).collect();
+        }
         let mut locals = vec![0; chosen.len()];
         for host in 0..self.hosts.all.len() {
             let here: Vec<usize> = (0..chosen.len())
@@ -165,6 +219,9 @@ impl Elastic {
 
     /// Tells everybody what all have found, once all have.
     pub(super) fn lay_out(&mut self, now: Time) {
+        if !matches!(self.world, World::Forming(_)) {
+            return;
+        }
         let mut found = Vec::new();
         for member in self.members.values() {
             if let Phase::Inside { leader } = member.phase {
@@ -185,11 +242,13 @@ impl Elastic {
         self.worlds += 1;
         self.told = Change::default();
         self.committed = false;
-        self.failures.clear();
+        if self.terms.outlives_losses() {
+            self.verdict.begin_anew();
+        }
         if let Some(recovery) = &mut self.recovery {
             recovery.met.get_or_insert(now);
         }
-        self.note(&Reason::Formed { world: u64::from(self.worlds), size, newcomers });
+        self.note(Reason::Formed { world: u64::from(self.worlds), size, newcomers });
     }
 
     /// A world that is not complete has lost somebody: all must join again.
@@ -214,7 +273,7 @@ impl Elastic {
 
     /// Tells the workers of a complete world that the next one will be another one.
     pub(super) fn announce_changes(&mut self, now: Time) {
-        if self.world != World::Whole || self.finishing {
+        if self.world != World::Whole || self.finishing || !self.terms.outlives_losses() {
             return;
         }
         let leaves = self.members.values().any(|member| member.is_inside() && !member.stays());
@@ -248,7 +307,7 @@ impl Elastic {
     /// Whether the world may have more workers.
     fn has_room(&self) -> bool {
         let inside = self.members.values().filter(|member| member.is_inside() && member.stays());
-        self.limits.max.is_none_or(|max| inside.count() < max as usize)
+        self.terms.max.is_none_or(|max| inside.count() < max as usize)
     }
 
     /// The ways to all who are inside.

@@ -6,23 +6,7 @@ use std::time::Duration;
 
 use crate::cause::{Cause, CauseKind};
 
-/// Who failed first since the last world was formed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct First {
-    /// Its name, as `rank 2 (node-b, slot 0)`.
-    pub who: String,
-    /// Why it failed, and what matters in its error.
-    pub cause: Cause,
-}
-
-impl First {
-    /// The lines about it: the first behind `before`, and those with details.
-    fn lines(&self, before: &str) -> String {
-        format!("{before}{} {}\n{}", self.who, self.cause.what, self.cause.lines())
-    }
-}
-
-/// Something that happened in an elastic job, or why it ends.
+/// Something that happened in an elastic job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
     /// A host is listed.
@@ -142,34 +126,28 @@ pub enum Reason {
         /// Its name.
         who: String,
     },
-    /// The job has ended: nobody is left.
-    AllFailed {
-        /// Who failed first since the last world was formed.
-        first: First,
-    },
-    /// The job has ended: some of the last world have failed.
-    SomeFailed {
-        /// Who failed first since the last world was formed.
-        first: First,
-    },
-    /// The job has ended: nobody who is left has the state.
-    NoState {
-        /// Who failed first since the last world was formed.
-        first: First,
-    },
-    /// The job has ended: it has begun anew too often.
+}
+
+/// Why an elastic job has ended, unless all went well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Nobody is left.
+    AllFailed,
+    /// Some of the last world have failed.
+    SomeFailed,
+    /// Nobody who is left has the state.
+    NoState,
+    /// It has begun anew too often.
     ResetLimit {
         /// How often it may.
         limit: u32,
-        /// Who made it begin anew once more; a change of the hosts if nobody did.
-        first: Option<First>,
     },
-    /// The job has ended: worlds fall apart although nobody dies.
+    /// Worlds fall apart although nobody dies.
     NoProgress {
         /// How many did in a row.
         worlds: u32,
     },
-    /// The job has ended: too few workers came.
+    /// Too few workers came.
     TimedOut {
         /// How many there were.
         there: u32,
@@ -179,10 +157,8 @@ pub enum Reason {
         timeout: Duration,
         /// What is known of the hosts.
         hosts: Vec<String>,
-        /// Who failed first since the last world was formed, if somebody did.
-        first: Option<First>,
     },
-    /// The job has ended: too few workers are left and no more can come.
+    /// Too few workers are left and no more can come.
     Hopeless {
         /// How many there are.
         there: u32,
@@ -190,8 +166,6 @@ pub enum Reason {
         needed: u32,
         /// What is known of the hosts.
         hosts: Vec<String>,
-        /// Who failed first since the last world was formed, if somebody did.
-        first: Option<First>,
     },
 }
 

@@ -1,0 +1,104 @@
+//! How a job stands at one moment, for those who ask: its workers in the order of their ranks, and what
+//! each of them says of itself. Whoever has not answered in time is left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Action, Machine, World};
+use crate::status::{PATIENCE, Report, Standing, State, Status};
+use crate::wire::DriverToRank;
+use crate::{Rank, Seat, Time, Worker};
+
+/// Whom somebody has asked, and what they have answered.
+#[derive(Default)]
+pub(super) struct Census {
+    /// Until when those who are missing may answer, while somebody waits for them.
+    until: Option<Time>,
+    missing: BTreeSet<Worker>,
+    reports: BTreeMap<Worker, Report>,
+}
+
+impl Census {
+    pub(super) fn next_wakeup(&self) -> Option<Time> {
+        self.until
+    }
+}
+
+impl Machine {
+    /// Somebody wants to know how the job stands: asks the workers of the world, unless they are just
+    /// being asked for somebody else.
+    pub(super) fn asked(&mut self, now: Time) {
+        if self.census.until.is_some() {
+            return;
+        }
+        let whole = !self.terms.outlives_losses() || self.world == World::Whole;
+        let inside = self.members.iter().filter(|(_, member)| whole && member.is_seated());
+        let inside = inside.filter_map(|(worker, member)| Some((*worker, member.connection?)));
+        let (workers, connections): (BTreeSet<Worker>, Vec<_>) = inside.unzip();
+        if !connections.is_empty() {
+            self.actions.push(Action::Tell(connections, DriverToRank::Ask));
+        }
+        self.census =
+            Census { until: Some(now + PATIENCE), missing: workers, reports: BTreeMap::new() };
+    }
+
+    /// A worker has answered.
+    pub(super) fn reported(&mut self, worker: Worker, report: Report) {
+        // An answer that comes too late is not taken for one to a later question.
+        if self.census.missing.remove(&worker) {
+            self.census.reports.insert(worker, report);
+        }
+    }
+
+    /// A worker will not answer any more.
+    pub(super) fn unreported(&mut self, worker: Worker) {
+        self.census.missing.remove(&worker);
+    }
+
+    /// Answers those who have asked, once all have answered or had their time.
+    pub(super) fn answer(&mut self, now: Time) {
+        let Some(until) = self.census.until else { return };
+        if self.census.missing.is_empty() || now >= until {
+            self.census.until = None;
+            self.actions.push(Action::Answer(self.status(now)));
+        }
+    }
+
+    /// The job as it is.
+    fn status(&self, now: Time) -> Status {
+        let mut ranks: Vec<Standing> = match self.order.is_empty() {
+            true => (0..self.workers).map(|number| self.standing(Worker(number))).collect(),
+            false => self.order.iter().map(|worker| self.standing(*worker)).collect(),
+        };
+        if !self.terms.outlives_losses() {
+            let planned = self.hosts.seats(self.terms.start);
+            ranks.extend(planned.into_iter().skip(ranks.len()).map(starting));
+        }
+        for (index, standing) in ranks.iter_mut().enumerate() {
+            standing.rank = Rank(index as u32);
+        }
+        Status { age: now, epoch: self.epoch.0, ranks }
+    }
+
+    fn standing(&self, worker: Worker) -> Standing {
+        let report = self.census.reports.get(&worker).cloned();
+        let state = match (self.members.get(&worker), self.verdict.exit(worker)) {
+            (_, Some(exit)) => State::Ended(exit.to_string()),
+            (None, None) => State::Ended("has gone".into()),
+            (Some(_), _) if report.is_some() => State::Joined,
+            (Some(_), _) if self.census.missing.contains(&worker) => State::Silent,
+            (Some(member), _) if member.pid.is_some() => State::Running,
+            (Some(_), _) => State::Starting,
+        };
+        let pid = self.members.get(&worker).and_then(|member| member.pid);
+        let Seat { host, slot } = match self.members.contains_key(&worker) {
+            true => self.seat(worker),
+            false => self.verdict.seat(worker),
+        };
+        Standing { rank: Rank(0), host, slot, pid, state, report }
+    }
+}
+
+/// A worker that will be started there.
+fn starting(Seat { host, slot }: Seat) -> Standing {
+    Standing { rank: Rank(0), host, slot, pid: None, state: State::Starting, report: None }
+}

@@ -1,0 +1,343 @@
+//! What is lost: workers that die, fail or do not come; hosts that go away.
+
+use super::hosts::Agent;
+use super::member::{Going, Member, Phase};
+use super::{Action, AgentId, Machine, PATIENCE, Reason, Recovery, Resting, World, words};
+use crate::cause::{Cause, CauseKind};
+use crate::wire::DriverToRank;
+use crate::wire::agent::Exit;
+use crate::{Rank, Time, Worker};
+
+const KILL: i32 = 9;
+
+impl Machine {
+    /// A worker's process has ended.
+    pub(super) fn exited(&mut self, worker: Worker, exit: Exit, now: Time) {
+        self.liveness.ended(worker);
+        self.unreported(worker);
+        let Some(member) = self.members.get(&worker) else {
+            return self.verdict.exited(worker, exit);
+        };
+        if member.going.is_some() {
+            if self.terms.outlives_losses() {
+                self.verdict.excuse(worker);
+            }
+            self.verdict.exited(worker, exit.clone());
+            self.lose(worker, &words::exit(&exit), now);
+            self.members.remove(&worker);
+            return;
+        }
+        self.blame_whoever_was_awaited(&exit, now);
+        self.verdict.exited(worker, exit.clone());
+        match exit.is_success() {
+            true => self.finished(worker, &exit, now),
+            false => {
+                let cause = match self.terms.outlives_losses() {
+                    true => self.verdict.cause(worker),
+                    false => words::exit(&exit),
+                };
+                self.fail(worker, &cause, now);
+                self.members.remove(&worker);
+            }
+        }
+        if !self.terms.outlives_losses() {
+            self.doom(&format!("{} {exit}", self.name(worker)));
+        }
+    }
+
+    /// A worker has ended well.
+    fn finished(&mut self, worker: Worker, exit: &Exit, now: Time) {
+        if !self.finishing && self.terms.outlives_losses() {
+            self.finishing = true;
+            self.note(Reason::Finishing { who: self.name(worker) });
+        }
+        let cause = words::without_leaving(exit);
+        // Its last words may still be on their way.
+        match self.member(worker) {
+            Some(member) if member.is_inside() && member.connection.is_some() => {
+                member.suspect = Some((now + PATIENCE, cause));
+                member.exit = Some(exit.clone());
+            }
+            _ => {
+                self.lose(worker, &cause, now);
+                self.members.remove(&worker);
+            }
+        }
+    }
+
+    /// No world can be formed any more of a job that needs all its workers.
+    fn doom(&mut self, what: &str) {
+        let size = self.terms.start;
+        let reason = self.doomed.get_or_insert_with(|| {
+            format!("{what} and cannot be part of the next world, which needs all {size} ranks")
+        });
+        let reason = reason.clone();
+        self.turn_away_those(Member::is_waiting, &reason);
+    }
+
+    /// If others may wait only so long and one is known to be stopped, what they suffer is its doing.
+    fn blame_whoever_was_awaited(&mut self, exit: &Exit, now: Time) {
+        if !exit.is_success()
+            && !self.verdict.failed()
+            && let Some((culprit, cause)) = self.liveness.culprit()
+        {
+            self.overdue(culprit, cause, now);
+        }
+    }
+
+    /// Ends a worker that the others have waited for too long.
+    pub(super) fn overdue(&mut self, worker: Worker, cause: String, now: Time) {
+        let cause = Cause::plain(CauseKind::Halted, cause);
+        self.verdict.condemn_first(worker, cause.clone());
+        let name = self.name(worker);
+        self.condemn(worker, cause.clone(), now);
+        self.doom(&format!("{name} {}", cause.what));
+    }
+
+    /// A host could not be reached, or was lost with its workers.
+    pub(super) fn gone(&mut self, agent: AgentId, reason: String, hint: String, now: Time) {
+        self.liveness.host_gone(agent.0);
+        let Some(index) = self.hosts.of(agent) else { return };
+        let host = self.hosts.all[index].name.clone();
+        let was_ready = matches!(self.hosts.all[index].agent, Agent::Ready(_));
+        self.hosts.all[index].agent = Agent::None;
+        let there = self.members.iter().filter(|(_, member)| member.agent == agent);
+        let there: Vec<Worker> = there.map(|(worker, _)| *worker).collect();
+        if !self.terms.outlives_losses() || self.is_ending() {
+            let reason = format!("lost host `{host}`: {reason}");
+            if !self.is_over {
+                self.verdict.host_failed(reason.clone(), hint);
+            }
+            let exit = Exit::Unknown { reason };
+            return there.into_iter().for_each(|worker| self.exited(worker, exit.clone(), now));
+        }
+        if !was_ready {
+            let again = self.hosts.unreached(index, now);
+            return self.note(Reason::Unreachable { host, why: reason, hint, again });
+        }
+        self.note(Reason::HostLost { host, why: reason.clone(), hint });
+        for worker in there {
+            let known = self.members.get(&worker).is_some_and(|member| member.going.is_some());
+            let cause = words::lost_with_host(&reason);
+            match known {
+                true => self.lose(worker, &cause, now),
+                false => {
+                    self.verdict.condemn(worker, cause.clone());
+                    self.fail(worker, &cause, now);
+                }
+            }
+            self.members.remove(&worker);
+        }
+        self.let_rest(index, now);
+    }
+
+    /// A worker has failed: its world is over, and its host rests.
+    fn fail(&mut self, worker: Worker, cause: &Cause, now: Time) {
+        let Some(host) = self.members.get(&worker).map(|member| member.host) else { return };
+        self.note(Reason::Lost { who: self.name(worker), cause: cause.what.clone() });
+        self.lose(worker, cause, now);
+        match self.terms.outlives_losses() {
+            true => self.let_rest(host, now),
+            false => self.ending.failed(now),
+        }
+    }
+
+    /// Starts no worker on a host for a while. Its workers go, too, if there are enough elsewhere.
+    fn let_rest(&mut self, index: usize, now: Time) {
+        if self.hosts.all[index].rest.is_some() {
+            return;
+        }
+        let elsewhere = self.members.values().filter(|member| {
+            member.host != index && member.stays() && (member.has_state || !self.progress)
+        });
+        let enough = elsewhere.count() >= self.terms.min as usize;
+        let spares = self.terms.resting == Resting::Slot || !enough;
+        let fraction = self.chance();
+        let length = self.hosts.rest(index, self.terms.cooldown, fraction, (spares, now));
+        let host = self.hosts.all[index].name.clone();
+        self.note(Reason::Rests { host, length, spares });
+    }
+
+    /// A worker that lives counts as dead: it is killed.
+    fn condemn(&mut self, worker: Worker, cause: Cause, now: Time) {
+        self.verdict.condemn(worker, cause.clone());
+        self.fail(worker, &cause, now);
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        member.going = Some(Going { reason: cause.what.clone(), kill_at: None });
+        self.actions.push(Action::Signal(member.agent, worker, KILL));
+        if let Some(connection) = self.detach(worker)
+            && self.terms.outlives_losses()
+        {
+            self.turn_away(connection, cause.what);
+        }
+    }
+
+    /// Takes a worker out of its world and tells the others.
+    pub(super) fn lose(&mut self, worker: Worker, cause: &Cause, now: Time) {
+        let name = self.name(worker);
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        member.suspect = None;
+        if !member.is_inside() {
+            return;
+        }
+        (member.phase, member.since) = (Phase::Away, now);
+        let (rank, host) = (member.rank, self.hosts.all[member.host].name.clone());
+        if self.terms.outlives_losses() {
+            self.recovery.get_or_insert(Recovery { since: now, met: None, state: None });
+            if let World::Forming(_) = self.world {
+                return self.meet_again(&format!("lost {name}: {}", cause.what), now);
+            }
+        }
+        self.break_up(now);
+        let others = self.insiders();
+        if !others.is_empty() {
+            let lost = DriverToRank::Lost { rank, host, kind: cause.kind, cause: cause.what.clone() };
+            self.actions.push(Action::Tell(others, lost));
+        }
+    }
+
+    /// Takes a worker out of its world in order.
+    pub(super) fn leave(&mut self, worker: Worker, now: Time) {
+        let name = self.name(worker);
+        let Some(member) = self.members.get_mut(&worker) else { return };
+        member.suspect = None;
+        if !std::mem::replace(&mut member.phase, Phase::Away).is_inside() {
+            return;
+        }
+        member.since = now;
+        match self.world {
+            World::Forming(_) if self.terms.outlives_losses() => {
+                self.meet_again(&format!("{name} left before the world was complete"), now);
+            }
+            _ => self.break_up(now),
+        }
+    }
+
+    fn break_up(&mut self, now: Time) {
+        if matches!(self.world, World::Whole | World::Forming(_)) {
+            self.world = World::Broken(now);
+        }
+    }
+
+    /// Passes on that a worker has given up on another which lives: to that one as its own loss. Only
+    /// the first word about a world counts; the rest follow from it.
+    pub(super) fn given_up(&mut self, by: Worker, lost: Rank, cause: &str, now: Time) {
+        let Some(blamed) = self.with_rank(lost).filter(|blamed| *blamed != by) else { return };
+        let is_inside = |worker| self.members.get(&worker).is_some_and(Member::is_inside);
+        let is_over = self.terms.outlives_losses() && self.world != World::Whole;
+        if !is_inside(blamed) || !is_inside(by) || is_over || self.given_up == Some(self.epoch) {
+            return;
+        }
+        self.given_up = Some(self.epoch);
+        let Some(member) = self.members.get_mut(&blamed) else { return };
+        member.quarrels += 1;
+        let quarrels = member.quarrels;
+        let itself = member.connection;
+        let host = self.hosts.all[member.host].name.clone();
+        if self.terms.outlives_losses() {
+            self.recovery.get_or_insert(Recovery { since: now, met: None, state: None });
+        }
+        self.break_up(now);
+        let mut others = self.insiders();
+        others.retain(|other| Some(*other) != itself);
+        let seen = format!("{cause} (seen by {})", self.name(by));
+        let kind = CauseKind::ConnectionLost;
+        let told = DriverToRank::Lost { rank: lost, host, kind, cause: seen };
+        self.actions.push(Action::Tell(others, told));
+        if let (Some(itself), Some(member)) = (itself, self.members.get(&by)) {
+            let host = self.hosts.all[member.host].name.clone();
+            let cause = format!("it has given up on this rank: {cause}");
+            let told = DriverToRank::Lost { rank: member.rank, host, kind, cause };
+            self.actions.push(Action::Tell(vec![itself], told));
+        }
+        if quarrels >= 2 && self.terms.outlives_losses() {
+            self.condemn(blamed, words::quarrel(), now);
+        }
+    }
+
+    /// Gives up on workers whose time is over.
+    pub(super) fn give_up_on_the_late(&mut self, now: Time) {
+        let suspects = self.members.iter().filter_map(|(worker, member)| {
+            let (until, cause) = member.suspect.as_ref()?;
+            (*until <= now).then(|| (*worker, cause.clone(), member.exit.is_some()))
+        });
+        for (worker, cause, ended) in suspects.collect::<Vec<_>>() {
+            self.lose(worker, &cause, now);
+            self.detach(worker);
+            if ended {
+                self.members.remove(&worker);
+            }
+        }
+        let parked = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.next.as_ref().is_some_and(|next| next.until <= now));
+        for worker in parked.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            self.overstayed(worker, now);
+        }
+        if !self.terms.outlives_losses() {
+            if matches!(self.world, World::Forming(until) if until <= now) {
+                self.time_is_up();
+            }
+            return;
+        }
+        // One by one: the end of one may excuse the next.
+        for worker in self.members.keys().copied().collect::<Vec<_>>() {
+            let late = self.members.get(&worker).and_then(|member| self.lateness(member, now));
+            if let Some(cause) = late {
+                self.condemn(worker, cause, now);
+            }
+        }
+    }
+
+    fn lateness(&self, member: &Member, now: Time) -> Option<Cause> {
+        let due = self.due_in_world(member).is_some_and(|time| time <= now);
+        match (member.stopped, self.terms.stopped) {
+            (Some(since), Some(limit)) if member.stays() && since + limit <= now => {
+                Some(words::stopped(limit))
+            }
+            _ if !due => None,
+            _ if member.is_inside() && matches!(self.world, World::Forming(_)) => {
+                Some(words::unseated())
+            }
+            _ if member.has_been_inside => Some(words::not_coming(self.terms.timeout)),
+            _ => Some(words::not_starting(self.terms.joining)),
+        }
+    }
+
+    /// By when a worker must have done what is expected of it.
+    fn due_in_world(&self, member: &Member) -> Option<Time> {
+        if !member.stays() || member.is_waiting() || !self.terms.outlives_losses() {
+            return None;
+        }
+        match (&member.phase, self.world) {
+            (Phase::Inside { leader: None }, World::Forming(until)) => Some(until),
+            (Phase::Inside { .. }, World::Broken(since)) if self.is_awaited() => {
+                Some(since + self.terms.timeout)
+            }
+            (Phase::Inside { .. }, _) => None,
+            // Whoever has left may have something else to do, unless the others wait for it.
+            _ if member.has_been_inside => {
+                self.is_awaited().then_some(member.since + self.terms.timeout)
+            }
+            _ => Some(member.since + self.terms.joining),
+        }
+    }
+
+    /// Whether a worker waits for the next world.
+    fn is_awaited(&self) -> bool {
+        self.world != World::Whole
+            && self.members.values().any(|member| member.is_waiting() && member.stays())
+    }
+
+    /// When something is due about a worker.
+    pub(super) fn due(&self, member: &Member) -> Option<Time> {
+        let stopped = member.stopped.zip(self.terms.stopped).map(|(since, limit)| since + limit);
+        let stopped = stopped.filter(|_| member.stays() && self.terms.outlives_losses());
+        let killed = member.going.as_ref().and_then(|going| going.kill_at);
+        let suspect = member.suspect.as_ref().map(|(until, _)| *until);
+        let parked = member.next.as_ref().map(|next| next.until);
+        let all = [stopped, killed, suspect, parked, self.due_in_world(member)];
+        all.into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,439 @@
+//! Who failed first, and what the user is told about it.
+//!
+//! One failure makes many: when a worker dies, the others lose it and fail in turn, and the rest is
+//! stopped. The verdict follows the blame back to the first cause, whose exit code becomes the
+//! launcher's and whose name stands first in the last lines on the screen. A rank that exited with
+//! code 0 cannot be the cause: then the one that missed it is, and the text says who left early.
+//!
+//! This file only judges what it is told; it prints nothing.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crate::cause::{Cause, CauseKind, Farewell, Raised, Tail};
+use crate::wire::agent::{Exit, Obstacle, signal_name};
+use crate::{Rank, Seat, Worker};
+
+/// Everything known about how the workers of a job ended since its last world was complete.
+#[derive(Default)]
+pub struct Verdict {
+    accounts: BTreeMap<Worker, Account>,
+    /// Workers that failed by themselves, in the order in which it was learned.
+    failures: Vec<Worker>,
+    stopping: bool,
+    /// The signal that ended the launcher, and how many ranks it ended with it.
+    interrupted: Option<(i32, usize)>,
+    /// What happened to a whole host, and what to do about it.
+    problem: Option<(String, String)>,
+    /// What to tell the user of a job that has not begun.
+    called_off: Option<String>,
+}
+
+#[derive(Default)]
+struct Account {
+    seat: Seat,
+    rank: Option<Rank>,
+    farewell: Farewell,
+    blames: Option<Worker>,
+    exit: Option<Exit>,
+    stopped: bool,
+    /// Why the launcher counts it as dead, whatever its process does.
+    condemned: Option<Cause>,
+    tail: Tail,
+}
+
+impl Account {
+    fn has_raised(&self) -> bool {
+        matches!(self.farewell, Farewell::Exception(_))
+    }
+
+    fn cause(&self) -> Cause {
+        match &self.condemned {
+            Some(cause) => cause.clone(),
+            None => Cause::of(self.exit.as_ref(), &self.farewell, &self.tail),
+        }
+    }
+
+    fn ended_well(&self) -> bool {
+        self.exit.as_ref().is_some_and(Exit::is_success)
+    }
+}
+
+/// Who failed first, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct First {
+    /// Its number for life.
+    pub worker: Worker,
+    /// Its rank then.
+    pub rank: Rank,
+    /// Where it ran.
+    pub seat: Seat,
+    /// Why it failed, and what matters in its error.
+    pub cause: Cause,
+    /// How its process ended, if that is known.
+    pub exit: Option<Exit>,
+}
+
+impl First {
+    /// Its name, as `rank 2 (node-b, slot 0)`.
+    pub fn who(&self) -> String {
+        self.seat.name(self.rank)
+    }
+
+    /// The lines about it: the first behind `before`, and those with details.
+    pub(super) fn lines(&self, before: &str) -> String {
+        format!("{before}{} {}\n{}", self.who(), self.cause.what, self.cause.lines())
+    }
+}
+
+/// The end of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The launcher's exit code.
+    pub code: u8,
+    /// What to tell the user, unless all went well. Ends with a newline.
+    pub text: Option<String>,
+    /// The worker that failed first, if one did.
+    pub first: Option<First>,
+}
+
+impl Outcome {
+    /// The same if some output could not be written. A job that has not failed then gives code 1, as
+    /// other commands do whose output is lost.
+    pub fn without(self, lost: &[String]) -> Outcome {
+        if lost.is_empty() || self.code != 0 {
+            return self;
+        }
+        let text = format!(
+            "error: all ranks have ended well, but output is lost: {}\n\nhint: free space there, or \
+             send the output elsewhere; `--output-filename` keeps a copy of it\n",
+            lost.join("; ")
+        );
+        Outcome { code: 1, text: Some(text), ..self }
+    }
+}
+
+impl Verdict {
+    /// A worker is started there, probably as this rank.
+    pub fn enter(&mut self, worker: Worker, seat: Seat, rank: Rank) {
+        let account = self.accounts.entry(worker).or_default();
+        (account.seat, account.rank) = (seat, Some(rank));
+    }
+
+    /// A worker that was told to go will not be missed: however it ends is no failure.
+    pub fn excuse(&mut self, worker: Worker) {
+        self.accounts.retain(|known, account| *known != worker || account.condemned.is_some());
+    }
+
+    /// A world is complete: what ended before does not explain what comes.
+    pub fn begin_anew(&mut self) {
+        self.failures.clear();
+        self.accounts.retain(|_, account| account.exit.is_none() && account.condemned.is_none());
+        for account in self.accounts.values_mut() {
+            (account.farewell, account.blames) = (Farewell::None, None);
+        }
+    }
+
+    /// A worker has left its world, because of an exception or in order.
+    pub fn left(&mut self, worker: Worker, error: Option<Raised>, blames: Option<Worker>) {
+        if let Some(account) = self.accounts.get_mut(&worker) {
+            (account.farewell, account.blames) = (Farewell::of(error), blames);
+        }
+    }
+
+    /// A worker has written a line to standard error.
+    pub fn wrote(&mut self, worker: Worker, line: &str) {
+        if let Some(account) = self.accounts.get_mut(&worker) {
+            account.tail.wrote(line);
+        }
+    }
+
+    /// A worker's process has ended.
+    pub fn exited(&mut self, worker: Worker, exit: Exit) {
+        let Some(account) = self.accounts.get_mut(&worker) else { return };
+        if account.exit.is_some() {
+            return;
+        }
+        account.stopped = self.stopping;
+        if !exit.is_success() && !self.stopping && !self.failures.contains(&worker) {
+            self.failures.push(worker);
+        }
+        account.exit = Some(exit);
+    }
+
+    /// A worker counts as dead, for this cause.
+    pub fn condemn(&mut self, worker: Worker, cause: Cause) {
+        if let Some(account) = self.accounts.get_mut(&worker) {
+            account.condemned.get_or_insert(cause);
+            if !self.failures.contains(&worker) {
+                self.failures.push(worker);
+            }
+        }
+    }
+
+    /// The same for one that the others have waited for: it is the first cause, even if they have failed
+    /// before because of it.
+    pub fn condemn_first(&mut self, worker: Worker, cause: Cause) {
+        self.condemn(worker, cause);
+        self.failures.retain(|known| *known != worker);
+        self.failures.insert(0, worker);
+    }
+
+    /// From here on workers end because the launcher ends them.
+    pub fn stopping(&mut self) {
+        self.stopping = true;
+    }
+
+    /// The launcher itself was told to stop, by the signal of this number, while so many ranks ran.
+    pub fn interrupt(&mut self, signal: i32, ranks: usize) {
+        if !self.failed() {
+            self.interrupted.get_or_insert((signal, ranks));
+        }
+        self.stopping();
+    }
+
+    /// A whole host went wrong, which explains what its workers suffer.
+    pub fn host_failed(&mut self, reason: String, hint: String) {
+        if !self.failed() && self.interrupted.is_none() {
+            self.problem = Some((reason, hint));
+        }
+    }
+
+    /// The job ends before any worker was started, for the reason that this text gives.
+    pub fn call_off(&mut self, text: String) {
+        self.called_off.get_or_insert(text);
+    }
+
+    /// Whether something has gone wrong.
+    pub fn failed(&self) -> bool {
+        !self.failures.is_empty() || self.problem.is_some()
+    }
+
+    /// Why a worker has failed, as far as it is known.
+    pub(super) fn cause(&self, worker: Worker) -> Cause {
+        self.accounts.get(&worker).map(Account::cause).unwrap_or_default()
+    }
+
+    /// How a worker that has ended did so.
+    pub(super) fn exit(&self, worker: Worker) -> Option<&Exit> {
+        self.accounts.get(&worker)?.exit.as_ref()
+    }
+
+    /// Where a worker ran.
+    pub(super) fn seat(&self, worker: Worker) -> Seat {
+        self.accounts.get(&worker).map(|account| account.seat.clone()).unwrap_or_default()
+    }
+
+    /// How messages name a worker.
+    pub(super) fn name(&self, worker: Worker) -> String {
+        match self.accounts.get(&worker) {
+            Some(Account { seat, rank: Some(rank), .. }) => seat.name(*rank),
+            _ => worker.to_string(),
+        }
+    }
+
+    /// The launcher's exit code and last words, for a job that ends with its first loss.
+    pub fn outcome(&self) -> Outcome {
+        if let Some(problem) = &self.problem {
+            return Outcome { code: 1, text: Some(self.problem_text(problem)), first: None };
+        }
+        if let Some(outcome) = self.interrupted() {
+            return outcome;
+        }
+        if let Some(text) = &self.called_off {
+            return Outcome { code: 1, text: Some(text.clone()), first: None };
+        }
+        match self.first() {
+            Some(first) => Outcome {
+                code: self.code(first.worker),
+                text: Some(self.text(&first)),
+                first: Some(first),
+            },
+            None => Outcome { code: 0, text: None, first: None },
+        }
+    }
+
+    /// The end of a launcher that was told to stop.
+    pub(super) fn interrupted(&self) -> Option<Outcome> {
+        let (signal, ranks) = self.interrupted?;
+        let what = match ranks {
+            0 => "before any rank was started".to_owned(),
+            ranks => format!("and all {ranks} ranks with it"),
+        };
+        let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
+        Some(Outcome { code: Exit::Signal(signal).code(), text: Some(text), first: None })
+    }
+
+    /// Who failed first, found by following the blame from the first failure that was learned of.
+    pub fn first(&self) -> Option<First> {
+        let mut cause = *self.failures.first()?;
+        let mut seen = vec![cause];
+        while let Some(blamed) = self.accounts.get(&cause).and_then(|account| account.blames) {
+            if seen.contains(&blamed) || !self.has_failed(blamed) {
+                break;
+            }
+            seen.push(blamed);
+            cause = blamed;
+        }
+        let account = self.accounts.get(&cause)?;
+        Some(First {
+            worker: cause,
+            rank: account.rank.unwrap_or(Rank(cause.0)),
+            seat: account.seat.clone(),
+            cause: account.cause(),
+            exit: account.exit.clone(),
+        })
+    }
+
+    /// Whether a worker failed by itself, or has said so and was stopped before its process ended.
+    fn has_failed(&self, worker: Worker) -> bool {
+        let account = self.accounts.get(&worker);
+        account.is_some_and(|account| account.stopped && account.has_raised())
+            || self.failures.contains(&worker)
+    }
+
+    /// The exit code that the first cause gives the launcher.
+    pub(super) fn code(&self, first: Worker) -> u8 {
+        match self.accounts.get(&first) {
+            Some(Account { exit: Some(exit), stopped: false, condemned: None, .. }) => exit.code(),
+            _ => 1,
+        }
+    }
+
+    fn text(&self, first: &First) -> String {
+        let mut text = first.lines("error: ");
+        let blamed = self.accounts.get(&first.worker).and_then(|account| account.blames);
+        let ended_well =
+            |blamed: &Worker| self.accounts.get(blamed).is_some_and(Account::ended_well);
+        let early = blamed.filter(ended_well);
+        if let Some(blamed) = early {
+            text += &format!("  {} had left early, with exit code 0\n", self.name(blamed));
+        }
+        text += &self.aftermath(first.worker);
+        text + &format!("\nhint: {}\n", self.hint(first, early))
+    }
+
+    /// What the other ranks suffered.
+    fn aftermath(&self, cause: Worker) -> String {
+        let others = |test: &dyn Fn(Worker, &Account) -> bool| {
+            let others = self.accounts.iter().filter(|(worker, _)| **worker != cause);
+            let others = others.filter(|(worker, account)| test(**worker, account));
+            let mut ranks: Vec<Rank> = others.filter_map(|(_, account)| account.rank).collect();
+            ranks.sort_unstable();
+            ranks
+        };
+        let victims = others(&|it, account| self.has_failed(it) && account.blames.is_some());
+        let failed = others(&|it, account| self.has_failed(it) && account.blames.is_none());
+        let stopped = others(&|it, account| account.stopped && !self.has_failed(it));
+        let mut text = String::new();
+        for (ranks, one, many) in [
+            (victims, "failed because of it", "failed because of it"),
+            (failed, "failed too", "failed too"),
+            (stopped, "was stopped", "were stopped"),
+        ] {
+            match ranks.as_slice() {
+                [] => {}
+                [rank] => text += &format!("  {rank} {one}\n"),
+                ranks => text += &format!("  {} {many}\n", list(ranks)),
+            }
+        }
+        text
+    }
+
+    fn hint(&self, first: &First, early: Option<Worker>) -> String {
+        let cause = &first.cause;
+        let above = format!("see the lines marked `[{}]<stderr>` above", first.rank.0);
+        if let Some(blamed) = early.and_then(|worker| self.accounts.get(&worker)?.rank) {
+            return format!(
+                "every rank must make the same calls: find out why {blamed} finished first, for \
+                 example because it has fewer batches"
+            );
+        }
+        if cause.kind == CauseKind::Stalled {
+            return "every rank must make the same calls: see what the missing ranks do instead, for \
+                    example with `py-spy dump --pid`"
+                .into();
+        }
+        let account = self.accounts.get(&first.worker);
+        if cause.raised() || account.is_some_and(Account::has_raised) {
+            return above;
+        }
+        let host = &first.seat.host;
+        if cause.kind == CauseKind::Halted {
+            return format!(
+                "find out who stopped it, or why `{host}` did not let it run; a larger \
+                 `--stall-check-shutdown-time-seconds` waits longer"
+            );
+        }
+        match &first.exit {
+            Some(Exit::OutOfMemory) => {
+                "give the job more memory, a smaller batch or fewer ranks per host".into()
+            }
+            Some(Exit::Signal(9)) => format!(
+                "if nobody killed it, memory ran out: `dmesg -T | grep -i oom` on `{host}` tells; \
+                 a smaller batch or fewer ranks per host help"
+            ),
+            Some(Exit::Signal(7)) => format!(
+                "if shared memory ran out, make `/dev/shm` on `{host}` larger (in a container, \
+                 `--shm-size`) or use fewer data loader workers; otherwise native code crashed: {above}"
+            ),
+            Some(Exit::Signal(4 | 6 | 8 | 11)) if !cause.details.is_empty() => {
+                format!("native code crashed; {above}")
+            }
+            Some(Exit::Signal(4 | 6 | 8 | 11)) => format!(
+                "native code crashed; {above}, or run it again with `PYTHONFAULTHANDLER=1` to see \
+                 where"
+            ),
+            Some(Exit::Signal(_)) => {
+                "somebody sent it that signal: a scheduler, a time limit or another process".into()
+            }
+            Some(Exit::NotStarted { obstacle, .. }) => not_started(*obstacle, host),
+            Some(Exit::Code(code)) if cause.details.is_empty() => {
+                format!(
+                    "it wrote nothing to stderr; look for what ends the program with code {code}"
+                )
+            }
+            Some(Exit::Unknown { .. }) => format!("check that `{host}` is still there"),
+            _ => above,
+        }
+    }
+
+    fn problem_text(&self, (reason, hint): &(String, String)) -> String {
+        let count = self.accounts.values().filter(|account| account.exit.is_some()).count();
+        let all = self.accounts.len();
+        format!(
+            "error: {reason}\n  {count} of {all} ranks have ended or were stopped\n\nhint: {hint}\n"
+        )
+    }
+}
+
+/// What to do about a program that could not be started on `host`.
+fn not_started(obstacle: Obstacle, host: &str) -> String {
+    match obstacle {
+        Obstacle::Missing => {
+            format!("check the spelling and that it exists on `{host}` and is in its PATH")
+        }
+        Obstacle::NotExecutable => {
+            "make it executable with `chmod +x`, or name its interpreter, as in `python train.py`"
+                .into()
+        }
+        Obstacle::Denied => {
+            format!("check who may enter the directories above it on `{host}`: `namei -l` shows")
+        }
+        Obstacle::Directory => format!(
+            "ranks run in the directory where the job was started: it must be there on `{host}`, too"
+        ),
+        Obstacle::System => format!("check the limits of `{host}`: `ulimit -a`, `free`, `df`"),
+    }
+}
+
+fn list(ranks: &[Rank]) -> String {
+    let numbers: Vec<_> = ranks.iter().take(8).map(|rank| rank.0.to_string()).collect();
+    let more = ranks.len() - numbers.len();
+    match more {
+        0 => format!("{} ranks ({})", ranks.len(), numbers.join(", ")),
+        _ => format!("{} ranks ({} and {more} more)", ranks.len(), numbers.join(", ")),
+    }
+}

@@ -1,0 +1,514 @@
+//! The driver of a job: carries out what the machine in `ronde_control::job` decides, and tells it what
+//! happens. It decides nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ronde_control::job::{Action, AgentId, Event, Machine, Offer, Outcome, Start};
+use ronde_control::muster::{self, Guest, Plan};
+use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
+use ronde_control::{Seat, Time, VERSION, Worker};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::hands::Hands;
+use super::party::{self, Party};
+use super::screen::{Done, Screen};
+use super::stage::{self, Stage};
+use super::start::{self, Part, Recipe, Span};
+use super::{Job, News, cluster, entropy, hex, sources};
+use crate::agent::free_ports;
+use crate::hosts::{self, Host, Slot};
+use crate::reach::{Trouble, Way};
+use crate::{LaunchError, machine};
+
+/// How long an agent that was told to stop waits for its workers to leave at their next commit.
+pub const LINGER: Duration = Duration::from_secs(30);
+
+/// A job on its way.
+pub(super) struct Driver {
+    machine: Machine,
+    recipe: Recipe,
+    stage: Stage,
+    agents: BTreeMap<AgentId, Agent>,
+    /// Hosts that have not arrived.
+    parties: Vec<Party>,
+    /// What the hosts offer, and how each is reached that was ever named.
+    offers: Vec<Offer>,
+    ways: BTreeMap<String, Way>,
+    /// Where each rank sits, in rank order, where that is known from the beginning.
+    slots: Vec<Slot>,
+    /// The ranks of such a job as workers of TensorFlow's own strategies.
+    cluster: Vec<SocketAddr>,
+    /// Where torch.distributed's own rendezvous would be: on the first host that arrived.
+    master: Option<(IpAddr, u16)>,
+    /// The agent of the worker that has the launcher's input.
+    first: Option<AgentId>,
+    given_up: bool,
+    office: Office,
+    /// Finds hosts.
+    search: JoinSet<()>,
+    /// The hosts that the user has named, until that is told.
+    listed: Option<Vec<(Host, Way)>>,
+}
+
+/// What it takes to start an agent.
+struct Office {
+    program: PathBuf,
+    id: String,
+    span: Span,
+    start_timeout: Duration,
+    outlives_losses: bool,
+    ranks: u32,
+    news: mpsc::Sender<News>,
+}
+
+struct Agent {
+    hands: Hands,
+    state: State,
+}
+
+enum State {
+    Coming,
+    Ready(Plan),
+    /// It was told to end, or is of no use.
+    Leaving,
+}
+
+impl Driver {
+    pub(super) async fn start(
+        job: &Job,
+        news: &mpsc::Sender<News>,
+    ) -> Result<Driver, LaunchError> {
+        let span = job.hosts.span();
+        let stage = Stage::open(job, span, news).await?;
+        let seed = entropy()?;
+        let seed = seed.iter().fold(0, |seed: u64, byte| seed.rotate_left(8) ^ u64::from(*byte));
+        let mut search = JoinSet::new();
+        let listed = sources::begin(job, &mut search, news);
+        Ok(Driver {
+            machine: Machine::new(VERSION, job.terms.clone(), seed),
+            recipe: Recipe::new(job, stage.key.clone()),
+            stage,
+            agents: BTreeMap::new(),
+            parties: Vec::new(),
+            offers: Vec::new(),
+            ways: BTreeMap::new(),
+            slots: Vec::new(),
+            cluster: Vec::new(),
+            master: None,
+            first: None,
+            given_up: false,
+            office: Office {
+                program: job.program.clone(),
+                id: hex(&entropy()?[..12]),
+                span,
+                start_timeout: job.start_timeout,
+                outlives_losses: job.terms.outlives_losses(),
+                ranks: job.terms.start,
+                news: news.clone(),
+            },
+            search,
+            listed,
+        })
+    }
+
+    /// Asks what an event means, and does it.
+    fn decide(&mut self, event: Event, now: Time) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.machine.on(event, now) {
+                events.extend(self.carry_out(action, now));
+            }
+        }
+    }
+
+    /// Does what was decided; gives what came of it if that is known at once.
+    fn carry_out(&mut self, action: Action, now: Time) -> Vec<Event> {
+        match action {
+            Action::Tell(connections, message) => self.stage.outboxes.tell(connections, &message),
+            Action::Close(connection) => self.stage.outboxes.close(connection),
+            Action::Formed(epoch, workers) => {
+                tracing::info!(epoch = epoch.0, ?workers, "a world is formed");
+                self.stage.tell_world(&workers);
+            }
+            Action::Answer(status) => self.stage.watchers.answer(&status),
+            Action::Note(text) => self.stage.note(&text),
+            Action::Reach(hosts) => return self.reach(hosts, now),
+            Action::Release(agent) => self.release(agent),
+            Action::Start(start) => self.start_worker(&start),
+            Action::Signal(agent, worker, signal) => {
+                self.tell(agent, DriverToAgent::SignalOne { worker, signal });
+            }
+            Action::SignalAll(signal) => {
+                let agents = self.agents.values();
+                agents.for_each(|agent| agent.hands.tell(DriverToAgent::Signal { signal }));
+            }
+            Action::Look(agent, workers) => self.tell(agent, DriverToAgent::Look { workers }),
+            Action::Cut(agent, during) => {
+                if let Some(agent) = self.agents.get_mut(&agent) {
+                    agent.hands.never_answered(during);
+                }
+            }
+            Action::Dismiss => {
+                self.search.abort_all();
+                for id in self.agents.keys().copied().collect::<Vec<_>>() {
+                    self.release(id);
+                }
+            }
+            Action::GiveUp => {
+                tracing::warn!("some processes do not end; giving up on them");
+                self.given_up = true;
+                self.agents.values_mut().for_each(|agent| agent.hands.give_up());
+            }
+        }
+        Vec::new()
+    }
+
+    fn tell(&self, agent: AgentId, command: DriverToAgent) {
+        if let Some(agent) = self.agents.get(&agent) {
+            agent.hands.tell(command);
+        }
+    }
+
+    /// Gets agents onto hosts: all in one party in a job that needs all of them.
+    fn reach(&mut self, hosts: Vec<(AgentId, String)>, now: Time) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut guests = Vec::new();
+        for (id, host) in hosts {
+            match self.reach_one(id, &host) {
+                Ok(guest) => guests.push((id, guest)),
+                Err(error) => events.push(self.unreached(id, host, error)),
+            }
+        }
+        let parties = match self.office.outlives_losses {
+            true => guests.into_iter().map(|guest| vec![guest]).collect(),
+            false => vec![guests],
+        };
+        for guests in parties {
+            let Office { span, start_timeout, .. } = self.office;
+            let addresses = self.stage.addresses.clone();
+            self.parties.push(Party::new(guests, span, addresses, (start_timeout, now)));
+        }
+        events
+    }
+
+    fn reach_one(&mut self, id: AgentId, host: &str) -> std::io::Result<Guest> {
+        let way = self.ways.get(host).cloned().unwrap_or(Way::Local);
+        let Office { program, id: mark, news, .. } = &self.office;
+        let hands = start::agent(id.0 as usize, (host, &way), (program, mark), news)?;
+        self.agents.insert(id, Agent { hands, state: State::Coming });
+        Ok(Guest { name: host.to_owned(), here: way.ties().network })
+    }
+
+    fn unreached(&self, agent: AgentId, host: String, source: std::io::Error) -> Event {
+        let error = LaunchError::Agent { host, source };
+        match self.office.outlives_losses {
+            true => Event::Gone { agent, reason: error.in_full(), hint: error.hint().into() },
+            false => {
+                Event::CalledOff(format!("error: {}\n\nhint: {}\n", error.in_full(), error.hint()))
+            }
+        }
+    }
+
+    fn release(&mut self, id: AgentId) {
+        let Some(agent) = self.agents.get_mut(&id) else { return };
+        match agent.state {
+            State::Coming => agent.hands.kill(),
+            State::Ready(_) => agent.hands.tell(DriverToAgent::End),
+            State::Leaving => {}
+        }
+        agent.state = State::Leaving;
+        self.parties.retain(|party| !party.has(id));
+    }
+
+    fn start_worker(&mut self, start: &Start) {
+        self.stage.rename(start.worker, start.rank);
+        if start.worker == Worker(0) {
+            self.first = Some(start.agent);
+        }
+        let Some(Agent { hands, state: State::Ready(plan) }) = self.agents.get(&start.agent) else {
+            return;
+        };
+        let (address, master_port) = self.master.unwrap_or((Ipv4Addr::LOCALHOST.into(), 0));
+        let first = plan.first.filter(|_| !self.office.outlives_losses).unwrap_or(address);
+        let plan = Plan { first: Some(first), ..plan.clone() };
+        let slot = match self.slots.get(start.rank.index()) {
+            Some(slot) => slot.clone(),
+            None => likely_slot(start, &self.offers),
+        };
+        self.recipe.start(
+            hands,
+            &plan,
+            Part {
+                slot: &slot,
+                worker: start.worker,
+                is_elastic: self.office.outlives_losses,
+                late: start.late,
+                size: start.size,
+                master_port,
+                cluster: &self.cluster,
+            },
+        );
+    }
+
+    /// Asks a party what an event means, and does it.
+    fn gather(&mut self, id: AgentId, event: muster::Event, now: Time) {
+        let party = self.parties.iter_mut().find(|party| party.has(id));
+        let steps = party.map(|party| party.on(id, event, now)).unwrap_or_default();
+        self.proceed(steps, now);
+    }
+
+    fn proceed(&mut self, steps: Vec<party::Step>, now: Time) {
+        self.parties.retain(|party| !party.is_over());
+        for step in steps {
+            match step {
+                party::Step::Listen(id) => self.listen(id),
+                party::Step::Dial(id, targets) => {
+                    if let Some(agent) = self.agents.get(&id) {
+                        start::dial(&agent.hands, targets);
+                    }
+                }
+                party::Step::Arrived(plans) => self.arrived(plans, now),
+                party::Step::Failed(_, text) if !self.office.outlives_losses => {
+                    self.decide(Event::CalledOff(text), now);
+                }
+                party::Step::Failed(troubles, _) => {
+                    for (id, Trouble { reason, hint }) in troubles {
+                        if let Some(agent) = self.agents.get_mut(&id) {
+                            agent.hands.kill();
+                            agent.state = State::Leaving;
+                        }
+                        self.decide(Event::Gone { agent: id, reason, hint }, now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has an agent listen for the others, and find ports.
+    fn listen(&self, id: AgentId) {
+        if let Some(agent) = self.agents.get(&id) {
+            self.recipe.listen((id.0, &agent.hands), self.ports_for(&agent.hands.host));
+        }
+    }
+
+    /// How many free ports a host needs: one for torch.distributed's own rendezvous, and one for each
+    /// rank that is known to run there.
+    fn ports_for(&self, host: &str) -> u32 {
+        1 + self.slots.iter().filter(|slot| slot.host == host).count() as u32
+    }
+
+    /// Hosts have arrived: workers can be started there.
+    fn arrived(&mut self, plans: Vec<(AgentId, Plan)>, now: Time) {
+        tracing::info!(?plans, "hosts have arrived");
+        let mut named = Vec::new();
+        for (id, mut plan) in plans {
+            let Some(agent) = self.agents.get(&id) else { continue };
+            if plan.ports.is_empty() && (self.master.is_none() || !self.slots.is_empty()) {
+                plan.ports = free_ports(self.ports_for(&agent.hands.host));
+            }
+            if let (None, Some(port)) = (self.master, plan.ports.first()) {
+                let address = plan.listen.first().copied();
+                self.master = Some((address.unwrap_or(Ipv4Addr::LOCALHOST.into()), *port));
+            }
+            named.push((id, agent.hands.host.clone(), plan));
+        }
+        if self.master.is_none() {
+            let error = machine("find a free port")(std::io::ErrorKind::AddrInUse.into());
+            let text = format!("error: {}\n\nhint: {}\n", error.in_full(), error.hint());
+            return self.decide(Event::CalledOff(text), now);
+        }
+        if !self.slots.is_empty() {
+            let hosts: Vec<_> = named.iter().map(|(_, host, plan)| (host.as_str(), plan)).collect();
+            self.cluster = cluster::workers(&self.slots, &hosts);
+        }
+        let ids: Vec<AgentId> = named.iter().map(|(id, ..)| *id).collect();
+        for (id, _, plan) in named {
+            let Some(agent) = self.agents.get_mut(&id) else { continue };
+            Recipe::stay(&agent.hands, &plan);
+            if self.office.outlives_losses {
+                let millis = LINGER.as_millis() as u32;
+                agent.hands.tell(DriverToAgent::Linger { millis });
+            }
+            agent.state = State::Ready(plan);
+        }
+        ids.into_iter().for_each(|id| self.decide(Event::Ready(id), now));
+    }
+
+    fn hear(&mut self, id: AgentId, message: AgentToDriver, now: Time) {
+        let Some(agent) = self.agents.get(&id) else { return };
+        self.machine.on(Event::Heard(id), now);
+        let from = (id.0 as usize, &agent.hands);
+        let complains = |worker, line: &str| self.machine.wrote(worker, line);
+        let Some(message) = self.stage.hear(from, message, complains) else { return };
+        match message {
+            AgentToDriver::Listening { listeners, known, ports } => {
+                self.gather(id, muster::Event::Listening { listeners, known, ports }, now);
+            }
+            AgentToDriver::Dialled { callee, address, outcome } => {
+                let host = &agent.hands.host;
+                tracing::info!(host, ?callee, %address, ?outcome, "an agent has dialled");
+                self.gather(id, muster::Event::Dialled { callee, address, outcome }, now);
+            }
+            AgentToDriver::Started { worker, pid } => {
+                tracing::info!(worker = worker.0, pid, "a worker runs");
+                if worker == Worker(0) {
+                    self.stage.feed(&agent.hands);
+                }
+                self.decide(Event::Started(worker, pid), now);
+            }
+            AgentToDriver::Exited { worker, exit } => {
+                tracing::info!(worker = worker.0, "the worker {exit}");
+                self.decide(Event::Exited(worker, exit), now);
+            }
+            AgentToDriver::Stopped { worker } => self.decide(Event::Stopped(worker), now),
+            AgentToDriver::Continued { worker } => self.decide(Event::Continued(worker), now),
+            AgentToDriver::Looked { found } => self.decide(Event::Looked(found), now),
+            AgentToDriver::Leaving => self.decide(Event::Leaving(id, LINGER), now),
+            // Nobody asks for the rest.
+            _ => {}
+        }
+    }
+
+    fn agent_gone(&mut self, id: AgentId, trouble: Trouble, now: Time) {
+        let Some(mut agent) = self.agents.remove(&id) else { return };
+        let Trouble { reason, hint } = agent.hands.bury(trouble);
+        tracing::info!(host = agent.hands.host, reason, "an agent has gone");
+        match agent.state {
+            State::Coming => self.gather(id, muster::Event::Gone { reason, hint }, now),
+            _ => self.decide(Event::Gone { agent: id, reason, hint }, now),
+        }
+    }
+
+    fn found(&mut self, hosts: Vec<(Host, Way)>, now: Time) {
+        let offer = |(host, _): &(Host, Way)| Offer { host: host.name.clone(), slots: host.slots };
+        self.offers = hosts.iter().map(offer).collect();
+        if !self.office.outlives_losses {
+            let named: Vec<Host> = hosts.iter().map(|(host, _)| host.clone()).collect();
+            self.slots = hosts::assign(&named, self.office.ranks).unwrap_or_default();
+        }
+        self.ways.extend(hosts.into_iter().map(|(host, way)| (host.name, way)));
+        self.decide(Event::Discovered(self.offers.clone()), now);
+    }
+
+    pub(super) fn on(&mut self, news: News, now: Time) {
+        let Some(news) = self.stage.on(news) else { return };
+        match news {
+            News::Rendezvous(heard) => {
+                if let Some(event) = self.stage.outboxes.take_in(heard) {
+                    self.decide(event, now);
+                }
+            }
+            News::Hosts(Ok(hosts)) => self.found(hosts, now),
+            News::Hosts(Err(reason)) => self.decide(Event::Undiscovered(reason), now),
+            News::Hello(index, version) => {
+                self.machine.on(Event::Heard(id(index)), now);
+                self.gather(id(index), muster::Event::Hello { version }, now);
+            }
+            News::Agent(index, message) => self.hear(id(index), message, now),
+            News::AgentGone(index, trouble) => self.agent_gone(id(index), trouble, now),
+            News::Silent(index, error) if !self.machine.is_over() => {
+                // The number came from a greeting.
+                match self.agents.get_mut(&id(index)) {
+                    Some(agent) => agent.hands.fell_silent(&error),
+                    None => tracing::warn!(index, "a lifeline named a host that is not there"),
+                }
+            }
+            News::Printed(Done { agent, cost }) => {
+                self.tell(id(agent), DriverToAgent::Printed { cost });
+            }
+            News::Asked(answer) => {
+                self.stage.watchers.add(answer);
+                self.decide(Event::Asked, now);
+            }
+            News::Stdin(piece) => {
+                if let Some(first) = self.first {
+                    self.tell(first, stage::input(piece));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The launcher was sent a signal.
+    pub(super) fn signalled(&mut self, signal: i32, now: Time) {
+        self.decide(Event::Interrupted(signal), now);
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, now: Time) {
+        match self.listed.take() {
+            Some(hosts) => self.found(hosts, now),
+            None => self.decide(Event::Tick, now),
+        }
+        let steps = self.parties.iter_mut().flat_map(|party| party.tick(now)).collect();
+        self.proceed(steps, now);
+    }
+
+    /// When something must happen even if nothing else does.
+    pub(super) fn next_wakeup(&self) -> Option<Time> {
+        let parties = self.parties.iter().filter_map(Party::next_wakeup);
+        parties.chain(self.machine.next_wakeup()).min()
+    }
+
+    /// Whether nothing is left of the job.
+    pub(super) fn is_over(&self) -> bool {
+        self.given_up || (self.machine.is_over() && self.agents.is_empty())
+    }
+
+    /// How the job ended, and the screen if it is worth waiting for what it has still to show.
+    pub(super) fn finish(self) -> (Outcome, Option<Screen>) {
+        let screen = self.stage.close();
+        // By now everything has come that workers wrote before they ended.
+        (self.machine.outcome(), (!self.given_up).then_some(screen))
+    }
+}
+
+fn id(index: usize) -> AgentId {
+    AgentId(index as u32)
+}
+
+/// The place that a worker will probably have, if all slots on offer are used.
+fn likely_slot(start: &Start, offers: &[Offer]) -> Slot {
+    let Seat { host, slot } = &start.seat;
+    let has = |offer: &&Offer| offer.slots > *slot || offer.host == *host;
+    let having: Vec<&Offer> = offers.iter().filter(has).collect();
+    let own = having.iter().position(|offer| offer.host == *host);
+    Slot {
+        rank: start.rank,
+        host: host.clone(),
+        local_rank: *slot,
+        local_size: own.map_or(0, |own| having[own].slots).max(slot + 1),
+        cross_rank: own.unwrap_or(0) as u32,
+        cross_size: having.len().max(1) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_control::Rank;
+
+    use super::*;
+
+    #[test]
+    fn a_place_follows_from_what_is_on_offer() {
+        let start = |host: &str| Start {
+            worker: Worker(9),
+            agent: AgentId(4),
+            seat: Seat { host: host.into(), slot: 1 },
+            rank: Rank(3),
+            size: 5,
+            late: false,
+        };
+        let offers =
+            [("a", 2), ("b", 1), ("c", 4)].map(|(host, slots)| Offer { host: host.into(), slots });
+        let slot = likely_slot(&start("c"), &offers);
+        assert_eq!((slot.local_rank, slot.local_size), (1, 4));
+        assert_eq!((slot.cross_rank, slot.cross_size), (1, 2));
+        let slot = likely_slot(&start("gone"), &offers);
+        assert_eq!((slot.local_size, slot.cross_rank, slot.cross_size), (2, 0, 2));
+    }
+}

@@ -177,7 +177,7 @@ impl Driver {
         self.dismiss();
         // An agent that is there says goodbye; whoever is not, or does not, is not waited for.
         self.ending.failed(now);
-        for agent in self.agents.iter_mut().filter(|agent| !agent.way.is_local()) {
+        for agent in self.agents.iter_mut().filter(|agent| !agent.ties.child) {
             agent.kill();
         }
     }

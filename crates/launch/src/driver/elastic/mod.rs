@@ -71,7 +71,7 @@ impl Hosts {
     /// How far the job reaches. A script may name any host, but without a network there is only one.
     fn span(&self) -> Span {
         match self {
-            Hosts::Listed(hosts) if hosts.iter().all(|(_, way)| way.is_local()) => {
+            Hosts::Listed(hosts) if hosts.iter().all(|(_, way)| way.ties().network) => {
                 Span::ThisMachine
             }
             Hosts::Listed(_) => Span::Hosts,
@@ -241,7 +241,7 @@ impl Driver {
 
     fn reach(&mut self, id: AgentId, host: &str, now: Time) -> Option<Event> {
         let way = self.ways.get(host).cloned().unwrap_or(Way::Local);
-        let here = way.is_local();
+        let here = way.ties().network;
         let Office { program, id: mark, span, start_timeout, news } = &self.office;
         let started = start::agent(id.0 as usize, (host, &way), (program, mark), news);
         let hands = match started {

@@ -21,8 +21,8 @@ impl fmt::Display for Rank {
     }
 }
 
-/// One process of an elastic job, in the order in which they were started. It keeps its number for
-/// life, while its rank may change with every world.
+/// One process of a job, in the order in which they were started. It keeps its number for life, while
+/// its rank is that of one world. In a job of a fixed size worker N is always rank N.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Worker(pub u32);
 

@@ -401,14 +401,14 @@ impl Elastic {
             .collect()
     }
 
-    /// Who can be asked whether its process runs; workers go by their numbers.
+    /// Who can be asked whether its process runs.
     pub fn roll(&self) -> Roll {
         let is_there = |member: &Member| member.connection.is_some() && member.answers;
         let connected = self.members.iter().filter(|(_, member)| is_there(member));
         let missing = self.members.iter().filter(|(_, member)| member.connection.is_none());
         Roll {
-            connected: connected.map(|(worker, _)| Rank(worker.0)).collect(),
-            missing: missing.map(|(worker, _)| Rank(worker.0)).collect(),
+            connected: connected.map(|(worker, _)| *worker).collect(),
+            missing: missing.map(|(worker, _)| *worker).collect(),
         }
     }
 

@@ -23,7 +23,7 @@ use crate::liveness::Roll;
 use crate::status::Report;
 use crate::wire::agent::Exit;
 use crate::wire::{DriverToRank, Greeting, Peer, RankToDriver};
-use crate::{Epoch, Rank};
+use crate::{Epoch, Rank, Worker};
 use member::{Member, Phase};
 
 /// A moment, counted from when the driver started.
@@ -178,13 +178,16 @@ impl Rendezvous {
 
     /// Who can be asked whether its process runs, and whom the others wait for.
     pub fn roll(&self) -> Roll {
-        let all = || (0..).map(Rank).zip(&self.members);
+        let all = || (0..).map(Worker).zip(&self.members);
         let is_gathering = all().any(|(_, member)| matches!(member.phase, Phase::Waiting(_)));
         let is_there = |member: &Member| member.connection.is_some() && member.answers;
         let is_missing = |member: &Member| is_gathering && member.connection.is_none();
         Roll {
-            connected: all().filter(|(_, member)| is_there(member)).map(|(rank, _)| rank).collect(),
-            missing: all().filter(|(_, m)| is_missing(m)).map(|(rank, _)| rank).collect(),
+            connected: all()
+                .filter(|(_, member)| is_there(member))
+                .map(|(worker, _)| worker)
+                .collect(),
+            missing: all().filter(|(_, m)| is_missing(m)).map(|(worker, _)| worker).collect(),
         }
     }
 

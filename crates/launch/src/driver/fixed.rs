@@ -14,7 +14,7 @@ use ronde_control::rendezvous::{Action, Event, Rendezvous, Seat, Time};
 use ronde_control::verdict::{Outcome, Verdict};
 use ronde_control::wire::DriverToRank;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, signal_name};
-use ronde_control::{Rank, VERSION};
+use ronde_control::{Rank, VERSION, Worker};
 use tokio::sync::mpsc;
 
 use super::ending::{Ending, Step};
@@ -78,11 +78,11 @@ impl Driver {
     fn hear(&mut self, index: usize, message: AgentToDriver, now: Time) {
         self.liveness.heard_host(index as u32, now);
         let agent = (index, &self.agents[index]);
-        if message.rank().is_some_and(|rank| rank.index() >= self.slots.len()) {
+        if message.worker().is_some_and(|worker| rank(worker).index() >= self.slots.len()) {
             tracing::warn!(host = agent.1.host, "an agent named a rank that is not there");
             return;
         }
-        let complains = |rank, line: &str| self.verdict.wrote(rank, line);
+        let complains = |worker, line: &str| self.verdict.wrote(rank(worker), line);
         let Some(message) = self.stage.hear(agent, message, complains) else { return };
         match message {
             AgentToDriver::Listening { listeners, known, ports } => {
@@ -94,17 +94,17 @@ impl Driver {
                 tracing::info!(host, ?callee, %address, ?outcome, "an agent has dialled");
                 self.gather(index, muster::Event::Dialled { callee, address, outcome }, now);
             }
-            AgentToDriver::Started { rank, pid } => {
-                tracing::info!(rank = rank.0, pid, "a rank runs");
-                self.liveness.started(rank, index as u32, pid);
-                self.stage.watchers.census.started(rank, pid);
-                if rank == Rank(0) {
+            AgentToDriver::Started { worker, pid } => {
+                tracing::info!(rank = worker.0, pid, "a rank runs");
+                self.liveness.started(worker, index as u32, pid);
+                self.stage.watchers.census.started(rank(worker), pid);
+                if worker == Worker(0) {
                     self.stage.feed(&self.agents[index]);
                 }
             }
-            AgentToDriver::Exited { rank, exit } => self.exited(rank, exit, now),
-            AgentToDriver::Stopped { rank } => self.liveness.stopped(rank, now),
-            AgentToDriver::Continued { rank } => self.liveness.continued(rank),
+            AgentToDriver::Exited { worker, exit } => self.exited(rank(worker), exit, now),
+            AgentToDriver::Stopped { worker } => self.liveness.stopped(worker, now),
+            AgentToDriver::Continued { worker } => self.liveness.continued(worker),
             AgentToDriver::Looked { found } => self.liveness.looked(found, now),
             // A job of a fixed size does not ask for the rest.
             _ => {}
@@ -114,12 +114,12 @@ impl Driver {
     fn exited(&mut self, rank: Rank, exit: Exit, now: Time) {
         tracing::info!(rank = rank.0, "the rank {exit}");
         self.stage.watchers.census.exited(rank, exit.to_string());
-        self.liveness.ended(rank);
+        self.liveness.ended(worker(rank));
         if !exit.is_success()
             && !self.verdict.failed()
             && let Some((culprit, cause)) = self.liveness.culprit()
         {
-            self.condemn(culprit, cause, now);
+            self.condemn(self::rank(culprit), cause, now);
         }
         self.verdict.exited(rank, exit.clone());
         self.meet(Event::Exited(rank, exit), now);
@@ -218,7 +218,7 @@ impl Driver {
                     self.stage.watchers.census.formed(epoch.0);
                 }
                 Action::Reported(rank, report) => self.stage.watchers.census.reported(rank, report),
-                Action::Answered(rank, waits) => self.liveness.heard(rank, waits, now),
+                Action::Answered(rank, waits) => self.liveness.heard(worker(rank), waits, now),
                 Action::Left { rank, error, blames } => self.verdict.left(rank, error, blames),
                 Action::Lost { rank, cause } => tracing::info!(rank = rank.0, cause, "lost a rank"),
             }
@@ -230,19 +230,20 @@ impl Driver {
         let roll = self.rendezvous.roll();
         for action in self.liveness.tick(&roll, now) {
             match action {
-                liveness::Action::Ping(ranks) => {
-                    let ways = ranks.iter().filter_map(|rank| self.rendezvous.connection(*rank));
+                liveness::Action::Ping(all) => {
+                    let ways = all.iter().filter_map(|who| self.rendezvous.connection(rank(*who)));
                     self.stage.outboxes.tell(ways.collect(), &DriverToRank::Ping);
                 }
-                liveness::Action::Look(host, ranks) => {
-                    self.agents[host as usize].tell(DriverToAgent::Look { ranks });
+                liveness::Action::Look(host, workers) => {
+                    self.agents[host as usize].tell(DriverToAgent::Look { workers });
                 }
-                liveness::Action::Overdue(rank, cause) => self.condemn(rank, cause, now),
+                liveness::Action::Overdue(who, cause) => self.condemn(rank(who), cause, now),
                 liveness::Action::HostOverdue(host, during) => {
                     self.agents[host as usize].never_answered(during);
                 }
                 news => {
-                    let slot = |rank: Rank| {
+                    let slot = |worker: Worker| {
+                        let rank = rank(worker);
                         let slot = &self.slots[rank.index()];
                         let seat = Seat { host: slot.host.clone(), slot: slot.local_rank };
                         (seat.name(rank), seat.host)
@@ -261,7 +262,7 @@ impl Driver {
         self.meet(Event::Condemned(rank, cause), now);
         let host = &self.slots[rank.index()].host;
         if let Some(agent) = self.agents.iter().find(|agent| agent.host == *host) {
-            agent.tell(DriverToAgent::SignalOne { rank, signal: KILL });
+            agent.tell(DriverToAgent::SignalOne { worker: worker(rank), signal: KILL });
         }
         self.ending.failed(now);
     }
@@ -357,4 +358,13 @@ impl super::Driver for Driver {
         let screen = self.stage.close();
         (self.verdict.outcome(), (!self.given_up).then_some(screen))
     }
+}
+
+/// The rank that a worker is: here they never change.
+fn rank(worker: Worker) -> Rank {
+    Rank(worker.0)
+}
+
+fn worker(rank: Rank) -> Worker {
+    Worker(rank.0)
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use ronde_control::muster::{Guest, Muster, Plan};
 use ronde_control::wire::JobKey;
-use ronde_control::wire::agent::{DriverToAgent, RankSpec, Target};
-use ronde_control::{Rank, VERSION, Worker};
+use ronde_control::wire::agent::{DriverToAgent, Target, WorkerSpec};
+use ronde_control::{VERSION, Worker};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -79,14 +79,14 @@ impl Recipe {
         let bytes = |text: &OsString| text.clone().into_vec();
         let inherits = agent.ties.environment;
         let inherited = if inherits { &self.job.env } else { &self.there };
-        let spec = RankSpec {
-            rank: part.worker.map_or(part.slot.rank, |worker| Rank(worker.0)),
+        let spec = WorkerSpec {
+            worker: part.worker.unwrap_or(Worker(part.slot.rank.0)),
             argv: self.job.command.iter().map(bytes).collect(),
             cwd: self.job.cwd.clone().into_os_string().into_vec(),
             env: environment::of((inherited, &self.key), (&agent.mark, plan), part),
             own: if inherits { Vec::new() } else { environment::own() },
         };
-        agent.tell(DriverToAgent::Start { ranks: vec![spec] });
+        agent.tell(DriverToAgent::Start { workers: vec![spec] });
     }
 }
 

@@ -21,7 +21,7 @@ use ronde_control::rendezvous::{self, Time};
 use ronde_control::verdict::Outcome;
 use ronde_control::wire::DriverToRank;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, signal_name};
-use ronde_control::{Epoch, Rank, VERSION, Worker};
+use ronde_control::{Epoch, VERSION, Worker};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -213,7 +213,7 @@ impl Driver {
                     self.stage.watchers.census.reported(rank, report);
                 }
             }
-            Action::Answered(worker, waits) => self.liveness.heard(Rank(worker.0), waits, now),
+            Action::Answered(worker, waits) => self.liveness.heard(worker, waits, now),
             // Once the end has begun nothing else is started, told or judged.
             _ if self.outcome.is_some() => {}
             Action::Reach(agent, host) => return self.reach(agent, &host, now),
@@ -222,8 +222,7 @@ impl Driver {
             Action::Signal(worker, signal) => {
                 let agent = self.workers.agent(worker).and_then(|agent| self.agents.get(&agent));
                 if let Some(agent) = agent {
-                    let rank = Rank(worker.0);
-                    agent.hands.tell(DriverToAgent::SignalOne { rank, signal });
+                    agent.hands.tell(DriverToAgent::SignalOne { worker, signal });
                 }
             }
             Action::Note(text) => self.stage.note(&text),
@@ -286,7 +285,7 @@ impl Driver {
 
     fn start_worker(&mut self, start: &elastic::Start) {
         self.workers.add(start);
-        self.stage.rename(Rank(start.worker.0), start.rank);
+        self.stage.rename(start.worker, start.rank);
         let Some(Agent { hands, state: State::Ready(plan) }) = self.agents.get(&start.agent) else {
             return;
         };
@@ -343,7 +342,7 @@ impl Driver {
             self.liveness.heard_host(id.0, now);
         }
         let from = (id.0 as usize, &agent.hands);
-        let complains = |rank: Rank, line: &str| self.machine.wrote(Worker(rank.0), line);
+        let complains = |worker, line: &str| self.machine.wrote(worker, line);
         let Some(message) = self.stage.hear(from, message, complains) else { return };
         match message {
             AgentToDriver::Listening { listeners, known, ports } => {
@@ -354,25 +353,25 @@ impl Driver {
                 tracing::info!(host, ?callee, %address, ?outcome, "an agent has dialled");
                 self.gather(id, muster::Event::Dialled { callee, address, outcome }, now);
             }
-            AgentToDriver::Started { rank, pid } => {
-                tracing::info!(worker = rank.0, pid, "a worker runs");
-                self.liveness.started(rank, id.0, pid);
-                self.workers.started(Worker(rank.0), pid);
-                if rank == Rank(0) {
+            AgentToDriver::Started { worker, pid } => {
+                tracing::info!(worker = worker.0, pid, "a worker runs");
+                self.liveness.started(worker, id.0, pid);
+                self.workers.started(worker, pid);
+                if worker == Worker(0) {
                     self.stage.feed(&agent.hands);
                 }
                 if let Some(census) = self.workers.gathering() {
                     self.stage.watchers.begin_anew(census, now);
                 }
             }
-            AgentToDriver::Exited { rank, exit } => self.exited(Worker(rank.0), exit, now),
-            AgentToDriver::Stopped { rank } => {
-                self.liveness.stopped(rank, now);
-                self.decide(Event::Stopped(Worker(rank.0)), now);
+            AgentToDriver::Exited { worker, exit } => self.exited(worker, exit, now),
+            AgentToDriver::Stopped { worker } => {
+                self.liveness.stopped(worker, now);
+                self.decide(Event::Stopped(worker), now);
             }
-            AgentToDriver::Continued { rank } => {
-                self.liveness.continued(rank);
-                self.decide(Event::Continued(Worker(rank.0)), now);
+            AgentToDriver::Continued { worker } => {
+                self.liveness.continued(worker);
+                self.decide(Event::Continued(worker), now);
             }
             AgentToDriver::Looked { found } => self.liveness.looked(found, now),
             AgentToDriver::Leaving => {
@@ -387,7 +386,7 @@ impl Driver {
     fn exited(&mut self, worker: Worker, exit: Exit, now: Time) {
         tracing::info!(worker = worker.0, "the worker {exit}");
         self.workers.remove(worker);
-        self.liveness.ended(Rank(worker.0));
+        self.liveness.ended(worker);
         if let Some(rank) = self.workers.rank(worker) {
             self.stage.watchers.census.exited(rank, exit.to_string());
         }
@@ -435,15 +434,15 @@ impl Driver {
         let roll = self.machine.roll();
         for action in self.liveness.tick(&roll, now) {
             match &action {
-                liveness::Action::Ping(ranks) => {
-                    let ways = ranks.iter().map(|rank| self.machine.connection(Worker(rank.0)));
+                liveness::Action::Ping(workers) => {
+                    let ways = workers.iter().map(|worker| self.machine.connection(*worker));
                     let ways = ways.flatten().collect();
                     self.stage.outboxes.tell(ways, &DriverToRank::Ping);
                     continue;
                 }
-                liveness::Action::Look(host, ranks) => {
+                liveness::Action::Look(host, workers) => {
                     if let Some(agent) = self.agents.get(&AgentId(*host)) {
-                        agent.hands.tell(DriverToAgent::Look { ranks: ranks.clone() });
+                        agent.hands.tell(DriverToAgent::Look { workers: workers.clone() });
                     }
                     continue;
                 }
@@ -453,18 +452,18 @@ impl Driver {
                     }
                     continue;
                 }
-                liveness::Action::Halted(rank, ..) => {
-                    self.decide(Event::Stopped(Worker(rank.0)), now);
+                liveness::Action::Halted(worker, ..) => {
+                    self.decide(Event::Stopped(*worker), now);
                 }
-                liveness::Action::Resumed(rank, _) => {
-                    self.decide(Event::Continued(Worker(rank.0)), now);
+                liveness::Action::Resumed(worker, _) => {
+                    self.decide(Event::Continued(*worker), now);
                 }
                 _ => {}
             }
-            let name = |rank: Rank| {
-                let agent = self.workers.agent(Worker(rank.0)).and_then(|id| self.agents.get(&id));
+            let name = |worker: Worker| {
+                let agent = self.workers.agent(worker).and_then(|id| self.agents.get(&id));
                 let host = agent.map_or(String::new(), |agent| agent.hands.host.clone());
-                (self.machine.name(Worker(rank.0)), host)
+                (self.machine.name(worker), host)
             };
             let host = |host: u32| match self.agents.get(&AgentId(host)) {
                 Some(agent) => agent.hands.host.clone(),

@@ -257,6 +257,6 @@ mod tests {
         let slots = assign(&hosts, 3).unwrap();
         let ways = ways(&hosts, &slots, "me", &ssh::Options::default());
         assert_eq!(ways.len(), 2);
-        assert!(ways[0].1.is_local() && !ways[1].1.is_local());
+        assert!(ways[0].1 == Way::Local && ways[1].1 != Way::Local);
     }
 }

@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 
-use ronde_control::Rank;
 use ronde_control::wire::agent::Stream;
+use ronde_control::{Rank, Worker};
 
 /// Whether lines begin with the time at which they came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,36 +52,36 @@ impl Stamp {
 /// A line that grows beyond this is passed on in pieces.
 const LONGEST: usize = 1 << 20;
 
-/// The unfinished lines of all ranks.
+/// The unfinished lines of all workers.
 #[derive(Default)]
 pub struct Lines {
-    partial: HashMap<(Rank, Stream), Vec<u8>>,
-    /// The numbers in the prefixes of those whose own are others.
-    names: HashMap<Rank, Rank>,
+    partial: HashMap<(Worker, Stream), Vec<u8>>,
+    /// The ranks in the prefixes of those whose own numbers are others.
+    names: HashMap<Worker, Rank>,
     /// Who wrote last, if that ended with a carriage return: a line feed may still belong to it.
-    returned: Option<(Rank, Stream)>,
+    returned: Option<(Worker, Stream)>,
 }
 
 impl Lines {
-    /// From here on the lines of `process` say that they are those of `rank`.
-    pub fn rename(&mut self, process: Rank, rank: Rank) {
-        self.names.insert(process, rank);
+    /// From here on the lines of a worker say that they are those of `rank`.
+    pub fn rename(&mut self, worker: Worker, rank: Rank) {
+        self.names.insert(worker, rank);
     }
 
-    /// Whose lines those of a process say they are.
-    pub fn name(&self, process: Rank) -> Rank {
-        self.names.get(&process).copied().unwrap_or(process)
+    /// Whose lines those of a worker say they are: unless told otherwise, worker N is rank N.
+    pub fn name(&self, worker: Worker) -> Rank {
+        self.names.get(&worker).copied().unwrap_or(Rank(worker.0))
     }
 
-    /// Takes what a rank wrote; gives the finished lines with their prefixes.
-    pub fn push(&mut self, rank: Rank, stream: Stream, bytes: &[u8], stamp: &str) -> Vec<u8> {
-        let prefix = format!("{stamp}{}", prefix(self.name(rank), stream));
+    /// Takes what a worker wrote; gives the finished lines with their prefixes.
+    pub fn push(&mut self, worker: Worker, stream: Stream, bytes: &[u8], stamp: &str) -> Vec<u8> {
+        let prefix = format!("{stamp}{}", prefix(self.name(worker), stream));
         let mut out = Vec::with_capacity(bytes.len() + 64);
-        let mut partial = std::mem::take(self.partial(rank, stream));
+        let mut partial = std::mem::take(self.partial(worker, stream));
         let mut rest = bytes;
         if partial.is_empty()
             && rest.first() == Some(&b'\n')
-            && self.returned == Some((rank, stream))
+            && self.returned == Some((worker, stream))
         {
             out.push(b'\n');
             rest = &rest[1..];
@@ -96,23 +96,23 @@ impl Lines {
         }
         partial.extend_from_slice(rest);
         let long = partial.len() > LONGEST;
-        *self.partial(rank, stream) = partial;
+        *self.partial(worker, stream) = partial;
         if long {
-            out.extend(self.end(rank, stream, stamp));
+            out.extend(self.end(worker, stream, stamp));
         }
         if let Some(last) = out.last() {
-            self.returned = (*last == b'\r').then_some((rank, stream));
+            self.returned = (*last == b'\r').then_some((worker, stream));
         }
         out
     }
 
     /// The stream has ended: gives its last line if that had no end.
-    pub fn end(&mut self, rank: Rank, stream: Stream, stamp: &str) -> Vec<u8> {
-        let last = self.partial.remove(&(rank, stream)).unwrap_or_default();
+    pub fn end(&mut self, worker: Worker, stream: Stream, stamp: &str) -> Vec<u8> {
+        let last = self.partial.remove(&(worker, stream)).unwrap_or_default();
         if last.is_empty() {
             return last;
         }
-        let mut out = format!("{stamp}{}", prefix(self.name(rank), stream)).into_bytes();
+        let mut out = format!("{stamp}{}", prefix(self.name(worker), stream)).into_bytes();
         out.extend(last);
         out.push(b'\n');
         self.returned = None;
@@ -122,13 +122,13 @@ impl Lines {
     /// All streams have ended: gives what is left of each, by the names in their prefixes.
     pub fn end_all(&mut self, stamp: &str) -> Vec<(Rank, Stream, Vec<u8>)> {
         let mut left: Vec<_> = self.partial.keys().copied().collect();
-        left.sort_by_key(|(rank, _)| *rank);
-        let end = |(rank, stream)| (self.name(rank), stream, self.end(rank, stream, stamp));
+        left.sort_by_key(|(worker, _)| *worker);
+        let end = |(worker, stream)| (self.name(worker), stream, self.end(worker, stream, stamp));
         left.into_iter().map(end).collect()
     }
 
-    fn partial(&mut self, rank: Rank, stream: Stream) -> &mut Vec<u8> {
-        self.partial.entry((rank, stream)).or_default()
+    fn partial(&mut self, worker: Worker, stream: Stream) -> &mut Vec<u8> {
+        self.partial.entry((worker, stream)).or_default()
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
         let mut lines = Lines::default();
         let mut out = Vec::new();
         for (rank, stream, text) in pieces {
-            out.extend(lines.push(Rank(*rank), *stream, text.as_bytes(), ""));
+            out.extend(lines.push(Worker(*rank), *stream, text.as_bytes(), ""));
         }
         out.extend(lines.end_all("").into_iter().flat_map(|(_, _, text)| text));
         String::from_utf8(out).unwrap()
@@ -180,10 +180,10 @@ mod tests {
     #[test]
     fn processes_that_have_the_same_number_one_after_the_other_do_not_mix() {
         let mut lines = Lines::default();
-        lines.rename(Rank(5), Rank(1));
-        let mut out = lines.push(Rank(1), Stdout, b"old", "");
-        out.extend(lines.push(Rank(5), Stdout, b"new\nlast", ""));
-        out.extend(lines.end(Rank(1), Stdout, ""));
+        lines.rename(Worker(5), Rank(1));
+        let mut out = lines.push(Worker(1), Stdout, b"old", "");
+        out.extend(lines.push(Worker(5), Stdout, b"new\nlast", ""));
+        out.extend(lines.end(Worker(1), Stdout, ""));
         assert_eq!(String::from_utf8(out).unwrap(), "[1]<stdout>:new\n[1]<stdout>:old\n");
         let left = lines.end_all("");
         assert_eq!(left, [(Rank(1), Stdout, b"[1]<stdout>:last\n".to_vec())]);
@@ -196,13 +196,13 @@ mod tests {
             let mut lines = Lines::default();
             let mut out = Vec::new();
             for piece in text.as_bytes().chunks(size) {
-                let finished = lines.push(Rank(0), Stdout, piece, "");
+                let finished = lines.push(Worker(0), Stdout, piece, "");
                 assert!(String::from_utf8(finished.clone()).is_ok());
                 out.extend(finished);
             }
             assert_eq!(String::from_utf8(out).unwrap().replace("[0]<stdout>:", ""), text);
         }
-        let raw = Lines::default().push(Rank(0), Stdout, b"\xff\xfe\n", "");
+        let raw = Lines::default().push(Worker(0), Stdout, b"\xff\xfe\n", "");
         assert_eq!(raw, b"[0]<stdout>:\xff\xfe\n");
     }
 
@@ -211,8 +211,8 @@ mod tests {
         let mut lines = Lines::default();
         let mut out = 0;
         for _ in 0..100 {
-            out += lines.push(Rank(0), Stdout, &[b'x'; 64 << 10], "").len();
-            assert!(lines.partial(Rank(0), Stdout).len() <= LONGEST);
+            out += lines.push(Worker(0), Stdout, &[b'x'; 64 << 10], "").len();
+            assert!(lines.partial(Worker(0), Stdout).len() <= LONGEST);
         }
         assert!(out > 4 * LONGEST);
     }
@@ -220,9 +220,9 @@ mod tests {
     #[test]
     fn the_time_stands_in_front_of_every_line_as_asctime_writes_it() {
         let mut lines = Lines::default();
-        let out = lines.push(Rank(0), Stdout, b"a\nb\nc", "now");
+        let out = lines.push(Worker(0), Stdout, b"a\nb\nc", "now");
         assert_eq!(out, b"now[0]<stdout>:a\nnow[0]<stdout>:b\n");
-        assert_eq!(lines.end(Rank(0), Stdout, "then"), b"then[0]<stdout>:c\n");
+        assert_eq!(lines.end(Worker(0), Stdout, "then"), b"then[0]<stdout>:c\n");
         assert_eq!(Stamp::new(Times::Left).text(), "");
         let text = Stamp::new(Times::Shown).text().to_owned();
         let parts: Vec<&str> = text.split_whitespace().collect();

@@ -192,7 +192,7 @@ pub fn elastic(bytes: &[u8]) {
         let now = Duration::from_millis(300 * time as u64);
         let connection = Connection(u64::from(from % 3));
         let by_agent = agent::open::<AgentToDriver>(body).ok().and_then(|message| {
-            let worker = Worker(message.rank()?.0);
+            let worker = message.worker()?;
             match message {
                 AgentToDriver::Exited { exit, .. } => Some(elastic::Event::Exited(worker, exit)),
                 AgentToDriver::Stopped { .. } => Some(elastic::Event::Stopped(worker)),
@@ -336,7 +336,7 @@ fn all_messages() -> Vec<Vec<u8>> {
 }
 
 fn agent_frames() -> Vec<Vec<u8>> {
-    let exited = AgentToDriver::Exited { rank: Rank(1), exit: Exit::Signal(9) };
+    let exited = AgentToDriver::Exited { worker: Worker(1), exit: Exit::Signal(9) };
     let examined = AgentToDriver::Examined { facts: Box::default() };
     let signal = DriverToAgent::Signal { signal: 15 };
     vec![agent::frame(&exited), agent::frame(&examined), agent::frame(&signal)]

@@ -105,7 +105,7 @@ pub(super) struct Seating {
 impl Seating {
     /// Whether all ranks sit on this machine.
     pub(super) fn is_here(&self) -> bool {
-        self.hosts.iter().all(|(_, way)| way.is_local())
+        self.hosts.iter().all(|(_, way)| *way == Way::Local)
     }
 }
 

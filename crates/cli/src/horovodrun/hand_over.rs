@@ -62,7 +62,7 @@ pub(super) fn delegated(
     Ok(Delegated {
         line: line(arguments, other, (hosts, &slots), order)?,
         ranks: slots.len(),
-        reach: match ways.iter().all(|(_, way)| way.is_local()) {
+        reach: match ways.iter().all(|(_, way)| way.ties().network) {
             true => Reach::ThisMachine,
             false => Reach::Hosts,
         },

@@ -17,6 +17,7 @@ use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
 use ronde_launch::private::Places;
+use ronde_launch::reach::Way;
 use ronde_launch::{Crew, Fixed, Job, LaunchError, Outcome, Output, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
@@ -351,7 +352,7 @@ fn first_files(arguments: &Arguments) -> Files {
     let first = listed(arguments).ok().flatten().and_then(|hosts| hosts.into_iter().next());
     let way = first.map(|host| hosts::way(&host, &hosts::hostname(), &Default::default()));
     // What a script will name is not known; without a list the ranks run here.
-    match way.map_or(!arguments.elastic.discovers(), |way| way.is_local()) {
+    match way.map_or(!arguments.elastic.discovers(), |way| way == Way::Local) {
         true => Files::Here,
         false => Files::Elsewhere,
     }

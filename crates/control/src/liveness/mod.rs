@@ -1,7 +1,7 @@
 //! Whether the processes of a job still run, or are stopped, frozen or cut off.
 //!
-//! A rank that stops in the middle of a collective breaks no connection: its kernel goes on to
-//! acknowledge what it is sent. So the driver asks. Every rank that is connected gets a `Ping` every
+//! A worker that stops in the middle of a collective breaks no connection: its kernel goes on to
+//! acknowledge what it is sent. So the driver asks. Every worker that is connected gets a `Ping` every
 //! [`BEAT`], which a thread of its own answers whatever the program does; every agent gets a `Look`.
 //! Whoever is silent for [`SILENCE`] has its processes looked at by its agent, who can tell a stopped
 //! or frozen one from one that is busy; and an agent that is itself silent means a frozen host.
@@ -18,20 +18,19 @@ use std::time::Duration;
 
 pub use words::{back, halted, host_silent, resumed, silent};
 
-use crate::Rank;
-use crate::Time;
+use crate::{Time, Worker};
 use crate::wire::agent::{Condition, ProcessState};
 
-/// How often ranks and agents are asked.
+/// How often workers and agents are asked.
 pub const BEAT: Duration = Duration::from_secs(2);
 
-/// After how long a silent rank is looked at; more than two beats, so that one may be late.
+/// After how long a silent worker is looked at; more than two beats, so that one may be late.
 pub const SILENCE: Duration = Duration::from_millis(4500);
 
 /// How long a process may be stopped before it is worth a word.
 const NOTICE: Duration = Duration::from_secs(3);
 
-/// After how long a rank that is silent, but not stopped as far as anybody knows, is named.
+/// After how long a worker that is silent, but not stopped as far as anybody knows, is named.
 const UNEXPLAINED: Duration = Duration::from_secs(8);
 
 /// After how long a silent host is named.
@@ -55,31 +54,31 @@ pub struct Limits {
 /// Who can be asked at this moment.
 #[derive(Clone, Debug, Default)]
 pub struct Roll {
-    /// Ranks with a connection to the driver.
-    pub connected: BTreeSet<Rank>,
-    /// Ranks without one, for which others wait.
-    pub missing: BTreeSet<Rank>,
+    /// Workers with a connection to the driver.
+    pub connected: BTreeSet<Worker>,
+    /// Workers without one, for which others wait.
+    pub missing: BTreeSet<Worker>,
 }
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Ask these ranks whether they are there.
-    Ping(Vec<Rank>),
-    /// Ask the agent of a host, and have it look at these ranks.
-    Look(u32, Vec<Rank>),
-    /// Tell the user that a rank is stopped.
-    Halted(Rank, Condition, Duration),
-    /// Tell the user that a rank does not answer; this is all that is known of its process.
-    Silent(Rank, Option<Condition>, Duration),
-    /// Tell the user that a rank goes on.
-    Resumed(Rank, Duration),
-    /// Tell the user that a host does not answer, or if some of its ranks do, its agent.
-    HostSilent(u32, Vec<Rank>, Duration),
+    /// Ask these workers whether they are there.
+    Ping(Vec<Worker>),
+    /// Ask the agent of a host, and have it look at these workers.
+    Look(u32, Vec<Worker>),
+    /// Tell the user that a worker is stopped.
+    Halted(Worker, Condition, Duration),
+    /// Tell the user that a worker does not answer; this is all that is known of its process.
+    Silent(Worker, Option<Condition>, Duration),
+    /// Tell the user that a worker goes on.
+    Resumed(Worker, Duration),
+    /// Tell the user that a host does not answer, or if some of its workers do, its agent.
+    HostSilent(u32, Vec<Worker>, Duration),
     /// Tell the user that a host goes on.
     HostBack(u32, Duration),
-    /// A rank has been waited for too long: end it, for this cause.
-    Overdue(Rank, String),
+    /// A worker has been waited for too long: end it, for this cause.
+    Overdue(Worker, String),
     /// A host has been waited for too long.
     HostOverdue(u32, Duration),
 }
@@ -87,7 +86,7 @@ pub enum Action {
 /// Everything known about who answers.
 pub struct Liveness {
     limits: Limits,
-    processes: BTreeMap<Rank, Process>,
+    processes: BTreeMap<Worker, Process>,
     hosts: BTreeMap<u32, Host>,
     next: Time,
     beat: Time,
@@ -142,8 +141,8 @@ impl Liveness {
         self.processes.retain(|_, process| process.host != host);
     }
 
-    /// A rank's process runs.
-    pub fn started(&mut self, rank: Rank, host: u32, pid: u32) {
+    /// A worker's process runs.
+    pub fn started(&mut self, worker: Worker, host: u32, pid: u32) {
         let process = Process {
             host,
             pid,
@@ -154,41 +153,41 @@ impl Liveness {
             told: None,
             is_overdue: false,
         };
-        self.processes.insert(rank, process);
+        self.processes.insert(worker, process);
     }
 
-    /// A rank's process has ended.
-    pub fn ended(&mut self, rank: Rank) {
-        self.processes.remove(&rank);
+    /// A worker's process has ended.
+    pub fn ended(&mut self, worker: Worker) {
+        self.processes.remove(&worker);
     }
 
-    /// A rank has answered; for so long it has waited for others.
-    pub fn heard(&mut self, rank: Rank, waits: Option<Duration>, now: Time) {
-        if let Some(process) = self.processes.get_mut(&rank) {
+    /// A worker has answered; for so long it has waited for others.
+    pub fn heard(&mut self, worker: Worker, waits: Option<Duration>, now: Time) {
+        if let Some(process) = self.processes.get_mut(&worker) {
             process.heard = Some(now);
             process.waits = waits.map(|waits| now.saturating_sub(waits));
         }
     }
 
-    /// The agent has been told by the system that a rank was stopped by a signal.
-    pub fn stopped(&mut self, rank: Rank, now: Time) {
-        if let Some(process) = self.processes.get_mut(&rank) {
+    /// The agent has been told by the system that a worker was stopped by a signal.
+    pub fn stopped(&mut self, worker: Worker, now: Time) {
+        if let Some(process) = self.processes.get_mut(&worker) {
             let (pid, command, state) = (process.pid, String::new(), ProcessState::Stopped);
             process.halt.get_or_insert((now, Condition { pid, command, state }));
         }
     }
 
     /// The same when it goes on.
-    pub fn continued(&mut self, rank: Rank) {
-        if let Some(process) = self.processes.get_mut(&rank) {
+    pub fn continued(&mut self, worker: Worker) {
+        if let Some(process) = self.processes.get_mut(&worker) {
             process.halt = None;
         }
     }
 
     /// What an agent has found.
-    pub fn looked(&mut self, found: Vec<(Rank, Condition)>, now: Time) {
-        for (rank, condition) in found {
-            let Some(process) = self.processes.get_mut(&rank) else { continue };
+    pub fn looked(&mut self, found: Vec<(Worker, Condition)>, now: Time) {
+        for (worker, condition) in found {
+            let Some(process) = self.processes.get_mut(&worker) else { continue };
             process.halt = match (condition.state.is_halted(), process.halt.take()) {
                 (true, Some((since, _))) => Some((since, condition.clone())),
                 // It was not stopped when it was last heard.
@@ -199,13 +198,13 @@ impl Liveness {
         }
     }
 
-    /// A rank that is known to be stopped, if others may wait only so long: what they suffer is its
+    /// A worker that is known to be stopped, if others may wait only so long: what they suffer is its
     /// doing. And why it should be ended.
-    pub fn culprit(&self) -> Option<(Rank, String)> {
+    pub fn culprit(&self) -> Option<(Worker, String)> {
         let limit = self.limits.awaited?;
-        self.processes.iter().find_map(|(rank, process)| {
+        self.processes.iter().find_map(|(worker, process)| {
             let (_, condition) = process.halt.as_ref()?;
-            Some((*rank, words::overdue(Some(condition), limit)))
+            Some((*worker, words::overdue(Some(condition), limit)))
         })
     }
 
@@ -225,7 +224,7 @@ impl Liveness {
         self.call(roll, gap, now);
         let mut actions = Vec::new();
         self.judge_hosts(now, &mut actions);
-        self.judge_ranks(now, &mut actions);
+        self.judge_workers(now, &mut actions);
         if now >= self.beat {
             self.beat = now + BEAT;
             self.ask(roll, now, &mut actions);
@@ -235,8 +234,8 @@ impl Liveness {
 
     /// Takes note of who is connected. Whoever could not be heard because nobody listened starts anew.
     fn call(&mut self, roll: &Roll, gap: Duration, now: Time) {
-        for (rank, process) in &mut self.processes {
-            if !roll.connected.contains(rank) {
+        for (worker, process) in &mut self.processes {
+            if !roll.connected.contains(worker) {
                 (process.heard, process.waits) = (None, None);
             } else if process.heard.is_none() || gap >= GAP {
                 process.heard = Some(now);
@@ -249,19 +248,19 @@ impl Liveness {
 
     fn ask(&self, roll: &Roll, now: Time, actions: &mut Vec<Action>) {
         let connected = self.processes.iter().filter(|(_, process)| process.heard.is_some());
-        let connected: Vec<Rank> = connected.map(|(rank, _)| *rank).collect();
+        let connected: Vec<Worker> = connected.map(|(worker, _)| *worker).collect();
         if !connected.is_empty() {
             actions.push(Action::Ping(connected));
         }
         for host in self.hosts.keys() {
-            let is_suspect = |(rank, process): &(&Rank, &Process)| {
+            let is_suspect = |(worker, process): &(&Worker, &Process)| {
                 process.host == *host
-                    && (roll.missing.contains(rank)
+                    && (roll.missing.contains(worker)
                         || process.halt.is_some()
                         || process.told.is_some()
                         || process.silence(now) >= SILENCE)
             };
-            let suspects = self.processes.iter().filter(is_suspect).map(|(rank, _)| *rank);
+            let suspects = self.processes.iter().filter(is_suspect).map(|(worker, _)| *worker);
             actions.push(Action::Look(*host, suspects.collect()));
         }
     }
@@ -275,16 +274,16 @@ impl Liveness {
             match host.told {
                 None if silence >= HOST_SILENCE => {
                     host.told = Some(host.heard);
-                    let ranks = there().filter(|(_, process)| process.silence(now) < SILENCE);
-                    let ranks = ranks.filter(|(_, process)| process.heard.is_some());
-                    let ranks = ranks.map(|(rank, _)| *rank).collect();
-                    actions.push(Action::HostSilent(*number, ranks, silence));
+                    let workers = there().filter(|(_, process)| process.silence(now) < SILENCE);
+                    let workers = workers.filter(|(_, process)| process.heard.is_some());
+                    let workers = workers.map(|(worker, _)| *worker).collect();
+                    actions.push(Action::HostSilent(*number, workers, silence));
                 }
                 Some(since) if silence < HOST_SILENCE => {
                     (host.told, host.is_overdue) = (None, false);
                     actions.push(Action::HostBack(*number, now.saturating_sub(since)));
-                    let ranks = self.processes.values_mut();
-                    for process in ranks.filter(|process| process.host == *number) {
+                    let workers = self.processes.values_mut();
+                    for process in workers.filter(|process| process.host == *number) {
                         process.heard = process.heard.map(|_| now);
                     }
                 }
@@ -300,40 +299,40 @@ impl Liveness {
         }
     }
 
-    fn judge_ranks(&mut self, now: Time, actions: &mut Vec<Action>) {
+    fn judge_workers(&mut self, now: Time, actions: &mut Vec<Action>) {
         let silent_hosts: Vec<u32> =
             self.hosts.iter().filter(|(_, host)| host.told.is_some()).map(|(n, _)| *n).collect();
-        for (rank, process) in &mut self.processes {
-            // The host's silence explains that of its ranks.
+        for (worker, process) in &mut self.processes {
+            // The host's silence explains that of its workers.
             if silent_hosts.contains(&process.host) {
                 continue;
             }
-            actions.extend(process.judge(*rank, now));
+            actions.extend(process.judge(*worker, now));
         }
         let Some(limit) = self.limits.awaited else { return };
-        let late: Vec<Rank> = self
+        let late: Vec<Worker> = self
             .processes
             .iter()
-            .filter(|(rank, process)| {
+            .filter(|(worker, process)| {
                 process.told.is_some_and(|told| told.since + limit <= now)
                     && !process.is_overdue
-                    && self.anybody_waits(limit, Some(**rank), now)
+                    && self.anybody_waits(limit, Some(**worker), now)
             })
-            .map(|(rank, _)| *rank)
+            .map(|(worker, _)| *worker)
             .collect();
-        for rank in late {
-            if let Some(process) = self.processes.get_mut(&rank) {
+        for worker in late {
+            if let Some(process) = self.processes.get_mut(&worker) {
                 process.is_overdue = true;
                 let cause = words::overdue(process.halt.as_ref().map(|(_, how)| how), limit);
-                actions.push(Action::Overdue(rank, cause));
+                actions.push(Action::Overdue(worker, cause));
             }
         }
     }
 
     /// Whether somebody else has waited for that long, and still does as far as is known.
-    fn anybody_waits(&self, limit: Duration, but: Option<Rank>, now: Time) -> bool {
-        self.processes.iter().any(|(rank, process)| {
-            Some(*rank) != but
+    fn anybody_waits(&self, limit: Duration, but: Option<Worker>, now: Time) -> bool {
+        self.processes.iter().any(|(worker, process)| {
+            Some(*worker) != but
                 && process.silence(now) < SILENCE
                 && process.waits.is_some_and(|since| since + limit <= now)
         })
@@ -346,23 +345,23 @@ impl Process {
         self.heard.map_or(Duration::ZERO, |heard| now.saturating_sub(heard))
     }
 
-    fn judge(&mut self, rank: Rank, now: Time) -> Option<Action> {
+    fn judge(&mut self, worker: Worker, now: Time) -> Option<Action> {
         let silence = self.silence(now);
         match (&self.halt, self.told) {
             (Some((since, condition)), told)
                 if *since + NOTICE <= now && told.is_none_or(|told| !told.is_halted) =>
             {
                 self.told = Some(Told { since: *since, is_halted: true });
-                Some(Action::Halted(rank, condition.clone(), now.saturating_sub(*since)))
+                Some(Action::Halted(worker, condition.clone(), now.saturating_sub(*since)))
             }
             (None, None) if silence >= UNEXPLAINED => {
                 let since = now.saturating_sub(silence);
                 self.told = Some(Told { since, is_halted: false });
-                Some(Action::Silent(rank, self.seen.clone(), silence))
+                Some(Action::Silent(worker, self.seen.clone(), silence))
             }
             (None, Some(told)) if silence < SILENCE => {
                 (self.told, self.seen, self.is_overdue) = (None, None, false);
-                Some(Action::Resumed(rank, now.saturating_sub(told.since)))
+                Some(Action::Resumed(worker, now.saturating_sub(told.since)))
             }
             _ => None,
         }

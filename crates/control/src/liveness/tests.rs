@@ -28,9 +28,9 @@ impl Play {
         let mut liveness = Liveness::new(limits);
         for (rank, host) in [(0, 0), (1, 0), (2, 1)] {
             liveness.heard_host(host, seconds(0));
-            liveness.started(Rank(rank), host, 70 + rank);
+            liveness.started(Worker(rank), host, 70 + rank);
         }
-        let connected = (0..3).map(Rank).collect();
+        let connected = (0..3).map(Worker).collect();
         let roll = Roll { connected, missing: BTreeSet::new() };
         let (silent, frozen, told) = (Vec::new(), Vec::new(), Vec::new());
         Play { liveness, roll, silent, frozen, state: ProcessState::Runs, told, now: 0 }
@@ -50,7 +50,7 @@ impl Play {
                     Action::Look(host, _) if self.frozen.contains(&host) => {}
                     Action::Look(host, ranks) => {
                         self.liveness.heard_host(host, now);
-                        let found = |rank: Rank| (rank, condition(self.state));
+                        let found = |rank: Worker| (rank, condition(self.state));
                         self.liveness.looked(ranks.into_iter().map(found).collect(), now);
                     }
                     other => self.told.push((self.now, other)),
@@ -84,7 +84,7 @@ fn a_rank_whose_child_is_stopped_is_named_within_ten_seconds() {
             let (when, action) = play.only();
             assert!(when - start < 10, "{when} {start}");
             assert!(
-                matches!(action, Action::Halted(Rank(1), known, _) if known == condition(state))
+                matches!(action, Action::Halted(Worker(1), known, _) if known == condition(state))
             );
         }
     }
@@ -93,29 +93,29 @@ fn a_rank_whose_child_is_stopped_is_named_within_ten_seconds() {
 #[test]
 fn a_stop_that_the_system_reports_is_named_even_before_the_rank_connects() {
     let mut play = Play::new(Limits::default());
-    play.roll.connected.remove(&Rank(1));
+    play.roll.connected.remove(&Worker(1));
     play.run(20);
-    play.liveness.stopped(Rank(1), seconds(20));
+    play.liveness.stopped(Worker(1), seconds(20));
     play.state = ProcessState::Stopped;
     play.run(22);
     assert_eq!(play.told, [], "many a stop is short");
     play.run(100);
     let (when, action) = play.only();
-    assert!(when < 30 && matches!(action, Action::Halted(Rank(1), ..)), "{when} {action:?}");
-    play.liveness.continued(Rank(1));
+    assert!(when < 30 && matches!(action, Action::Halted(Worker(1), ..)), "{when} {action:?}");
+    play.liveness.continued(Worker(1));
     play.state = ProcessState::Runs;
     play.run(103);
-    assert!(matches!(play.only().1, Action::Resumed(Rank(1), _)));
+    assert!(matches!(play.only().1, Action::Resumed(Worker(1), _)));
 }
 
 #[test]
 fn a_rank_that_is_missing_and_stopped_is_found_by_looking() {
     let mut play = Play::new(Limits::default());
-    play.roll.connected.remove(&Rank(1));
-    play.roll.missing.insert(Rank(1));
+    play.roll.connected.remove(&Worker(1));
+    play.roll.missing.insert(Worker(1));
     play.state = ProcessState::Stopped;
     play.run(9);
-    assert!(matches!(play.only().1, Action::Halted(Rank(1), ..)));
+    assert!(matches!(play.only().1, Action::Halted(Worker(1), ..)));
 }
 
 #[test]
@@ -127,10 +127,10 @@ fn a_rank_that_is_merely_busy_is_not_called_stopped() {
     assert_eq!(play.told, []);
     play.run(60);
     let (when, action) = play.only();
-    assert!(when < 32 && matches!(action, Action::Silent(Rank(2), Some(_), _)), "{action:?}");
+    assert!(when < 32 && matches!(action, Action::Silent(Worker(2), Some(_), _)), "{action:?}");
     play.silent.clear();
     play.run(70);
-    assert!(matches!(play.only().1, Action::Resumed(Rank(2), _)));
+    assert!(matches!(play.only().1, Action::Resumed(Worker(2), _)));
 }
 
 #[test]
@@ -159,8 +159,9 @@ fn an_agent_that_is_stopped_alone_is_told_from_a_frozen_host() {
     play.frozen.push(0);
     play.run(60);
     let Action::HostSilent(0, ranks, during) = play.only().1 else { panic!() };
-    assert_eq!(ranks, [Rank(0), Rank(1)]);
-    assert!(host_silent("a", &ranks, during).contains("though rank 0 there does"));
+    assert_eq!(ranks, [Worker(0), Worker(1)]);
+    let text = host_silent("a", Some("rank 0"), during);
+    assert!(text.contains("though rank 0 there does"), "{text}");
 }
 
 #[test]
@@ -172,11 +173,11 @@ fn the_limit_ends_a_stopped_rank_only_if_others_have_waited_that_long() {
     assert!(matches!(play.only().1, Action::Halted(..)), "nobody waits");
     play.silent.push(0);
     for now in 101..110 {
-        play.liveness.heard(Rank(0), Some(seconds(now - 89)), seconds(now));
+        play.liveness.heard(Worker(0), Some(seconds(now - 89)), seconds(now));
         play.run(now);
     }
     let (_, action) = play.only();
-    let Action::Overdue(Rank(1), cause) = action else { panic!("{action:?}") };
+    let Action::Overdue(Worker(1), cause) = action else { panic!("{action:?}") };
     assert_eq!(
         cause,
         "was stopped (SIGSTOP), process 77 (python), while others waited for it longer than the 20 s \

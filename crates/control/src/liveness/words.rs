@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::Rank;
 use crate::wire::agent::{Condition, ProcessState};
 
 /// A rank is stopped. `limit` is how long others may wait for it, if there is a limit.
@@ -65,16 +64,16 @@ pub fn resumed(name: &str, during: Duration) -> String {
     format!("{name} goes on after {} s", during.as_secs())
 }
 
-/// A host does not answer; `running` are ranks on it that do.
-pub fn host_silent(host: &str, running: &[Rank], during: Duration) -> String {
+/// A host does not answer; `running` is the name of somebody on it who does.
+pub fn host_silent(host: &str, running: Option<&str>, during: Duration) -> String {
     let seconds = during.as_secs();
     match running {
-        [] => format!(
+        None => format!(
             "host `{host}` has not answered for {seconds} s: it, or the container that the ranks \
              run in, may be paused, frozen or out of memory; the job goes on when it does"
         ),
-        [rank, ..] => format!(
-            "the agent on host `{host}` has not answered for {seconds} s, though {rank} there does: \
+        Some(name) => format!(
+            "the agent on host `{host}` has not answered for {seconds} s, though {name} there does: \
              see whether somebody has stopped the agent's process (`pgrep -f ronde` on {host})"
         ),
     }

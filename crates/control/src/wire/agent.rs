@@ -9,7 +9,7 @@
 //!
 //! 1. In a job on several hosts `Listen` and `Dial`: the agents
 //!    find out which of their addresses reach each other; and `Stay`: the agent holds a connection to
-//!    the launcher whose silence shows that one of the two hosts is gone. `Start`: these ranks, please.
+//!    the launcher whose silence shows that one of the two hosts is gone. `Start`: these workers, please.
 //! 2. `Started`, `Output` and `Exited` come from the ranks as things happen; `Signal` goes to them.
 //!    All the while the driver says `Look` and the agent answers `Looked`: so a host that is frozen is
 //!    told from one that has nothing to say, and a rank that is stopped from one that is busy.
@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::frame::{FrameError, MAX_FRAME};
 use super::{Callee, DecodeError, JobKey, decode, encode};
-use crate::Rank;
+use crate::Worker;
 use crate::doctor::Facts;
 
 /// Bytes of output that may be on their way to the screen.
@@ -48,10 +48,10 @@ pub const PREAMBLE: &str = "ronde-agent";
 /// What the driver tells an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DriverToAgent {
-    /// Start these ranks.
+    /// Start these workers.
     Start {
-        /// One entry per rank on this host.
-        ranks: Vec<RankSpec>,
+        /// One entry per worker on this host.
+        workers: Vec<WorkerSpec>,
     },
     /// Send a signal to every rank and what it started.
     Signal {
@@ -109,10 +109,10 @@ pub enum DriverToAgent {
         /// How long to send for.
         millis: u32,
     },
-    /// Send a signal to one rank and what it started.
+    /// Send a signal to one worker and what it started.
     SignalOne {
         /// Whom.
-        rank: Rank,
+        worker: Worker,
         /// The signal's number.
         signal: i32,
     },
@@ -121,10 +121,10 @@ pub enum DriverToAgent {
         /// How long.
         millis: u32,
     },
-    /// Say that you are there, and how the processes of these ranks are.
+    /// Say that you are there, and how the processes of these workers are.
     Look {
-        /// Ranks that do not answer; often there are none.
-        ranks: Vec<Rank>,
+        /// Workers that do not answer; often there are none.
+        workers: Vec<Worker>,
     },
 }
 
@@ -177,36 +177,36 @@ pub enum Dial {
 /// What an agent tells the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentToDriver {
-    /// A rank runs.
+    /// A worker runs.
     Started {
         /// Who.
-        rank: Rank,
+        worker: Worker,
         /// Its process id on the agent's host.
         pid: u32,
     },
-    /// A rank wrote something.
+    /// A worker wrote something.
     Output {
         /// Who.
-        rank: Rank,
+        worker: Worker,
         /// Where to.
         stream: Stream,
         /// What; at most [`MAX_PIECE`] bytes, cut anywhere.
         #[serde(with = "super::bytes")]
         bytes: Vec<u8>,
     },
-    /// A rank, and everything that had its stream, has closed it.
+    /// A worker, and everything that had its stream, has closed it.
     OutputEnd {
         /// Who.
-        rank: Rank,
+        worker: Worker,
         /// Which.
         stream: Stream,
     },
     /// The last piece of standard input has been passed on.
     StdinTaken,
-    /// A rank has ended.
+    /// A worker has ended.
     Exited {
         /// Who.
-        rank: Rank,
+        worker: Worker,
         /// How.
         exit: Exit,
     },
@@ -250,26 +250,26 @@ pub enum AgentToDriver {
         /// The figures, or why there are none.
         outcome: Result<Rate, String>,
     },
-    /// A rank was stopped, as by `SIGSTOP`.
+    /// A worker was stopped, as by `SIGSTOP`.
     Stopped {
         /// Who.
-        rank: Rank,
+        worker: Worker,
     },
-    /// A rank that was stopped goes on.
+    /// A worker that was stopped goes on.
     Continued {
         /// Who.
-        rank: Rank,
+        worker: Worker,
     },
     /// Somebody has told the agent to stop; it will before long.
     Leaving,
-    /// The agent is there, and the processes of the ranks it was asked about are like this.
+    /// The agent is there, and the processes of the workers it was asked about are like this.
     Looked {
-        /// One entry per rank that has a process.
-        found: Vec<(Rank, Condition)>,
+        /// One entry per worker that has a process.
+        found: Vec<(Worker, Condition)>,
     },
 }
 
-/// How a rank's process is: its own, or if something it has started is stopped, that one.
+/// How a worker's process is: its own, or if something it has started is stopped, that one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// The process id on the agent's host.
@@ -303,15 +303,15 @@ impl ProcessState {
 }
 
 impl AgentToDriver {
-    /// The rank that it is about, if it is about one.
-    pub fn rank(&self) -> Option<Rank> {
+    /// The worker that it is about, if it is about one.
+    pub fn worker(&self) -> Option<Worker> {
         match self {
-            AgentToDriver::Started { rank, .. }
-            | AgentToDriver::Output { rank, .. }
-            | AgentToDriver::OutputEnd { rank, .. }
-            | AgentToDriver::Exited { rank, .. }
-            | AgentToDriver::Stopped { rank }
-            | AgentToDriver::Continued { rank } => Some(*rank),
+            AgentToDriver::Started { worker, .. }
+            | AgentToDriver::Output { worker, .. }
+            | AgentToDriver::OutputEnd { worker, .. }
+            | AgentToDriver::Exited { worker, .. }
+            | AgentToDriver::Stopped { worker }
+            | AgentToDriver::Continued { worker } => Some(*worker),
             _ => None,
         }
     }
@@ -346,12 +346,11 @@ pub enum AgentToAgent {
     },
 }
 
-/// One rank as its agent needs to know it. In an elastic job its number here, and in all that the
-/// agent and the driver say of it, is that of the worker. Names and values are bytes because Unix has no encoding.
+/// One worker as its agent needs to know it. Names and values are bytes because Unix has no encoding.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankSpec {
+pub struct WorkerSpec {
     /// Who.
-    pub rank: Rank,
+    pub worker: Worker,
     /// The program and its arguments.
     pub argv: Vec<Vec<u8>>,
     /// Where it runs.
@@ -362,14 +361,14 @@ pub struct RankSpec {
     pub own: Vec<Vec<u8>>,
 }
 
-impl fmt::Debug for RankSpec {
+impl fmt::Debug for WorkerSpec {
     /// Leaves the environment out: it holds the job's key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RankSpec").field("rank", &self.rank).finish_non_exhaustive()
+        f.debug_struct("WorkerSpec").field("worker", &self.worker).finish_non_exhaustive()
     }
 }
 
-/// One of the two streams that a rank writes to.
+/// One of the two streams that a worker writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Stream {
     /// Standard output.
@@ -498,10 +497,10 @@ mod tests {
 
     #[test]
     fn the_bytes_on_the_pipe_stay_what_they_were() {
-        let exited = AgentToDriver::Exited { rank: Rank(2), exit: Exit::Signal(9) };
+        let exited = AgentToDriver::Exited { worker: Worker(2), exit: Exit::Signal(9) };
         assert_eq!(frame(&exited), [4, 0, 0, 0, 4, 2, 1, 18]);
         let output =
-            AgentToDriver::Output { rank: Rank(1), stream: Stream::Stderr, bytes: b"x".into() };
+            AgentToDriver::Output { worker: Worker(1), stream: Stream::Stderr, bytes: b"x".into() };
         assert_eq!(frame(&output), [5, 0, 0, 0, 1, 1, 1, 1, b'x']);
         assert_eq!(frame(&DriverToAgent::End), [1, 0, 0, 0, 5]);
         assert_eq!(frame(&DriverToAgent::AskTime), [1, 0, 0, 0, 9]);
@@ -526,10 +525,10 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_of_a_rank_is_not_printed() {
+    fn the_environment_of_a_worker_is_not_printed() {
         let env = vec![(b"RONDE_JOB_KEY".to_vec(), b"secret".to_vec())];
-        let spec = RankSpec { rank: Rank(0), argv: vec![], cwd: vec![], env, own: vec![] };
-        assert_eq!(format!("{spec:?}"), "RankSpec { rank: Rank(0), .. }");
+        let spec = WorkerSpec { worker: Worker(0), argv: vec![], cwd: vec![], env, own: vec![] };
+        assert_eq!(format!("{spec:?}"), "WorkerSpec { worker: Worker(0), .. }");
     }
 
     proptest! {

@@ -1,33 +1,33 @@
-//! How the processes of a rank are: whether they run, or are stopped, frozen or stuck in the kernel.
+//! How the processes of a worker are: whether they run, or are stopped, frozen or stuck in the kernel.
 //!
-//! A rank may be a shell that waits for the Python which somebody has stopped, so everything in the
-//! rank's session is looked at, and of that the process in the worst state is named.
+//! A worker may be a shell that waits for the Python which somebody has stopped, so everything in the
+//! worker's session is looked at, and of that the process in the worst state is named.
 
 use std::fs;
 use std::path::Path;
 
-use ronde_control::Rank;
+use ronde_control::Worker;
 use ronde_control::wire::agent::{Condition, ProcessState};
 use rustix::process::Pid;
 
 use crate::supervise;
 
-/// The worst state among the processes of each rank; ranks go by the leaders of their sessions.
-pub(super) fn of(ranks: &[(Rank, Pid)]) -> Vec<(Rank, Condition)> {
-    if ranks.is_empty() {
+/// The worst state among the processes of each worker; workers go by the leaders of their sessions.
+pub(super) fn of(workers: &[(Worker, Pid)]) -> Vec<(Worker, Condition)> {
+    if workers.is_empty() {
         return Vec::new();
     }
     let all = supervise::snapshot();
-    let condition = |(rank, leader): &(Rank, Pid)| {
+    let condition = |(worker, leader): &(Worker, Pid)| {
         let session = leader.as_raw_nonzero().get();
         let members = all.iter().filter(|process| process.session == session);
         let states = members.map(|process| (state(process.state, process.pid), process));
-        // Of equally bad ones the rank's own process counts.
+        // Of equally bad ones the worker's own process counts.
         let (state, worst) = states.max_by_key(|(state, one)| (*state, one.pid == session))?;
         let (pid, command) = (worst.pid.unsigned_abs(), worst.command.clone());
-        Some((*rank, Condition { pid, command, state }))
+        Some((*worker, Condition { pid, command, state }))
     };
-    ranks.iter().filter_map(condition).collect()
+    workers.iter().filter_map(condition).collect()
 }
 
 fn state(letter: char, pid: i32) -> ProcessState {
@@ -67,20 +67,20 @@ mod tests {
     #[test]
     fn a_stopped_grandchild_is_what_is_wrong_with_a_rank() {
         let script = "sleep 100 & echo $!; wait";
-        let mut rank = Command::new("setsid")
+        let mut worker = Command::new("setsid")
             .args(["sh", "-c", script])
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut line = String::new();
-        let output = rank.stdout.take().unwrap();
+        let output = worker.stdout.take().unwrap();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).unwrap();
         let child = Pid::from_raw(line.trim().parse().unwrap()).unwrap();
-        let ranks = [(Rank(3), Pid::from_child(&rank))];
+        let workers = [(Worker(3), Pid::from_child(&worker))];
         let deadline = Instant::now() + Duration::from_secs(60);
         let until = |wanted: ProcessState| loop {
-            let found = of(&ranks);
-            assert_eq!(found[0].0, Rank(3));
+            let found = of(&workers);
+            assert_eq!(found[0].0, Worker(3));
             if found[0].1.state == wanted {
                 return found[0].1.pid;
             }
@@ -92,7 +92,7 @@ mod tests {
         let pid = until(ProcessState::Stopped);
         assert_eq!(pid, child.as_raw_nonzero().get().unsigned_abs());
         kill_process(child, Signal::KILL).unwrap();
-        rank.wait().unwrap();
-        assert_eq!(of(&ranks), [], "nothing is left to look at");
+        worker.wait().unwrap();
+        assert_eq!(of(&workers), [], "nothing is left to look at");
     }
 }

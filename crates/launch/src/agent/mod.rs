@@ -1,16 +1,16 @@
-//! The agent of a host: starts the ranks that the driver names, passes their output on, says how
+//! The agent of a host: starts the workers that the driver names, passes their output on, says how
 //! they ended, and lets none of their processes outlive the job.
 //!
 //! It decides nothing: when to signal and when to end is the driver's business. Only when the driver
-//! goes away, or this process is told to stop, it ends the ranks by itself: a request first, a kill
-//! [`GRACE`] later. A driver whose ranks can leave in order has it wait with that for a while.
+//! goes away, or this process is told to stop, it ends the workers by itself: a request first, a kill
+//! [`GRACE`] later. A driver whose workers can leave in order has it wait with that for a while.
 
 mod condition;
 mod examine;
 mod pipe;
-mod rank;
 mod survey;
 mod trial;
+mod worker;
 
 pub(crate) use pipe::read_frame;
 
@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ronde_control::Rank;
-use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, RankSpec};
+use ronde_control::Worker;
+use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, WorkerSpec};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process,
     kill_process_group, set_child_subreaper, set_parent_process_death_signal, wait, waitid,
@@ -41,10 +41,10 @@ use crate::lifeline;
 use crate::supervise::memory::OutOfMemoryKills;
 use crate::supervise::{self, Scope, shim};
 
-/// How long ranks have to end by themselves when the driver has gone.
+/// How long workers have to end by themselves when the driver has gone.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// How long processes that ranks left behind have to end by themselves.
+/// How long processes that workers left behind have to end by themselves.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(500);
 
 /// News that may wait for the driver. More than the window of output lets through, so that a driver
@@ -163,11 +163,11 @@ struct Agent {
     news: mpsc::Sender<AgentToDriver>,
     /// How much output may still be sent before the driver has printed what it has.
     window: Arc<Semaphore>,
-    running: BTreeMap<Rank, Pid>,
+    running: BTreeMap<Worker, Pid>,
     streams: JoinSet<()>,
     stdin: Option<mpsc::Sender<Vec<u8>>>,
     memory: OutOfMemoryKills,
-    /// Whether every rank that has ended did so with code 0.
+    /// Whether every worker that has ended did so with code 0.
     all_well: bool,
     survey: Survey,
     /// The connection that shows whether the launcher's host is still there.
@@ -189,24 +189,24 @@ impl Agent {
 
     async fn obey(&mut self, command: DriverToAgent) {
         match command {
-            DriverToAgent::Start { ranks } => {
+            DriverToAgent::Start { workers } => {
                 self.survey.end();
-                for spec in ranks {
+                for spec in workers {
                     self.start(spec).await;
                 }
             }
             DriverToAgent::Signal { signal } => match supervise::named(signal) {
-                Some(signal) => self.signal_ranks(signal),
+                Some(signal) => self.signal_workers(signal),
                 None => {
                     let reason = format!("there is no signal {signal}");
                     self.tell(AgentToDriver::Problem { reason }).await;
                 }
             },
-            DriverToAgent::SignalOne { rank, signal } => {
+            DriverToAgent::SignalOne { worker, signal } => {
                 if let (Some(pid), Some(signal)) =
-                    (self.running.get(&rank), supervise::named(signal))
+                    (self.running.get(&worker), supervise::named(signal))
                 {
-                    signal_rank(*pid, signal);
+                    signal_worker(*pid, signal);
                 }
             }
             DriverToAgent::Stdin { bytes } => {
@@ -234,10 +234,11 @@ impl Agent {
             DriverToAgent::Linger { millis } => {
                 self.linger = Some(Duration::from_millis(millis.into()));
             }
-            DriverToAgent::Look { ranks } => {
-                let ranks = ranks.into_iter();
-                let ranks = ranks.filter_map(|rank| Some((rank, *self.running.get(&rank)?)));
-                let found = condition::of(&ranks.collect::<Vec<_>>());
+            DriverToAgent::Look { workers } => {
+                let workers = workers.into_iter();
+                let workers =
+                    workers.filter_map(|worker| Some((worker, *self.running.get(&worker)?)));
+                let found = condition::of(&workers.collect::<Vec<_>>());
                 self.tell(AgentToDriver::Looked { found }).await;
             }
             DriverToAgent::AskTime => {
@@ -259,29 +260,29 @@ impl Agent {
         }
     }
 
-    async fn start(&mut self, spec: RankSpec) {
-        let rank = spec.rank;
-        match rank::start(&self.program, spec) {
+    async fn start(&mut self, spec: WorkerSpec) {
+        let worker = spec.worker;
+        match worker::start(&self.program, spec) {
             Ok(started) => {
-                self.running.insert(rank, started.pid);
+                self.running.insert(worker, started.pid);
                 let pid = started.pid.as_raw_nonzero().get().unsigned_abs();
-                self.tell(AgentToDriver::Started { rank, pid }).await;
+                self.tell(AgentToDriver::Started { worker, pid }).await;
                 for (stream, end) in started.outputs {
                     let (news, window) = (self.news.clone(), self.window.clone());
-                    self.streams.spawn(pipe::forward(rank, stream, end, news, window));
+                    self.streams.spawn(pipe::forward(worker, stream, end, news, window));
                 }
                 if let Some(end) = started.stdin {
                     let (pieces, incoming) = mpsc::channel(1);
                     self.stdin = Some(pieces);
-                    // It may wait for a rank that never reads; the end of the pipe ends it.
+                    // It may wait for a worker that never reads; the end of the pipe ends it.
                     tokio::spawn(pipe::feed(end, incoming, self.news.clone().downgrade()));
                 }
             }
-            Err(exit) => self.tell(AgentToDriver::Exited { rank, exit }).await,
+            Err(exit) => self.tell(AgentToDriver::Exited { worker, exit }).await,
         }
     }
 
-    /// Somebody tells this process to stop: gives whether it goes on for a while, so that the ranks can
+    /// Somebody tells this process to stop: gives whether it goes on for a while, so that the workers can
     /// leave in order. Not twice, and not without a guardian, whose death is told in the same way.
     async fn lingers(&mut self) -> bool {
         let Some(limit) = self.linger.take().filter(|_| getppid() == self.guardian) else {
@@ -292,51 +293,51 @@ impl Agent {
         true
     }
 
-    fn signal_ranks(&self, signal: Signal) {
-        self.running.values().for_each(|pid| signal_rank(*pid, signal));
+    fn signal_workers(&self, signal: Signal) {
+        self.running.values().for_each(|pid| signal_worker(*pid, signal));
     }
 
-    /// Reports ranks that have ended, were stopped or go on, and buries orphans that fell to this
+    /// Reports workers that have ended, were stopped or go on, and buries orphans that fell to this
     /// process.
     async fn reap(&mut self) {
-        let running: Vec<_> = self.running.iter().map(|(rank, pid)| (*rank, *pid)).collect();
-        for (rank, pid) in &running {
-            self.notice_stop(*rank, *pid).await;
+        let running: Vec<_> = self.running.iter().map(|(worker, pid)| (*worker, *pid)).collect();
+        for (worker, pid) in &running {
+            self.notice_stop(*worker, *pid).await;
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             let Ok(Some(status)) = waitid(WaitId::Pid(*pid), look) else { continue };
             let exit = self.exit(status.exit_status(), status.terminating_signal());
-            self.ended(*rank, *pid, exit).await;
+            self.ended(*worker, *pid, exit).await;
         }
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            let rank = running.iter().find(|(_, known)| *known == pid).map(|(rank, _)| *rank);
-            if let Some(rank) = rank {
+            let worker = running.iter().find(|(_, known)| *known == pid).map(|(worker, _)| *worker);
+            if let Some(worker) = worker {
                 let exit = self.exit(status.exit_status(), status.terminating_signal());
-                self.ended(rank, pid, exit).await;
+                self.ended(worker, pid, exit).await;
             }
         }
     }
 
-    async fn notice_stop(&self, rank: Rank, pid: Pid) {
+    async fn notice_stop(&self, worker: Worker, pid: Pid) {
         let look = WaitIdOptions::STOPPED | WaitIdOptions::CONTINUED | WaitIdOptions::NOHANG;
         let Ok(Some(status)) = waitid(WaitId::Pid(pid), look) else { return };
         let message = match status.stopped() {
-            true => AgentToDriver::Stopped { rank },
-            false => AgentToDriver::Continued { rank },
+            true => AgentToDriver::Stopped { worker },
+            false => AgentToDriver::Continued { worker },
         };
         self.tell(message).await;
     }
 
-    async fn ended(&mut self, rank: Rank, pid: Pid, exit: Exit) {
-        // While it is not buried its number is its own, so the group is surely the rank's. What a
-        // failed rank left running only holds the others up; a helper of one that finished well may
+    async fn ended(&mut self, worker: Worker, pid: Pid, exit: Exit) {
+        // While it is not buried its number is its own, so the group is surely the worker's. What a
+        // failed worker left running only holds the others up; a helper of one that finished well may
         // still be at work until the job ends.
         if !exit.is_success() {
             self.all_well = false;
             let _ = kill_process_group(pid, Signal::KILL);
         }
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
-        if self.running.remove(&rank).is_some() {
-            self.tell(AgentToDriver::Exited { rank, exit }).await;
+        if self.running.remove(&worker).is_some() {
+            self.tell(AgentToDriver::Exited { worker, exit }).await;
         }
     }
 
@@ -361,9 +362,9 @@ impl Agent {
             supervise::signal_all(&self.mark, Scope::Family, Signal::TERM);
             self.reap_for(GRACE).await;
         }
-        self.signal_ranks(Signal::KILL);
+        self.signal_workers(Signal::KILL);
         self.reap_for(LEFTOVER_GRACE).await;
-        // What ranks that finished well left behind is asked first; after a failure time is short.
+        // What workers that finished well left behind is asked first; after a failure time is short.
         if self.all_well && supervise::signal_all(&self.mark, Scope::Family, Signal::TERM) > 0 {
             let _ = timeout(LEFTOVER_GRACE, async {
                 while supervise::any_left(&self.mark, Scope::Family) {
@@ -412,8 +413,8 @@ impl Agent {
     }
 }
 
-fn signal_rank(pid: Pid, signal: Signal) {
-    // A rank that was only just started may not have its group yet.
+fn signal_worker(pid: Pid, signal: Signal) {
+    // A worker that was only just started may not have its group yet.
     if kill_process_group(pid, signal).is_err() {
         let _ = kill_process(pid, signal);
     }

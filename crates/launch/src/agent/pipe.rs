@@ -1,4 +1,4 @@
-//! The agent's pipes: frames from and to the driver, bytes from and to the ranks.
+//! The agent's pipes: frames from and to the driver, bytes from and to the workers.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use ronde_control::wire::agent::{
     self, AgentToDriver, DriverToAgent, MAX_PIECE, PREAMBLE, Stream, output_cost,
 };
-use ronde_control::{Rank, VERSION};
+use ronde_control::{VERSION, Worker};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::sync::{Semaphore, mpsc};
@@ -68,14 +68,14 @@ pub(super) async fn write(
     }
 }
 
-/// A read of less than this is followed by a pause, in which more gathers: a rank that writes each line
+/// A read of less than this is followed by a pause, in which more gathers: a worker that writes each line
 /// by itself would otherwise cost a message for each. The first line after a silence waits for nothing.
 const FEW: usize = 4 << 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Passes on what a rank writes, as fast as the driver prints it.
+/// Passes on what a worker writes, as fast as the driver prints it.
 pub(super) async fn forward(
-    rank: Rank,
+    worker: Worker,
     stream: Stream,
     mut end: pipe::Receiver,
     news: mpsc::Sender<AgentToDriver>,
@@ -92,17 +92,17 @@ pub(super) async fn forward(
             Err(_) => return,
         }
         let bytes = buffer[..count].to_vec();
-        if news.send(AgentToDriver::Output { rank, stream, bytes }).await.is_err() {
+        if news.send(AgentToDriver::Output { worker, stream, bytes }).await.is_err() {
             return;
         }
         if count < FEW {
             sleep(PAUSE).await;
         }
     }
-    let _ = news.send(AgentToDriver::OutputEnd { rank, stream }).await;
+    let _ = news.send(AgentToDriver::OutputEnd { worker, stream }).await;
 }
 
-/// Passes standard input on to a rank. A rank that does not want it any more loses nothing.
+/// Passes standard input on to a worker. A worker that does not want it any more loses nothing.
 pub(super) async fn feed(
     mut end: pipe::Sender,
     mut pieces: mpsc::Receiver<Vec<u8>>,

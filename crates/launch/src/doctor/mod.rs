@@ -95,7 +95,7 @@ impl Doctor {
         let agents = start::agents(&ways, &rounds.program, &hex(&entropy()?[..12]), &news)?;
         let service = tokio::spawn(service::run(listener, key.clone(), news));
         let guest = |(name, way, slots): &(String, Way, u32)| {
-            (Guest { name: name.clone(), here: way.is_local() }, *slots)
+            (Guest { name: name.clone(), here: way.ties().network }, *slots)
         };
         let guests = rounds.hosts.iter().map(guest).collect();
         Ok(Doctor {
@@ -188,7 +188,7 @@ impl Doctor {
         })
         .await;
         self.service.abort();
-        for agent in self.agents.iter().filter(|agent| agent.way.is_local()) {
+        for agent in self.agents.iter().filter(|agent| agent.ties.child) {
             if !supervise::sweep(&agent.mark, Scope::Marked) {
                 tracing::warn!(host = agent.host, "some processes cannot be killed");
             }

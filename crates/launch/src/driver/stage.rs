@@ -7,7 +7,7 @@ use std::time::Duration;
 use ronde_control::rendezvous::{Seat, Time};
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, output_cost};
-use ronde_control::{Rank, liveness, printable};
+use ronde_control::{Rank, Worker, liveness, printable};
 use tokio::sync::mpsc;
 
 use super::errand::Returned;
@@ -116,19 +116,19 @@ impl Stage {
         &mut self,
         (index, agent): (usize, &Hands),
         message: AgentToDriver,
-        complains: impl FnMut(Rank, &str),
+        complains: impl FnMut(Worker, &str),
     ) -> Option<AgentToDriver> {
         match message {
-            AgentToDriver::Output { rank, stream, bytes } => {
+            AgentToDriver::Output { worker, stream, bytes } => {
                 let done = Done { agent: index, cost: output_cost(bytes.len()) };
-                let text = self.lines.push(rank, stream, &bytes, self.stamp.text());
-                self.read(rank, stream, &text, complains);
-                self.show((self.lines.name(rank), stream), text, Some(done));
+                let text = self.lines.push(worker, stream, &bytes, self.stamp.text());
+                self.read(worker, stream, &text, complains);
+                self.show((self.lines.name(worker), stream), text, Some(done));
             }
-            AgentToDriver::OutputEnd { rank, stream } => {
-                let text = self.lines.end(rank, stream, self.stamp.text());
-                self.read(rank, stream, &text, complains);
-                self.show((self.lines.name(rank), stream), text, None);
+            AgentToDriver::OutputEnd { worker, stream } => {
+                let text = self.lines.end(worker, stream, self.stamp.text());
+                self.read(worker, stream, &text, complains);
+                self.show((self.lines.name(worker), stream), text, None);
             }
             AgentToDriver::StdinTaken => self.stdin.next(),
             AgentToDriver::Problem { reason } => {
@@ -147,9 +147,9 @@ impl Stage {
         }
     }
 
-    /// From here on the lines of `process` say that they are those of `rank`.
-    pub(super) fn rename(&mut self, process: Rank, rank: Rank) {
-        self.lines.rename(process, rank);
+    /// From here on the lines of a worker say that they are those of `rank`.
+    pub(super) fn rename(&mut self, worker: Worker, rank: Rank) {
+        self.lines.rename(worker, rank);
     }
 
     /// Tells the user something.
@@ -159,26 +159,27 @@ impl Stage {
         self.screen.note(format!("[ronde] {text}\n"));
     }
 
-    /// Tells the user who is stopped or silent, or goes on. Ranks and hosts are named by the caller.
+    /// Tells the user who is stopped or silent, or goes on. Workers and hosts are named by the caller.
     pub(super) fn note_liveness(
         &self,
         news: &liveness::Action,
         limit: Option<Duration>,
-        rank: impl Fn(Rank) -> (String, String),
+        worker: impl Fn(Worker) -> (String, String),
         host: impl Fn(u32) -> String,
     ) {
         use liveness::Action::{Halted, HostBack, HostSilent, Resumed, Silent};
         self.note(&match news {
             Halted(who, condition, during) => {
-                let (name, host) = rank(*who);
+                let (name, host) = worker(*who);
                 liveness::halted(&name, &host, condition, *during, limit)
             }
             Silent(who, condition, during) => {
-                liveness::silent(&rank(*who).0, condition.as_ref(), *during)
+                liveness::silent(&worker(*who).0, condition.as_ref(), *during)
             }
-            Resumed(who, during) => liveness::resumed(&rank(*who).0, *during),
-            HostSilent(number, ranks, during) => {
-                liveness::host_silent(&host(*number), ranks, *during)
+            Resumed(who, during) => liveness::resumed(&worker(*who).0, *during),
+            HostSilent(number, running, during) => {
+                let running = running.first().map(|who| worker(*who).0);
+                liveness::host_silent(&host(*number), running.as_deref(), *during)
             }
             HostBack(number, during) => liveness::back(&host(*number), *during),
             // The rest is to be done, not told.
@@ -200,15 +201,16 @@ impl Stage {
 
     fn read(
         &mut self,
-        rank: Rank,
+        worker: Worker,
         stream: Stream,
         text: &[u8],
-        mut complains: impl FnMut(Rank, &str),
+        mut complains: impl FnMut(Worker, &str),
     ) {
         if stream == Stream::Stderr {
-            let prefix = format!("{}{}", self.stamp.text(), prefix(self.lines.name(rank), stream));
+            let prefix =
+                format!("{}{}", self.stamp.text(), prefix(self.lines.name(worker), stream));
             for line in String::from_utf8_lossy(text).split(['\n', '\r']) {
-                complains(rank, line.strip_prefix(&prefix).unwrap_or(line));
+                complains(worker, line.strip_prefix(&prefix).unwrap_or(line));
             }
         }
     }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use ronde_control::muster::{Guest, Muster, Plan};
 use ronde_control::wire::JobKey;
-use ronde_control::wire::agent::{DriverToAgent, RankSpec, Target};
-use ronde_control::{Rank, VERSION, Worker};
+use ronde_control::wire::agent::{DriverToAgent, Target, WorkerSpec};
+use ronde_control::{VERSION, Worker};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -66,9 +66,9 @@ impl Recipe {
         });
     }
 
-    /// Has an agent of another host hold on to the launcher.
+    /// Has an agent hold on to the launcher, if its link would not show that its host is gone.
     pub(super) fn stay(agent: &Hands, plan: &Plan) {
-        if !agent.way.is_local() {
+        if !agent.ties.shows_silence {
             agent.tell(DriverToAgent::Stay { addresses: plan.rendezvous.clone() });
         }
     }
@@ -77,16 +77,16 @@ impl Recipe {
     /// endless.
     pub(super) fn start(&self, agent: &Hands, plan: &Plan, part: Part<'_>) {
         let bytes = |text: &OsString| text.clone().into_vec();
-        let here = agent.way.is_local();
-        let inherited = if here { &self.job.env } else { &self.there };
-        let spec = RankSpec {
-            rank: part.worker.map_or(part.slot.rank, |worker| Rank(worker.0)),
+        let inherits = agent.ties.environment;
+        let inherited = if inherits { &self.job.env } else { &self.there };
+        let spec = WorkerSpec {
+            worker: part.worker.unwrap_or(Worker(part.slot.rank.0)),
             argv: self.job.command.iter().map(bytes).collect(),
             cwd: self.job.cwd.clone().into_os_string().into_vec(),
             env: environment::of((inherited, &self.key), (&agent.mark, plan), part),
-            own: if here { Vec::new() } else { environment::own() },
+            own: if inherits { Vec::new() } else { environment::own() },
         };
-        agent.tell(DriverToAgent::Start { ranks: vec![spec] });
+        agent.tell(DriverToAgent::Start { workers: vec![spec] });
     }
 }
 
@@ -161,7 +161,7 @@ pub(crate) enum Span {
 impl Span {
     /// That of a job on these hosts.
     pub(crate) fn of(hosts: &[(String, Way)]) -> Span {
-        match hosts.iter().all(|(_, way)| way.is_local()) {
+        match hosts.iter().all(|(_, way)| way.ties().network) {
             true => Span::ThisMachine,
             false => Span::Hosts,
         }
@@ -198,7 +198,8 @@ pub(crate) async fn listen(
 
 /// Nobody is there yet.
 pub(super) fn muster(job: &Job, crew: &Fixed, launcher: Vec<SocketAddr>) -> Muster {
-    let guest = |(name, way): &(String, Way)| Guest { name: name.clone(), here: way.is_local() };
+    let guest =
+        |(name, way): &(String, Way)| Guest { name: name.clone(), here: way.ties().network };
     let guests = crew.hosts.iter().map(guest).collect();
     Muster::new(VERSION, guests, launcher, job.start_timeout)
 }
@@ -228,8 +229,8 @@ pub(super) fn agent(
 ) -> io::Result<Hands> {
     // Each agent has its own mark, because two names may mean one machine.
     let mark = format!("{id}-{index}");
-    let child = way.start(program, &mark)?;
-    Ok(Hands::new(index, (host.to_owned(), mark, way.clone()), child, news.clone()))
+    let link = way.start(program, &mark)?;
+    Ok(Hands::new(index, (host.to_owned(), mark), link, news.clone()))
 }
 
 fn no_port() -> LaunchError {

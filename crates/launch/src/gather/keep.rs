@@ -10,7 +10,7 @@ use std::time::Duration;
 use ronde_control::liveness::{self, Liveness};
 use ronde_control::rendezvous::{Action, Connection, Event, Rendezvous, Time};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver};
-use ronde_control::{Rank, VERSION};
+use ronde_control::{Rank, VERSION, Worker};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -50,7 +50,7 @@ impl Keep {
         let rendezvous = Rendezvous::kept_by_a_rank(VERSION, size, limit);
         // Nobody but the ranks themselves can say how their processes are.
         let mut liveness = Liveness::new(liveness::Limits::default());
-        (0..size).for_each(|rank| liveness.started(Rank(rank), 0, 0));
+        (0..size).for_each(|rank| liveness.started(Worker(rank), 0, 0));
         let (stop, stopped) = oneshot::channel();
         let desk = Desk {
             rendezvous,
@@ -140,16 +140,19 @@ impl Desk {
     fn look_around(&mut self) {
         for action in self.liveness.tick(&self.rendezvous.roll(), self.start.elapsed()) {
             match action {
-                liveness::Action::Ping(ranks) => {
-                    let ways = ranks.iter().filter_map(|rank| self.rendezvous.connection(*rank));
+                liveness::Action::Ping(workers) => {
+                    let ways = workers
+                        .iter()
+                        .filter_map(|worker| self.rendezvous.connection(Rank(worker.0)));
                     self.outboxes.tell(ways.collect(), &DriverToRank::Ping);
                 }
-                liveness::Action::Silent(rank, _, during) => {
-                    let name = self.rendezvous.name(rank);
+                liveness::Action::Silent(worker, _, during) => {
+                    let name = self.rendezvous.name(Rank(worker.0));
                     tracing::warn!("{}", liveness::silent(&name, None, during));
                 }
-                liveness::Action::Resumed(rank, during) => {
-                    tracing::warn!("{}", liveness::resumed(&self.rendezvous.name(rank), during));
+                liveness::Action::Resumed(worker, during) => {
+                    let name = self.rendezvous.name(Rank(worker.0));
+                    tracing::warn!("{}", liveness::resumed(&name, during));
                 }
                 // Of hosts nothing is known.
                 _ => {}
@@ -169,7 +172,9 @@ impl Desk {
                         formed();
                     }
                 }
-                Action::Answered(rank, waits) => self.liveness.heard(rank, waits, now),
+                Action::Answered(rank, waits) => {
+                    self.liveness.heard(Worker(rank.0), waits, now);
+                }
                 Action::Left { .. } | Action::Reported(..) => {}
                 Action::Lost { rank, cause } => {
                     tracing::debug!(rank = rank.0, cause, "lost a rank");

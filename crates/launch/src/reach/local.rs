@@ -4,16 +4,32 @@ use std::io;
 use std::path::Path;
 use std::process::Stdio;
 
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
+use super::{AgentLink, Remains, Ties, Trouble};
 use crate::hidden;
+use crate::supervise::ended;
+
+/// What such an agent shares with the driver: everything.
+pub const TIES: Ties = Ties { child: true, network: true, environment: true, shows_silence: true };
 
 /// Starts the guardian, which starts the agent. `program` is this executable and `mark` is what all
 /// processes of the ranks will carry in their environment.
-pub fn start(program: &Path, mark: &str) -> io::Result<Child> {
-    Command::new(program)
+pub fn start(program: &Path, mark: &str) -> io::Result<AgentLink> {
+    let child = Command::new(program)
         .args([hidden::GUARDIAN, mark])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn()
+        .spawn()?;
+    AgentLink::from_child(child, ("localhost", TIES), explain)
+}
+
+fn explain(remains: &Remains<'_>) -> Trouble {
+    Trouble {
+        reason: match &remains.status {
+            Ok(status) => format!("its agent {}", ended(*status)),
+            Err(error) => format!("its agent cannot be waited for: {error}"),
+        },
+        hint: "run it again with `--verbose` to see each step".into(),
+    }
 }

@@ -438,14 +438,18 @@ fn ranks_can_be_asked_whether_they_run_and_a_stopped_one_can_be_given_up() {
     let mut stage = Stage::new(3);
     stage.join(0);
     let roll = stage.rendezvous.roll();
-    assert_eq!(Vec::from_iter(roll.connected), [Rank(0)]);
-    assert_eq!(Vec::from_iter(roll.missing), [Rank(1), Rank(2)], "the first one waits for them");
+    assert_eq!(Vec::from_iter(roll.connected), [Worker(0)]);
+    assert_eq!(
+        Vec::from_iter(roll.missing),
+        [Worker(1), Worker(2)],
+        "the first one waits for them"
+    );
     stage.join_all(1..3);
     stage.say(2, RankToDriver::Pong { waits: Some(LIMIT) });
     assert_eq!(stage.answered, [(Rank(2), Some(LIMIT))]);
     assert!(stage.rendezvous.roll().missing.is_empty());
     stage.say(2, RankToDriver::WorldEnded);
-    assert_eq!(Vec::from_iter(stage.rendezvous.roll().connected), [Rank(0), Rank(1)]);
+    assert_eq!(Vec::from_iter(stage.rendezvous.roll().connected), [Worker(0), Worker(1)]);
     stage.on(Event::Condemned(Rank(1), "was stopped".into()));
     assert_eq!(stage.lost, [(Rank(1), "was stopped".to_owned())]);
     assert_eq!(stage.lost_to(0), Some((1, "was stopped")));

@@ -11,9 +11,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
+use super::{AgentLink, Remains, Ties};
 use crate::hidden;
+
+/// What an agent on another host shares with the driver: nothing. A dead host does not close its pipe.
+pub const TIES: Ties =
+    Ties { child: false, network: false, environment: false, shows_silence: false };
 
 /// Looks for this program where it lies here, then where the remote shell finds one, and becomes the
 /// guardian. Says so if there is none.
@@ -54,17 +59,21 @@ pub enum Strictness {
 }
 
 /// Starts ssh, which starts the guardian there.
-pub fn start(destination: &Destination, program: &Path, mark: &str) -> io::Result<Child> {
+pub fn start(destination: &Destination, program: &Path, mark: &str) -> io::Result<AgentLink> {
     // The shim makes ssh end with this process, whatever happens, and keeps the keys of a terminal
     // from it.
-    Command::new(program)
+    let child = Command::new(program)
         .arg(hidden::SHIM)
         .arg(std::process::id().to_string())
         .args(command(destination, program, mark))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
+        .spawn()?;
+    let destination = destination.clone();
+    let host = destination.login.clone();
+    let explain = move |remains: &Remains<'_>| words::explain(&destination, remains);
+    AgentLink::from_child(child, (&host, TIES), explain)
 }
 
 fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsString> {

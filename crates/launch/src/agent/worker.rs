@@ -1,4 +1,4 @@
-//! Starting one rank.
+//! Starting one worker.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -7,23 +7,23 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use ronde_control::Rank;
-use ronde_control::wire::agent::{Exit, Obstacle, RankSpec, Stream};
+use ronde_control::Worker;
+use ronde_control::wire::agent::{Exit, Obstacle, Stream, WorkerSpec};
 use rustix::fs::{Access, access};
 use rustix::process::Pid;
 use tokio::net::unix::pipe;
 
 use crate::hidden;
 
-/// A rank that runs, and the agent's ends of its pipes.
+/// A worker that runs, and the agent's ends of its pipes.
 pub(super) struct Started {
     pub(super) pid: Pid,
     pub(super) outputs: [(Stream, pipe::Receiver); 2],
     pub(super) stdin: Option<pipe::Sender>,
 }
 
-/// Starts a rank through the shim; how it "ended" if it could not be started.
-pub(super) fn start(program: &Path, spec: RankSpec) -> Result<Started, Exit> {
+/// Starts a worker through the shim; how it "ended" if it could not be started.
+pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<Started, Exit> {
     let cwd = PathBuf::from(OsString::from_vec(spec.cwd));
     let argv: Vec<OsString> = spec.argv.into_iter().map(OsString::from_vec).collect();
     let env: Vec<(OsString, OsString)> = spec
@@ -46,7 +46,7 @@ pub(super) fn start(program: &Path, spec: RankSpec) -> Result<Started, Exit> {
         .env_clear()
         .envs(env)
         .current_dir(cwd)
-        .stdin(if spec.rank == Rank(0) { Stdio::piped() } else { Stdio::null() })
+        .stdin(if spec.worker == Worker(0) { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     spawn(&mut command)

@@ -16,7 +16,7 @@ impl Elastic {
     pub(super) fn exited(&mut self, worker: Worker, exit: Exit, now: Time) {
         let Some(member) = self.members.get_mut(&worker) else { return };
         if member.going.is_some() {
-            self.lose(worker, &exit.to_string(), now);
+            self.lose(worker, (CauseKind::of(&exit), &exit.to_string()), now);
             self.members.remove(&worker);
             return;
         }
@@ -35,14 +35,15 @@ impl Elastic {
             self.finishing = true;
             self.note(&Reason::Finishing { who });
         }
+        let (kind, cause) = (CauseKind::of(&exit), format!("{exit} without leaving"));
         // Its last words may still be on their way.
         match self.members.get_mut(&worker) {
             Some(member) if member.is_inside() && member.connection.is_some() => {
-                member.suspect = Some((now + PATIENCE, format!("{exit} without leaving")));
+                member.suspect = Some((now + PATIENCE, (kind, cause)));
                 member.exit = Some(exit);
             }
             _ => {
-                self.lose(worker, &format!("{exit} without leaving"), now);
+                self.lose(worker, (kind, &cause), now);
                 self.members.remove(&worker);
             }
         }
@@ -64,7 +65,7 @@ impl Elastic {
             let known = self.members.get(&worker).is_some_and(|member| member.going.is_some());
             let cause = format!("was lost with its host: {reason}");
             match known {
-                true => self.lose(worker, &cause, now),
+                true => self.lose(worker, (CauseKind::HostLost, &cause), now),
                 false => self.fail(worker, self.presumed(worker, CauseKind::HostLost, cause), now),
             }
             self.members.remove(&worker);
@@ -88,9 +89,9 @@ impl Elastic {
     /// A worker has failed: its world is over, and its host rests.
     fn fail(&mut self, worker: Worker, failure: Failure, now: Time) {
         let Some(host) = self.members.get(&worker).map(|member| member.host) else { return };
-        let cause = failure.cause().what;
+        let Cause { what: cause, kind, .. } = failure.cause();
         self.note(&Reason::Lost { who: failure.who.clone(), cause: cause.clone() });
-        self.lose(worker, &cause, now);
+        self.lose(worker, (kind, &cause), now);
         self.failures.push(failure);
         self.let_rest(host, now);
     }
@@ -124,7 +125,7 @@ impl Elastic {
     }
 
     /// Takes a worker out of its world and tells the others.
-    pub(super) fn lose(&mut self, worker: Worker, cause: &str, now: Time) {
+    pub(super) fn lose(&mut self, worker: Worker, (kind, cause): (CauseKind, &str), now: Time) {
         let name = self.name(worker);
         let Some(member) = self.members.get_mut(&worker) else { return };
         member.suspect = None;
@@ -140,7 +141,7 @@ impl Elastic {
         self.break_up(now);
         let others = self.insiders();
         if !others.is_empty() {
-            let lost = DriverToRank::Lost { rank, host, cause: cause.to_owned() };
+            let lost = DriverToRank::Lost { rank, host, kind, cause: cause.to_owned() };
             self.actions.push(Action::Tell(others, lost));
         }
     }
@@ -188,16 +189,17 @@ impl Elastic {
         let mut others = self.insiders();
         others.retain(|other| Some(*other) != itself);
         let seen = format!("{cause} (seen by {})", self.name(by));
-        let told = DriverToRank::Lost { rank: lost, host, cause: seen };
+        let kind = CauseKind::ConnectionLost;
+        let told = DriverToRank::Lost { rank: lost, host, kind, cause: seen };
         self.actions.push(Action::Tell(others, told));
         if let (Some(itself), Some(member)) = (itself, self.members.get(&by)) {
             let host = self.hosts.all[member.host].name.clone();
             let cause = format!("it has given up on this rank: {cause}");
-            let told = DriverToRank::Lost { rank: member.rank, host, cause };
+            let told = DriverToRank::Lost { rank: member.rank, host, kind, cause };
             self.actions.push(Action::Tell(vec![itself], told));
         }
         if quarrels >= 2 {
-            self.condemn(blamed, (CauseKind::ConnectionLost, words::QUARREL.into()), now);
+            self.condemn(blamed, (kind, words::QUARREL.into()), now);
         }
     }
 
@@ -207,8 +209,8 @@ impl Elastic {
             let (until, cause) = member.suspect.as_ref()?;
             (*until <= now).then(|| (*worker, cause.clone(), member.exit.is_some()))
         });
-        for (worker, cause, ended) in suspects.collect::<Vec<_>>() {
-            self.lose(worker, &cause, now);
+        for (worker, (kind, cause), ended) in suspects.collect::<Vec<_>>() {
+            self.lose(worker, (kind, &cause), now);
             self.detach(worker);
             if ended {
                 self.members.remove(&worker);

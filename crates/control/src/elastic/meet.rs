@@ -2,7 +2,7 @@
 
 use super::member::{Member, Next, Phase};
 use super::{Action, Elastic, Recovery, World, words};
-use crate::cause::{Farewell, headline};
+use crate::cause::{CauseKind, Farewell, Raised, headline};
 use crate::rendezvous::{Connection, PATIENCE, Time};
 use crate::wire::{DriverToRank, Greeting, Milestone, Peer, RankToDriver};
 use crate::{Rank, Worker};
@@ -45,7 +45,7 @@ impl Elastic {
 
     /// Lets a worker in that has come again: it is no longer where it was.
     pub(super) fn admit(&mut self, worker: Worker, now: Time) {
-        self.lose(worker, "came again without a word", now);
+        self.lose(worker, (CauseKind::Left, "came again without a word"), now);
         self.detach(worker);
         let Some(member) = self.members.get_mut(&worker) else { return };
         let Some(Next { connection, said, .. }) = member.next.take() else { return };
@@ -112,10 +112,11 @@ impl Elastic {
     }
 
     /// A worker has left its world by itself: in order, or because of an exception.
-    fn left(&mut self, worker: Worker, error: Option<String>, blames: Option<Rank>, now: Time) {
+    fn left(&mut self, worker: Worker, error: Option<Raised>, blames: Option<Rank>, now: Time) {
         match (&error, blames) {
             (Some(error), None) => {
-                self.lose(worker, &format!("raised {}", headline(error)), now);
+                let cause = format!("raised {}", headline(&error.text));
+                self.lose(worker, (error.kind, &cause), now);
             }
             _ => self.leave(worker, now),
         }
@@ -129,7 +130,7 @@ impl Elastic {
     }
 
     /// The last words of a worker whose end is known already.
-    fn explain(&mut self, worker: Worker, error: String) {
+    fn explain(&mut self, worker: Worker, error: Raised) {
         if let Some(failure) = self.failures.iter_mut().find(|it| it.worker == worker) {
             failure.farewell = Farewell::Exception(error);
         }
@@ -148,12 +149,13 @@ impl Elastic {
         }
         match (&member.phase, &member.exit) {
             (Phase::Inside { .. }, Some(exit)) => {
-                let cause = format!("{exit} without leaving");
-                self.lose(worker, &cause, now);
+                let (kind, cause) = (CauseKind::of(exit), format!("{exit} without leaving"));
+                self.lose(worker, (kind, &cause), now);
                 self.members.remove(&worker);
             }
             (Phase::Inside { .. }, None) => {
                 let cause = "its connection to the launcher closed".to_owned();
+                let cause = (CauseKind::ConnectionLost, cause);
                 member.suspect.get_or_insert((now + PATIENCE, cause));
             }
             _ => member.phase = Phase::Away,

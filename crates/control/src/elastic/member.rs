@@ -2,7 +2,7 @@
 
 use super::AgentId;
 use crate::Rank;
-use crate::cause::{Farewell, Tail};
+use crate::cause::{CauseKind, Farewell, Tail};
 use crate::rendezvous::{Connection, Time};
 use crate::wire::agent::Exit;
 use crate::wire::{Peer, RankToDriver};
@@ -30,7 +30,7 @@ pub(super) struct Member {
     /// Since when it is awaited: started, or left the world.
     pub(super) since: Time,
     /// When it counts as lost and why, unless it clears itself before.
-    pub(super) suspect: Option<(Time, String)>,
+    pub(super) suspect: Option<(Time, (CauseKind, String))>,
     /// How it left its last world, as it has said itself.
     pub(super) farewell: Farewell,
     /// What it has written last.

@@ -2,6 +2,7 @@
 
 use super::{Connection, Time};
 use crate::Rank;
+use crate::cause::CauseKind;
 use crate::wire::Peer;
 
 /// Where a rank runs, as people know it.
@@ -32,7 +33,7 @@ pub(super) struct Member {
     /// Whether it answers when it is asked.
     pub(super) answers: bool,
     /// When it is to be announced as lost, and with which cause, unless it clears itself before.
-    pub(super) suspect: Option<(Time, String)>,
+    pub(super) suspect: Option<(Time, (CauseKind, String))>,
 }
 
 /// How far a rank has come.

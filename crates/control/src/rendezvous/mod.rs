@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub use member::Seat;
 
-use crate::cause::headline;
+use crate::cause::{CauseKind, Raised, headline};
 use crate::liveness::Roll;
 use crate::status::Report;
 use crate::wire::agent::Exit;
@@ -67,7 +67,7 @@ pub enum Action {
         /// Who.
         rank: Rank,
         /// The exception that ends it, if one does.
-        error: Option<String>,
+        error: Option<Raised>,
         /// The rank whose loss caused that exception, if one did.
         blames: Option<Rank>,
     },
@@ -339,7 +339,7 @@ impl Rendezvous {
     fn leaving(
         &mut self,
         rank: Rank,
-        error: Option<String>,
+        error: Option<Raised>,
         blames: Option<Rank>,
         now: Time,
         actions: &mut Vec<Action>,
@@ -353,14 +353,13 @@ impl Rendezvous {
         };
         match (error, blames) {
             (None, _) if leader.is_some() => member.phase = Phase::Away,
-            (None, _) => self.announce(rank, "left before the world was complete".into(), actions),
-            (Some(error), None) => {
-                self.announce(rank, format!("raised {}", headline(&error)), actions);
+            (None, _) => {
+                let cause = (CauseKind::Left, "left before the world was complete".into());
+                self.announce(rank, cause, actions);
             }
+            (Some(error), None) => self.announce(rank, told(&error), actions),
             // The others are about to hear of the rank it blames, which is what they should name.
-            (Some(error), Some(_)) => {
-                member.suspect = Some((now + PATIENCE, format!("raised {}", headline(&error))));
-            }
+            (Some(error), Some(_)) => member.suspect = Some((now + PATIENCE, told(&error))),
         }
     }
 
@@ -378,11 +377,14 @@ impl Rendezvous {
         let (itself, host) = (theirs.connection, theirs.seat.host.clone());
         let others = self.insiders().into_iter().filter(|other| Some(*other) != itself).collect();
         let what = format!("{cause} (seen by {})", self.members[by.index()].seat.name(by));
-        actions.push(Action::Tell(others, DriverToRank::Lost { rank: lost, host, cause: what }));
+        let kind = CauseKind::ConnectionLost;
+        let told = DriverToRank::Lost { rank: lost, host, kind, cause: what };
+        actions.push(Action::Tell(others, told));
         if let Some(itself) = itself {
             let host = self.members[by.index()].seat.host.clone();
             let cause = format!("it has given up on this rank: {cause}");
-            actions.push(Action::Tell(vec![itself], DriverToRank::Lost { rank: by, host, cause }));
+            let told = DriverToRank::Lost { rank: by, host, kind, cause };
+            actions.push(Action::Tell(vec![itself], told));
         }
         self.given_up = Some(self.epoch);
     }
@@ -396,10 +398,11 @@ impl Rendezvous {
             (Phase::Inside { .. }, Some((_, cause)), _) => self.announce(rank, cause, actions),
             (Phase::Inside { .. }, None, Reports::Agents) => {
                 let cause = "its connection to the launcher closed".into();
-                member.suspect = Some((now + PATIENCE, cause));
+                member.suspect = Some((now + PATIENCE, (CauseKind::ConnectionLost, cause)));
             }
             (Phase::Inside { .. }, None, Reports::Nobody) => {
-                self.announce(rank, "its process has ended, or its host is gone".into(), actions);
+                let cause = "its process has ended, or its host is gone".into();
+                self.announce(rank, (CauseKind::Unknown, cause), actions);
             }
             (Phase::Waiting(_), _, Reports::Nobody) => {
                 let name = member.seat.name(rank);
@@ -421,12 +424,16 @@ impl Rendezvous {
         match member.phase {
             // Its last words may still be on their way: a clean exit usually follows a clean leave.
             Phase::Inside { .. } if exit.is_success() && member.connection.is_some() => {
-                member.suspect = Some((now + PATIENCE, format!("{exit} without leaving")));
+                let cause = (CauseKind::of(exit), format!("{exit} without leaving"));
+                member.suspect = Some((now + PATIENCE, cause));
             }
             Phase::Inside { .. } if exit.is_success() => {
-                self.announce(rank, format!("{exit} without leaving"), actions);
+                let cause = (CauseKind::of(exit), format!("{exit} without leaving"));
+                self.announce(rank, cause, actions);
             }
-            Phase::Inside { .. } => self.announce(rank, exit.to_string(), actions),
+            Phase::Inside { .. } => {
+                self.announce(rank, (CauseKind::of(exit), exit.to_string()), actions);
+            }
             _ => {}
         }
         self.doom(&format!("{name} {exit}"), actions);
@@ -436,7 +443,7 @@ impl Rendezvous {
         let Some(member) = self.members.get(rank.index()) else { return };
         let what = format!("{} {cause}", member.seat.name(rank));
         if matches!(member.phase, Phase::Inside { .. }) {
-            self.announce(rank, cause, actions);
+            self.announce(rank, (CauseKind::Halted, cause), actions);
         }
         self.doom(&what, actions);
     }
@@ -505,7 +512,8 @@ impl Rendezvous {
     }
 
     /// Tells the world that a rank is lost to it.
-    fn announce(&mut self, rank: Rank, cause: String, actions: &mut Vec<Action>) {
+    fn announce(&mut self, rank: Rank, cause: (CauseKind, String), actions: &mut Vec<Action>) {
+        let (kind, cause) = cause;
         let member = &mut self.members[rank.index()];
         member.phase = Phase::Away;
         member.suspect = None;
@@ -515,7 +523,7 @@ impl Rendezvous {
         actions.push(Action::Lost { rank, cause: cause.clone() });
         let others = self.insiders();
         if !others.is_empty() {
-            actions.push(Action::Tell(others, DriverToRank::Lost { rank, host, cause }));
+            actions.push(Action::Tell(others, DriverToRank::Lost { rank, host, kind, cause }));
         }
     }
 
@@ -570,6 +578,11 @@ impl Rendezvous {
         let inside = self.members.iter().filter(|m| matches!(m.phase, Phase::Inside { .. }));
         inside.filter_map(|member| member.connection).collect()
     }
+}
+
+/// What the others hear of a rank that an exception ends.
+fn told(error: &Raised) -> (CauseKind, String) {
+    (error.kind, format!("raised {}", headline(&error.text)))
 }
 
 fn refuse(

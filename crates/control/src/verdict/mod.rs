@@ -11,7 +11,7 @@
 mod tests;
 
 use crate::Rank;
-use crate::cause::{Cause, CauseKind, Farewell, Tail};
+use crate::cause::{Cause, CauseKind, Farewell, Raised, Tail};
 use crate::rendezvous::Seat;
 use crate::wire::agent::{Exit, Obstacle, signal_name};
 
@@ -99,7 +99,7 @@ impl Verdict {
     }
 
     /// A rank has left its world, because of an exception or in order.
-    pub fn left(&mut self, rank: Rank, error: Option<String>, blames: Option<Rank>) {
+    pub fn left(&mut self, rank: Rank, error: Option<Raised>, blames: Option<Rank>) {
         let account = &mut self.accounts[rank.index()];
         account.farewell = Farewell::of(error);
         account.blames = blames;
@@ -264,12 +264,12 @@ impl Verdict {
                  example because it has fewer batches"
             );
         }
-        if cause.is_stall() {
+        if cause.kind == CauseKind::Stalled {
             return "every rank must make the same calls: see what the missing ranks do instead, for \
                     example with `py-spy dump --pid`"
                 .into();
         }
-        if cause.raised() {
+        if cause.raised() || self.accounts[first.index()].has_raised() {
             return above;
         }
         let host = &self.seats[first.index()].host;

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use ronde_control::cause::{CauseKind, Raised};
 use ronde_control::wire::{Change, DriverToRank, Greeting, JobKey, Milestone, RankToDriver};
 use ronde_control::{Rank, VERSION, Worker};
 use support::rank::{FakeRank, Meeting};
@@ -146,8 +147,10 @@ fn a_worker_that_is_killed_is_survived_and_the_way_back_is_told() {
     signal(two.pid, "KILL");
     let begin = Instant::now();
     for survivor in [&mut *one, &mut *three] {
-        let DriverToRank::Lost { rank, host, cause } = survivor.hear() else { panic!("not lost") };
-        assert_eq!((rank, host.as_str()), (Rank(1), "localhost"));
+        let DriverToRank::Lost { rank, host, kind, cause } = survivor.hear() else {
+            panic!("not lost")
+        };
+        assert_eq!((rank, host.as_str(), kind), (Rank(1), "localhost", CauseKind::Signal));
         assert_eq!(cause, "was killed by signal 9 (SIGKILL)");
     }
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
@@ -339,8 +342,8 @@ fn a_worker_that_is_stopped_too_long_is_lost_and_the_reset_limit_ends_the_job() 
     signal(one.pid, "STOP");
     signal(one.pid, "CONT");
     signal(two.pid, "STOP");
-    let DriverToRank::Lost { rank, cause, .. } = one.hear() else { panic!("not lost") };
-    assert_eq!(rank, Rank(1));
+    let DriverToRank::Lost { rank, kind, cause, .. } = one.hear() else { panic!("not lost") };
+    assert_eq!((rank, kind), (Rank(1), CauseKind::Halted));
     assert_eq!(
         cause,
         "was stopped, as by SIGSTOP, for 1 s and was killed (RONDE_ELASTIC_STOPPED_SECONDS)"
@@ -393,7 +396,7 @@ fn a_job_whose_workers_all_fail_ends_with_the_first_ones_code_and_words() {
     let mut workers = job.workers(2);
     let [one, two] = workers.as_mut_slice() else { panic!() };
     world(&mut [one, two]);
-    let error = Some("ValueError: no such file".to_owned());
+    let error = Some(Raised::by_program("ValueError: no such file"));
     one.say(&RankToDriver::Leaving { error, blames: None });
     assert!(matches!(two.hear(), DriverToRank::Lost { rank: Rank(0), .. }));
     signal(one.pid, "KILL");

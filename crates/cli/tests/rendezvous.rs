@@ -7,6 +7,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use ronde_control::cause::{CauseKind, Raised};
 use ronde_control::status::Report;
 use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::{DriverToRank, Greeting, Milestone, RankToDriver};
@@ -80,7 +81,8 @@ fn a_killed_rank_is_lost_to_the_others_at_once() {
     signal(victim, "KILL");
     let lost = ranks[0].hear();
     let cause = "was killed by signal 9 (SIGKILL)".to_owned();
-    assert_eq!(lost, DriverToRank::Lost { rank: Rank(1), host: "localhost".into(), cause });
+    let (rank, host, kind) = (Rank(1), "localhost".into(), CauseKind::Signal);
+    assert_eq!(lost, DriverToRank::Lost { rank, host, kind, cause });
     assert!(start.elapsed() < Duration::from_secs(2));
     assert_eq!(launched.end().code, Some(137));
 }
@@ -190,7 +192,7 @@ fn nonsense() -> (Vec<Greeting>, Vec<RankToDriver>) {
         RankToDriver::Report(Report::default()),
         RankToDriver::Reached(Milestone::Commit),
         RankToDriver::Departing { reason: String::new() },
-        RankToDriver::Leaving { error: Some("x".into()), blames: Some(rank) },
+        RankToDriver::Leaving { error: Some(Raised::by_program("x")), blames: Some(rank) },
     ];
     (greetings, messages)
 }

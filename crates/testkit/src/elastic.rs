@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ronde_control::cause::CauseKind;
 use ronde_control::settings::{Keeper, Meeting, Place, Settings};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver};
 use ronde_control::{Epoch, Rank, Worker};
@@ -136,8 +137,8 @@ impl ElasticLauncher {
 
     /// Tells these workers that a rank of their world has died.
     pub fn lose(&self, workers: &[u32], rank: u32, cause: &str) {
-        let (rank, host, cause) = (Rank(rank), "testhost".into(), cause.into());
-        self.tell(workers, &DriverToRank::Lost { rank, host, cause });
+        let (rank, host, kind) = (Rank(rank), "testhost".into(), CauseKind::Signal);
+        self.tell(workers, &DriverToRank::Lost { rank, host, kind, cause: cause.into() });
     }
 
     /// Hangs up on a worker without a word.

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use ronde_control::cause::{CauseKind, Raised};
 use ronde_control::elastic::{self, AgentId, Elastic, Limits, Offer, Resting, Source};
 use ronde_control::launcher::{self, Invitation};
 use ronde_control::negotiate::{
@@ -320,14 +321,15 @@ fn to_driver() -> Vec<RankToDriver> {
     vec![
         RankToDriver::Join { pid: 1, host, local_rank: 0, addresses, unix },
         RankToDriver::Located { leader: Rank(0) },
-        RankToDriver::Leaving { error: None, blames: Some(Rank(1)) },
+        RankToDriver::Leaving { error: Some(Raised::by_program("x")), blames: Some(Rank(1)) },
         RankToDriver::GivenUp { rank: Rank(1), cause: "x".into() },
     ]
 }
 
 fn all_messages() -> Vec<Vec<u8>> {
     let greeting = Greeting::Rendezvous { version: "1".into(), rank: Rank(0) };
-    let lost = DriverToRank::Lost { rank: Rank(1), host: "h".into(), cause: "x".into() };
+    let (rank, host, kind) = (Rank(1), "h".into(), CauseKind::Signal);
+    let lost = DriverToRank::Lost { rank, host, kind, cause: "x".into() };
     let mut all = vec![encode(&greeting), encode(&lost)];
     all.extend([encode(&to_coordinator()), encode(&to_member())]);
     all.push(encode(&AgentToAgent::Carried { bytes: 1 << 40, micros: 80_000 }));

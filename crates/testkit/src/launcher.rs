@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use ronde_control::cause::CauseKind;
 use ronde_control::status::Report;
 use ronde_control::wire::frame::Opener;
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver};
@@ -92,12 +93,12 @@ impl Launcher {
 
     /// Tells everybody else that a rank has died.
     pub fn lose(&self, rank: Rank, cause: &str) {
-        tell(&self.ranks, |to| (to != rank).then(|| lost(rank, cause)));
+        tell(&self.ranks, |to| (to != rank).then(|| lost(rank, CauseKind::Signal, cause)));
     }
 }
 
-fn lost(rank: Rank, cause: &str) -> DriverToRank {
-    DriverToRank::Lost { rank, host: "testhost".into(), cause: cause.into() }
+fn lost(rank: Rank, kind: CauseKind, cause: &str) -> DriverToRank {
+    DriverToRank::Lost { rank, host: "testhost".into(), kind, cause: cause.into() }
 }
 
 /// Tells each rank what is meant for it, if it is still there.
@@ -120,7 +121,8 @@ fn listen(
     while let Ok(message) = receive(&mut stream, &mut opener) {
         match message {
             RankToDriver::GivenUp { rank, cause } => tell(ranks, |to| {
-                Some(if to == rank { lost(from, &cause) } else { lost(rank, &cause) })
+                let whom = if to == rank { from } else { rank };
+                Some(lost(whom, CauseKind::ConnectionLost, &cause))
             }),
             RankToDriver::Report(report) => {
                 reports.lock().expect("nobody panics with this lock").push((from, report));

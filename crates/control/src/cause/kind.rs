@@ -15,7 +15,7 @@ pub enum CauseKind {
     Unknown,
     /// An exception ended the program.
     Exception,
-    /// The program ended itself with a code other than 0.
+    /// The program ended itself: with a code other than 0, or without leaving its world.
     ExitCode,
     /// A signal killed it.
     Signal,
@@ -71,6 +71,23 @@ impl CauseKind {
             CauseKind::Overwritten => "overwritten",
             CauseKind::LauncherLost => "launcher_lost",
         }
+    }
+}
+
+/// The exception that ends a process, as the process itself tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Raised {
+    /// What matters in it: its class and message, and where it was raised.
+    pub text: String,
+    /// What kind of thing it tells of: `Exception`, unless the world of its process ended by
+    /// something that is nobody's death, such as a stall.
+    pub kind: CauseKind,
+}
+
+impl Raised {
+    /// An exception of the program itself.
+    pub fn by_program(text: impl Into<String>) -> Raised {
+        Raised { text: text.into(), kind: CauseKind::Exception }
     }
 }
 

@@ -16,7 +16,7 @@ use std::fmt;
 
 use crate::printable;
 use crate::wire::agent::Exit;
-pub use kind::CauseKind;
+pub use kind::{CauseKind, Raised};
 pub use tail::Tail;
 use traceback::{Exception, Relation};
 
@@ -62,12 +62,12 @@ pub enum Farewell {
     /// It left in order.
     InOrder,
     /// It left because of this exception.
-    Exception(String),
+    Exception(Raised),
 }
 
 impl Farewell {
     /// What a process says when it leaves.
-    pub fn of(error: Option<String>) -> Farewell {
+    pub fn of(error: Option<Raised>) -> Farewell {
         error.map_or(Farewell::InOrder, Farewell::Exception)
     }
 }
@@ -86,8 +86,12 @@ pub struct Cause {
 impl Cause {
     /// Judges by how a process ended, what it said of that and what it wrote last.
     pub fn of(exit: Option<&Exit>, farewell: &Farewell, tail: &Tail) -> Cause {
+        let kind = match farewell {
+            Farewell::Exception(raised) => raised.kind,
+            _ => CauseKind::Exception,
+        };
         let raised = match farewell {
-            Farewell::Exception(text) => Some(gist(text)),
+            Farewell::Exception(raised) => Some(gist(&raised.text)),
             _ if !matches!(exit, Some(Exit::Code(1..))) => None,
             Farewell::None => tail.exception(),
             // Somebody who leaves in order and fails then may have called `sys.exit`: a traceback
@@ -95,11 +99,7 @@ impl Cause {
             Farewell::InOrder => tail.exception().filter(|gist| tail.ends_with(&gist.headline)),
         };
         if let Some(Gist { headline, details }) = raised {
-            return Cause {
-                what: format!("raised {headline}"),
-                details,
-                kind: CauseKind::Exception,
-            };
+            return Cause { what: format!("raised {headline}"), details, kind };
         }
         let what = exit.map_or_else(|| "failed".into(), |exit| noise::cut(&exit.to_string()));
         let details = match (tail.crash(), tail.last()) {
@@ -117,11 +117,6 @@ impl Cause {
     /// Whether an exception ended the process.
     pub fn raised(&self) -> bool {
         self.kind == CauseKind::Exception
-    }
-
-    /// Whether some ranks waited for others in vain.
-    pub fn is_stall(&self) -> bool {
-        self.raised() && self.details.iter().any(|line| line == "Missing ranks:")
     }
 
     /// The details as indented lines, each with its end.

@@ -218,8 +218,8 @@ fn a_text_given_to_exit_is_shown_whole() {
 
 #[test]
 fn what_the_rank_says_itself_comes_first() {
-    let said =
-        Farewell::Exception(recorded!("subprocess").to_owned() + "its stderr: cannot open port\n");
+    let text = recorded!("subprocess").to_owned() + "its stderr: cannot open port\n";
+    let said = Farewell::Exception(Raised::by_program(text));
     let cause = Cause::of(Some(&Exit::Code(1)), &said, &tail("unrelated"));
     assert!(cause.what.starts_with("raised subprocess.CalledProcessError: Command '['sh', "));
     assert_eq!(cause.details[0], "its stderr: cannot open port");
@@ -234,6 +234,17 @@ fn a_traceback_counts_after_leaving_in_order_only_if_it_comes_last() {
     let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &logged);
     assert_eq!((cause.what.as_str(), cause.raised()), ("exited with code 1", false));
     assert_eq!(cause.details.last().unwrap(), "giving up");
+}
+
+#[test]
+fn what_kind_of_exception_it_was_the_rank_knows_and_its_words_do_not_tell() {
+    let of = |kind| {
+        let text = "HorovodInternalError: late\nMissing ranks:\n0: [x]".into();
+        let said = Farewell::of(Some(Raised { text, kind }));
+        Cause::of(Some(&Exit::Code(1)), &said, &Tail::default()).kind
+    };
+    assert_eq!(of(CauseKind::Stalled), CauseKind::Stalled);
+    assert_eq!(of(CauseKind::Exception), CauseKind::Exception);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::LinkKeys;
+use crate::cause::{CauseKind, Raised};
 use crate::status::Report;
 use crate::{Epoch, Rank, Worker};
 
@@ -121,8 +122,8 @@ pub enum RankToDriver {
     },
     /// The rank is about to end its part in the world.
     Leaving {
-        /// The exception that ends the process, if one does: its class and text.
-        error: Option<String>,
+        /// The exception that ends the process, if one does.
+        error: Option<Raised>,
         /// The rank whose loss caused that exception, if one did.
         blames: Option<Rank>,
     },
@@ -181,6 +182,8 @@ pub enum DriverToRank {
         rank: Rank,
         /// Where.
         host: String,
+        /// By what kind of thing.
+        kind: CauseKind,
         /// How, in words.
         cause: String,
     },
@@ -248,10 +251,14 @@ mod tests {
 
     #[test]
     fn the_bytes_on_the_wire_stay_what_they_were() {
-        let lost = DriverToRank::Lost { rank: Rank(5), host: "b".into(), cause: "x".into() };
-        assert_eq!(encode(&lost), [2, 5, 1, b'b', 1, b'x']);
+        let (rank, host, kind) = (Rank(5), "b".into(), CauseKind::Signal);
+        let lost = DriverToRank::Lost { rank, host, kind, cause: "x".into() };
+        assert_eq!(encode(&lost), [2, 5, 1, b'b', 3, 1, b'x']);
         let leaving = RankToDriver::Leaving { error: None, blames: Some(Rank(300)) };
         assert_eq!(encode(&leaving), [2, 0, 1, 172, 2]);
+        let raised = Raised { text: "x".into(), kind: CauseKind::Stalled };
+        let leaving = RankToDriver::Leaving { error: Some(raised), blames: None };
+        assert_eq!(encode(&leaving), [2, 1, 1, b'x', 7, 0]);
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(2) };
         assert_eq!(encode(&greeting), [3, 1, 2]);
     }

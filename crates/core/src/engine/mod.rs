@@ -28,11 +28,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ronde_control::cause::{self, CauseKind, Raised};
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::settings::{Keeper, Place, Settings};
 use ronde_control::watching::Cycles;
 use ronde_control::wire::RankToDriver;
-use ronde_control::{Rank, SetId, cause};
+use ronde_control::{Rank, SetId};
 
 use self::drive::Shared;
 use self::inbox::{Inbox, Submission};
@@ -334,9 +335,14 @@ impl Engine {
         };
         let deadline = Instant::now() + FAREWELL;
         let error = error.map(|text| cause::gist(&text));
-        let blames = self.verdict().and_then(|error| error.blames());
-        let text = error.as_ref().map(ToString::to_string);
-        let leaving = RankToDriver::Leaving { error: text, blames };
+        let verdict = self.verdict();
+        let kind = match verdict {
+            Some(Error::Stalled(_)) => CauseKind::Stalled,
+            _ => CauseKind::Exception,
+        };
+        let raised = error.as_ref().map(|gist| Raised { text: gist.to_string(), kind });
+        let blames = verdict.and_then(|error| error.blames());
+        let leaving = RankToDriver::Leaving { error: raised, blames };
         shared.vigil.sentinel.tell_launcher(&leaving, deadline);
         let ticket = Arc::new(Ticket::default());
         let leave =

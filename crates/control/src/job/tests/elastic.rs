@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::cause::{CauseKind, Raised};
 use crate::wire::Milestone;
 
 struct Play {
@@ -171,7 +172,10 @@ fn survivors_go_on_at_once_and_keep_their_ranks() {
     let mut play = Play::begin("a:4", limits(4, 2));
     assert_eq!(play.world(), [0, 1, 2, 3]);
     play.die(1, KILLED);
-    assert!(matches!(play.heard(2).last(), Some(DriverToRank::Lost { rank: Rank(1), .. })));
+    assert!(matches!(
+        play.heard(2).last(),
+        Some(DriverToRank::Lost { rank: Rank(1), kind: CauseKind::Signal, .. })
+    ));
     play.come_all();
     assert_eq!(play.world(), [0, 3, 2]);
     assert!(play.says("lost rank 1 (a, slot 1): was killed by signal 9 (SIGKILL)"));
@@ -445,7 +449,7 @@ fn workers_that_never_meet_may_finish_one_after_the_other() {
 #[test]
 fn the_first_failure_of_the_last_world_gives_the_exit_code() {
     let mut play = Play::begin("a:2", limits(2, 1));
-    let error = Some("ValueError: no".to_owned());
+    let error = Some(Raised::by_program("ValueError: no"));
     play.say(Worker(0), RankToDriver::Leaving { error, blames: None });
     play.die(0, Exit::Code(3));
     play.die(1, KILLED);

@@ -120,6 +120,31 @@ impl Stage {
     }
 }
 
+#[test]
+fn everybody_hears_of_which_kind_a_loss_is() {
+    let late = Raised { text: "HorovodInternalError: late".into(), kind: CauseKind::Stalled };
+    let stalled = RankToDriver::Leaving { error: Some(late), blames: None };
+    let given_up = RankToDriver::GivenUp { rank: Rank(1), cause: "reset".into() };
+    let of = |tell: &dyn Fn(&mut Stage)| {
+        let mut stage = Stage::new(3);
+        stage.world(3);
+        tell(&mut stage);
+        match stage.last(0) {
+            Some(DriverToRank::Lost { rank: Rank(1), kind, .. }) => *kind,
+            other => panic!("no loss of rank 1 but {other:?}"),
+        }
+    };
+    let exited = |exit: Exit| of(&|stage| stage.on(Event::Exited(Rank(1), exit.clone())));
+    assert_eq!(exited(Exit::Signal(9)), CauseKind::Signal);
+    assert_eq!(exited(Exit::OutOfMemory), CauseKind::OutOfMemory);
+    assert_eq!(exited(Exit::Code(3)), CauseKind::ExitCode);
+    assert_eq!(of(&|stage| stage.say(1, failing("x", None))), CauseKind::Exception);
+    assert_eq!(of(&|stage| stage.say(1, stalled.clone())), CauseKind::Stalled);
+    assert_eq!(of(&|stage| stage.say(2, given_up.clone())), CauseKind::ConnectionLost);
+    let halted = of(&|stage| stage.on(Event::Condemned(Rank(1), "was stopped".into())));
+    assert_eq!(halted, CauseKind::Halted);
+}
+
 fn join(rank: u32) -> RankToDriver {
     RankToDriver::Join {
         pid: 100 + rank,
@@ -131,7 +156,7 @@ fn join(rank: u32) -> RankToDriver {
 }
 
 fn failing(error: &str, blames: Option<u32>) -> RankToDriver {
-    RankToDriver::Leaving { error: Some(error.into()), blames: blames.map(Rank) }
+    RankToDriver::Leaving { error: Some(Raised::by_program(error)), blames: blames.map(Rank) }
 }
 
 #[test]

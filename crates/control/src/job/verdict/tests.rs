@@ -4,6 +4,7 @@ use super::*;
 
 enum Told {
     Left(u32, Option<&'static str>, Option<u32>),
+    Stalled(u32, &'static str),
     Wrote(u32, &'static str),
     Exit(u32, Exit),
     Stopping,
@@ -11,7 +12,7 @@ enum Told {
     Host(&'static str),
     Condemned(u32, &'static str),
 }
-use Told::{Condemned, Host, Interrupted, Left, Stopping, Wrote};
+use Told::{Condemned, Host, Interrupted, Left, Stalled, Stopping, Wrote};
 
 fn judge(story: Vec<Told>) -> Outcome {
     let seats = (0..4).map(|slot| Seat { host: "node".into(), slot }).collect();
@@ -19,7 +20,11 @@ fn judge(story: Vec<Told>) -> Outcome {
     for told in story {
         match told {
             Left(rank, error, blames) => {
-                verdict.left(Rank(rank), error.map(Into::into), blames.map(Rank));
+                verdict.left(Rank(rank), error.map(Raised::by_program), blames.map(Rank));
+            }
+            Stalled(rank, text) => {
+                let error = Raised { text: text.into(), kind: CauseKind::Stalled };
+                verdict.left(Rank(rank), Some(error), None);
             }
             Wrote(rank, line) => verdict.wrote(Rank(rank), line),
             Told::Exit(rank, exit) => verdict.exited(Rank(rank), exit),
@@ -129,15 +134,12 @@ fn exceptions_are_named() {
         (
             "a stall",
             vec![
-                Left(
+                Stalled(
                     1,
-                    Some(
-                        "HorovodInternalError: One or more tensors were submitted\nMissing ranks:\n\
-                         0: [allreduce.x] (node, slot 0; it has submitted nothing yet)\nWill \
-                         shutdown.\nHorovod has been shut down. This was caused by an exception on \
-                         one of the ranks or an attempt to ...",
-                    ),
-                    None,
+                    "HorovodInternalError: One or more tensors were submitted\nMissing ranks:\n\
+                     0: [allreduce.x] (node, slot 0; it has submitted nothing yet)\nWill \
+                     shutdown.\nHorovod has been shut down. This was caused by an exception on \
+                     one of the ranks or an attempt to ...",
                 ),
                 code(1, 1),
             ],

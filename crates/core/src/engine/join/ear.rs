@@ -157,7 +157,7 @@ fn words(end: &DriverToRank) -> String {
         DriverToRank::Refused { reason }
         | DriverToRank::Again { reason }
         | DriverToRank::Removed { reason } => reason.clone(),
-        DriverToRank::Lost { rank, host, cause } => format!("lost {rank} ({host}): {cause}"),
+        DriverToRank::Lost { rank, host, cause, .. } => format!("lost {rank} ({host}): {cause}"),
         other => format!("{other:?}"),
     }
 }

@@ -196,6 +196,7 @@ mod tests {
     use std::net::SocketAddr;
     use std::os::unix::net::UnixStream;
 
+    use ronde_control::cause::CauseKind;
     use ronde_control::settings::Keeper;
     use ronde_control::wire::DriverToRank;
 
@@ -263,8 +264,9 @@ mod tests {
         let (door, address) = door(1);
         let peers = peers([closed, address]);
         let (vigil, mut launcher) = vigil(&peers);
-        let (rank, host, cause) = (Rank(0), "node-a".into(), "was killed".into());
-        launcher.send(&DriverToRank::Lost { rank, host, cause }).unwrap();
+        let (rank, host, kind) = (Rank(0), "node-a".into(), CauseKind::Signal);
+        let cause = "was killed".into();
+        launcher.send(&DriverToRank::Lost { rank, host, kind, cause }).unwrap();
         let start = Instant::now();
         let error = opening(1, &peers, door).dial(0, 0, &vigil).err().unwrap();
         assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
@@ -295,8 +297,9 @@ mod tests {
             let dialled = scope.spawn(|| opening.dial(0, 0, &vigil));
             std::thread::sleep(5 * opening.patience);
             assert!(!dialled.is_finished());
-            let (rank, host, cause) = (Rank(0), "node-a".into(), "was stopped".into());
-            launcher.send(&DriverToRank::Lost { rank, host, cause }).unwrap();
+            let (rank, host, kind) = (Rank(0), "node-a".into(), CauseKind::Halted);
+            let cause = "was stopped".into();
+            launcher.send(&DriverToRank::Lost { rank, host, kind, cause }).unwrap();
             let error = dialled.join().unwrap().err().unwrap().to_string();
             assert!(error.starts_with("lost rank 0 (node-a, slot 0): was stopped"), "{error}");
         });

@@ -56,19 +56,8 @@ pub type Time = Duration;
 /// Where a process runs, as people know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seat {
-    /// The name of its host, as the user wrote it or the rank itself said.
+    /// The name of its host, as the user wrote it or the rank itself said; empty if nobody knows.
     pub host: String,
     /// Its place among those of that host.
     pub slot: u32,
-}
-
-impl Seat {
-    /// How messages name the rank that sits here: `rank 2 (node-b, slot 0)`. Where nobody knows yet
-    /// where it sits, its number must do.
-    pub fn name(&self, rank: Rank) -> String {
-        match self.host.as_str() {
-            "" => rank.to_string(),
-            host => format!("{rank} ({host}, slot {})", self.slot),
-        }
-    }
 }

@@ -10,7 +10,7 @@ pub mod bench;
 pub mod cause;
 pub mod doctor;
 mod dtype;
-
+pub mod event;
 mod ids;
 pub mod job;
 pub mod launcher;
@@ -18,12 +18,10 @@ pub mod liveness;
 pub mod muster;
 pub mod negotiate;
 mod printable;
-
 pub mod seating;
 pub mod settings;
 pub mod status;
 mod tuning;
-
 pub mod watching;
 pub mod wire;
 

@@ -4,13 +4,11 @@
 //! whoever has not answered within [`PATIENCE`] is left out. Whoever asks proves before that he holds the
 //! job's key. Nothing here reads a clock: ages are measured where the clock is.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Rank;
-use crate::rendezvous::{Seat, Time};
 
 /// How long ranks have to answer.
 pub const PATIENCE: Duration = Duration::from_millis(500);
@@ -162,95 +160,6 @@ impl Status {
     }
 }
 
-/// What the driver knows of its ranks, and whom it has asked.
-pub struct Census {
-    ranks: Vec<Standing>,
-    epoch: u64,
-    /// Until when those who are missing may answer, while somebody waits for them.
-    until: Option<Time>,
-    missing: BTreeSet<Rank>,
-}
-
-impl Census {
-    /// Nothing has started yet.
-    pub fn new(seats: &[Seat]) -> Census {
-        let standing = |(index, seat): (usize, &Seat)| Standing {
-            rank: Rank(index as u32),
-            host: seat.host.clone(),
-            slot: seat.slot,
-            pid: None,
-            state: State::Starting,
-            report: None,
-        };
-        let ranks = seats.iter().enumerate().map(standing).collect();
-        Census { ranks, epoch: 0, until: None, missing: BTreeSet::new() }
-    }
-
-    /// A rank's process runs.
-    pub fn started(&mut self, rank: Rank, pid: u32) {
-        if let Some(standing) = self.ranks.get_mut(rank.index()) {
-            standing.pid = Some(pid);
-            standing.state = State::Running;
-        }
-    }
-
-    /// A rank's process has ended.
-    pub fn exited(&mut self, rank: Rank, how: String) {
-        self.missing.remove(&rank);
-        if let Some(standing) = self.ranks.get_mut(rank.index()) {
-            standing.state = State::Ended(how);
-        }
-    }
-
-    /// A world was formed.
-    pub fn formed(&mut self, epoch: u64) {
-        self.epoch = epoch;
-    }
-
-    /// These ranks, all of the world, have been asked.
-    pub fn asked(&mut self, ranks: impl IntoIterator<Item = Rank>, now: Time) {
-        self.missing = ranks.into_iter().collect();
-        for standing in &mut self.ranks {
-            standing.report = None;
-            match standing.state {
-                State::Starting | State::Ended(_) => {}
-                _ if self.missing.contains(&standing.rank) => standing.state = State::Silent,
-                _ => standing.state = State::Running,
-            }
-        }
-        self.until = Some(now + PATIENCE);
-    }
-
-    /// A rank has answered.
-    pub fn reported(&mut self, rank: Rank, report: Report) {
-        let asked = self.missing.remove(&rank);
-        if let Some(standing) = self.ranks.get_mut(rank.index()).filter(|_| asked) {
-            standing.state = State::Joined;
-            standing.report = Some(report);
-        }
-    }
-
-    /// The job as it is, once all have answered or had their time; whoever asked gets it.
-    pub fn complete(&mut self, now: Time) -> Option<Status> {
-        let until = self.until?;
-        if !self.missing.is_empty() && now < until {
-            return None;
-        }
-        self.until = None;
-        Some(Status { age: now, epoch: self.epoch, ranks: self.ranks.clone() })
-    }
-
-    /// Whether somebody waits for an answer already.
-    pub fn is_open(&self) -> bool {
-        self.until.is_some()
-    }
-
-    /// When something must happen even if nothing else does.
-    pub fn next_wakeup(&self) -> Option<Time> {
-        self.until
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,19 +174,16 @@ mod tests {
         Report { waiting: waiting.to_vec(), outstanding, ..Report::default() }
     }
 
-    fn seats(count: u32) -> Vec<Seat> {
-        (0..count).map(|slot| Seat { host: "a".into(), slot }).collect()
-    }
-
     fn status(reports: &[&[Tensor]]) -> Status {
-        let mut census = Census::new(&seats(reports.len() as u32));
-        let ranks = || (0..).map(Rank);
-        ranks().take(reports.len()).for_each(|rank| census.started(rank, 7));
-        census.asked(ranks().take(reports.len()), Time::ZERO);
-        for (rank, waiting) in ranks().zip(reports) {
-            census.reported(rank, report(waiting));
-        }
-        census.complete(Time::ZERO).unwrap()
+        let standing = |(rank, waiting): (u32, &&[Tensor])| Standing {
+            rank: Rank(rank),
+            host: "a".into(),
+            slot: rank,
+            pid: Some(7),
+            state: State::Joined,
+            report: Some(report(waiting)),
+        };
+        Status { ranks: (0..).zip(reports).map(standing).collect(), ..Status::default() }
     }
 
     #[test]
@@ -304,27 +210,5 @@ mod tests {
         assert_eq!(many.late().len(), 2);
         many.ranks[1].report.as_mut().unwrap().outstanding = 99;
         assert_eq!(many.late().len(), 1, "what it does not name may be there");
-    }
-
-    #[test]
-    fn an_answer_is_given_when_all_have_answered_or_had_their_time() {
-        let mut census = Census::new(&seats(4));
-        assert_eq!(census.complete(Time::ZERO), None);
-        (0..3).for_each(|rank| census.started(Rank(rank), 100 + rank));
-        census.exited(Rank(2), "exited with code 0".into());
-        census.asked([Rank(0), Rank(1)], Time::ZERO);
-        census.reported(Rank(0), report(&[]));
-        assert_eq!(census.complete(Time::ZERO), None);
-        assert_eq!(census.next_wakeup(), Some(PATIENCE));
-        let states: Vec<State> =
-            census.complete(PATIENCE).unwrap().ranks.into_iter().map(|one| one.state).collect();
-        let ended = State::Ended("exited with code 0".into());
-        assert_eq!(states, [State::Joined, State::Silent, ended, State::Starting]);
-        assert_eq!(census.next_wakeup(), None);
-        // An answer that comes too late is not taken for one to a later question.
-        census.asked([Rank(0)], PATIENCE);
-        census.reported(Rank(1), report(&[]));
-        census.reported(Rank(0), report(&[]));
-        assert_eq!(census.complete(PATIENCE).unwrap().ranks[1].report, None);
     }
 }

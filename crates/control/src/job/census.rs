@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Machine, World};
 use crate::status::{PATIENCE, Report, Standing, State, Status};
+use crate::event;
 use crate::wire::DriverToRank;
 use crate::{Rank, Seat, Time, Worker};
 
@@ -90,10 +91,7 @@ impl Machine {
             (Some(_), _) => State::Starting,
         };
         let pid = self.members.get(&worker).and_then(|member| member.pid);
-        let Seat { host, slot } = match self.members.contains_key(&worker) {
-            true => self.seat(worker),
-            false => self.verdict.seat(worker),
-        };
+        let event::Member { host, slot, .. } = self.who(worker);
         Standing { rank: Rank(0), host, slot, pid, state, report }
     }
 }

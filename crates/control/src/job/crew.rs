@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
-use super::{Action, Elastic, Reason, Start, World, words};
-use crate::cause::{Farewell, Tail};
-use crate::Time;
-use crate::{Rank, Worker};
+use super::{Action, Machine, Reports, Start, World, words};
+use crate::event::Happening;
+use crate::{Rank, Time, Worker};
 
 /// How long a worker that was told to go may take.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
@@ -73,7 +72,7 @@ impl Machine {
 
     /// Tells one worker to go.
     pub(super) fn dismiss_one(&mut self, worker: Worker, reason: String, now: Time) {
-        let who = self.name(worker);
+        let who = self.who(worker);
         let Some(member) = self.members.get_mut(&worker) else { return };
         if member.going.is_some() {
             return;
@@ -91,7 +90,7 @@ impl Machine {
         if waits && let Some(connection) = self.detach(worker) {
             self.turn_away(connection, reason.clone());
         }
-        self.note(Reason::Removing { who, why: reason });
+        self.happened(Happening::WorkerRemoved { member: who, reason });
     }
 
     /// Reaches hosts, and starts workers on free slots. A fixed job starts each worker once.

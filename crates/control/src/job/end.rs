@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::hosts::{Agent, Host};
 use super::ending::Step;
 use super::words::End;
-use super::{Action, Machine, Outcome, PATIENCE, Reason, Reports, Source, Told, World, words};
+use super::{Action, Machine, Outcome, PATIENCE, Reports, Told, World};
 use crate::Time;
+use crate::event::{self, Happening, Source};
 
 /// How long too few workers are borne in silence.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -98,16 +99,14 @@ impl Machine {
         if let Some(interrupted) = self.verdict.interrupted() {
             return interrupted;
         }
+        let Some(end) = &self.end else { return Outcome::well() };
         let first = self.verdict.first();
-        let Some(end) = &self.end else {
-            return Outcome { code: u8::from(!self.finishing), text: None, first: None };
-        };
         let code = match (end, &first) {
             (End::TimedOut { .. } | End::NoProgress { .. }, _) | (_, None) => 1,
-            (_, Some(first)) => self.verdict.code(first.worker).max(1),
+            (_, Some(first)) => self.verdict.code(first.member.worker).max(1),
         };
-        let text = format!("{}\n", end.text(first.as_ref()).trim_end());
-        Outcome { code, text: Some(text), first }
+        let text = Some(format!("{}\n", end.text(first.as_ref()).trim_end()));
+        Outcome { code, reason: end.reason(), signal: None, first, text }
     }
 
     /// Ends the job once nobody has had the state for a moment: the word of one who has may still be
@@ -146,7 +145,8 @@ impl Machine {
         }
         if told == Told::No && now >= since + SILENCE {
             self.shortage = Some((since, Told::Yes));
-            self.note(Reason::TooFew { there, needed, timeout });
+            let timeout_seconds = timeout;
+            self.happened(Happening::TooFewWorkers { there, needed, timeout_seconds });
         }
     }
 
@@ -181,7 +181,7 @@ impl Machine {
                 (0, _, _) => "not listed any more".to_owned(),
                 (_, Some(None), _) => "has failed and takes no new ranks".into(),
                 (_, Some(Some(until)), _) => {
-                    format!("rests for {}", words::seconds(until.saturating_sub(now)))
+                    format!("rests for {}", event::seconds(until.saturating_sub(now)))
                 }
                 (_, None, Agent::Ready(_)) => "there".into(),
                 (_, None, _) => "not reached".into(),

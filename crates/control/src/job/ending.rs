@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use ronde_control::Time;
+use crate::Time;
 
 /// From the first failure to the request to end.
 pub const NOTICE: Duration = Duration::from_secs(1);

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{AgentId, Offer};
+use crate::event::Source;
 use crate::{Seat, Time};
 
 /// How long a host rests that could not be reached, at least and at most: it may still be starting.
@@ -59,7 +60,7 @@ pub(super) struct Hosts {
 
 impl Hosts {
     /// Takes in which hosts there are; one that is listed twice has the slots of both.
-    pub(super) fn list(&mut self, offers: &[Offer]) -> Vec<News> {
+    pub(super) fn list(&mut self, offers: &[Offer], source: Source) -> Vec<News> {
         let mut news = Vec::new();
         for offer in offers {
             self.place(&offer.host);
@@ -71,7 +72,13 @@ impl Hosts {
             let slots = if host.is_leaving { 0 } else { slots };
             match (host.slots, slots) {
                 (before, after) if before == after => {}
-                (0, _) => news.push(News::Found(index)),
+                (0, _) => {
+                    // Somebody has started an agent there: the host is there for them again.
+                    if source == Source::DialledIn {
+                        (host.rest, host.unreached) = (None, 0);
+                    }
+                    news.push(News::Found(index));
+                }
                 (_, 0) => news.push(News::Unlisted(index)),
                 (before, _) => news.push(News::Resized(index, before)),
             }
@@ -95,6 +102,11 @@ impl Hosts {
             is_leaving: false,
         });
         self.all.len() - 1
+    }
+
+    /// A host's name.
+    pub(super) fn name(&self, index: usize) -> String {
+        self.all[index].name.clone()
     }
 
     /// Where the first so many workers sit: all slots of a host before those of the next.

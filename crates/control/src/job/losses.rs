@@ -2,8 +2,9 @@
 
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
-use super::{Action, AgentId, Machine, PATIENCE, Reason, Recovery, Resting, World, words};
+use super::{Action, AgentId, Machine, PATIENCE, Recovery, Resting, World, words};
 use crate::cause::{Cause, CauseKind};
+use crate::event::Happening;
 use crate::wire::DriverToRank;
 use crate::wire::agent::Exit;
 use crate::{Rank, Time, Worker};
@@ -23,6 +24,7 @@ impl Machine {
                 self.verdict.excuse(worker);
             }
             self.verdict.exited(worker, exit.clone());
+            self.happened(Happening::stopped(self.who(worker), &exit));
             self.lose(worker, &words::exit(&exit), now);
             self.members.remove(&worker);
             return;
@@ -47,10 +49,8 @@ impl Machine {
 
     /// A worker has ended well.
     fn finished(&mut self, worker: Worker, exit: &Exit, now: Time) {
-        if !self.finishing && self.terms.outlives_losses() {
-            self.finishing = true;
-            self.note(Reason::Finishing { who: self.name(worker) });
-        }
+        let first = !std::mem::replace(&mut self.finishing, true);
+        self.happened(Happening::WorkerFinished { member: self.who(worker), first });
         let cause = words::without_leaving(exit);
         // Its last words may still be on their way.
         match self.member(worker) {
@@ -104,6 +104,8 @@ impl Machine {
         let there = self.members.iter().filter(|(_, member)| member.agent == agent);
         let there: Vec<Worker> = there.map(|(worker, _)| *worker).collect();
         if !self.terms.outlives_losses() || self.is_ending() {
+            let lost = Happening::HostLost { host: host.clone(), reason: reason.clone(), hint: hint.clone() };
+            self.happened(lost);
             let reason = format!("lost host `{host}`: {reason}");
             if !self.is_over {
                 self.verdict.host_failed(reason.clone(), hint);
@@ -113,9 +115,10 @@ impl Machine {
         }
         if !was_ready {
             let again = self.hosts.unreached(index, now);
-            return self.note(Reason::Unreachable { host, why: reason, hint, again });
+            let retry_seconds = again;
+            return self.happened(Happening::HostUnreachable { host, reason, hint, retry_seconds });
         }
-        self.note(Reason::HostLost { host, why: reason.clone(), hint });
+        self.happened(Happening::HostLost { host, reason: reason.clone(), hint });
         for worker in there {
             let known = self.members.get(&worker).is_some_and(|member| member.going.is_some());
             let cause = words::lost_with_host(&reason);
@@ -134,7 +137,8 @@ impl Machine {
     /// A worker has failed: its world is over, and its host rests.
     fn fail(&mut self, worker: Worker, cause: &Cause, now: Time) {
         let Some(host) = self.members.get(&worker).map(|member| member.host) else { return };
-        self.note(Reason::Lost { who: self.name(worker), cause: cause.what.clone() });
+        let exit = self.verdict.exit(worker);
+        self.happened(Happening::lost(self.who(worker), cause.clone(), exit));
         self.lose(worker, cause, now);
         match self.terms.outlives_losses() {
             true => self.let_rest(host, now),
@@ -154,8 +158,8 @@ impl Machine {
         let spares = self.terms.resting == Resting::Slot || !enough;
         let fraction = self.chance();
         let length = self.hosts.rest(index, self.terms.cooldown, fraction, (spares, now));
-        let host = self.hosts.all[index].name.clone();
-        self.note(Reason::Rests { host, length, spares });
+        let (host, seconds) = (self.hosts.name(index), length);
+        self.happened(Happening::HostRests { host, seconds, keeps_workers: spares });
     }
 
     /// A worker that lives counts as dead: it is killed.

@@ -3,6 +3,7 @@
 use super::member::{Member, Next, Phase};
 use super::{Action, Machine, PATIENCE, Recovery, Reports, World, words};
 use crate::cause::{Cause, CauseKind, Raised, headline};
+use crate::event::Happening;
 use crate::wire::{DriverToRank, Greeting, Milestone, Peer, RankToDriver};
 use crate::{Connection, Rank, Time, Worker};
 
@@ -49,7 +50,7 @@ impl Machine {
         }
         let reason = match (&self.doomed, worker.0 < self.terms.start) {
             (Some(reason), true) => reason.clone(),
-            _ => self.no_such_rank(Rank(worker.0)),
+            _ => words::no_such_rank(Rank(worker.0), self.terms.start, self.source_of_ranks()),
         };
         self.refuse([connection], reason);
     }
@@ -57,8 +58,16 @@ impl Machine {
     /// Two processes say that they are the same one.
     fn refuse_twin(&mut self, worker: Worker, connection: Connection) {
         self.connections.remove(&connection);
-        let reason = self.twin(Rank(worker.0));
+        let reason = words::twin(Rank(worker.0), self.source_of_ranks());
         self.refuse([connection], reason);
+    }
+
+    /// By which name a process knows its rank, and who has told it.
+    fn source_of_ranks(&self) -> (&'static str, &'static str) {
+        match self.reports {
+            Reports::Agents => ("HOROVOD_RANK", "`horovodrun`"),
+            Reports::Nobody => ("rank", "the launcher"),
+        }
     }
 
     /// Lets a worker in that has come again: it is no longer where it was.
@@ -156,6 +165,7 @@ impl Machine {
         member.phase = Phase::Waiting(Peer { host, local_rank: member.slot, ..peer });
         member.since = now;
         self.waiting_since.get_or_insert(now);
+        self.happened(Happening::WorkerJoined { member: self.who(worker) });
     }
 
     /// A worker has left its world by itself: in order, or because of an exception.
@@ -244,7 +254,12 @@ impl Machine {
             let size = self.members.values().filter(|member| member.is_inside()).count() as u32;
             let (met, state, commit) = (*met - *since, had - *since, now - *since);
             self.recovery = None;
-            self.note(super::Reason::Recovered { size, met, state, commit });
+            self.happened(Happening::Recovered {
+                ranks: size,
+                met_seconds: met,
+                state_seconds: state,
+                commit_seconds: commit,
+            });
         }
     }
 

@@ -38,9 +38,8 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub use terms::{Losses, Resting, Source, Terms};
-pub use verdict::{First, Outcome};
-pub use words::Reason;
+pub use terms::{Resting, Terms};
+pub use verdict::Outcome;
 
 use census::Census;
 use ending::Ending;
@@ -49,6 +48,7 @@ use member::Member;
 use verdict::Verdict;
 use words::End;
 
+use crate::event::{self, Happening};
 use crate::liveness::{self, Liveness};
 use crate::status::Status;
 use crate::wire::agent::{Condition, Exit};
@@ -147,8 +147,8 @@ pub enum Action {
     Formed(Epoch, Vec<Worker>),
     /// This is how the job stands, for those who have asked.
     Answer(Status),
-    /// Tell the user something. One line, without an end.
-    Note(String),
+    /// Tell everybody who follows the job that this has happened.
+    Happened(Happening),
     /// Nothing is left to be done: dismiss all agents.
     Dismiss,
     /// Do not wait any longer for what does not end.
@@ -339,6 +339,7 @@ impl Machine {
             Event::Ready(agent) => {
                 if let Some(host) = self.hosts.of(agent) {
                     self.hosts.reached(host, agent);
+                    self.happened(Happening::HostReady { host: self.hosts.name(host) });
                 }
             }
             Event::Gone { agent, reason, hint } => self.gone(agent, reason, hint, now),
@@ -371,7 +372,7 @@ impl Machine {
         if !self.is_ending() {
             for host in self.hosts.wake(now) {
                 if self.hosts.all[host].slots > 0 {
-                    self.note(Reason::Rested { host: self.hosts.all[host].name.clone() });
+                    self.happened(Happening::HostUsable { host: self.hosts.name(host) });
                 }
             }
         }
@@ -423,34 +424,30 @@ impl Machine {
 
     fn discovered(&mut self, offers: &[Offer]) {
         if self.undiscovered.take().is_some() {
-            self.note(Reason::DiscoveredAgain);
+            self.happened(Happening::HostsKnown);
         }
-        for news in self.hosts.list(offers) {
-            let of = |index: usize| {
-                let host = &self.hosts.all[index];
-                (host.name.clone(), host.slots)
-            };
-            let reason = match news {
+        let source = self.terms.source;
+        for news in self.hosts.list(offers, source) {
+            let what = |index: usize| (self.hosts.name(index), self.hosts.all[index].slots);
+            self.happened(match news {
                 News::Found(index) => {
-                    let (host, slots) = of(index);
-                    Reason::Found { host, slots }
+                    let (host, slots) = what(index);
+                    Happening::HostFound { host, slots, source }
                 }
                 News::Resized(index, before) => {
-                    let (host, slots) = of(index);
-                    Reason::Resized { host, slots, before }
+                    let (host, slots) = what(index);
+                    Happening::HostResized { host, slots, before, source }
                 }
-                News::Unlisted(index) => Reason::Unlisted { host: of(index).0 },
-            };
-            // What the user has listed needs no repetition.
-            if self.terms.source != Source::List {
-                self.note(reason);
-            }
+                News::Unlisted(index) => {
+                    Happening::HostUnlisted { host: self.hosts.name(index), source }
+                }
+            });
         }
     }
 
     fn undiscovered(&mut self, why: String) {
         if self.undiscovered.as_ref() != Some(&why) {
-            self.note(Reason::Undiscovered { why: why.clone() });
+            self.happened(Happening::HostsUnknown { reason: why.clone() });
             self.undiscovered = Some(why);
         }
     }
@@ -460,14 +457,14 @@ impl Machine {
         let Some(index) = self.hosts.of(agent) else { return };
         let host = &mut self.hosts.all[index];
         (host.is_leaving, host.slots) = (true, 0);
-        let host = host.name.clone();
-        self.note(Reason::HostLeaving { host, grace });
+        let host = self.hosts.name(index);
+        self.happened(Happening::HostLeaving { host, grace_seconds: grace });
     }
 
-    /// Tells the user something, if it is worth a line in a job like this.
-    fn note(&mut self, reason: Reason) {
-        if self.terms.outlives_losses() && !self.is_ending() {
-            self.actions.push(Action::Note(reason.to_string()));
+    /// Tells everybody who follows the job, while there is something to follow.
+    fn happened(&mut self, what: Happening) {
+        if !self.is_over {
+            self.actions.push(Action::Happened(what));
         }
     }
 
@@ -491,12 +488,20 @@ impl Machine {
         })
     }
 
-    /// How messages name a worker.
-    pub fn name(&self, worker: Worker) -> String {
+    /// A worker and its place in the job, as others know it.
+    fn who(&self, worker: Worker) -> event::Member {
         match self.members.get(&worker) {
-            Some(member) => self.seat(worker).name(member.rank),
-            None => self.verdict.name(worker),
+            Some(member) => {
+                let Seat { host, slot } = self.seat(worker);
+                event::Member { worker, rank: member.rank, host, slot }
+            }
+            None => self.verdict.who(worker),
         }
+    }
+
+    /// How messages name a worker.
+    fn name(&self, worker: Worker) -> String {
+        self.who(worker).to_string()
     }
 
     /// A number from zero up to one; the generator is SplitMix64.

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::event::{JobKind, Source};
+
 /// The terms of a job. A fixed one has the same workers from the beginning to the end, which comes with
 /// the first loss; an elastic one has at least so many and at most so many, and outlives its losses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +15,8 @@ pub struct Terms {
     pub min: u32,
     /// Above how many there are none, if there is such a number.
     pub max: Option<u32>,
-    /// What becomes of the job when it loses a worker.
-    pub losses: Losses,
+    /// Whether it ends with the first loss or outlives its losses.
+    pub kind: JobKind,
     /// Who says which hosts there are.
     pub source: Source,
     /// How long to wait for enough workers.
@@ -40,7 +42,7 @@ impl Terms {
             start: workers,
             min: workers,
             max: Some(workers),
-            losses: Losses::End,
+            kind: JobKind::Fixed,
             source: Source::List,
             timeout: joining,
             joining,
@@ -53,28 +55,8 @@ impl Terms {
 
     /// Whether the job goes on without those it loses.
     pub fn outlives_losses(&self) -> bool {
-        self.losses == Losses::Outlived
+        self.kind == JobKind::Elastic
     }
-}
-
-/// What becomes of a job when it loses a worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Losses {
-    /// It ends.
-    End,
-    /// It goes on without it.
-    Outlived,
-}
-
-/// Who says which hosts there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The user, once and for all.
-    List,
-    /// A script, again and again.
-    Script,
-    /// Agents that somebody else starts there and that dial in.
-    DialledIn,
 }
 
 /// What rests when a worker fails.

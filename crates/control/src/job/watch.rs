@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Action, AgentId, Machine};
+use crate::event::Happening;
 use crate::liveness::{self, Roll};
 use crate::wire::DriverToRank;
 use crate::{Connection, Time, Worker};
@@ -21,6 +22,7 @@ impl Machine {
         let Some(member) = self.members.get_mut(&worker) else { return };
         member.pid = Some(pid);
         self.liveness.started(worker, member.agent.0, pid);
+        self.happened(Happening::WorkerStarted { member: self.who(worker), pid });
     }
 
     /// A worker's process was stopped.
@@ -58,8 +60,23 @@ impl Machine {
                 liveness::Action::HostOverdue(host, during) => {
                     self.actions.push(Action::Cut(AgentId(host), during));
                 }
-                liveness::Action::News(news) => self.tell_liveness(news, now),
+                news => self.tell_of_silence(&news, now),
             }
+        }
+    }
+
+    /// Somebody is stopped or silent, or goes on.
+    fn tell_of_silence(&mut self, news: &liveness::Action, now: Time) {
+        match news {
+            liveness::Action::Halted(worker, ..) => self.stopped(*worker, now),
+            liveness::Action::Resumed(worker, _) => self.continued(*worker),
+            _ => {}
+        }
+        let limit = self.terms.stopped.filter(|_| !self.terms.outlives_losses());
+        let member = |worker| self.members.contains_key(&worker).then(|| self.who(worker));
+        let host = |number| self.hosts.of(AgentId(number)).map(|index| self.hosts.name(index));
+        if let Some(what) = news.happening(limit, member, host) {
+            self.happened(what);
         }
     }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::hosts::{Agent, Host};
 use super::member::{Member, Phase};
 use super::words::End;
-use super::{Action, Machine, Reason, World, seats, words};
+use super::{Action, Machine, World, seats, words};
+use crate::event::Happening;
 use crate::wire::{Change, DriverToRank, Peer};
 use crate::{Connection, Rank, Time, Worker};
 
@@ -231,7 +232,6 @@ impl Machine {
         }
         found.sort_unstable();
         let leaders: Vec<Rank> = found.into_iter().map(|(_, leader)| leader).collect();
-        let size = leaders.len() as u32;
         self.actions.push(Action::Tell(self.insiders(), DriverToRank::Layout { leaders }));
         let mut newcomers = 0;
         for member in self.members.values_mut().filter(|member| member.is_inside()) {
@@ -248,7 +248,9 @@ impl Machine {
         if let Some(recovery) = &mut self.recovery {
             recovery.met.get_or_insert(now);
         }
-        self.note(Reason::Formed { world: u64::from(self.worlds), size, newcomers });
+        let members = self.order.iter().map(|worker| self.who(*worker)).collect();
+        let (world, epoch) = (u64::from(self.worlds), self.epoch);
+        self.happened(Happening::WorldFormed { world, epoch, members, newcomers });
     }
 
     /// A world that is not complete has lost somebody: all must join again.

@@ -16,8 +16,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub use words::{back, halted, host_silent, resumed, silent};
-
+use crate::event::{Happening, Member};
 use crate::{Time, Worker};
 use crate::wire::agent::{Condition, ProcessState};
 
@@ -81,6 +80,45 @@ pub enum Action {
     Overdue(Worker, String),
     /// A host has been waited for too long.
     HostOverdue(u32, Duration),
+}
+
+impl Action {
+    /// What is to be told, as an event; the rest is to be done. Workers and hosts are named by the
+    /// caller, and `limit` is how long others may wait for a worker.
+    pub fn happening(
+        &self,
+        limit: Option<Duration>,
+        member: impl Fn(Worker) -> Option<Member>,
+        host: impl Fn(u32) -> Option<String>,
+    ) -> Option<Happening> {
+        Some(match self {
+            Action::Halted(worker, process, seconds) => Happening::WorkerHalted {
+                member: member(*worker)?,
+                process: process.clone(),
+                seconds: *seconds,
+                limit_seconds: limit,
+            },
+            Action::Silent(worker, process, seconds) => Happening::WorkerSilent {
+                member: member(*worker)?,
+                process: process.clone(),
+                seconds: *seconds,
+            },
+            Action::Resumed(worker, seconds) => {
+                Happening::WorkerResumed { member: member(*worker)?, seconds: *seconds }
+            }
+            Action::HostSilent(number, workers, seconds) => Happening::HostSilent {
+                host: host(*number)?,
+                answering: workers.iter().filter_map(|worker| member(*worker)).collect(),
+                seconds: *seconds,
+            },
+            Action::HostBack(number, seconds) => {
+                Happening::HostAnswers { host: host(*number)?, seconds: *seconds }
+            }
+            Action::Ping(_) | Action::Look(..) | Action::Overdue(..) | Action::HostOverdue(..) => {
+                return None;
+            }
+        })
+    }
 }
 
 /// Everything known about who answers.

@@ -13,6 +13,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::cause::{Cause, CauseKind, Farewell, Raised, Tail};
+use crate::event::{Culprit, EndReason, Happening, Judgement, Member};
 use crate::wire::agent::{Exit, Obstacle, signal_name};
 use crate::{Rank, Seat, Worker};
 
@@ -31,10 +32,9 @@ pub struct Verdict {
     called_off: Option<String>,
 }
 
-#[derive(Default)]
 struct Account {
     seat: Seat,
-    rank: Option<Rank>,
+    rank: Rank,
     farewell: Farewell,
     blames: Option<Worker>,
     exit: Option<Exit>,
@@ -45,6 +45,19 @@ struct Account {
 }
 
 impl Account {
+    fn new(seat: Seat, rank: Rank) -> Account {
+        Account {
+            seat,
+            rank,
+            farewell: Farewell::None,
+            blames: None,
+            exit: None,
+            stopped: false,
+            condemned: None,
+            tail: Tail::default(),
+        }
+    }
+
     fn has_raised(&self) -> bool {
         matches!(self.farewell, Farewell::Exception(_))
     }
@@ -61,45 +74,32 @@ impl Account {
     }
 }
 
-/// Who failed first, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct First {
-    /// Its number for life.
-    pub worker: Worker,
-    /// Its rank then.
-    pub rank: Rank,
-    /// Where it ran.
-    pub seat: Seat,
-    /// Why it failed, and what matters in its error.
-    pub cause: Cause,
-    /// How its process ended, if that is known.
-    pub exit: Option<Exit>,
-}
-
-impl First {
-    /// Its name, as `rank 2 (node-b, slot 0)`.
-    pub fn who(&self) -> String {
-        self.seat.name(self.rank)
-    }
-
-    /// The lines about it: the first behind `before`, and those with details.
-    pub(super) fn lines(&self, before: &str) -> String {
-        format!("{before}{} {}\n{}", self.who(), self.cause.what, self.cause.lines())
-    }
-}
-
 /// The end of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// The launcher's exit code.
     pub code: u8,
+    /// What ended it.
+    pub reason: EndReason,
+    /// The signal that the launcher was sent, if that ended the job.
+    pub signal: Option<i32>,
+    /// The worker that failed first, if one did, and why.
+    pub first: Option<Culprit>,
     /// What to tell the user, unless all went well. Ends with a newline.
     pub text: Option<String>,
-    /// The worker that failed first, if one did.
-    pub first: Option<First>,
 }
 
 impl Outcome {
+    /// That of a job in which nothing went wrong.
+    pub fn well() -> Outcome {
+        Outcome { code: 0, reason: EndReason::Done, signal: None, first: None, text: None }
+    }
+
+    /// That of a job that ended for this reason and in these words, by nobody's failure.
+    pub fn because(reason: EndReason, code: u8, text: String) -> Outcome {
+        Outcome { code, reason, signal: None, first: None, text: Some(text) }
+    }
+
     /// The same if some output could not be written. A job that has not failed then gives code 1, as
     /// other commands do whose output is lost.
     pub fn without(self, lost: &[String]) -> Outcome {
@@ -111,15 +111,24 @@ impl Outcome {
              send the output elsewhere; `--output-filename` keeps a copy of it\n",
             lost.join("; ")
         );
-        Outcome { code: 1, text: Some(text), ..self }
+        Outcome::because(EndReason::OutputLost, 1, text)
+    }
+
+    /// What those are told who follow the job.
+    pub fn ended(&self) -> Happening {
+        let Outcome { code, reason, signal, first, text } = self.clone();
+        let verdict = Judgement { reason, signal, first, text };
+        Happening::JobEnded { exit_code: code, verdict }
     }
 }
 
 impl Verdict {
     /// A worker is started there, probably as this rank.
     pub fn enter(&mut self, worker: Worker, seat: Seat, rank: Rank) {
-        let account = self.accounts.entry(worker).or_default();
-        (account.seat, account.rank) = (seat, Some(rank));
+        match self.accounts.get_mut(&worker) {
+            Some(account) => (account.seat, account.rank) = (seat, rank),
+            None => drop(self.accounts.insert(worker, Account::new(seat, rank))),
+        }
     }
 
     /// A worker that was told to go will not be missed: however it ends is no failure.
@@ -221,37 +230,32 @@ impl Verdict {
         self.accounts.get(&worker)?.exit.as_ref()
     }
 
-    /// Where a worker ran.
-    pub(super) fn seat(&self, worker: Worker) -> Seat {
-        self.accounts.get(&worker).map(|account| account.seat.clone()).unwrap_or_default()
-    }
-
-    /// How messages name a worker.
-    pub(super) fn name(&self, worker: Worker) -> String {
-        match self.accounts.get(&worker) {
-            Some(Account { seat, rank: Some(rank), .. }) => seat.name(*rank),
-            _ => worker.to_string(),
-        }
+    /// A worker and the place that it had.
+    pub(super) fn who(&self, worker: Worker) -> Member {
+        let unknown = || (Seat::default(), Rank(worker.0));
+        let known = |account: &Account| (account.seat.clone(), account.rank);
+        let (Seat { host, slot }, rank) = self.accounts.get(&worker).map_or_else(unknown, known);
+        Member { worker, rank, host, slot }
     }
 
     /// The launcher's exit code and last words, for a job that ends with its first loss.
     pub fn outcome(&self) -> Outcome {
         if let Some(problem) = &self.problem {
-            return Outcome { code: 1, text: Some(self.problem_text(problem)), first: None };
+            return Outcome::because(EndReason::HostLost, 1, self.problem_text(problem));
         }
         if let Some(outcome) = self.interrupted() {
             return outcome;
         }
         if let Some(text) = &self.called_off {
-            return Outcome { code: 1, text: Some(text.clone()), first: None };
+            return Outcome::because(EndReason::NotStarted, 1, text.clone());
         }
-        match self.first() {
-            Some(first) => Outcome {
-                code: self.code(first.worker),
-                text: Some(self.text(&first)),
-                first: Some(first),
-            },
-            None => Outcome { code: 0, text: None, first: None },
+        let Some(first) = self.first() else { return Outcome::well() };
+        Outcome {
+            code: self.code(first.member.worker),
+            reason: EndReason::RankFailed,
+            signal: None,
+            text: Some(self.text(&first)),
+            first: Some(first),
         }
     }
 
@@ -263,11 +267,13 @@ impl Verdict {
             ranks => format!("and all {ranks} ranks with it"),
         };
         let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
-        Some(Outcome { code: Exit::Signal(signal).code(), text: Some(text), first: None })
+        let code = Exit::Signal(signal).code();
+        let outcome = Outcome::because(EndReason::Interrupted, code, text);
+        Some(Outcome { signal: Some(signal), ..outcome })
     }
 
     /// Who failed first, found by following the blame from the first failure that was learned of.
-    pub fn first(&self) -> Option<First> {
+    pub fn first(&self) -> Option<Culprit> {
         let mut cause = *self.failures.first()?;
         let mut seen = vec![cause];
         while let Some(blamed) = self.accounts.get(&cause).and_then(|account| account.blames) {
@@ -277,14 +283,7 @@ impl Verdict {
             seen.push(blamed);
             cause = blamed;
         }
-        let account = self.accounts.get(&cause)?;
-        Some(First {
-            worker: cause,
-            rank: account.rank.unwrap_or(Rank(cause.0)),
-            seat: account.seat.clone(),
-            cause: account.cause(),
-            exit: account.exit.clone(),
-        })
+        Some(Culprit { member: self.who(cause), cause: self.cause(cause) })
     }
 
     /// Whether a worker failed by itself, or has said so and was stopped before its process ended.
@@ -302,16 +301,17 @@ impl Verdict {
         }
     }
 
-    fn text(&self, first: &First) -> String {
+    fn text(&self, first: &Culprit) -> String {
         let mut text = first.lines("error: ");
-        let blamed = self.accounts.get(&first.worker).and_then(|account| account.blames);
+        let worker = first.member.worker;
+        let blamed = self.accounts.get(&worker).and_then(|account| account.blames);
         let ended_well =
             |blamed: &Worker| self.accounts.get(blamed).is_some_and(Account::ended_well);
         let early = blamed.filter(ended_well);
         if let Some(blamed) = early {
-            text += &format!("  {} had left early, with exit code 0\n", self.name(blamed));
+            text += &format!("  {} had left early, with exit code 0\n", self.who(blamed));
         }
-        text += &self.aftermath(first.worker);
+        text += &self.aftermath(worker);
         text + &format!("\nhint: {}\n", self.hint(first, early))
     }
 
@@ -320,7 +320,7 @@ impl Verdict {
         let others = |test: &dyn Fn(Worker, &Account) -> bool| {
             let others = self.accounts.iter().filter(|(worker, _)| **worker != cause);
             let others = others.filter(|(worker, account)| test(**worker, account));
-            let mut ranks: Vec<Rank> = others.filter_map(|(_, account)| account.rank).collect();
+            let mut ranks: Vec<Rank> = others.map(|(_, account)| account.rank).collect();
             ranks.sort_unstable();
             ranks
         };
@@ -342,13 +342,13 @@ impl Verdict {
         text
     }
 
-    fn hint(&self, first: &First, early: Option<Worker>) -> String {
-        let cause = &first.cause;
-        let above = format!("see the lines marked `[{}]<stderr>` above", first.rank.0);
-        if let Some(blamed) = early.and_then(|worker| self.accounts.get(&worker)?.rank) {
+    fn hint(&self, Culprit { member, cause }: &Culprit, early: Option<Worker>) -> String {
+        let above = format!("see the lines marked `[{}]<stderr>` above", member.rank.0);
+        if let Some(blamed) = early {
             return format!(
-                "every rank must make the same calls: find out why {blamed} finished first, for \
-                 example because it has fewer batches"
+                "every rank must make the same calls: find out why {} finished first, for example \
+                 because it has fewer batches",
+                self.who(blamed).rank
             );
         }
         if cause.kind == CauseKind::Stalled {
@@ -356,18 +356,18 @@ impl Verdict {
                     example with `py-spy dump --pid`"
                 .into();
         }
-        let account = self.accounts.get(&first.worker);
+        let account = self.accounts.get(&member.worker);
         if cause.raised() || account.is_some_and(Account::has_raised) {
             return above;
         }
-        let host = &first.seat.host;
+        let host = &member.host;
         if cause.kind == CauseKind::Halted {
             return format!(
                 "find out who stopped it, or why `{host}` did not let it run; a larger \
                  `--stall-check-shutdown-time-seconds` waits longer"
             );
         }
-        match &first.exit {
+        match self.exit(member.worker) {
             Some(Exit::OutOfMemory) => {
                 "give the job more memory, a smaller batch or fewer ranks per host".into()
             }

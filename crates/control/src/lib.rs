@@ -11,6 +11,7 @@ pub mod cause;
 pub mod doctor;
 mod dtype;
 pub mod elastic;
+pub mod event;
 mod ids;
 pub mod launcher;
 pub mod liveness;

@@ -14,6 +14,8 @@ mod traceback;
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::printable;
 use crate::wire::agent::Exit;
 pub use kind::CauseKind;
@@ -73,9 +75,10 @@ impl Farewell {
 }
 
 /// Why a process ended.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
     /// Reads behind the name of a rank: `raised ValueError: boom`, `exited with code 3`.
+    #[serde(rename = "text")]
     pub what: String,
     /// What else to know, one line each.
     pub details: Vec<String>,

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
-use super::{Action, Elastic, Reason, Start, World, words};
+use super::{Action, Elastic, Start, World, words};
 use crate::cause::{Farewell, Tail};
+use crate::event::Happening;
 use crate::rendezvous::Time;
 use crate::{Rank, Worker};
 
@@ -69,7 +70,7 @@ impl Elastic {
 
     /// Tells one worker to go.
     pub(super) fn dismiss_one(&mut self, worker: Worker, reason: String, now: Time) {
-        let who = self.name(worker);
+        let Some(who) = self.member(worker) else { return };
         let Some(member) = self.members.get_mut(&worker) else { return };
         if member.going.is_some() {
             return;
@@ -87,7 +88,7 @@ impl Elastic {
         if waits && let Some(connection) = self.detach(worker) {
             self.turn_away(connection, reason.clone());
         }
-        self.note(&Reason::Removing { who, why: reason });
+        self.happened(Happening::WorkerRemoved { member: who, reason });
     }
 
     /// Reaches hosts, and starts workers on free slots.

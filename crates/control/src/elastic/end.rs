@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use super::hosts::{Agent, Host};
-use super::words::First;
-use super::{Action, Elastic, Reason, Source, Told, World, words};
-use crate::cause::{Cause, CauseKind};
+use super::{Action, Elastic, Reason, Source, Told, World};
+use crate::event::{self, Culprit, Happening};
 use crate::rendezvous::{PATIENCE, Time};
 
 /// How long too few workers are borne in silence.
@@ -34,9 +33,9 @@ impl Elastic {
     }
 
     /// Who failed first since the last world was formed, and with which exit code.
-    fn first_failure(&self) -> Option<(First, u8)> {
+    fn first_failure(&self) -> Option<(Culprit, u8)> {
         let failure = self.failures.first()?;
-        let first = First { who: failure.who.clone(), cause: failure.cause() };
+        let first = Culprit { member: failure.member.clone(), cause: failure.cause() };
         Some((first, failure.code.max(1)))
     }
 
@@ -51,10 +50,8 @@ impl Elastic {
             return;
         }
         if now >= *self.stateless.get_or_insert(now) + PATIENCE {
-            let left = || Cause::plain(CauseKind::Left, "has left");
-            let unknown = || (First { who: "the last rank".into(), cause: left() }, 1);
-            let (first, code) = self.first_failure().unwrap_or_else(unknown);
-            self.end(Some(Reason::NoState { first }), code);
+            let (first, code) = self.first_failure().unzip();
+            self.end(Some(Reason::NoState { first }), code.unwrap_or(1));
         }
     }
 
@@ -83,7 +80,8 @@ impl Elastic {
         }
         if told == Told::No && now >= since + SILENCE {
             self.shortage = Some((since, Told::Yes));
-            self.note(&Reason::TooFew { there, needed, timeout });
+            let timeout_seconds = timeout;
+            self.happened(Happening::TooFewWorkers { there, needed, timeout_seconds });
         }
     }
 
@@ -118,7 +116,7 @@ impl Elastic {
                 (0, _, _) => "not listed any more".to_owned(),
                 (_, Some(None), _) => "has failed and takes no new ranks".into(),
                 (_, Some(Some(until)), _) => {
-                    format!("rests for {}", words::seconds(until.saturating_sub(now)))
+                    format!("rests for {}", event::seconds(until.saturating_sub(now)))
                 }
                 (_, None, Agent::Ready(_)) => "there".into(),
                 (_, None, _) => "not reached".into(),
@@ -145,6 +143,6 @@ impl Elastic {
     fn end(&mut self, reason: Option<Reason>, code: u8) {
         self.ended = true;
         self.reason = reason;
-        self.actions.push(Action::End { code, text: self.last_words() });
+        self.actions.push(Action::End { code, text: self.judgement().text });
     }
 }

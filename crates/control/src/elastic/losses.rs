@@ -2,8 +2,9 @@
 
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
-use super::{Action, AgentId, Elastic, Failure, Reason, Recovery, Resting, World, words};
+use super::{Action, AgentId, Elastic, Failure, Recovery, Resting, World, words};
 use crate::cause::{Cause, CauseKind, Farewell, Tail};
+use crate::event::{self, Happening};
 use crate::rendezvous::{PATIENCE, Time};
 use crate::wire::DriverToRank;
 use crate::wire::agent::Exit;
@@ -14,8 +15,10 @@ const KILL: i32 = 9;
 impl Elastic {
     /// A worker's process has ended.
     pub(super) fn exited(&mut self, worker: Worker, exit: Exit, now: Time) {
+        let Some(who) = self.member(worker) else { return };
         let Some(member) = self.members.get_mut(&worker) else { return };
         if member.going.is_some() {
+            self.happened(Happening::stopped(who, &exit));
             self.lose(worker, &exit.to_string(), now);
             self.members.remove(&worker);
             return;
@@ -24,17 +27,13 @@ impl Elastic {
             let code = exit.code();
             let (farewell, tail) = (member.farewell.clone(), std::mem::take(&mut member.tail));
             let told = Cause::default();
-            let who = self.name(worker);
-            let failure = Failure { worker, who, code, exit: Some(exit), farewell, tail, told };
-            self.fail(worker, failure, now);
+            let failure = Failure { member: who, code, exit: Some(exit), farewell, tail, told };
+            self.fail(failure, now);
             self.members.remove(&worker);
             return;
         }
-        let who = self.name(worker);
-        if !self.finishing {
-            self.finishing = true;
-            self.note(&Reason::Finishing { who });
-        }
+        let first = !std::mem::replace(&mut self.finishing, true);
+        self.happened(Happening::WorkerFinished { member: who, first });
         // Its last words may still be on their way.
         match self.members.get_mut(&worker) {
             Some(member) if member.is_inside() && member.connection.is_some() => {
@@ -55,42 +54,32 @@ impl Elastic {
         let was_ready = matches!(self.hosts.all[index].agent, Agent::Ready(_));
         self.hosts.all[index].agent = Agent::None;
         if !was_ready {
-            let again = self.hosts.unreached(index, now);
-            return self.note(&Reason::Unreachable { host, why: reason, hint, again });
+            let retry_seconds = self.hosts.unreached(index, now);
+            return self.happened(Happening::HostUnreachable { host, reason, hint, retry_seconds });
         }
-        self.note(&Reason::HostLost { host: host.clone(), why: reason.clone(), hint });
+        self.happened(Happening::HostLost { host, reason: reason.clone(), hint });
         let there = self.members.iter().filter(|(_, member)| member.agent == agent);
         for worker in there.map(|(worker, _)| *worker).collect::<Vec<_>>() {
+            let Some(who) = self.member(worker) else { continue };
             let known = self.members.get(&worker).is_some_and(|member| member.going.is_some());
             let cause = format!("was lost with its host: {reason}");
             match known {
                 true => self.lose(worker, &cause, now),
-                false => self.fail(worker, self.presumed(worker, CauseKind::HostLost, cause), now),
+                false => self.fail(presumed(who, CauseKind::HostLost, cause), now),
             }
             self.members.remove(&worker);
         }
         self.let_rest(index, now);
     }
 
-    /// The failure of a worker whose end nobody has seen.
-    fn presumed(&self, worker: Worker, kind: CauseKind, cause: String) -> Failure {
-        Failure {
-            worker,
-            who: self.name(worker),
-            code: 1,
-            exit: None,
-            farewell: Farewell::None,
-            tail: Tail::default(),
-            told: Cause::plain(kind, cause),
-        }
-    }
-
     /// A worker has failed: its world is over, and its host rests.
-    fn fail(&mut self, worker: Worker, failure: Failure, now: Time) {
+    fn fail(&mut self, failure: Failure, now: Time) {
+        let worker = failure.member.worker;
         let Some(host) = self.members.get(&worker).map(|member| member.host) else { return };
-        let cause = failure.cause().what;
-        self.note(&Reason::Lost { who: failure.who.clone(), cause: cause.clone() });
-        self.lose(worker, &cause, now);
+        let cause = failure.cause();
+        let (member, what) = (failure.member.clone(), cause.what.clone());
+        self.happened(Happening::lost(member, cause, failure.exit.as_ref()));
+        self.lose(worker, &what, now);
         self.failures.push(failure);
         self.let_rest(host, now);
     }
@@ -108,12 +97,14 @@ impl Elastic {
         let fraction = self.chance();
         let length = self.hosts.rest(index, self.limits.cooldown, fraction, (spares, now));
         let host = self.hosts.all[index].name.clone();
-        self.note(&Reason::Rests { host, length, spares });
+        let (seconds, keeps_workers) = (length, spares);
+        self.happened(Happening::HostRests { host, seconds, keeps_workers });
     }
 
     /// A worker that lives counts as dead: it is killed.
     fn condemn(&mut self, worker: Worker, (kind, cause): (CauseKind, String), now: Time) {
-        self.fail(worker, self.presumed(worker, kind, cause.clone()), now);
+        let Some(who) = self.member(worker) else { return };
+        self.fail(presumed(who, kind, cause.clone()), now);
         self.actions.push(Action::Signal(worker, KILL));
         if let Some(connection) = self.detach(worker) {
             self.turn_away(connection, cause.clone());
@@ -280,5 +271,17 @@ impl Elastic {
         let parked = member.next.as_ref().map(|next| next.until);
         let all = [stopped, killed, suspect, parked, self.due_in_world(member)];
         all.into_iter().flatten().min()
+    }
+}
+
+/// The failure of a worker whose end nobody has seen.
+fn presumed(member: event::Member, kind: CauseKind, cause: String) -> Failure {
+    Failure {
+        member,
+        code: 1,
+        exit: None,
+        farewell: Farewell::None,
+        tail: Tail::default(),
+        told: Cause::plain(kind, cause),
     }
 }

@@ -3,6 +3,7 @@
 use super::member::{Member, Next, Phase};
 use super::{Action, Elastic, Recovery, World, words};
 use crate::cause::{Farewell, headline};
+use crate::event::Happening;
 use crate::rendezvous::{Connection, PATIENCE, Time};
 use crate::wire::{DriverToRank, Greeting, Milestone, Peer, RankToDriver};
 use crate::{Rank, Worker};
@@ -85,6 +86,9 @@ impl Elastic {
                 let peer = Peer { host, local_rank: member.slot, pid, addresses, unix };
                 *phase = Phase::Waiting(peer);
                 member.since = now;
+                if let Some(member) = self.member(worker) {
+                    self.happened(Happening::WorkerJoined { member });
+                }
             }
             (RankToDriver::Located { leader: found }, Phase::Inside { leader: leader @ None })
                 if found <= member.rank =>
@@ -130,7 +134,7 @@ impl Elastic {
 
     /// The last words of a worker whose end is known already.
     fn explain(&mut self, worker: Worker, error: String) {
-        if let Some(failure) = self.failures.iter_mut().find(|it| it.worker == worker) {
+        if let Some(failure) = self.failures.iter_mut().find(|it| it.member.worker == worker) {
             failure.farewell = Farewell::Exception(error);
         }
     }
@@ -175,10 +179,16 @@ impl Elastic {
         let Some(Recovery { since, met: Some(met), state }) = &mut self.recovery else { return };
         let had = *state.get_or_insert(now);
         if milestone == Milestone::Commit {
-            let size = self.members.values().filter(|member| member.is_inside()).count() as u32;
-            let (met, state, commit) = (*met - *since, had - *since, now - *since);
+            let ranks = self.members.values().filter(|member| member.is_inside()).count() as u32;
+            let (met_seconds, state_seconds) = (*met - *since, had - *since);
+            let commit_seconds = now - *since;
             self.recovery = None;
-            self.note(&super::Reason::Recovered { size, met, state, commit });
+            self.happened(Happening::Recovered {
+                ranks,
+                met_seconds,
+                state_seconds,
+                commit_seconds,
+            });
         }
     }
 

@@ -28,12 +28,14 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub use crate::event::Source;
 pub use words::Reason;
 
 use hosts::{Hosts, News};
 use member::{Member, Phase};
 
 use crate::cause::{Cause, Farewell, Tail};
+use crate::event::{self, EndReason, Happening, Judgement};
 use crate::liveness::Roll;
 use crate::rendezvous::{Connection, Time};
 use crate::status::Report;
@@ -75,15 +77,6 @@ pub enum Resting {
     Host,
     /// Its slot only.
     Slot,
-}
-
-/// Who says which hosts there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The user, once and for all.
-    List,
-    /// A script, again and again.
-    Script,
 }
 
 /// A host and how many workers it takes.
@@ -154,8 +147,8 @@ pub enum Action {
     Reported(Worker, Report),
     /// A worker has answered a `Ping`, and for how long it has waited for others.
     Answered(Worker, Option<Duration>),
-    /// Tell the user something. One line, without an end.
-    Note(String),
+    /// Something happened that belongs into the job's stream of events.
+    Happened(Happening),
     /// The job is over: dismiss all agents.
     End {
         /// The launcher's exit code.
@@ -249,8 +242,7 @@ enum Told {
 
 /// A worker that failed.
 struct Failure {
-    worker: Worker,
-    who: String,
+    member: event::Member,
     code: u8,
     /// How its process ended, unless it counted as dead before.
     exit: Option<Exit>,
@@ -320,6 +312,8 @@ impl Elastic {
             Event::Ready(agent) => {
                 if let Some(host) = self.hosts.of(agent) {
                     self.hosts.reached(host, agent);
+                    let host = self.hosts.all[host].name.clone();
+                    self.happened(Happening::HostReady { host });
                 }
             }
             Event::Gone { agent, reason, hint } => self.gone(agent, reason, hint, now),
@@ -339,25 +333,31 @@ impl Elastic {
     pub fn wrote(&mut self, worker: Worker, line: &str) {
         if let Some(member) = self.members.get_mut(&worker) {
             member.tail.wrote(line);
-        } else if let Some(failure) = self.failures.iter_mut().find(|it| it.worker == worker) {
+        } else if let Some(failure) = self.failures.iter_mut().find(|it| it.member.worker == worker)
+        {
             failure.tail.wrote(line);
         }
     }
 
-    /// What to tell the user at the very end, when everything has been heard that workers wrote.
-    pub fn last_words(&self) -> Option<String> {
-        let mut reason = self.reason.clone()?;
+    /// Why the job has ended, when everything has been heard that workers wrote.
+    pub fn judgement(&self) -> Judgement {
+        let Some(mut reason) = self.reason.clone() else {
+            return Judgement { reason: EndReason::Done, signal: None, first: None, text: None };
+        };
         if let (Some(first), Some(failure)) = (reason.first_mut(), self.failures.first()) {
             first.cause = failure.cause();
         }
-        Some(format!("{}\n", reason.to_string().trim_end()))
+        let text = format!("{}\n", reason.to_string().trim_end());
+        let first = reason.first_mut().cloned();
+        Judgement { reason: reason.word(), signal: None, first, text: Some(text) }
     }
 
     /// Does everything that has become possible or due.
     fn proceed(&mut self, now: Time) {
         for host in self.hosts.wake(now) {
             if self.hosts.all[host].slots > 0 {
-                self.note(&Reason::Rested { host: self.hosts.all[host].name.clone() });
+                let host = self.hosts.all[host].name.clone();
+                self.happened(Happening::HostUsable { host });
             }
         }
         self.give_up_on_the_late(now);
@@ -419,34 +419,31 @@ impl Elastic {
 
     fn discovered(&mut self, offers: &[Offer]) {
         if self.undiscovered.take().is_some() {
-            self.note(&Reason::DiscoveredAgain);
+            self.happened(Happening::HostsKnown);
         }
         for news in self.hosts.list(offers) {
             let of = |index: usize| {
                 let host = &self.hosts.all[index];
                 (host.name.clone(), host.slots)
             };
-            let reason = match news {
+            let source = self.limits.source;
+            self.happened(match news {
                 News::Found(index) => {
                     let (host, slots) = of(index);
-                    Reason::Found { host, slots }
+                    Happening::HostFound { host, slots, source }
                 }
                 News::Resized(index, before) => {
                     let (host, slots) = of(index);
-                    Reason::Resized { host, slots, before }
+                    Happening::HostResized { host, slots, before, source }
                 }
-                News::Unlisted(index) => Reason::Unlisted { host: of(index).0 },
-            };
-            // What the user has listed needs no repetition.
-            if self.limits.source == Source::Script {
-                self.note(&reason);
-            }
+                News::Unlisted(index) => Happening::HostUnlisted { host: of(index).0, source },
+            });
         }
     }
 
     fn undiscovered(&mut self, why: String) {
         if self.undiscovered.as_ref() != Some(&why) {
-            self.note(&Reason::Undiscovered { why: why.clone() });
+            self.happened(Happening::HostsUnknown { reason: why.clone() });
             self.undiscovered = Some(why);
         }
     }
@@ -457,19 +454,20 @@ impl Elastic {
         }
     }
 
-    fn note(&mut self, reason: &Reason) {
-        self.actions.push(Action::Note(reason.to_string()));
+    fn happened(&mut self, what: Happening) {
+        self.actions.push(Action::Happened(what));
+    }
+
+    /// A worker and its place, while its end is not known.
+    pub fn member(&self, worker: Worker) -> Option<event::Member> {
+        let member = self.members.get(&worker)?;
+        let (rank, slot) = (member.rank, member.slot);
+        Some(event::Member { worker, rank, host: self.hosts.all[member.host].name.clone(), slot })
     }
 
     /// How messages name a worker.
-    pub fn name(&self, worker: Worker) -> String {
-        match self.members.get(&worker) {
-            Some(member) => {
-                let host = &self.hosts.all[member.host].name;
-                format!("{} ({host}, slot {})", member.rank, member.slot)
-            }
-            None => worker.to_string(),
-        }
+    fn name(&self, worker: Worker) -> String {
+        self.member(worker).map_or(worker.to_string(), |member| member.to_string())
     }
 
     /// A number from zero up to one; the generator is SplitMix64.

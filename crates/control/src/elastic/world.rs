@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::hosts::{Agent, Host};
 use super::member::{Member, Phase};
-use super::{Action, Elastic, Reason, World, seats};
+use super::{Action, Elastic, World, seats};
+use crate::event::{self, Happening};
 use crate::rendezvous::{Connection, Time};
 use crate::wire::{Change, DriverToRank, Peer};
 use crate::{Rank, Worker};
@@ -174,7 +175,6 @@ impl Elastic {
         }
         found.sort_unstable();
         let leaders: Vec<Rank> = found.into_iter().map(|(_, leader)| leader).collect();
-        let size = leaders.len() as u32;
         self.actions.push(Action::Tell(self.insiders(), DriverToRank::Layout { leaders }));
         let mut newcomers = 0;
         for member in self.members.values_mut().filter(|member| member.is_inside()) {
@@ -189,7 +189,16 @@ impl Elastic {
         if let Some(recovery) = &mut self.recovery {
             recovery.met.get_or_insert(now);
         }
-        self.note(&Reason::Formed { world: u64::from(self.worlds), size, newcomers });
+        let (world, epoch, members) = (u64::from(self.worlds), self.epoch, self.world_members());
+        self.happened(Happening::WorldFormed { world, epoch, members, newcomers });
+    }
+
+    /// Those who are inside, in rank order.
+    fn world_members(&self) -> Vec<event::Member> {
+        let inside = self.members.iter().filter(|(_, member)| member.is_inside());
+        let mut members: Vec<_> = inside.filter_map(|(worker, _)| self.member(*worker)).collect();
+        members.sort_by_key(|member| member.rank);
+        members
     }
 
     /// A world that is not complete has lost somebody: all must join again.

@@ -16,9 +16,8 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-pub use words::{back, halted, host_silent, resumed, silent};
-
 use crate::Rank;
+use crate::event::{Happening, Member};
 use crate::rendezvous::Time;
 use crate::wire::agent::{Condition, ProcessState};
 
@@ -82,6 +81,45 @@ pub enum Action {
     Overdue(Rank, String),
     /// A host has been waited for too long.
     HostOverdue(u32, Duration),
+}
+
+impl Action {
+    /// What is to be told, as an event; the rest is to be done. Ranks and hosts are named by the caller,
+    /// and `limit` is how long others may wait for a rank.
+    pub fn happening(
+        &self,
+        limit: Option<Duration>,
+        member: impl Fn(Rank) -> Option<Member>,
+        host: impl Fn(u32) -> Option<String>,
+    ) -> Option<Happening> {
+        Some(match self {
+            Action::Halted(rank, process, seconds) => Happening::WorkerHalted {
+                member: member(*rank)?,
+                process: process.clone(),
+                seconds: *seconds,
+                limit_seconds: limit,
+            },
+            Action::Silent(rank, process, seconds) => Happening::WorkerSilent {
+                member: member(*rank)?,
+                process: process.clone(),
+                seconds: *seconds,
+            },
+            Action::Resumed(rank, seconds) => {
+                Happening::WorkerResumed { member: member(*rank)?, seconds: *seconds }
+            }
+            Action::HostSilent(number, ranks, seconds) => Happening::HostSilent {
+                host: host(*number)?,
+                answering: ranks.iter().filter_map(|rank| member(*rank)).collect(),
+                seconds: *seconds,
+            },
+            Action::HostBack(number, seconds) => {
+                Happening::HostAnswers { host: host(*number)?, seconds: *seconds }
+            }
+            Action::Ping(_) | Action::Look(..) | Action::Overdue(..) | Action::HostOverdue(..) => {
+                return None;
+            }
+        })
+    }
 }
 
 /// Everything known about who answers.

@@ -1,8 +1,8 @@
 //! One rank as the rendezvous sees it.
 
 use super::{Connection, Time};
-use crate::Rank;
 use crate::wire::Peer;
+use crate::{Rank, Worker, event};
 
 /// Where a rank runs, as people know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,13 +14,15 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// How messages name the rank that sits here: `rank 2 (node-b, slot 0)`. Where nobody knows yet
-    /// where it sits, its number must do.
+    /// The rank that sits here.
+    pub fn member(&self, rank: Rank) -> event::Member {
+        let (worker, host, slot) = (Worker(rank.0), self.host.clone(), self.slot);
+        event::Member { worker, rank, host, slot }
+    }
+
+    /// How messages name the rank that sits here.
     pub fn name(&self, rank: Rank) -> String {
-        match self.host.as_str() {
-            "" => rank.to_string(),
-            host => format!("{rank} ({host}, slot {})", self.slot),
-        }
+        self.member(rank).to_string()
     }
 }
 

@@ -23,7 +23,7 @@ use crate::liveness::Roll;
 use crate::status::Report;
 use crate::wire::agent::Exit;
 use crate::wire::{DriverToRank, Greeting, Peer, RankToDriver};
-use crate::{Epoch, Rank};
+use crate::{Epoch, Rank, event};
 use member::{Member, Phase};
 
 /// A moment, counted from when the driver started.
@@ -188,9 +188,9 @@ impl Rendezvous {
         }
     }
 
-    /// How messages name a rank.
-    pub fn name(&self, rank: Rank) -> String {
-        self.members.get(rank.index()).map_or(rank.to_string(), |member| member.seat.name(rank))
+    /// A rank and where it sits.
+    pub fn member(&self, rank: Rank) -> Option<event::Member> {
+        self.members.get(rank.index()).map(|member| member.seat.member(rank))
     }
 
     /// The way to a rank, if it is connected.

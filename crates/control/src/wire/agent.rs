@@ -282,6 +282,7 @@ pub struct Condition {
 
 /// What a process does, as far as it matters to those who wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// It runs, or sleeps until something wakes it.
     Runs,

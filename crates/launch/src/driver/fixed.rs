@@ -242,13 +242,11 @@ impl Driver {
                     self.agents[host as usize].never_answered(during);
                 }
                 news => {
-                    let slot = |rank: Rank| {
-                        let slot = &self.slots[rank.index()];
-                        let seat = Seat { host: slot.host.clone(), slot: slot.local_rank };
-                        (seat.name(rank), seat.host)
-                    };
-                    let host = |host: u32| self.agents[host as usize].host.clone();
-                    self.stage.note_liveness(&news, self.limit, slot, host);
+                    let member = |rank| self.rendezvous.member(rank);
+                    let host = |host: u32| Some(self.agents[host as usize].host.clone());
+                    if let Some(what) = news.happening(self.limit, member, host) {
+                        self.stage.happened(what);
+                    }
                 }
             }
         }

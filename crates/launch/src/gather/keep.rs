@@ -144,15 +144,14 @@ impl Desk {
                     let ways = ranks.iter().filter_map(|rank| self.rendezvous.connection(*rank));
                     self.outboxes.tell(ways.collect(), &DriverToRank::Ping);
                 }
-                liveness::Action::Silent(rank, _, during) => {
-                    let name = self.rendezvous.name(rank);
-                    tracing::warn!("{}", liveness::silent(&name, None, during));
-                }
-                liveness::Action::Resumed(rank, during) => {
-                    tracing::warn!("{}", liveness::resumed(&self.rendezvous.name(rank), during));
-                }
                 // Of hosts nothing is known.
-                _ => {}
+                news => {
+                    let member = |rank| self.rendezvous.member(rank);
+                    let happening = news.happening(None, member, |_| None);
+                    if let Some(line) = happening.and_then(|it| it.line()) {
+                        tracing::warn!("{line}");
+                    }
+                }
             }
         }
     }

@@ -14,7 +14,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ronde_control::elastic::{self, Action, AgentId, Elastic, Event, Limits, Offer, Reason};
+use ronde_control::elastic::{self, Action, AgentId, Elastic, Event, Limits, Offer};
+use ronde_control::event::Happening;
 use ronde_control::liveness::{self, Liveness};
 use ronde_control::muster::{self, Guest, Plan};
 use ronde_control::rendezvous::{self, Time};
@@ -226,7 +227,7 @@ impl Driver {
                     agent.hands.tell(DriverToAgent::SignalOne { rank, signal });
                 }
             }
-            Action::Note(text) => self.stage.note(&text),
+            Action::Happened(what) => self.stage.happened(what),
             Action::End { code, text } => {
                 self.outcome = Some(Outcome { code, text, first: None });
                 self.judged = true;
@@ -419,8 +420,7 @@ impl Driver {
 
     /// A host is about to go: its workers leave as if it were not listed any more.
     fn told_to_stop(&mut self, host: String, now: Time) {
-        let reason = Reason::HostLeaving { host: host.clone(), grace: LINGER };
-        self.stage.note(&reason.to_string());
+        self.stage.happened(Happening::HostLeaving { host: host.clone(), grace_seconds: LINGER });
         self.stopping.insert(host);
         self.offer(now);
     }
@@ -461,16 +461,12 @@ impl Driver {
                 }
                 _ => {}
             }
-            let name = |rank: Rank| {
-                let agent = self.workers.agent(Worker(rank.0)).and_then(|id| self.agents.get(&id));
-                let host = agent.map_or(String::new(), |agent| agent.hands.host.clone());
-                (self.machine.name(Worker(rank.0)), host)
-            };
-            let host = |host: u32| match self.agents.get(&AgentId(host)) {
-                Some(agent) => agent.hands.host.clone(),
-                None => String::new(),
-            };
-            self.stage.note_liveness(&action, None, name, host);
+            let member = |rank: Rank| self.machine.member(Worker(rank.0));
+            let agent = |host: u32| self.agents.get(&AgentId(host));
+            let host = |host: u32| agent(host).map(|agent| agent.hands.host.clone());
+            if let Some(what) = action.happening(None, member, host) {
+                self.stage.happened(what);
+            }
         }
     }
 
@@ -595,7 +591,7 @@ impl super::Driver for Driver {
         let mut outcome = self.outcome.unwrap_or(Outcome { code: 1, text: None, first: None });
         if self.judged {
             // By now everything has come that workers wrote before they ended.
-            outcome.text = self.machine.last_words();
+            outcome.text = self.machine.judgement().text;
         }
         (outcome, (!self.given_up).then_some(screen))
     }

@@ -1,0 +1,237 @@
+//! The lines on the screen about what happens in a job. `docs/reference/elastic.md` lists them.
+
+use std::time::Duration;
+
+use super::{Happening, JobKind, Member, Output, Source};
+use crate::wire::agent::{Condition, ProcessState};
+
+impl Happening {
+    /// The line that users see while the job runs, if it is for them.
+    pub fn line(&self) -> Option<String> {
+        match self {
+            Happening::HostFound { .. }
+            | Happening::HostResized { .. }
+            | Happening::HostUnlisted { .. }
+            | Happening::HostsUnknown { .. }
+            | Happening::HostsKnown
+            | Happening::HostReady { .. }
+            | Happening::HostUnreachable { .. }
+            | Happening::HostLost { .. }
+            | Happening::HostLeaving { .. }
+            | Happening::HostRests { .. }
+            | Happening::HostUsable { .. }
+            | Happening::HostSilent { .. }
+            | Happening::HostAnswers { .. } => self.about_hosts(),
+            _ => self.about_workers(),
+        }
+    }
+
+    /// Whether its line is shown in a job of this kind. A fixed job ends with its first loss and says
+    /// then what happened; until then only who does not answer is worth a line.
+    pub fn is_shown_in(&self, kind: JobKind) -> bool {
+        let concerns_all = matches!(
+            self,
+            Happening::WorkerHalted { .. }
+                | Happening::WorkerSilent { .. }
+                | Happening::WorkerResumed { .. }
+                | Happening::HostSilent { .. }
+                | Happening::HostAnswers { .. }
+                | Happening::OutputLost { .. }
+        );
+        concerns_all || kind == JobKind::Elastic
+    }
+
+    fn about_hosts(&self) -> Option<String> {
+        Some(match self {
+            // What the user has listed needs no repetition.
+            Happening::HostFound { source: Source::List, .. }
+            | Happening::HostResized { source: Source::List, .. }
+            | Happening::HostUnlisted { source: Source::List, .. } => return None,
+            Happening::HostFound { host, slots, .. } => {
+                format!("found host `{host}` with {}", many(*slots))
+            }
+            Happening::HostResized { host, slots, before, .. } => {
+                format!("host `{host}` has {} now, {before} before", many(*slots))
+            }
+            Happening::HostUnlisted { host, .. } => {
+                format!("host `{host}` is not listed any more: its ranks leave at the next commit")
+            }
+            Happening::HostsUnknown { reason } => format!(
+                "could not find out which hosts there are, going on with those known: {reason}"
+            ),
+            Happening::HostsKnown => "found out again which hosts there are".into(),
+            Happening::HostUnreachable { host, reason, hint, retry_seconds } => format!(
+                "host `{host}` cannot be used, trying again in {}: {reason} (hint: {hint})",
+                seconds(*retry_seconds)
+            ),
+            Happening::HostLost { host, reason, hint } => {
+                format!("lost host `{host}`: {reason} (hint: {hint})")
+            }
+            Happening::HostLeaving { host, grace_seconds } => format!(
+                "the agent on host `{host}` was told to stop: its ranks have {} to leave at a commit",
+                seconds(*grace_seconds)
+            ),
+            Happening::HostRests { host, seconds, keeps_workers } => {
+                rests(host, *seconds, *keeps_workers)
+            }
+            Happening::HostUsable { host } => format!("host `{host}` may be used again"),
+            Happening::HostSilent { host, answering, seconds } => {
+                host_silent(host, answering, *seconds)
+            }
+            Happening::HostAnswers { host, seconds } => {
+                format!("host `{host}` answers again after {} s", seconds.as_secs())
+            }
+            _ => return None,
+        })
+    }
+
+    fn about_workers(&self) -> Option<String> {
+        Some(match self {
+            Happening::WorkerHalted { member, process, seconds, limit_seconds } => {
+                halted(member, process, *seconds, *limit_seconds)
+            }
+            Happening::WorkerSilent { member, process, seconds } => {
+                silent(member, process.as_ref(), *seconds)
+            }
+            Happening::WorkerResumed { member, seconds } => {
+                format!("{member} goes on after {} s", seconds.as_secs())
+            }
+            Happening::WorkerLost { member, cause, .. } => format!("lost {member}: {}", cause.what),
+            Happening::WorkerRemoved { member, reason } => {
+                format!("{member} leaves the job: {reason}")
+            }
+            Happening::WorkerFinished { member, first: true } => {
+                format!("{member} has finished: no new world will be formed")
+            }
+            Happening::TooFewWorkers { there, needed, timeout_seconds } => format!(
+                "{there} of at least {needed} ranks are there: waiting up to {} for more",
+                seconds(*timeout_seconds)
+            ),
+            Happening::WorldFormed { world, members, newcomers, .. } => {
+                let size = ranks(members.len() as u32);
+                format!("world {world} is formed: {size}, {newcomers} of them new")
+            }
+            Happening::Recovered { ranks, met_seconds, state_seconds, commit_seconds } => format!(
+                "recovered with {}: they met after {}, had the state after {} and finished a step \
+                 after {}",
+                self::ranks(*ranks),
+                seconds(*met_seconds),
+                seconds(*state_seconds),
+                seconds(*commit_seconds)
+            ),
+            // The others are told by whoever could not write them, even after the job.
+            Happening::OutputLost { output: Output::EventLog, reason } => {
+                format!("the event log cannot be written: {reason}; the job goes on without it")
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn rests(host: &str, length: Option<Duration>, keeps_workers: bool) -> String {
+    let what = match keeps_workers {
+        true => "takes no new ranks",
+        false => "takes no part",
+    };
+    match length {
+        Some(length) => format!("host `{host}` {what} for {}", seconds(length)),
+        None => format!("host `{host}` {what} from now on"),
+    }
+}
+
+fn halted(
+    member: &Member,
+    condition: &Condition,
+    during: Duration,
+    limit: Option<Duration>,
+) -> String {
+    let (process, seconds) = (process(condition), during.as_secs());
+    let (pid, host) = (condition.pid, &member.host);
+    let text = match condition.state {
+        ProcessState::Frozen => format!(
+            "{member} is frozen: {process} has been in a frozen cgroup for {seconds} s; `docker \
+             unpause`, or whoever froze it, resumes it"
+        ),
+        ProcessState::Traced => format!(
+            "{member} is stopped: a debugger has held {process} for {seconds} s; `continue` in the \
+             debugger resumes it"
+        ),
+        _ => format!(
+            "{member} is stopped: {process} got SIGSTOP or the like {seconds} s ago; `kill -CONT \
+             {pid}` on {host} resumes it"
+        ),
+    };
+    match limit {
+        Some(limit) => format!(
+            "{text}; the job ends once others have waited {} s for it \
+             (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)",
+            limit.as_secs()
+        ),
+        None => text,
+    }
+}
+
+fn silent(member: &Member, condition: Option<&Condition>, during: Duration) -> String {
+    let seconds = during.as_secs();
+    match condition {
+        Some(condition) if condition.state == ProcessState::Blocked => format!(
+            "{member} has not answered for {seconds} s: {} waits for a disk, a network file system or \
+             memory; see whether its host is swapping",
+            process(condition)
+        ),
+        Some(condition) => format!(
+            "{member} has not answered for {seconds} s, though {} runs: its host may be overloaded or \
+             swapping",
+            process(condition)
+        ),
+        None => format!(
+            "{member} has not answered for {seconds} s: its process may be stopped or frozen, or its \
+             host may be overloaded"
+        ),
+    }
+}
+
+fn host_silent(host: &str, answering: &[Member], during: Duration) -> String {
+    let seconds = during.as_secs();
+    match answering {
+        [] => format!(
+            "host `{host}` has not answered for {seconds} s: it, or the container that the ranks run \
+             in, may be paused, frozen or out of memory; the job goes on when it does"
+        ),
+        [member, ..] => format!(
+            "the agent on host `{host}` has not answered for {seconds} s, though {} there does: see \
+             whether somebody has stopped the agent's process (`pgrep -f ronde` on {host})",
+            member.rank
+        ),
+    }
+}
+
+/// How messages name a process.
+pub(crate) fn process(condition: &Condition) -> String {
+    match condition.command.as_str() {
+        "" => format!("process {}", condition.pid),
+        command => format!("process {} ({command})", condition.pid),
+    }
+}
+
+fn many(slots: u32) -> String {
+    match slots {
+        1 => "1 slot".into(),
+        _ => format!("{slots} slots"),
+    }
+}
+
+fn ranks(count: u32) -> String {
+    match count {
+        1 => "1 rank".into(),
+        _ => format!("{count} ranks"),
+    }
+}
+
+/// A time in seconds, as people write it.
+pub(crate) fn seconds(time: Duration) -> String {
+    match time.subsec_nanos() {
+        0 => format!("{} s", time.as_secs()),
+        _ => format!("{:.2} s", time.as_secs_f64()),
+    }
+}

@@ -6,9 +6,11 @@
 //! its own. `docs/reference/events.md` is made from the comments in this file. People read the lines that
 //! [`Happening::line`] gives. Times are passed in.
 
-mod seconds;
 #[cfg(test)]
-pub(crate) mod tests;
+pub(crate) mod examples;
+#[cfg(test)]
+mod reference;
+mod seconds;
 mod words;
 
 use std::fmt;

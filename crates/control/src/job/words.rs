@@ -213,3 +213,101 @@ pub(super) fn not_starting(limit: Duration) -> Cause {
 fn list(lines: &[String]) -> String {
     lines.iter().map(|line| format!("  {line}\n")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Happening;
+    use crate::event::examples::{culprit, examples, member};
+
+    const PAGE: &str = "../../docs/reference/elastic.md";
+
+    fn ends() -> Vec<String> {
+        let killed = culprit(CauseKind::Signal, "was killed by signal 9 (SIGKILL)");
+        let mut raised = culprit(CauseKind::Exception, "raised KeyError: 'lr'");
+        raised.cause.details = vec!["at train.py:12 in step: rate = config['lr']".into()];
+        let hosts = || vec!["`node-b`: 2 slots, rests for 8 s".to_owned()];
+        let timeout = Duration::from_secs(600);
+        let (there, needed) = (1, 2);
+        vec![
+            End::AllFailed.text(Some(&raised)),
+            End::SomeFailed.text(Some(&killed)),
+            End::NoState.text(Some(&killed)),
+            End::NoState.text(None),
+            End::ResetLimit { limit: 3 }.text(Some(&killed)),
+            End::ResetLimit { limit: 3 }.text(None),
+            End::NoProgress { worlds: 3 }.text(None),
+            End::TimedOut { there, needed, timeout, hosts: hosts() }.text(Some(&killed)),
+            End::Hopeless { there, needed, hosts: hosts() }.text(Some(&raised)),
+            End::Hopeless { there, needed, hosts: hosts() }.text(None),
+        ]
+    }
+
+    /// What an elastic job tells while it runs: each event, and those for which there are several
+    /// causes with each of them.
+    fn lines() -> Vec<String> {
+        let some = Duration::from_secs(8);
+        let lost = |cause: Cause| Happening::lost(member(), cause, None).line();
+        let removed =
+            |why: &str| Happening::WorkerRemoved { member: member(), reason: why.into() }.line();
+        let mut lines = Vec::new();
+        for event in examples() {
+            lines.extend(event.line());
+            match event {
+                Happening::WorkerLost { .. } => lines.extend(
+                    [
+                        lost(stopped(some)),
+                        lost(not_coming(some)),
+                        lost(not_starting(some)),
+                        lost(unseated()),
+                        lost(quarrel()),
+                    ]
+                    .into_iter()
+                    .flatten(),
+                ),
+                Happening::WorkerRemoved { .. } => {
+                    let others = [FEWER_SLOTS, RESTING, "it was sent SIGTERM", FINISHED];
+                    lines.extend(others.into_iter().filter_map(removed));
+                }
+                _ => {}
+            }
+        }
+        lines
+    }
+
+    fn page() -> String {
+        let mut page = String::from(
+            "# What an elastic job says\n\nEvery line that `horovodrun` can print about an elastic \
+             job, with example values. Lines while the job runs begin with `[ronde]`; the last ones \
+             stand on standard error and give the reason for the end. Programs read the same as \
+             [events](events.md). This page is made from `crates/control/src/event/words.rs` and \
+             `crates/control/src/job/words.rs`.\n\n## While it runs\n\n",
+        );
+        for line in lines() {
+            page += &format!("- {line}\n");
+        }
+        page += "\n## Why it ends\n";
+        for end in ends() {
+            page += &format!("\n```text\n{end}\n```\n");
+        }
+        page
+    }
+
+    #[test]
+    fn the_reference_page_lists_every_line() {
+        if std::env::var_os("BLESS").is_some() {
+            std::fs::write(PAGE, page()).unwrap();
+        }
+        let written = std::fs::read_to_string(PAGE).unwrap_or_default();
+        assert_eq!(written, page(), "run the tests with BLESS=1 and look at the change");
+    }
+
+    #[test]
+    fn every_line_says_something_of_its_own() {
+        let mut texts = ends();
+        texts.extend(lines());
+        assert!(texts.iter().all(|text| text.len() > 10));
+        let distinct: std::collections::BTreeSet<&String> = texts.iter().collect();
+        assert_eq!(distinct.len(), texts.len());
+    }
+}

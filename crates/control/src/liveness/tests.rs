@@ -1,6 +1,7 @@
 //! Stories of ranks and hosts that fall silent, and what is said and done about each.
 
 use super::*;
+use crate::Rank;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -158,10 +159,10 @@ fn an_agent_that_is_stopped_alone_is_told_from_a_frozen_host() {
     play.run(20);
     play.frozen.push(0);
     play.run(60);
-    let Action::HostSilent(0, ranks, during) = play.only().1 else { panic!() };
-    assert_eq!(ranks, [Worker(0), Worker(1)]);
-    let text = host_silent("a", Some("rank 0"), during);
-    assert!(text.contains("though rank 0 there does"), "{text}");
+    let (_, action) = play.only();
+    let Action::HostSilent(0, ranks, _) = &action else { panic!() };
+    assert_eq!(ranks, &[Worker(0), Worker(1)]);
+    assert!(line(&action, None).contains("though rank 0 there does"));
 }
 
 #[test]
@@ -206,18 +207,27 @@ fn a_driver_that_was_stopped_itself_blames_nobody() {
     assert_eq!(play.told, []);
 }
 
+fn line(action: &Action, limit: Option<Duration>) -> String {
+    let member = |worker: Worker| {
+        Some(Member { worker, rank: Rank(worker.0), host: "b".into(), slot: 0 })
+    };
+    action.happening(limit, member, |_| Some("b".into())).unwrap().line().unwrap()
+}
+
 #[test]
 fn words_say_what_resumes_a_process() {
     let stopped = condition(ProcessState::Stopped);
-    let text = halted("rank 1 (b, slot 0)", "b", &stopped, seconds(4), Some(LIMIT));
+    let text = line(&Action::Halted(Worker(1), stopped, seconds(4)), Some(LIMIT));
     assert_eq!(
         text,
         "rank 1 (b, slot 0) is stopped: process 77 (python) got SIGSTOP or the like 4 s ago; `kill \
          -CONT 77` on b resumes it; the job ends once others have waited 20 s for it \
          (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)"
     );
-    let frozen = halted("rank 1", "b", &condition(ProcessState::Frozen), seconds(4), None);
+    let frozen = condition(ProcessState::Frozen);
+    let frozen = line(&Action::Halted(Worker(1), frozen, seconds(4)), None);
     assert!(frozen.contains("in a frozen cgroup for 4 s; `docker unpause`"), "{frozen}");
-    let blocked = silent("rank 1", Some(&condition(ProcessState::Blocked)), seconds(9));
+    let blocked = condition(ProcessState::Blocked);
+    let blocked = line(&Action::Silent(Worker(1), Some(blocked), seconds(9)), None);
     assert!(blocked.contains("process 77 (python) waits for a disk"), "{blocked}");
 }

@@ -2,12 +2,12 @@
 //! came there, the screen, the input, and those who come for something else.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
+use ronde_control::event::{Happening, JobKind};
 use ronde_control::rendezvous::{Seat, Time};
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, output_cost};
-use ronde_control::{Rank, Worker, liveness, printable};
+use ronde_control::{Rank, Time, Worker, printable};
 use tokio::sync::mpsc;
 
 use super::errand::Returned;
@@ -37,6 +37,7 @@ pub(super) struct Stage {
     viewer: Viewer,
     deliveries: Option<std::sync::mpsc::Sender<Vec<u8>>>,
     guests: Guests,
+    kind: JobKind,
     service: tokio::task::JoinHandle<()>,
 }
 
@@ -87,6 +88,10 @@ impl Stage {
             viewer,
             deliveries: job.deliveries.clone(),
             guests: Guests::new(job.function.clone(), count, news.clone()),
+            kind: match count {
+                Count::Exactly(_) => JobKind::Fixed,
+                Count::Initially(_) => JobKind::Elastic,
+            },
             service,
         })
     }
@@ -152,39 +157,14 @@ impl Stage {
         self.lines.rename(worker, rank);
     }
 
-    /// Tells the user something.
-    pub(super) fn note(&self, text: &str) {
-        let text = printable(text);
-        tracing::info!("{text}");
-        self.screen.note(format!("[ronde] {text}\n"));
-    }
-
-    /// Tells the user who is stopped or silent, or goes on. Workers and hosts are named by the caller.
-    pub(super) fn note_liveness(
-        &self,
-        news: &liveness::Action,
-        limit: Option<Duration>,
-        worker: impl Fn(Worker) -> (String, String),
-        host: impl Fn(u32) -> String,
-    ) {
-        use liveness::Action::{Halted, HostBack, HostSilent, Resumed, Silent};
-        self.note(&match news {
-            Halted(who, condition, during) => {
-                let (name, host) = worker(*who);
-                liveness::halted(&name, &host, condition, *during, limit)
-            }
-            Silent(who, condition, during) => {
-                liveness::silent(&worker(*who).0, condition.as_ref(), *during)
-            }
-            Resumed(who, during) => liveness::resumed(&worker(*who).0, *during),
-            HostSilent(number, running, during) => {
-                let running = running.first().map(|who| worker(*who).0);
-                liveness::host_silent(&host(*number), running.as_deref(), *during)
-            }
-            HostBack(number, during) => liveness::back(&host(*number), *during),
-            // The rest is to be done, not told.
-            _ => return,
-        });
+    /// Something happened: whoever wants to know is told.
+    #[expect(clippy::needless_pass_by_value, reason = "the stream of events will own it")]
+    pub(super) fn happened(&mut self, what: Happening) {
+        if let Some(line) = what.line().filter(|_| what.is_shown_in(self.kind)) {
+            let line = printable(&line);
+            tracing::info!("{line}");
+            self.screen.note(format!("[ronde] {line}\n"));
+        }
     }
 
     /// Tells the caller of `horovod.run` whose results count, in order.

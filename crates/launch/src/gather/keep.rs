@@ -146,16 +146,14 @@ impl Desk {
                         .filter_map(|worker| self.rendezvous.connection(Rank(worker.0)));
                     self.outboxes.tell(ways.collect(), &DriverToRank::Ping);
                 }
-                liveness::Action::Silent(worker, _, during) => {
-                    let name = self.rendezvous.name(Rank(worker.0));
-                    tracing::warn!("{}", liveness::silent(&name, None, during));
-                }
-                liveness::Action::Resumed(worker, during) => {
-                    let name = self.rendezvous.name(Rank(worker.0));
-                    tracing::warn!("{}", liveness::resumed(&name, during));
-                }
                 // Of hosts nothing is known.
-                _ => {}
+                news => {
+                    let member = |rank| self.rendezvous.member(rank);
+                    let happening = news.happening(None, member, |_| None);
+                    if let Some(line) = happening.and_then(|it| it.line()) {
+                        tracing::warn!("{line}");
+                    }
+                }
             }
         }
     }

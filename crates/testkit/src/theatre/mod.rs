@@ -233,7 +233,7 @@ impl Theatre {
                 self.epoch = epoch;
                 self.rooms.insert(epoch, Room { members: workers, ..Room::default() });
             }
-            Action::Reported(..) | Action::Answered(..) | Action::Note(_) => {}
+            Action::Reported(..) | Action::Answered(..) | Action::Happened(_) => {}
             Action::End { code, text } => {
                 let (worlds, faults, end) = (self.epoch, self.faults, self.now);
                 self.report = Some(Report { code, text, worlds, faults, end });

@@ -75,7 +75,7 @@ impl Play {
                     self.told.extend(to.into_iter().map(|to| (to, message.clone())));
                 }
                 Action::Formed(_, workers) => self.world = workers,
-                Action::Note(text) => self.notes.push(text),
+                Action::Happened(what) => self.notes.extend(what.line()),
                 Action::End { code, text } => self.end = Some((code, text.unwrap_or_default())),
                 Action::Release(_) | Action::Close(_) => {}
                 Action::Reported(..) | Action::Answered(..) => {}
@@ -414,7 +414,7 @@ fn a_script_that_always_raises_is_the_reason_for_the_end() {
     // Its last line comes when its end is known already.
     play.machine.wrote(Worker(1), "KeyError: 'lr'");
     let (code, _) = play.end.clone().unwrap();
-    let text = play.machine.last_words().unwrap();
+    let text = play.machine.judgement().text.unwrap();
     let said = "error: rank 1 (a, slot 1) raised KeyError: 'lr'\n  at train.py:7\n  1 of at least 2 \
                 ranks are left and no host may start more\n";
     assert!(code == 1 && text.starts_with(said), "{text}");
@@ -441,9 +441,9 @@ fn workers_that_never_meet_may_finish_one_after_the_other() {
     on(Event::Discovered(offers("a:2")));
     on(Event::Ready(AgentId(0)));
     let actions = on(Event::Exited(Worker(0), Exit::Code(0)));
-    assert!(actions.iter().all(|action| matches!(action, Action::Note(_))), "{actions:?}");
+    assert!(actions.iter().all(|action| matches!(action, Action::Happened(_))), "{actions:?}");
     let actions = on(Event::Exited(Worker(1), Exit::Code(0)));
-    assert_eq!(actions, [Action::End { code: 0, text: None }]);
+    assert_eq!(actions.last(), Some(&Action::End { code: 0, text: None }));
 }
 
 #[test]

@@ -235,11 +235,11 @@ mod tests {
     #[test]
     fn hosts_keep_their_places_and_only_changes_are_news() {
         let mut hosts = Hosts::default();
-        let first = hosts.list(&offers(&[("b", 2), ("a", 1), ("b", 1)]));
+        let first = hosts.list(&offers(&[("b", 2), ("a", 1), ("b", 1)]), Source::Script);
         assert_eq!(first, [News::Found(0), News::Found(1)]);
         assert_eq!(hosts.all[0].slots, 3);
-        assert_eq!(hosts.list(&offers(&[("a", 1), ("b", 3)])), []);
-        let changed = hosts.list(&offers(&[("c", 4), ("a", 2)]));
+        assert_eq!(hosts.list(&offers(&[("a", 1), ("b", 3)]), Source::Script), []);
+        let changed = hosts.list(&offers(&[("c", 4), ("a", 2)]), Source::Script);
         assert_eq!(changed, [News::Unlisted(0), News::Resized(1, 1), News::Found(2)]);
         let names: Vec<&str> = hosts.all.iter().map(|host| host.name.as_str()).collect();
         assert_eq!(names, ["b", "a", "c"]);
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_rest_without_an_end_is_not_cut_short() {
         let mut hosts = Hosts::default();
-        hosts.list(&offers(&[("a", 1)]));
+        hosts.list(&offers(&[("a", 1)]), Source::Script);
         let now = Duration::from_secs(5);
         assert_eq!(hosts.rest(0, None, 0.0, (true, now)), None);
         assert!(!hosts.may_recover() && hosts.all[0].keeps(0) && !hosts.all[0].is_open());

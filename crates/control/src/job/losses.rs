@@ -57,6 +57,7 @@ impl Machine {
             Some(member) if member.is_inside() && member.connection.is_some() => {
                 member.suspect = Some((now + PATIENCE, cause));
                 member.exit = Some(exit.clone());
+                self.alarm(now + PATIENCE);
             }
             _ => {
                 self.lose(worker, &cause, now);
@@ -261,6 +262,9 @@ impl Machine {
 
     /// Gives up on workers whose time is over.
     pub(super) fn give_up_on_the_late(&mut self, now: Time) {
+        if self.alarm > now && !self.terms.outlives_losses() {
+            return;
+        }
         let suspects = self.members.iter().filter_map(|(worker, member)| {
             let (until, cause) = member.suspect.as_ref()?;
             (*until <= now).then(|| (*worker, cause.clone(), member.exit.is_some()))
@@ -291,6 +295,19 @@ impl Machine {
             if let Some(cause) = late {
                 self.condemn(worker, cause, now);
             }
+        }
+    }
+
+    /// Finds out when something is due next, once what was due has been done.
+    pub(super) fn set_alarm(&mut self, now: Time) {
+        if self.alarm <= now {
+            let members = self.members.values().filter_map(|member| self.due(member));
+            let forming = match self.world {
+                World::Forming(until) => Some(until),
+                _ => None,
+            };
+            let due = members.chain(forming).chain(self.gathering_due()).min();
+            self.alarm = due.unwrap_or(Time::MAX);
         }
     }
 

@@ -38,8 +38,9 @@ impl Machine {
         if let Some(before) = self.member(worker).and_then(|member| member.next.replace(next)) {
             self.refuse_twin(worker, before.connection);
         }
-        if !parks {
-            self.admit(worker, now);
+        match parks {
+            true => self.alarm(now + PATIENCE),
+            false => self.admit(worker, now),
         }
     }
 
@@ -164,7 +165,7 @@ impl Machine {
         let host = self.hosts.all[member.host].name.clone();
         member.phase = Phase::Waiting(Peer { host, local_rank: member.slot, ..peer });
         member.since = now;
-        self.waiting_since.get_or_insert(now);
+        self.alarm(now + self.terms.joining);
         self.happened(Happening::WorkerJoined { member: self.who(worker) });
     }
 
@@ -184,6 +185,7 @@ impl Machine {
             // The others are about to hear of the rank it blames, which is what they should name.
             (Some(raised), Some(_)) if member.is_inside() && !self.terms.outlives_losses() => {
                 member.suspect = Some((now + PATIENCE, raised));
+                self.alarm(now + PATIENCE);
             }
             (None, _) if forming && member.is_inside() && !self.terms.outlives_losses() => {
                 let left = Cause::plain(CauseKind::Left, "left before the world was complete");
@@ -219,6 +221,7 @@ impl Machine {
             (Phase::Inside { .. }, None, Reports::Agents) => {
                 let cause = || (now + PATIENCE, words::closed());
                 member.suspect.get_or_insert_with(cause);
+                self.alarm(now + PATIENCE);
             }
             (Phase::Inside { .. }, None, Reports::Nobody) => {
                 self.lose(worker, &words::ended_or_gone(), now);

@@ -221,8 +221,6 @@ pub struct Machine {
     shortage: Option<(Time, Told)>,
     /// Since when nobody has the state.
     stateless: Option<Time>,
-    /// Since when somebody waits for the next world.
-    waiting_since: Option<Time>,
     /// Whether anybody has committed in the current world.
     committed: bool,
     /// How many worlds in a row have fallen apart by themselves, before anybody had committed.
@@ -234,6 +232,8 @@ pub struct Machine {
     /// Until when those who have met wait for newcomers.
     lingering: Option<Time>,
     recovery: Option<Recovery>,
+    /// Before this nothing is due about a worker of a fixed job, of which there may be thousands.
+    alarm: Time,
     /// What is to be done about the event that is being taken in.
     actions: Vec<Action>,
 }
@@ -302,13 +302,13 @@ impl Machine {
             undiscovered: None,
             shortage: None,
             stateless: None,
-            waiting_since: None,
             committed: false,
             fruitless: 0,
             given_up: None,
             told: Change::default(),
             lingering: None,
             recovery: None,
+            alarm: Time::MAX,
             actions: Vec::new(),
         }
     }
@@ -382,6 +382,7 @@ impl Machine {
             self.dismiss(now);
             self.staff(now);
             self.gather(now);
+            self.set_alarm(now);
             self.announce_changes(now);
             self.release_agents();
         }
@@ -466,6 +467,11 @@ impl Machine {
         if !self.is_over {
             self.actions.push(Action::Happened(what));
         }
+    }
+
+    /// Something will be due about a worker then.
+    fn alarm(&mut self, at: Time) {
+        self.alarm = self.alarm.min(at);
     }
 
     fn member(&mut self, worker: Worker) -> Option<&mut Member> {

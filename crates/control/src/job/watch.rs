@@ -85,7 +85,7 @@ impl Machine {
     }
 
     /// Who can be asked, and whom the others wait for.
-    fn roll(&self) -> Roll {
+    pub(super) fn roll(&self) -> Roll {
         let somebody_waits = self.members.values().any(|member| member.is_waiting());
         let mut roll = Roll { connected: BTreeSet::new(), missing: BTreeSet::new() };
         for (worker, member) in &self.members {

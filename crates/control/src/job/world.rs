@@ -62,20 +62,20 @@ impl Machine {
 
     /// Forms the next world of a job whose workers are always the same, once all of them have come.
     fn gather_all(&mut self, now: Time) {
-        let waiting: Vec<Worker> = self.waiting().map(|(worker, _)| *worker).collect();
-        if waiting.is_empty() {
-            self.waiting_since = None;
-        } else if waiting.len() == self.terms.start as usize {
-            self.form(&waiting, now);
-        } else if self.gathering_due().is_some_and(|due| due <= now) {
+        if self.waiting().count() == self.terms.start as usize {
+            let all: Vec<Worker> = self.members.keys().copied().collect();
+            self.form(&all, now);
+        } else if self.alarm <= now && self.gathering_due().is_some_and(|due| due <= now) {
             self.time_is_up();
         }
     }
 
     /// By when all must have come, once somebody has.
     pub(super) fn gathering_due(&self) -> Option<Time> {
-        let limited = !self.terms.outlives_losses();
-        self.waiting_since.filter(|_| limited).map(|since| since + self.terms.joining)
+        if self.terms.outlives_losses() {
+            return None;
+        }
+        self.waiting().map(|(_, member)| member.since + self.terms.joining).min()
     }
 
     /// Somebody has not come, or not found its place: nobody waits for it any longer.
@@ -178,7 +178,7 @@ impl Machine {
             self.verdict.enter(*worker, seat, Rank(*rank));
         }
         self.epoch.0 += 1;
-        self.waiting_since = None;
+        self.alarm(now + self.terms.joining);
         self.world = World::Forming(now + if outlives { SEATING } else { self.terms.joining });
         self.order = seats.iter().map(|(_, worker, _)| *worker).collect();
         self.actions.push(Action::Formed(self.epoch, self.order.clone()));

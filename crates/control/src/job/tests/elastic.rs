@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use super::*;
 use crate::cause::{CauseKind, Raised};
+use crate::event::{JobKind, Source};
+use crate::job::*;
 use crate::wire::Milestone;
 
 struct Play {
-    machine: Elastic,
+    machine: Machine,
     now: Time,
     connections: u64,
     running: BTreeMap<Worker, (String, u32, Option<Connection>)>,
@@ -20,8 +21,8 @@ struct Play {
     end: Option<(u8, String)>,
 }
 
-fn limits(start: u32, min: u32) -> Limits {
-    Limits {
+fn limits(start: u32, min: u32) -> Terms {
+    Terms {
         start,
         min,
         max: None,
@@ -32,6 +33,7 @@ fn limits(start: u32, min: u32) -> Limits {
         cooldown: None,
         resting: Resting::Host,
         source: Source::Script,
+        kind: JobKind::Elastic,
     }
 }
 
@@ -45,9 +47,9 @@ fn offers(text: &str) -> Vec<Offer> {
 
 impl Play {
     /// A job whose hosts have been reached and whose workers have all come.
-    fn begin(hosts: &str, limits: Limits) -> Play {
+    fn begin(hosts: &str, limits: Terms) -> Play {
         let mut play = Play {
-            machine: Elastic::new("1", limits, 7),
+            machine: Machine::new("1", limits, 7),
             now: Time::ZERO,
             connections: 0,
             running: BTreeMap::new(),
@@ -66,19 +68,22 @@ impl Play {
     fn on(&mut self, event: Event) {
         for action in self.machine.on(event, self.now) {
             match action {
-                Action::Reach(agent, host) => self.reached.push((agent, host)),
+                Action::Reach(hosts) => self.reached.extend(hosts),
                 Action::Start(start) => {
-                    self.running.insert(start.worker, (start.host, start.slot, None));
+                    let Seat { host, slot } = start.seat;
+                    self.running.insert(start.worker, (host, slot, None));
                 }
-                Action::Signal(worker, signal) => self.signals.push((worker, signal)),
+                Action::Signal(_, worker, signal) => self.signals.push((worker, signal)),
                 Action::Tell(to, message) => {
                     self.told.extend(to.into_iter().map(|to| (to, message.clone())));
                 }
                 Action::Formed(_, workers) => self.world = workers,
                 Action::Happened(what) => self.notes.extend(what.line()),
-                Action::End { code, text } => self.end = Some((code, text.unwrap_or_default())),
-                Action::Release(_) | Action::Close(_) => {}
-                Action::Reported(..) | Action::Answered(..) => {}
+                Action::Dismiss => {
+                    let Outcome { code, text, .. } = self.machine.outcome();
+                    self.end = Some((code, text.unwrap_or_default()));
+                }
+                _ => {}
             }
         }
     }
@@ -160,6 +165,10 @@ impl Play {
         self.told.iter().filter(|(to, _)| Some(*to) == connection).map(|(_, it)| it).collect()
     }
 
+    fn is_whole(&self) -> bool {
+        self.machine.world == World::Whole
+    }
+
     fn says(&self, text: &str) -> bool {
         self.notes.iter().any(|note| note.contains(text))
     }
@@ -198,7 +207,7 @@ fn a_host_with_a_failure_goes_if_there_are_enough_elsewhere() {
 #[test]
 fn a_host_that_has_rested_takes_new_workers_who_join_at_the_next_meeting() {
     let rest = (Duration::from_secs(1), Duration::from_secs(2));
-    let mut play = Play::begin("a:2,b:2", Limits { cooldown: Some(rest), ..limits(4, 2) });
+    let mut play = Play::begin("a:2,b:2", Terms { cooldown: Some(rest), ..limits(4, 2) });
     play.die(0, Exit::Code(1));
     play.die(1, KILLED);
     play.come_all();
@@ -243,18 +252,18 @@ fn who_meets_as_soon_as_it_hears_of_newcomers_waits_for_them_but_not_for_long() 
     play.come(0);
     play.come(1);
     play.pass(29);
-    assert_eq!(play.machine.inside(), []);
+    assert!(!play.is_whole());
     play.come(2);
     assert_eq!(play.world(), [0, 1, 2]);
     play.settle();
     play.list("a:2,b:1,c:1");
     (0..3).for_each(|worker| play.come(worker));
     play.pass(29);
-    assert_eq!(play.machine.inside(), []);
+    assert!(!play.is_whole());
     assert_eq!(play.machine.next_wakeup(), Some(play.now + Duration::from_secs(1)));
     play.pass(1);
     play.settle();
-    assert_eq!((play.world(), play.machine.inside().len()), (vec![0, 1, 2], 3));
+    assert_eq!((play.world(), play.is_whole()), (vec![0, 1, 2], true));
 }
 
 #[test]
@@ -264,7 +273,7 @@ fn a_loss_does_not_wait_for_newcomers() {
     play.die(1, KILLED);
     play.come(0);
     play.settle();
-    assert_eq!(play.machine.inside().len(), 1);
+    assert!(play.is_whole() && play.world() == [0]);
 }
 
 #[test]
@@ -369,7 +378,7 @@ fn one_that_is_stopped_for_too_long_is_killed() {
 
 #[test]
 fn too_many_resets_end_the_job() {
-    let mut play = Play::begin("a:4", Limits { resets: Some(1), ..limits(4, 1) });
+    let mut play = Play::begin("a:4", Terms { resets: Some(1), ..limits(4, 1) });
     play.die(3, KILLED);
     play.come_all();
     assert_eq!(play.world(), [0, 1, 2]);
@@ -399,7 +408,7 @@ fn too_few_workers_are_waited_for_and_then_the_job_ends() {
 
 #[test]
 fn a_fixed_list_without_hope_ends_the_job_at_once() {
-    let mut play = Play::begin("a:2", Limits { source: Source::List, ..limits(2, 2) });
+    let mut play = Play::begin("a:2", Terms { source: Source::List, ..limits(2, 2) });
     play.die(1, KILLED);
     let (_, text) = play.end.clone().unwrap();
     assert!(text.contains("1 of at least 2 ranks are left and no host may start more"), "{text}");
@@ -407,14 +416,14 @@ fn a_fixed_list_without_hope_ends_the_job_at_once() {
 
 #[test]
 fn a_script_that_always_raises_is_the_reason_for_the_end() {
-    let mut play = Play::begin("a:2", Limits { source: Source::List, ..limits(2, 2) });
+    let mut play = Play::begin("a:2", Terms { source: Source::List, ..limits(2, 2) });
     play.machine.wrote(Worker(1), "Traceback (most recent call last):");
     play.machine.wrote(Worker(1), "  File \"train.py\", line 7, in <module>");
     play.die(1, Exit::Code(1));
     // Its last line comes when its end is known already.
     play.machine.wrote(Worker(1), "KeyError: 'lr'");
     let (code, _) = play.end.clone().unwrap();
-    let text = play.machine.judgement().text.unwrap();
+    let text = play.machine.outcome().text.unwrap();
     let said = "error: rank 1 (a, slot 1) raised KeyError: 'lr'\n  at train.py:7\n  1 of at least 2 \
                 ranks are left and no host may start more\n";
     assert!(code == 1 && text.starts_with(said), "{text}");
@@ -436,14 +445,15 @@ fn the_job_ends_well_when_all_have_finished() {
 
 #[test]
 fn workers_that_never_meet_may_finish_one_after_the_other() {
-    let mut machine = Elastic::new("1", limits(2, 2), 7);
+    let mut machine = Machine::new("1", limits(2, 2), 7);
     let mut on = |event| machine.on(event, Time::ZERO);
     on(Event::Discovered(offers("a:2")));
     on(Event::Ready(AgentId(0)));
     let actions = on(Event::Exited(Worker(0), Exit::Code(0)));
     assert!(actions.iter().all(|action| matches!(action, Action::Happened(_))), "{actions:?}");
     let actions = on(Event::Exited(Worker(1), Exit::Code(0)));
-    assert_eq!(actions.last(), Some(&Action::End { code: 0, text: None }));
+    assert_eq!(actions.last(), Some(&Action::Dismiss));
+    assert_eq!(machine.outcome(), Outcome::well());
 }
 
 #[test]
@@ -484,7 +494,7 @@ fn a_host_that_cannot_be_reached_is_tried_again() {
 
 #[test]
 fn more_than_the_most_are_never_started() {
-    let mut play = Play::begin("a:2,b:4", Limits { max: Some(3), ..limits(2, 2) });
+    let mut play = Play::begin("a:2,b:4", Terms { max: Some(3), ..limits(2, 2) });
     assert_eq!(play.world(), [0, 1, 2]);
     play.die(0, KILLED);
     play.come_all();

@@ -1,61 +1,73 @@
-//! Stories about gatherings: what happens at which second, and who hears what.
+//! Stories about jobs whose workers are always the same: what happens at which second, and who hears
+//! what.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::*;
+use crate::cause::{CauseKind, Raised};
+use crate::event::EndReason;
+use crate::job::*;
+use crate::status::{Report, State};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// A rendezvous whose ranks' newest connections are known, and what each connection has heard.
+/// A job whose workers' newest connections are known, and what each connection has heard.
 struct Stage {
-    rendezvous: Rendezvous,
+    machine: Machine,
     next: u64,
     of: BTreeMap<u32, Connection>,
     heard: BTreeMap<Connection, Vec<Rc<DriverToRank>>>,
     closed: Vec<Connection>,
-    lost: Vec<(Rank, String)>,
-    left: Vec<Rank>,
-    reported: Vec<(Rank, Report)>,
-    answered: Vec<(Rank, Option<Duration>)>,
+    /// Whose loss was told to anybody.
+    lost: Vec<Rank>,
+    signals: Vec<(Worker, i32)>,
+    all: Vec<Action>,
     now: Time,
 }
 
 impl Stage {
     fn new(size: u32) -> Stage {
-        let seats = (0..size).map(|slot| Seat { host: "node".into(), slot }).collect();
-        Stage::of(Rendezvous::new("1", seats, LIMIT))
+        Stage::with(size, None)
     }
 
-    fn of(rendezvous: Rendezvous) -> Stage {
+    fn with(size: u32, stopped: Option<Duration>) -> Stage {
+        let mut stage = Stage::of(Machine::new("1", Terms::fixed(size, LIMIT, stopped), 7));
+        stage.on(Event::Discovered(vec![Offer { host: "node".into(), slots: size }]));
+        stage.on(Event::Ready(AgentId(0)));
+        stage
+    }
+
+    fn of(machine: Machine) -> Stage {
         Stage {
-            rendezvous,
+            machine,
             next: 0,
             of: BTreeMap::new(),
             heard: BTreeMap::new(),
             closed: Vec::new(),
             lost: Vec::new(),
-            left: Vec::new(),
-            reported: Vec::new(),
-            answered: Vec::new(),
+            signals: Vec::new(),
+            all: Vec::new(),
             now: Duration::ZERO,
         }
     }
 
     fn on(&mut self, event: Event) {
-        for action in self.rendezvous.on(event, self.now) {
+        for action in self.machine.on(event, self.now) {
+            self.all.push(action.clone());
             match action {
+                Action::Tell(_, DriverToRank::Ping) => {}
                 Action::Tell(to, message) => {
+                    if let DriverToRank::Lost { rank, .. } = message {
+                        self.lost.push(rank);
+                    }
                     let message = Rc::new(message);
                     for connection in to {
                         self.heard.entry(connection).or_default().push(message.clone());
                     }
                 }
                 Action::Close(connection) => self.closed.push(connection),
-                Action::Lost { rank, cause } => self.lost.push((rank, cause)),
-                Action::Left { rank, .. } => self.left.push(rank),
-                Action::Reported(rank, report) => self.reported.push((rank, report)),
-                Action::Answered(rank, waits) => self.answered.push((rank, waits)),
-                Action::Formed(_) => {}
+                Action::Signal(_, worker, signal) => self.signals.push((worker, signal)),
+                _ => {}
             }
         }
     }
@@ -134,15 +146,13 @@ fn everybody_hears_of_which_kind_a_loss_is() {
             other => panic!("no loss of rank 1 but {other:?}"),
         }
     };
-    let exited = |exit: Exit| of(&|stage| stage.on(Event::Exited(Rank(1), exit.clone())));
+    let exited = |exit: Exit| of(&|stage| stage.on(Event::Exited(Worker(1), exit.clone())));
     assert_eq!(exited(Exit::Signal(9)), CauseKind::Signal);
     assert_eq!(exited(Exit::OutOfMemory), CauseKind::OutOfMemory);
     assert_eq!(exited(Exit::Code(3)), CauseKind::ExitCode);
     assert_eq!(of(&|stage| stage.say(1, failing("x", None))), CauseKind::Exception);
     assert_eq!(of(&|stage| stage.say(1, stalled.clone())), CauseKind::Stalled);
     assert_eq!(of(&|stage| stage.say(2, given_up.clone())), CauseKind::ConnectionLost);
-    let halted = of(&|stage| stage.on(Event::Condemned(Rank(1), "was stopped".into())));
-    assert_eq!(halted, CauseKind::Halted);
 }
 
 fn join(rank: u32) -> RankToDriver {
@@ -174,7 +184,7 @@ fn a_world_forms_when_the_last_rank_has_come() {
     }
     let leaders = vec![Rank(0), Rank(0), Rank(2)];
     assert_eq!(stage.last(1), Some(&DriverToRank::Layout { leaders }));
-    assert_eq!(stage.rendezvous.next_wakeup(), None);
+    assert_eq!(stage.machine.next_wakeup(), None);
 }
 
 #[test]
@@ -186,11 +196,11 @@ fn the_same_ranks_meet_again_and_again() {
         stage.leave(round % 4);
         stage.join(round % 4);
         (0..4).filter(|rank| *rank != round % 4).for_each(|rank| stage.leave(rank));
-        assert_eq!(stage.rendezvous.epoch, Epoch(u64::from(round)));
+        assert_eq!(stage.machine.epoch, Epoch(u64::from(round)));
         stage.leave(round % 4);
     }
     assert_eq!((stage.lost.len(), stage.closed.len()), (0, 0));
-    assert!(stage.rendezvous.connections.is_empty());
+    assert!(stage.machine.connections.is_empty());
 }
 
 #[test]
@@ -212,7 +222,7 @@ fn a_killed_rank_is_lost_to_those_who_share_its_world() {
     let mut stage = Stage::new(4);
     stage.world(4);
     stage.leave(3);
-    stage.on(Event::Exited(Rank(1), Exit::Signal(9)));
+    stage.on(Event::Exited(Worker(1), Exit::Signal(9)));
     let text = "was killed by signal 9 (SIGKILL)";
     assert_eq!((stage.lost_to(0), stage.lost_to(2)), (Some((1, text)), Some((1, text))));
     assert_eq!((stage.lost_to(1), stage.lost_to(3)), (None, None));
@@ -230,10 +240,10 @@ fn the_two_reports_of_a_death_may_come_in_any_order() {
     closed_first.world(2);
     closed_first.on(Event::Closed(closed_first.of[&1]));
     assert_eq!(closed_first.lost_to(0), None);
-    closed_first.on(Event::Exited(Rank(1), Exit::Code(3)));
+    closed_first.on(Event::Exited(Worker(1), Exit::Code(3)));
     assert_eq!(closed_first.lost_to(0), Some((1, "exited with code 3")));
     closed_first.wait(5.0);
-    assert_eq!(closed_first.lost.len(), 1);
+    assert_eq!(closed_first.lost, [Rank(1)]);
 
     let mut never_reported = Stage::new(2);
     never_reported.world(2);
@@ -249,7 +259,7 @@ fn the_two_reports_of_a_death_may_come_in_any_order() {
 fn a_clean_exit_waits_for_the_last_words() {
     let mut leaves = Stage::new(2);
     leaves.world(2);
-    leaves.on(Event::Exited(Rank(1), Exit::Code(0)));
+    leaves.on(Event::Exited(Worker(1), Exit::Code(0)));
     leaves.leave(1);
     leaves.wait(5.0);
     assert_eq!(leaves.lost, []);
@@ -257,7 +267,7 @@ fn a_clean_exit_waits_for_the_last_words() {
     for silent in ["closed", "open"] {
         let mut stage = Stage::new(2);
         stage.world(2);
-        stage.on(Event::Exited(Rank(1), Exit::Code(0)));
+        stage.on(Event::Exited(Worker(1), Exit::Code(0)));
         match silent {
             "closed" => stage.on(Event::Closed(stage.of[&1])),
             _ => stage.wait(1.0),
@@ -273,13 +283,12 @@ fn an_exception_is_told_at_once_and_a_victim_only_if_nothing_else_is() {
     stage.world(3);
     stage.say(1, failing("ValueError: boom", None));
     assert_eq!(stage.lost_to(0), Some((1, "raised ValueError: boom")));
-    assert_eq!(stage.left, [Rank(1)]);
 
     let mut stage = Stage::new(3);
     stage.world(3);
     stage.say(1, failing("HorovodInternalError: lost rank 2", Some(2)));
     assert_eq!(stage.lost_to(0), None);
-    stage.on(Event::Exited(Rank(2), Exit::Signal(9)));
+    stage.on(Event::Exited(Worker(2), Exit::Signal(9)));
     assert_eq!(stage.lost_to(0).unwrap().0, 2);
 
     let mut stage = Stage::new(3);
@@ -294,11 +303,11 @@ fn a_gathering_that_can_never_be_complete_is_refused() {
     for exit in [Exit::Code(0), Exit::Code(1)] {
         let mut stage = Stage::new(3);
         let waiting = stage.join(0);
-        stage.on(Event::Exited(Rank(2), exit.clone()));
+        stage.on(Event::Exited(Worker(2), exit.clone()));
         assert!(stage.refusal(waiting).contains(&format!("rank 2 (node, slot 2) {exit}")));
         let late = stage.join(1);
         assert!(stage.refusal(late).contains("rank 2 (node, slot 2)"));
-        assert_eq!(stage.rendezvous.next_wakeup(), None);
+        assert_eq!(stage.machine.gathering_due(), None);
     }
 }
 
@@ -314,7 +323,7 @@ fn a_gathering_has_a_time_limit_that_names_the_missing() {
         "after 600 s 11 of 12 ranks are still missing: rank 1 (node, slot 1), rank 2 (node, slot 2)"
     ));
     assert!(reason.contains("and 3 more; does every rank call `hvd.init()`?"), "{reason}");
-    assert_eq!(stage.rendezvous.next_wakeup(), None);
+    assert_eq!(stage.machine.next_wakeup(), None);
 }
 
 #[test]
@@ -336,7 +345,7 @@ fn who_waits_and_hangs_up_may_come_again() {
     let mut stage = Stage::new(2);
     let first = stage.join(0);
     stage.on(Event::Closed(first));
-    assert_eq!(stage.rendezvous.next_wakeup(), None);
+    assert_eq!(stage.machine.next_wakeup(), None);
     stage.join(0);
     stage.join(1);
     assert!(matches!(stage.last(0), Some(DriverToRank::World { .. })));
@@ -367,7 +376,7 @@ fn nonsense_is_ignored() {
     let mut stage = Stage::new(2);
     stage.on(Event::Closed(Connection(7)));
     stage.on(Event::Said(Connection(7), join(0)));
-    stage.on(Event::Exited(Rank(7), Exit::Code(0)));
+    stage.on(Event::Exited(Worker(7), Exit::Code(0)));
     assert_eq!(stage.heard.len(), 0);
     stage.world(2);
     assert!(matches!(stage.last(0), Some(DriverToRank::Layout { .. })));
@@ -393,7 +402,7 @@ fn a_broken_connection_between_two_who_live_is_told_to_all_with_the_same_names()
     stage.say(2, given_up(1));
     stage.say(0, given_up(3));
     assert_eq!(stage.lost_to(3).map(|(rank, _)| rank), Some(2), "the first word counts");
-    assert!(stage.lost.is_empty() && stage.closed.is_empty(), "all of them live");
+    assert!(stage.closed.is_empty() && stage.machine.outcome().code == 0, "all of them live");
     // In the next world it may happen again.
     (0..4).for_each(|rank| stage.leave(rank));
     stage.world(4);
@@ -406,7 +415,7 @@ fn giving_up_on_somebody_who_is_dead_or_no_one_changes_nothing() {
     let given_up = |rank: u32| RankToDriver::GivenUp { rank: Rank(rank), cause: "reset".into() };
     let mut stage = Stage::new(3);
     stage.world(3);
-    stage.on(Event::Exited(Rank(2), Exit::Signal(9)));
+    stage.on(Event::Exited(Worker(2), Exit::Signal(9)));
     for rank in [2, 0, 77] {
         stage.say(0, given_up(rank));
     }
@@ -416,7 +425,7 @@ fn giving_up_on_somebody_who_is_dead_or_no_one_changes_nothing() {
 
 #[test]
 fn without_agents_a_closed_connection_is_a_death() {
-    let mut stage = Stage::of(Rendezvous::kept_by_a_rank("1", 3, LIMIT));
+    let mut stage = Stage::of(Machine::kept_by_a_rank("1", 3, LIMIT));
     stage.world(3);
     stage.leave(2);
     assert_eq!(stage.lost, []);
@@ -428,7 +437,7 @@ fn without_agents_a_closed_connection_is_a_death() {
 
 #[test]
 fn without_agents_ranks_are_named_by_what_they_said() {
-    let mut stage = Stage::of(Rendezvous::kept_by_a_rank("1", 4, LIMIT));
+    let mut stage = Stage::of(Machine::kept_by_a_rank("1", 4, LIMIT));
     let first = stage.join(0);
     let second = stage.join(1);
     stage.on(Event::Closed(second));
@@ -444,38 +453,147 @@ fn without_agents_ranks_are_named_by_what_they_said() {
 
 #[test]
 fn only_ranks_that_have_found_their_place_are_asked_what_they_do() {
-    let mut stage = Stage::new(2);
-    let connections = [stage.join(0), stage.join(1)];
-    assert_eq!(stage.rendezvous.inside().count(), 0);
-    stage.say(0, RankToDriver::Located { leader: Rank(0) });
-    stage.say(1, RankToDriver::Located { leader: Rank(0) });
-    let inside: Vec<_> = stage.rendezvous.inside().collect();
-    assert_eq!(inside, [(Rank(0), connections[0]), (Rank(1), connections[1])]);
+    let mut stage = Stage::new(3);
+    let states = |stage: &Stage| {
+        let Some(Action::Answer(status)) = stage.all.last() else { panic!("{:?}", stage.all) };
+        status.ranks.iter().map(|rank| rank.state.clone()).collect::<Vec<_>>()
+    };
+    stage.on(Event::Asked);
+    assert_eq!(states(&stage), [State::Starting, State::Starting, State::Starting]);
+    (0..3).for_each(|worker| stage.on(Event::Started(Worker(worker), 100 + worker)));
+    stage.join_all(0..3);
+    stage.on(Event::Asked);
+    assert_eq!(states(&stage), [State::Running, State::Running, State::Running]);
+    (0..3).for_each(|rank| stage.say(rank, RankToDriver::Located { leader: Rank(0) }));
+    stage.say(2, RankToDriver::Leaving { error: None, blames: None });
+    stage.on(Event::Exited(Worker(2), Exit::Code(0)));
+    stage.on(Event::Asked);
+    assert_eq!(stage.last(1), Some(&DriverToRank::Ask));
     let report = Report { collectives: 7, ..Report::default() };
     stage.say(1, RankToDriver::Report(report.clone()));
-    assert_eq!(stage.reported, [(Rank(1), report)]);
-    stage.say(1, RankToDriver::Leaving { error: None, blames: None });
-    assert_eq!(stage.rendezvous.inside().count(), 1);
+    assert!(!matches!(stage.all.last(), Some(Action::Answer(_))), "rank 0 has its time");
+    stage.wait(0.5);
+    let ended = State::Ended("exited with code 0".into());
+    assert_eq!(states(&stage), [State::Silent, State::Joined, ended]);
+    // An answer that comes too late is not taken for one to a later question.
+    stage.say(0, RankToDriver::Report(report.clone()));
+    stage.on(Event::Asked);
+    stage.say(1, RankToDriver::Report(report));
+    stage.wait(0.5);
+    assert_eq!(states(&stage)[0], State::Silent);
 }
 
 #[test]
-fn ranks_can_be_asked_whether_they_run_and_a_stopped_one_can_be_given_up() {
+fn ranks_can_be_asked_whether_they_run() {
     let mut stage = Stage::new(3);
     stage.join(0);
-    let roll = stage.rendezvous.roll();
+    let roll = stage.machine.roll();
     assert_eq!(Vec::from_iter(roll.connected), [Worker(0)]);
-    assert_eq!(
-        Vec::from_iter(roll.missing),
-        [Worker(1), Worker(2)],
-        "the first one waits for them"
-    );
+    assert_eq!(Vec::from_iter(roll.missing), [Worker(1), Worker(2)], "the first waits for them");
     stage.join_all(1..3);
-    stage.say(2, RankToDriver::Pong { waits: Some(LIMIT) });
-    assert_eq!(stage.answered, [(Rank(2), Some(LIMIT))]);
-    assert!(stage.rendezvous.roll().missing.is_empty());
+    assert!(stage.machine.roll().missing.is_empty());
     stage.say(2, RankToDriver::WorldEnded);
-    assert_eq!(Vec::from_iter(stage.rendezvous.roll().connected), [Worker(0), Worker(1)]);
-    stage.on(Event::Condemned(Rank(1), "was stopped".into()));
-    assert_eq!(stage.lost, [(Rank(1), "was stopped".to_owned())]);
-    assert_eq!(stage.lost_to(0), Some((1, "was stopped")));
+    assert_eq!(Vec::from_iter(stage.machine.roll().connected), [Worker(0), Worker(1)]);
+}
+
+#[test]
+fn a_stopped_rank_is_the_first_cause_of_what_the_others_suffer() {
+    let mut stage = Stage::with(3, Some(Duration::from_secs(20)));
+    (0..3).for_each(|worker| stage.on(Event::Started(Worker(worker), 100 + worker)));
+    stage.world(3);
+    stage.on(Event::Stopped(Worker(1)));
+    stage.on(Event::Exited(Worker(0), Exit::Code(1)));
+    assert_eq!(stage.signals, [(Worker(1), 9)]);
+    let (rank, cause) = stage.lost_to(2).unwrap();
+    assert!(rank == 0 || cause.starts_with("was stopped (SIGSTOP)"), "{cause}");
+    assert_eq!(stage.lost, [Rank(1), Rank(0)]);
+    stage.on(Event::Exited(Worker(1), Exit::Signal(9)));
+    stage.on(Event::Exited(Worker(2), Exit::Code(1)));
+    assert_eq!(stage.all.last(), Some(&Action::Dismiss));
+    let outcome = stage.machine.outcome();
+    assert_eq!((outcome.code, outcome.reason), (1, EndReason::RankFailed));
+    let first = outcome.first.unwrap();
+    assert_eq!((first.member.rank, first.cause.kind), (Rank(1), CauseKind::Halted));
+}
+
+#[test]
+fn the_end_of_a_job_is_asked_for_and_then_enforced() {
+    let mut stage = Stage::new(2);
+    stage.world(2);
+    stage.on(Event::Exited(Worker(1), Exit::Code(3)));
+    let signals = |stage: &Stage| {
+        let signals = stage.all.iter().filter_map(|action| match action {
+            Action::SignalAll(signal) => Some(*signal),
+            _ => None,
+        });
+        signals.collect::<Vec<_>>()
+    };
+    stage.wait(1.0);
+    assert_eq!(signals(&stage), [15]);
+    stage.wait(2.5);
+    assert_eq!(signals(&stage), [15, 9]);
+    stage.on(Event::Exited(Worker(0), Exit::Signal(9)));
+    assert_eq!(stage.all.last(), Some(&Action::Dismiss));
+    assert!(stage.machine.is_over());
+    let outcome = stage.machine.outcome();
+    assert_eq!(outcome.code, 3);
+    assert!(outcome.text.unwrap().contains("rank 0 was stopped"));
+}
+
+#[test]
+fn a_signal_to_the_launcher_is_passed_on_and_ends_the_job() {
+    let mut stage = Stage::new(2);
+    stage.world(2);
+    stage.on(Event::Interrupted(2));
+    assert!(stage.all.contains(&Action::SignalAll(2)));
+    (0..2).for_each(|worker| stage.on(Event::Exited(Worker(worker), Exit::Signal(2))));
+    let outcome = stage.machine.outcome();
+    assert_eq!((outcome.code, outcome.signal), (130, Some(2)));
+    assert_eq!(outcome.text.unwrap(), "error: stopped by signal 2 (SIGINT), and all 2 ranks with it\n");
+}
+
+#[test]
+fn a_job_whose_hosts_do_not_come_together_is_called_off() {
+    let mut stage = Stage::of(Machine::new("1", Terms::fixed(2, LIMIT, None), 7));
+    stage.on(Event::Discovered(vec![
+        Offer { host: "a".into(), slots: 1 },
+        Offer { host: "b".into(), slots: 4 },
+    ]));
+    let hosts = vec![(AgentId(0), "a".to_owned()), (AgentId(1), "b".to_owned())];
+    assert!(stage.all.contains(&Action::Reach(hosts)), "{:?}", stage.all);
+    stage.on(Event::CalledOff("error: no\n".into()));
+    assert_eq!(stage.all.last(), Some(&Action::Dismiss));
+    let outcome = stage.machine.outcome();
+    assert_eq!((outcome.code, outcome.reason), (1, EndReason::NotStarted));
+    assert_eq!(outcome.text.as_deref(), Some("error: no\n"));
+}
+
+#[test]
+fn a_lost_host_ends_the_job_and_is_its_reason() {
+    let mut stage = Stage::of(Machine::new("1", Terms::fixed(3, LIMIT, None), 7));
+    stage.on(Event::Discovered(vec![
+        Offer { host: "a".into(), slots: 2 },
+        Offer { host: "b".into(), slots: 2 },
+    ]));
+    stage.on(Event::Ready(AgentId(0)));
+    assert!(!stage.all.iter().any(|action| matches!(action, Action::Start(_))));
+    stage.on(Event::Ready(AgentId(1)));
+    let seats: Vec<_> = stage
+        .all
+        .iter()
+        .filter_map(|action| match action {
+            Action::Start(start) => Some((start.worker.0, start.seat.host.as_str(), start.seat.slot)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(seats, [(0, "a", 0), (1, "a", 1), (2, "b", 0)]);
+    stage.world(3);
+    let (reason, hint) = ("it does not answer any more".into(), "look".into());
+    stage.on(Event::Gone { agent: AgentId(1), reason, hint });
+    assert_eq!(stage.lost_to(0).unwrap().0, 2);
+    (0..2).for_each(|worker| stage.on(Event::Exited(Worker(worker), Exit::Code(1))));
+    let outcome = stage.machine.outcome();
+    assert_eq!((outcome.code, outcome.reason), (1, EndReason::HostLost));
+    let text = outcome.text.unwrap();
+    assert!(text.starts_with("error: lost host `b`: it does not answer any more\n  3 of 3"), "{text}");
 }

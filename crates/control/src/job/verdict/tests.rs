@@ -15,22 +15,26 @@ enum Told {
 use Told::{Condemned, Host, Interrupted, Left, Stalled, Stopping, Wrote};
 
 fn judge(story: Vec<Told>) -> Outcome {
-    let seats = (0..4).map(|slot| Seat { host: "node".into(), slot }).collect();
-    let mut verdict = Verdict::new(seats);
+    let mut verdict = Verdict::default();
+    for slot in 0..4 {
+        verdict.enter(Worker(slot), Seat { host: "node".into(), slot }, Rank(slot));
+    }
     for told in story {
         match told {
             Left(rank, error, blames) => {
-                verdict.left(Rank(rank), error.map(Raised::by_program), blames.map(Rank));
+                verdict.left(Worker(rank), error.map(Raised::by_program), blames.map(Worker));
             }
             Stalled(rank, text) => {
                 let error = Raised { text: text.into(), kind: CauseKind::Stalled };
-                verdict.left(Rank(rank), Some(error), None);
+                verdict.left(Worker(rank), Some(error), None);
             }
-            Wrote(rank, line) => verdict.wrote(Rank(rank), line),
-            Told::Exit(rank, exit) => verdict.exited(Rank(rank), exit),
+            Wrote(rank, line) => verdict.wrote(Worker(rank), line),
+            Told::Exit(rank, exit) => verdict.exited(Worker(rank), exit),
             Stopping => verdict.stopping(),
-            Interrupted(signal) => verdict.interrupted(signal),
-            Condemned(rank, cause) => verdict.condemned(Rank(rank), cause.into()),
+            Interrupted(signal) => verdict.interrupt(signal, 4),
+            Condemned(rank, cause) => {
+                verdict.condemn_first(Worker(rank), Cause::plain(CauseKind::Halted, cause));
+            }
             Host(reason) => verdict.host_failed(reason.into(), "look at it".into()),
         }
     }
@@ -230,7 +234,7 @@ fn what_never_ran_and_what_was_stopped_is_told() {
 #[test]
 fn a_job_without_failures_says_nothing() {
     let outcome = judge((0..4).map(|rank| code(rank, 0)).collect());
-    assert_eq!(outcome, Outcome { code: 0, text: None, first: None });
+    assert_eq!(outcome, Outcome::well());
 }
 
 #[test]

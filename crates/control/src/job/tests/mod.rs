@@ -1,0 +1,4 @@
+//! Jobs step by step.
+
+mod elastic;
+mod fixed;

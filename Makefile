@@ -91,7 +91,7 @@ mxnet: .tools/mxnet/ronde ## Tests of horovod.mxnet, in an environment with MXNe
 
 soak: .venv/demo .venv/ronde lab ## Train under random faults for MINUTES; run the random tests much longer (EFFORT times), and those that take gigabytes
 	.venv/bin/python tests/soak --minutes $(MINUTES) --report soak.txt
-	RONDE_TEST_EFFORT=50 cargo test --locked -p ronde-testkit --test elastic -- --nocapture
+	RONDE_TEST_EFFORT=50 cargo test --locked -p ronde-testkit --test jobs -- --nocapture
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-core --test behaviour --test killed
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-testkit --test garbage
 	cargo test --locked -p ronde-core --test large -- --ignored --test-threads 1

@@ -5,9 +5,11 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::Args;
-use ronde_control::elastic::{Limits, Resting, Source};
+use ronde_control::event::JobKind;
+use ronde_control::job::{Resting, Terms};
 use ronde_control::settings;
-use ronde_launch::elastic::{Crew, Hosts, Script};
+use ronde_launch::HostSource;
+use ronde_launch::driver::sources::Script;
 use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::reach::ssh::Options;
 
@@ -81,22 +83,22 @@ impl Elastic {
         }
     }
 
-    /// The job's workers: `count` is what `-np` says, `listed` the hosts that were named, `joining` how
+    /// The job's terms and hosts: `count` is what `-np` says, `listed` the hosts that were named, `joining` how
     /// long a worker may take to join.
-    pub(crate) fn crew(
+    pub(crate) fn terms(
         &self,
         count: Option<u32>,
         listed: Option<Vec<Host>>,
         ssh: Options,
         joining: Duration,
-    ) -> Result<Crew, Mistake> {
+    ) -> Result<(Terms, HostSource), Mistake> {
         let set = settings::elastic(|name| std::env::var(name).ok()).map_err(Mistake::from);
         let (set, (start, min)) = both(set, self.numbers(count))?;
-        let (source, hosts) = match &self.host_discovery_script {
+        let hosts = match &self.host_discovery_script {
             Some(command) => {
                 let (command, slots) = (command.clone(), self.slots_per_host);
                 let (interval, limit) = (set.discovery_interval, set.discovery_limit);
-                (Source::Script, Hosts::Script(Script { command, slots, interval, limit }))
+                HostSource::Script(Script { command, slots, interval, limit }, ssh)
             }
             None => {
                 let hosts =
@@ -107,10 +109,12 @@ impl Elastic {
                     let way = hosts::way(&host, &hostname, &ssh);
                     (host, way)
                 };
-                (Source::List, Hosts::Listed(hosts.into_iter().map(way).collect()))
+                HostSource::Listed(hosts.into_iter().map(way).collect())
             }
         };
-        let limits = Limits {
+        let terms = Terms {
+            kind: JobKind::Elastic,
+            source: hosts.kind(),
             start,
             min,
             max: self.max_np,
@@ -120,9 +124,8 @@ impl Elastic {
             resets: self.reset_limit,
             cooldown: self.cooldown()?,
             resting: if set.rests_slot { Resting::Slot } else { Resting::Host },
-            source,
         };
-        Ok(Crew { limits, hosts, ssh })
+        Ok((terms, hosts))
     }
 
     /// How many to start with, and below how many not to go on.
@@ -173,15 +176,21 @@ fn require(hosts: &[Host], requested: u32) -> Result<(), Mistake> {
 
 #[cfg(test)]
 mod tests {
+    use ronde_control::event::Source;
+
     use super::*;
 
     fn listed(text: &str) -> Option<Vec<Host>> {
         Some(hosts::parse(text).unwrap())
     }
 
-    fn crew(flags: &Elastic, count: Option<u32>, hosts: Option<Vec<Host>>) -> Result<Crew, String> {
-        let crew = flags.crew(count, hosts, Options::default(), Duration::from_secs(600));
-        crew.map_err(|mistake| mistake.errors.join("; "))
+    fn terms(
+        flags: &Elastic,
+        count: Option<u32>,
+        hosts: Option<Vec<Host>>,
+    ) -> Result<Terms, String> {
+        let terms = flags.terms(count, hosts, Options::default(), Duration::from_secs(600));
+        terms.map(|(terms, _)| terms).map_err(|mistake| mistake.errors.join("; "))
     }
 
     #[test]
@@ -192,26 +201,26 @@ mod tests {
             (Some(4), Some(2), Some(8), (4, 2, Some(8))),
         ] {
             let flags = Elastic { min_np: min, max_np: max, ..Elastic::default() };
-            let limits = crew(&flags, np, listed("localhost:8")).unwrap().limits;
-            assert_eq!((limits.start, limits.min, limits.max), expected);
+            let it = terms(&flags, np, listed("localhost:8")).unwrap();
+            assert_eq!((it.start, it.min, it.max), expected);
         }
         let script = Elastic { host_discovery_script: Some("x".into()), ..Elastic::default() };
-        let limits = crew(&script, Some(3), None).unwrap().limits;
-        assert_eq!((limits.start, limits.min, limits.source), (3, 3, Source::Script));
-        assert!(crew(&script, None, None).unwrap_err().contains("`-np <N>` or `--min-np <N>`"));
+        let it = terms(&script, Some(3), None).unwrap();
+        assert_eq!((it.start, it.min, it.source), (3, 3, Source::Script));
+        assert!(terms(&script, None, None).unwrap_err().contains("`-np <N>` or `--min-np <N>`"));
     }
 
     #[test]
     fn numbers_that_contradict_each_other_are_named_all_at_once() {
         let flags = Elastic { min_np: Some(5), max_np: Some(3), ..Elastic::default() };
         assert_eq!(
-            crew(&flags, Some(4), None).unwrap_err(),
+            terms(&flags, Some(4), None).unwrap_err(),
             "`--min-np 5` is more than the `-np 4` to start with; `-np 4` is more than `--max-np 3` \
              allows"
         );
         let flags = Elastic { min_np: Some(5), ..Elastic::default() };
         let text = "Requested more processes (5) than there are available slots (4)";
-        assert_eq!(crew(&flags, None, listed("a:2,b:2")).unwrap_err(), text);
+        assert_eq!(terms(&flags, None, listed("a:2,b:2")).unwrap_err(), text);
     }
 
     #[test]
@@ -221,10 +230,10 @@ mod tests {
             blacklist_cooldown_range: Some(range.to_vec()),
             ..Elastic::default()
         };
-        let limits = crew(&flags([10, 60]), None, None).unwrap().limits;
-        assert_eq!(limits.cooldown, Some((Duration::from_secs(10), Duration::from_secs(60))));
+        let it = terms(&flags([10, 60]), None, None).unwrap();
+        assert_eq!(it.cooldown, Some((Duration::from_secs(10), Duration::from_secs(60))));
         for range in [[0, 60], [60, 10], [1, 3601]] {
-            let error = crew(&flags(range), None, None).unwrap_err();
+            let error = terms(&flags(range), None, None).unwrap_err();
             assert!(error.contains("from 1 to 3600"), "{error}");
         }
     }

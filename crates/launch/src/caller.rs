@@ -9,7 +9,8 @@
 use std::io::{self, Read};
 
 use ronde_control::Rank;
-use ronde_control::verdict::Outcome;
+use ronde_control::event::{Culprit, EndReason, Member};
+use ronde_control::job::Outcome;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +53,12 @@ pub fn frame(kind: Kind, rank: u32, bytes: &[u8]) -> Vec<u8> {
 /// the first process and its code.
 pub fn over(outcome: &Outcome) -> Vec<u8> {
     let text = outcome.text.as_deref().unwrap_or_default();
-    let (rank, text) = match outcome.first {
-        Some(Rank(rank)) => {
+    let fixed = outcome.reason == EndReason::RankFailed;
+    let (rank, text) = match outcome.first.as_ref().filter(|_| fixed) {
+        Some(Culprit { member: Member { rank: Rank(rank), .. }, .. }) => {
             let code = outcome.code;
             let first = "The first process to do so was:";
-            (rank, format!("{first}\nProcess name: {rank}\nExit code: {code}\n{text}"))
+            (*rank, format!("{first}\nProcess name: {rank}\nExit code: {code}\n{text}"))
         }
         None => (NOBODY, text.to_owned()),
     };
@@ -78,13 +80,18 @@ pub fn read_function(input: &mut impl Read) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use ronde_control::Worker;
+    use ronde_control::cause::Cause;
+
     use super::*;
 
     #[test]
     fn frames_are_what_python_reads() {
-        let outcome = Outcome { code: 3, text: Some("x".into()), first: None };
+        let outcome = Outcome::because(EndReason::RankFailed, 3, "x".into());
         assert_eq!(over(&outcome), [5, 255, 255, 255, 255, 2, 0, 0, 0, 3, b'x']);
-        let told = over(&Outcome { first: Some(Rank(2)), ..outcome });
+        let member = Member { worker: Worker(2), rank: Rank(2), host: "a".into(), slot: 2 };
+        let first = Some(Culprit { member, cause: Cause::default() });
+        let told = over(&Outcome { first, ..outcome });
         let text = "The first process to do so was:\nProcess name: 2\nExit code: 3\nx";
         assert_eq!((told[1], &told[10..]), (2, text.as_bytes()));
         assert_eq!(frame(Kind::Started, NOBODY, b""), [0, 255, 255, 255, 255, 0, 0, 0, 0]);

@@ -133,15 +133,20 @@ pub fn assign(hosts: &[Host], count: u32) -> Result<Vec<Slot>, HostsError> {
     Ok(slots)
 }
 
-/// How each host that has ranks is reached from this machine, which is called `hostname`.
+/// The hosts that have ranks, with a slot for each of them, and how they are reached from this machine,
+/// which is called `hostname`.
 pub fn ways(
     hosts: &[Host],
     slots: &[Slot],
     hostname: &str,
     options: &ssh::Options,
-) -> Vec<(String, Way)> {
-    let used = hosts.iter().filter(|host| slots.iter().any(|slot| slot.host == host.name));
-    used.map(|host| (host.name.clone(), way(host, hostname, options))).collect()
+) -> Vec<(Host, Way)> {
+    let used = |host: &Host| {
+        let used = slots.iter().filter(|slot| slot.host == host.name).count() as u32;
+        Host { slots: used, ..host.clone() }
+    };
+    let used = hosts.iter().map(used).filter(|host| host.slots > 0);
+    used.map(|host| (host.clone(), way(&host, hostname, options))).collect()
 }
 
 /// How a host is reached from this machine, which is called `hostname`. May ask the name service.

@@ -39,9 +39,9 @@ pub mod writing;
 
 use std::io;
 
-pub use driver::{Crew, Fixed, Job, Output, elastic};
+pub use driver::{HostSource, Job, Output};
 pub use hidden::dispatch;
-pub use ronde_control::verdict::Outcome;
+pub use ronde_control::job::Outcome;
 
 /// Why a job could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +70,26 @@ pub enum LaunchError {
         /// Why.
         source: io::Error,
     },
+}
+
+impl LaunchError {
+    /// What it is, with its cause.
+    pub fn in_full(&self) -> String {
+        let source = std::error::Error::source(self).map(|source| format!(": {source}"));
+        format!("{self}{}", source.unwrap_or_default())
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            LaunchError::Files { .. } => "name a directory that can be made and written",
+            LaunchError::Agent { .. } if !std::path::Path::new("/proc/self/stat").exists() => {
+                "`/proc` is not mounted, and Ronde needs it to start and end processes: `mount -t proc \
+                 proc /proc`, or start the container with it"
+            }
+            _ => "check the limits of this machine (`ulimit -a`) and run it again with `--verbose`",
+        }
+    }
 }
 
 fn machine(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {

@@ -7,19 +7,19 @@
 use std::time::Duration;
 
 use ronde_control::cause::{CauseKind, Raised};
-use ronde_control::elastic::{self, AgentId, Elastic, Limits, Offer, Resting, Source};
+use ronde_control::event::JobKind;
+use ronde_control::job::{AgentId, Event, Machine, Offer, Resting, Terms};
 use ronde_control::launcher::{self, Invitation};
 use ronde_control::negotiate::{
     Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request, TensorId,
 };
-use ronde_control::rendezvous::{Connection, Event, Rendezvous, Seat};
 use ronde_control::status::{DriverToWatcher, WatcherToDriver};
 use ronde_control::wire::agent::{self, AgentToAgent, AgentToDriver, DriverToAgent, Exit};
 use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
-use ronde_control::{DType, Epoch, Rank, ReduceOp, SetId, Tuning, Worker};
+use ronde_control::{Connection, DType, Epoch, Rank, ReduceOp, SetId, Tuning, Worker};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -40,8 +40,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "messages", feed: messages, seeds: all_messages },
     Target { name: "agent", feed: agent, seeds: agent_frames },
     Target { name: "negotiation", feed: negotiation, seeds: negotiations },
-    Target { name: "rendezvous", feed: rendezvous, seeds: meetings },
-    Target { name: "elastic", feed: elastic, seeds: meetings },
+    Target { name: "jobs", feed: jobs, seeds: meetings },
     Target { name: "texts", feed: texts, seeds: some_texts },
 ];
 
@@ -149,12 +148,27 @@ pub fn negotiation(bytes: &[u8]) {
     }
 }
 
-/// The bytes as what is said on three connections to the rendezvous of two ranks.
-pub fn rendezvous(bytes: &[u8]) {
-    let seats = (0..2).map(|slot| Seat { host: "node".into(), slot }).collect();
+/// The bytes as what workers and agents of jobs say: of a fixed one, of one whose ranks somebody else has
+/// started, and of an elastic one.
+pub fn jobs(bytes: &[u8]) {
     let limit = Duration::from_secs(5);
-    let mut drivers = Rendezvous::new("1", seats, limit);
-    let mut ranks = Rendezvous::kept_by_a_rank("1", 2, limit);
+    let elastic = Terms {
+        min: 1,
+        max: Some(3),
+        kind: JobKind::Elastic,
+        resting: Resting::Slot,
+        ..Terms::fixed(2, Duration::from_secs(9), Some(Duration::from_secs(1)))
+    };
+    let mut machines = [
+        Machine::new("1", Terms::fixed(2, limit, Some(limit)), 1),
+        Machine::kept_by_a_rank("1", 2, limit),
+        Machine::new("1", Terms { timeout: limit, ..elastic }, 1),
+    ];
+    let offers = vec![Offer { host: "node".into(), slots: 3 }];
+    for machine in &mut machines {
+        machine.on(Event::Discovered(offers.clone()), Duration::ZERO);
+        machine.on(Event::Ready(AgentId(0)), Duration::ZERO);
+    }
     for (time, (from, body)) in letters(bytes).enumerate() {
         let now = Duration::from_millis(300 * time as u64);
         let connection = Connection(u64::from(from % 3));
@@ -162,55 +176,27 @@ pub fn rendezvous(bytes: &[u8]) {
             decode(body).ok().map(|greeting| Event::Greeted(connection, greeting)),
             decode(body).ok().map(|message| Event::Said(connection, message)),
             body.is_empty().then_some(Event::Closed(connection)),
-            (body == [9]).then(|| Event::Exited(Rank(from.into()), Exit::Signal(9))),
+            (body == [9]).then(|| Event::Exited(Worker(from.into()), Exit::Signal(9))),
+            agent::open(body).ok().and_then(said_by_agent),
         ];
         for event in events.into_iter().flatten() {
-            let _ = (drivers.on(event.clone(), now), ranks.on(event, now));
+            for machine in &mut machines {
+                machine.on(event.clone(), now);
+            }
         }
-        let _ = (drivers.next_wakeup(), ranks.next_wakeup());
+        machines.iter().for_each(|machine| drop((machine.next_wakeup(), machine.outcome())));
     }
 }
 
-/// The bytes as what workers and agents of an elastic job say.
-pub fn elastic(bytes: &[u8]) {
-    let limits = Limits {
-        start: 2,
-        min: 1,
-        max: Some(3),
-        timeout: Duration::from_secs(5),
-        joining: Duration::from_secs(9),
-        stopped: Some(Duration::from_secs(1)),
-        resets: None,
-        cooldown: None,
-        resting: Resting::Slot,
-        source: Source::List,
-    };
-    let mut machine = Elastic::new("1", limits, 1);
-    let offer = Offer { host: "node".into(), slots: 3 };
-    machine.on(elastic::Event::Discovered(vec![offer]), Duration::ZERO);
-    machine.on(elastic::Event::Ready(AgentId(0)), Duration::ZERO);
-    for (time, (from, body)) in letters(bytes).enumerate() {
-        let now = Duration::from_millis(300 * time as u64);
-        let connection = Connection(u64::from(from % 3));
-        let by_agent = agent::open::<AgentToDriver>(body).ok().and_then(|message| {
-            let worker = message.worker()?;
-            match message {
-                AgentToDriver::Exited { exit, .. } => Some(elastic::Event::Exited(worker, exit)),
-                AgentToDriver::Stopped { .. } => Some(elastic::Event::Stopped(worker)),
-                AgentToDriver::Continued { .. } => Some(elastic::Event::Continued(worker)),
-                _ => None,
-            }
-        });
-        let events = [
-            decode(body).ok().map(|greeting| elastic::Event::Greeted(connection, greeting)),
-            decode(body).ok().map(|message| elastic::Event::Said(connection, message)),
-            body.is_empty().then_some(elastic::Event::Closed(connection)),
-            by_agent,
-        ];
-        for event in events.into_iter().flatten() {
-            machine.on(event, now);
-        }
-        let _ = (machine.next_wakeup(), machine.inside());
+fn said_by_agent(message: AgentToDriver) -> Option<Event> {
+    match message {
+        AgentToDriver::Started { worker, pid } => Some(Event::Started(worker, pid)),
+        AgentToDriver::Exited { worker, exit } => Some(Event::Exited(worker, exit)),
+        AgentToDriver::Stopped { worker } => Some(Event::Stopped(worker)),
+        AgentToDriver::Continued { worker } => Some(Event::Continued(worker)),
+        AgentToDriver::Looked { found } => Some(Event::Looked(found)),
+        AgentToDriver::Leaving => Some(Event::Leaving(AgentId(0), Duration::from_secs(3))),
+        _ => None,
     }
 }
 

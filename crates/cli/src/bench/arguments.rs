@@ -99,7 +99,7 @@ type Wanted = Collective;
 #[derive(Clone)]
 pub(super) struct Seating {
     pub(super) slots: Vec<Slot>,
-    pub(super) hosts: Vec<(String, Way)>,
+    pub(super) hosts: Vec<(Host, Way)>,
 }
 
 impl Seating {

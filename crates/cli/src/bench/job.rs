@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use ronde_launch::{Crew, Fixed, Job, Output};
+use ronde_control::job::Terms;
+use ronde_launch::{HostSource, Job, Output};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -136,11 +137,8 @@ fn job(
     let command = [python, "-m".into(), "horovod._bench".into(), plan.to_string().into()];
     Ok(Job {
         command: command.to_vec(),
-        crew: Crew::Fixed(Fixed {
-            slots: order.seats.slots.clone(),
-            hosts: order.seats.hosts.clone(),
-            join_timeout,
-        }),
+        terms: Terms::fixed(order.seats.slots.len() as u32, join_timeout, None),
+        hosts: HostSource::Listed(order.seats.hosts.clone()),
         interfaces: Vec::new(),
         env,
         cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,

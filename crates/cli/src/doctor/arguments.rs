@@ -62,9 +62,8 @@ impl Arguments {
         // A job leaves ssh two seconds less than it has; of three that is too much, and one will do.
         let ssh = self.ssh.options(limit + Duration::from_secs(1));
         let ways = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
-        let slots = hosts.iter().map(|host| host.slots);
         Ok(Rounds {
-            hosts: ways.into_iter().zip(slots).map(|((name, way), n)| (name, way, n)).collect(),
+            hosts: ways.into_iter().map(|(host, way)| (host.name, way, host.slots)).collect(),
             program: program.to_owned(),
             interfaces: self.network_interfaces.clone(),
             limit,

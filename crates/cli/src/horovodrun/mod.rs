@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use ronde_control::job::Terms;
 use ronde_control::{VERSION, printable};
 use ronde_launch::delegate::jsrun;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
@@ -18,7 +19,7 @@ use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
 use ronde_launch::private::Places;
 use ronde_launch::reach::Way;
-use ronde_launch::{Crew, Fixed, Job, LaunchError, Outcome, Output, caller, hostfile};
+use ronde_launch::{HostSource, Job, LaunchError, Outcome, Output, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments;
@@ -250,7 +251,8 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
     let usual = settings.as_ref().map_or(Duration::ZERO, |settings| settings.start_timeout);
     let start_timeout = arguments.start_timeout.map_or(usual, Duration::from_secs);
     let join_timeout = settings.as_ref().map_or(Duration::ZERO, |settings| settings.join_timeout);
-    let (_, crew) = both(settings, crew(&arguments, start_timeout, join_timeout))?;
+    let terms = terms(&arguments, start_timeout, join_timeout);
+    let (_, (terms, hosts)) = both(settings, terms)?;
     arguments.mpi.warn();
     let cwd = std::env::current_dir().map_err(|error| {
         Mistake::new(
@@ -259,7 +261,8 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
         )
     })?;
     Ok(Job {
-        crew,
+        terms,
+        hosts,
         start_timeout,
         interfaces: arguments.network_interfaces.clone(),
         listen: listen(&arguments.network_interfaces)?,
@@ -280,25 +283,24 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
     })
 }
 
-/// The ranks, and where they run.
-fn crew(
+/// How many run, and where.
+fn terms(
     arguments: &Arguments,
     start_timeout: Duration,
     join_timeout: Duration,
-) -> Result<Crew, Mistake> {
+) -> Result<(Terms, HostSource), Mistake> {
     let ssh = arguments.ssh.options(start_timeout);
     if arguments.elastic.is_wanted() {
         if arguments.command.is_empty() {
             return Err(Mistake::new("the command to run is missing", EXAMPLE));
         }
-        let crew =
-            arguments.elastic.crew(arguments.num_proc, listed(arguments)?, ssh, join_timeout)?;
-        return Ok(Crew::Elastic(crew));
+        let listed = listed(arguments)?;
+        return arguments.elastic.terms(arguments.num_proc, listed, ssh, join_timeout);
     }
     let (hosts, slots) = seats(arguments)?;
     arguments.elastic.warn();
     let hosts = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
-    Ok(Crew::Fixed(Fixed { hosts, slots, join_timeout }))
+    Ok((Terms::fixed(slots.len() as u32, join_timeout, None), HostSource::Listed(hosts)))
 }
 
 const NO_NUMBER: &str = "the number of processes is missing: `-np <N>`";
@@ -421,16 +423,7 @@ pub(crate) fn about_hosts(error: &HostsError) -> Mistake {
 }
 
 pub(crate) fn about_launch(error: &LaunchError) -> Mistake {
-    let source = std::error::Error::source(error).map(|source| format!(": {source}"));
-    let hint = match error {
-        LaunchError::Files { .. } => "name a directory that can be made and written",
-        LaunchError::Agent { .. } if !std::path::Path::new("/proc/self/stat").exists() => {
-            "`/proc` is not mounted, and Ronde needs it to start and end processes: `mount -t proc \
-             proc /proc`, or start the container with it"
-        }
-        _ => "check the limits of this machine (`ulimit -a`) and run it again with `--verbose`",
-    };
-    Mistake::new(format!("{error}{}", source.unwrap_or_default()), hint)
+    Mistake::new(error.in_full(), error.hint())
 }
 
 pub(crate) fn number_of_processes(text: &str) -> Result<u32, String> {

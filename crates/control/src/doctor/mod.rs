@@ -25,9 +25,9 @@ use std::time::Duration;
 pub use facts::{Address, Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
 pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed, Trouble};
 
+use crate::Time;
 use crate::muster::paths::{self, Paths};
 use crate::muster::{Guest, dials, words};
-use crate::Time;
 use crate::wire::Callee;
 use crate::wire::agent::{Dial, Listener, Rate, Target};
 

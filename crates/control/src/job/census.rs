@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Action, Machine, World};
-use crate::status::{PATIENCE, Report, Standing, State, Status};
 use crate::event;
+use crate::status::{PATIENCE, Report, Standing, State, Status};
 use crate::wire::DriverToRank;
 use crate::{Rank, Seat, Time, Worker};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::hosts::{Agent, Host};
 use super::ending::Step;
+use super::hosts::{Agent, Host};
 use super::words::End;
 use super::{Action, Machine, Outcome, PATIENCE, Reports, Told, World};
 use crate::Time;

@@ -105,7 +105,11 @@ impl Machine {
         let there = self.members.iter().filter(|(_, member)| member.agent == agent);
         let there: Vec<Worker> = there.map(|(worker, _)| *worker).collect();
         if !self.terms.outlives_losses() || self.is_ending() {
-            let lost = Happening::HostLost { host: host.clone(), reason: reason.clone(), hint: hint.clone() };
+            let lost = Happening::HostLost {
+                host: host.clone(),
+                reason: reason.clone(),
+                hint: hint.clone(),
+            };
             self.happened(lost);
             let reason = format!("lost host `{host}`: {reason}");
             if !self.is_over {
@@ -196,7 +200,8 @@ impl Machine {
         self.break_up(now);
         let others = self.insiders();
         if !others.is_empty() {
-            let lost = DriverToRank::Lost { rank, host, kind: cause.kind, cause: cause.what.clone() };
+            let lost =
+                DriverToRank::Lost { rank, host, kind: cause.kind, cause: cause.what.clone() };
             self.actions.push(Action::Tell(others, lost));
         }
     }

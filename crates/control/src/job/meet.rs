@@ -172,9 +172,9 @@ impl Machine {
     /// A worker has left its world by itself: in order, or because of an exception.
     fn left(&mut self, worker: Worker, error: Option<Raised>, blames: Option<Rank>, now: Time) {
         let blamed = blames.and_then(|rank| self.with_rank(rank));
-        let raised = error.as_ref().map(|error| {
-            Cause::plain(error.kind, format!("raised {}", headline(&error.text)))
-        });
+        let raised = error
+            .as_ref()
+            .map(|error| Cause::plain(error.kind, format!("raised {}", headline(&error.text))));
         self.verdict.left(worker, error, blamed);
         self.detach(worker);
         let forming = matches!(self.world, World::Forming(_));

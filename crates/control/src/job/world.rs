@@ -26,7 +26,9 @@ impl Machine {
     /// Forms the next world, if everybody who must be there has come.
     pub(super) fn gather(&mut self, now: Time) {
         self.lingering = None;
-        if self.finishing || self.is_ending() || matches!(self.world, World::Forming(_) | World::Whole)
+        if self.finishing
+            || self.is_ending()
+            || matches!(self.world, World::Forming(_) | World::Whole)
         {
             return;
         }

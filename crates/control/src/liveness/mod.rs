@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::event::{Happening, Member};
-use crate::{Time, Worker};
 use crate::wire::agent::{Condition, ProcessState};
+use crate::{Time, Worker};
 
 /// How often workers and agents are asked.
 pub const BEAT: Duration = Duration::from_secs(2);

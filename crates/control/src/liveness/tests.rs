@@ -208,9 +208,8 @@ fn a_driver_that_was_stopped_itself_blames_nobody() {
 }
 
 fn line(action: &Action, limit: Option<Duration>) -> String {
-    let member = |worker: Worker| {
-        Some(Member { worker, rank: Rank(worker.0), host: "b".into(), slot: 0 })
-    };
+    let member =
+        |worker: Worker| Some(Member { worker, rank: Rank(worker.0), host: "b".into(), slot: 0 });
     action.happening(limit, member, |_| Some("b".into())).unwrap().line().unwrap()
 }
 

@@ -18,8 +18,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
-use ronde_control::admission::{Admission, Caller, Limits, Origin};
 use ronde_control::Time;
+use ronde_control::admission::{Admission, Caller, Limits, Origin};
 use ronde_control::wire::{Callee, JobKey};
 use rustix::event::PollFlags;
 use rustix::net::sockopt::socket_peercred;

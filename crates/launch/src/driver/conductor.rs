@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ronde_control::job::{Action, AgentId, Event, Machine, Offer, Outcome, Start};
+use ronde_control::job::{Action, AgentId, Event, Machine, Offer, Outcome, Start, Terms};
 use ronde_control::muster::{self, Guest, Plan};
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
 use ronde_control::{Seat, Time, VERSION, Worker};
@@ -18,7 +18,7 @@ use super::party::{self, Party};
 use super::screen::{Done, Screen};
 use super::stage::{self, Stage};
 use super::start::{self, Part, Recipe, Span};
-use super::{Job, News, cluster, entropy, hex, sources};
+use super::{Job, News, cluster, entropy, hex};
 use crate::agent::free_ports;
 use crate::hosts::{self, Host, Slot};
 use crate::reach::{Trouble, Way};
@@ -78,18 +78,18 @@ enum State {
 }
 
 impl Driver {
-    pub(super) async fn start(
-        job: &Job,
-        news: &mpsc::Sender<News>,
-    ) -> Result<Driver, LaunchError> {
+    pub(super) async fn start(job: &Job, news: &mpsc::Sender<News>) -> Result<Driver, LaunchError> {
         let span = job.hosts.span();
         let stage = Stage::open(job, span, news).await?;
         let seed = entropy()?;
         let seed = seed.iter().fold(0, |seed: u64, byte| seed.rotate_left(8) ^ u64::from(*byte));
         let mut search = JoinSet::new();
-        let listed = sources::begin(job, &mut search, news);
+        let listed = job.hosts.begin(job, &mut search, news);
+        // Whoever may end a stalled job may end a stopped worker.
+        let stopped = job.terms.stopped.into_iter().chain(job.stall_shutdown()).min();
+        let terms = Terms { stopped, ..job.terms.clone() };
         Ok(Driver {
-            machine: Machine::new(VERSION, job.terms.clone(), seed),
+            machine: Machine::new(VERSION, terms, seed),
             recipe: Recipe::new(job, stage.key.clone()),
             stage,
             agents: BTreeMap::new(),
@@ -135,7 +135,7 @@ impl Driver {
                 self.stage.tell_world(&workers);
             }
             Action::Answer(status) => self.stage.watchers.answer(&status),
-            Action::Note(text) => self.stage.note(&text),
+            Action::Happened(what) => self.stage.happened(what),
             Action::Reach(hosts) => return self.reach(hosts, now),
             Action::Release(agent) => self.release(agent),
             Action::Start(start) => self.start_worker(&start),
@@ -187,6 +187,7 @@ impl Driver {
             true => guests.into_iter().map(|guest| vec![guest]).collect(),
             false => vec![guests],
         };
+        let parties = parties.into_iter().filter(|guests: &Vec<_>| !guests.is_empty());
         for guests in parties {
             let Office { span, start_timeout, .. } = self.office;
             let addresses = self.stage.addresses.clone();

@@ -17,7 +17,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::verdict::Outcome;
+use ronde_control::event::EndReason;
+use ronde_control::job::Outcome;
+use ronde_control::job::ending::{Ending, Step};
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{Exit, Stream, signal_name};
 use ronde_control::{Rank, settings};
@@ -28,11 +30,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::ending::{Ending, Step};
 use super::errand::Returned;
 use super::guests::Guests;
 use super::screen::{Done, Screen, Text, Viewer};
-use super::stage::Count;
 use super::start::{self, Span};
 use super::{NEWS, News, entropy, hex, service, stdin};
 use crate::caller::{NOBODY, RAISED};
@@ -114,7 +114,7 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     let screen = Screen::start(Viewer::Caller, None, done).map_err(machine("start a thread"))?;
     let caller = stdin::start(Viewer::Caller, sender.clone()).map_err(machine("start a thread"))?;
     let service = tokio::spawn(service::run(listener, key, sender.clone()));
-    let guests = Guests::new(Some(job.function.clone()), Count::Exactly(job.ranks), sender);
+    let guests = Guests::new(Some(job.function.clone()), Some(job.ranks), sender);
     let name = job.line.program.to_string_lossy().into_owned();
     let (screen, raised) = (Arc::new(screen), HashMap::new());
     let running = Running { name, mark, screen, guests, window, raised };
@@ -233,7 +233,7 @@ fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> Outcome {
         (Some(signal), _) => {
             (Exit::Signal(signal).code(), format!(": stopped by {}", signal_name(signal)))
         }
-        (None, Some(Exit::Code(0))) => return Outcome { code: 0, text: None, first: None },
+        (None, Some(Exit::Code(0))) => return Outcome::well(),
         (None, Some(Exit::Signal(signal))) => {
             (Exit::Signal(signal).code(), format!(": it was killed by {}", signal_name(signal)))
         }
@@ -241,7 +241,8 @@ fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> Outcome {
         (None, None) => (1, ": nobody knows how it ended".to_owned()),
     };
     let text = format!("{name} failed with exit code {code}{how}\n");
-    Outcome { code, text: Some(text), first: None }
+    let reason = if told.is_some() { EndReason::Interrupted } else { EndReason::RankFailed };
+    Outcome { signal: told, ..Outcome::because(reason, code, text) }
 }
 
 /// Passes a pipe's content on until it ends; no faster than the caller reads.

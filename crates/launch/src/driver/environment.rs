@@ -103,9 +103,9 @@ pub(super) fn of(
     all.remove(b"HOROVOD_ELASTIC".as_slice());
     all.remove(b"RONDE_WORKER".as_slice());
     all.remove(b"RONDE_LATECOMER".as_slice());
-    if let Some(worker) = part.worker {
+    if part.is_elastic {
         all.insert(b"HOROVOD_ELASTIC".to_vec(), b"1".to_vec());
-        all.insert(b"RONDE_WORKER".to_vec(), worker.0.to_string().into_bytes());
+        all.insert(b"RONDE_WORKER".to_vec(), part.worker.0.to_string().into_bytes());
         if part.late {
             all.insert(b"RONDE_LATECOMER".to_vec(), b"1".to_vec());
         }
@@ -143,7 +143,8 @@ mod tests {
         let key = JobKey::from_entropy([1; 32]);
         let part = Part {
             slot: &slot,
-            worker: None,
+            worker: Worker(3),
+            is_elastic: false,
             late: false,
             size: 4,
             master_port: 666,
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(value("RONDE_JOB_KEY").len(), 64);
         assert!(!env.iter().any(|(name, _)| name == b"RONDE_WORKER"), "it is another job's");
         let inherited = [("TF_CONFIG".into(), "{}".into())];
-        let part = Part { worker: Some(Worker(9)), ..part };
+        let part = Part { worker: Worker(9), is_elastic: true, ..part };
         let env = of((&inherited, &key), ("mark", &plan), part);
         for (name, value) in [("TF_CONFIG", "{}"), ("HOROVOD_ELASTIC", "1"), ("RONDE_WORKER", "9")]
         {

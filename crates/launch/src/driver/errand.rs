@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
+use ronde_control::job::words::other_version;
 use ronde_control::wire::errand::{LARGEST_PIECE, Parcel};
 use ronde_control::wire::frame::MAX_FRAME;
 use ronde_control::wire::{self, Greeting};
@@ -14,7 +15,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::News;
-use super::stage::Count;
 use crate::wire::{Sealed, read_sealed};
 
 /// Pieces of results that the caller has not read yet.
@@ -23,7 +23,8 @@ const WINDOW: usize = 16;
 /// The function of a job, and the way back for what it returns.
 pub(super) struct Errand {
     function: Arc<[u8]>,
-    count: Count,
+    /// How many ranks may come, if that is known.
+    ranks: Option<usize>,
     window: Arc<Semaphore>,
 }
 
@@ -36,23 +37,16 @@ pub(crate) enum Returned {
 }
 
 impl Errand {
-    pub(super) fn new(function: Arc<[u8]>, count: Count) -> Errand {
-        Errand { function, count, window: Arc::new(Semaphore::new(WINDOW)) }
+    pub(super) fn new(function: Arc<[u8]>, ranks: Option<usize>) -> Errand {
+        Errand { function, ranks, window: Arc::new(Semaphore::new(WINDOW)) }
     }
 
     fn refusal(&self, version: &str, rank: Rank) -> Option<String> {
         if version != VERSION {
-            return Some(format!(
-                "{rank} runs Ronde {version} and its launcher runs Ronde {VERSION}: install the same \
-                 version on every host"
-            ));
+            return Some(other_version(&rank.to_string(), version, VERSION));
         }
-        match self.count {
-            Count::Exactly(ranks) if rank.index() >= ranks => {
-                Some(format!("there is no {rank} in a job of {ranks}"))
-            }
-            _ => None,
-        }
+        let ranks = self.ranks.filter(|ranks| rank.index() >= *ranks)?;
+        Some(format!("there is no {rank} in a job of {ranks}"))
     }
 }
 

@@ -8,7 +8,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::errand::{self, Errand};
-use super::stage::Count;
 use super::{News, watchers};
 use crate::wire::Sealed;
 
@@ -20,13 +19,13 @@ pub(super) struct Guests {
 }
 
 impl Guests {
-    /// Expects those who come for `function`, if there is one.
+    /// Expects those who come for `function`, if there is one; `ranks` is how many, if that is known.
     pub(super) fn new(
         function: Option<Arc<[u8]>>,
-        count: Count,
+        ranks: Option<usize>,
         news: mpsc::Sender<News>,
     ) -> Guests {
-        let errand = function.map(|function| Errand::new(function, count));
+        let errand = function.map(|function| Errand::new(function, ranks));
         Guests { errand: errand.map(Arc::new), news, tasks: JoinSet::new() }
     }
 

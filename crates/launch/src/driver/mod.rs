@@ -1,23 +1,22 @@
 //! The driver: starts the agents, holds the rendezvous, shows the output, and ends the job.
 //!
-//! One loop takes all news in the order they come and asks the decisions in `ronde-control` what they
-//! mean. There are two kinds of jobs, each with its own driver in that loop: those whose ranks are the
-//! same from the beginning to the end (`fixed`), and those whose ranks come and go (`elastic`). What
-//! both do in the same way lies around them: the way to a rank's screen and input (`stage`), to the
-//! agents (`hands`), to the ranks themselves (`service`), and how ranks are made to end (`ending`).
+//! One loop takes all news in the order they come. What they mean is decided by the one machine for all
+//! jobs, `ronde_control::job`; the `conductor` carries that out. Around it lie the ways to a rank's screen
+//! and input (`stage`), to the agents (`hands`), to the ranks themselves (`service`) and to the hosts that
+//! are on their way (`party`), and where hosts come from (`sources`).
 
 mod cluster;
+mod conductor;
 pub mod delegated;
-pub mod elastic;
-pub mod ending;
 mod environment;
 mod errand;
 mod files;
-mod fixed;
 mod guests;
 pub(crate) mod hands;
+mod party;
 mod screen;
 pub mod service;
+pub mod sources;
 mod stage;
 pub(crate) mod start;
 mod stdin;
@@ -30,25 +29,27 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::Time;
+use ronde_control::job::{Outcome, Terms};
 use ronde_control::settings;
-use ronde_control::verdict::Outcome;
 use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
 use ronde_control::{Rank, printable};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::hosts::{Host, Slot};
+use crate::hosts::Host;
 use crate::logs::Times;
 use crate::private::Places;
 use crate::reach::{Trouble, Way};
 use crate::signals::Signals;
 use crate::wire::Sealed;
 use crate::{LaunchError, machine};
+use conductor::Driver;
+pub use conductor::LINGER;
 use errand::Returned;
-use screen::{Done, Screen};
+use screen::Done;
 use service::Heard;
+pub use sources::HostSource;
 use watchers::Answer;
 
 /// News that may wait for the driver; whoever brings more waits.
@@ -62,8 +63,10 @@ const HANG_UP: i32 = 1;
 pub struct Job {
     /// The program and its arguments.
     pub command: Vec<OsString>,
-    /// Who runs it, and where.
-    pub crew: Crew,
+    /// How many run it, and whether it outlives its losses.
+    pub terms: Terms,
+    /// Where they run.
+    pub hosts: HostSource,
     /// The environment that all ranks inherit.
     pub env: Vec<(OsString, OsString)>,
     /// Where all ranks run.
@@ -95,26 +98,6 @@ impl Job {
             value.to_str().map(str::to_owned)
         })
     }
-}
-
-/// The ranks of a job.
-#[derive(Clone, Debug)]
-pub enum Crew {
-    /// They are the same from the beginning to the end.
-    Fixed(Fixed),
-    /// They come and go.
-    Elastic(elastic::Crew),
-}
-
-/// Ranks that are the same from the beginning to the end.
-#[derive(Clone, Debug)]
-pub struct Fixed {
-    /// Where each rank sits, in rank order.
-    pub slots: Vec<Slot>,
-    /// The hosts in the order of their ranks, and how each is reached.
-    pub hosts: Vec<(String, Way)>,
-    /// How long a gathering of the ranks may take.
-    pub join_timeout: Duration,
 }
 
 /// What becomes of the ranks' output beside the screen.
@@ -164,47 +147,10 @@ impl From<Heard> for News {
     }
 }
 
-/// What the loop has a job's driver do.
-trait Driver {
-    /// Takes in some news.
-    fn on(&mut self, news: News, now: Time);
-
-    /// The launcher was sent a signal.
-    fn signalled(&mut self, signal: i32, now: Time);
-
-    /// Time has passed.
-    fn tick(&mut self, now: Time);
-
-    /// When something must happen even if nothing else does.
-    fn next_wakeup(&self) -> Option<Time>;
-
-    /// Whether nothing is left of the job.
-    fn is_over(&self) -> bool;
-
-    /// How the job ended, and the screen if it is worth waiting for what it has still to show.
-    fn finish(self) -> (Outcome, Option<Screen>);
-}
-
 /// Runs a job to its end.
-pub async fn run(job: &Job, signals: Signals) -> Result<Outcome, LaunchError> {
-    let (sender, news) = mpsc::channel(NEWS);
-    Ok(match &job.crew {
-        Crew::Fixed(crew) => {
-            let driver = fixed::Driver::start(job, crew, &sender).await?;
-            conduct(driver, news, signals).await
-        }
-        Crew::Elastic(crew) => {
-            let driver = elastic::Driver::start(job, crew, &sender).await?;
-            conduct(driver, news, signals).await
-        }
-    })
-}
-
-async fn conduct(
-    mut driver: impl Driver,
-    mut news: mpsc::Receiver<News>,
-    mut signals: Signals,
-) -> Outcome {
+pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError> {
+    let (sender, mut news) = mpsc::channel(NEWS);
+    let mut driver = Driver::start(job, &sender).await?;
     let start = Instant::now();
     driver.tick(start.elapsed());
     while !driver.is_over() {
@@ -230,12 +176,12 @@ async fn conduct(
     if let Some(screen) = screen {
         tokio::select! {
             lost = tokio::task::spawn_blocking(|| screen.finish()) => {
-                return outcome.without(&lost.unwrap_or_default());
+                return Ok(outcome.without(&lost.unwrap_or_default()));
             }
             _ = signals.next() => {}
         }
     }
-    outcome
+    Ok(outcome)
 }
 
 pub(crate) fn entropy() -> Result<[u8; 32], LaunchError> {

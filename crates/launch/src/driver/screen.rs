@@ -12,8 +12,8 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use ronde_control::Rank;
 use ronde_control::wire::agent::Stream;
+use ronde_control::{Rank, Worker};
 
 use super::errand::Returned;
 use super::files::Files;
@@ -93,8 +93,8 @@ impl Screen {
     }
 
     /// Queues for the caller whose results count, in order.
-    pub(super) fn tell_world(&self, processes: &[u32]) {
-        let bytes = processes.iter().flat_map(|process| process.to_le_bytes()).collect();
+    pub(super) fn tell_world(&self, workers: &[Worker]) {
+        let bytes = workers.iter().flat_map(|worker| worker.0.to_le_bytes()).collect();
         let _ = self.items.send(Item::World(bytes));
     }
 

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_control::admission::{Admission, Caller, Limits, Origin, Stage};
-use ronde_control::rendezvous::{Connection, Event, Time};
+use ronde_control::job::Event;
 use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer};
 use ronde_control::wire::{self, Callee, DriverToRank, Greeting, JobKey, RankToDriver};
+use ronde_control::{Connection, Time};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -46,8 +47,10 @@ pub(crate) type Outbox = mpsc::Sender<Arc<[u8]>>;
 pub(crate) enum Heard {
     /// Somebody with the key has come.
     Greeted(Connection, Greeting, Outbox),
-    /// Something else happened.
-    Event(Event),
+    /// Somebody said something.
+    Said(Connection, RankToDriver),
+    /// A connection has ended, whoever ended it.
+    Closed(Connection),
     /// Somebody with the key has come for something else than the rendezvous.
     Guest(Sealed, Greeting),
     /// The lifeline of this host's agent broke.
@@ -59,20 +62,19 @@ pub(crate) enum Heard {
 pub(crate) struct Outboxes(HashMap<Connection, Outbox>);
 
 impl Outboxes {
-    /// What a piece of news means to the rendezvous.
-    pub(crate) fn take_in(&mut self, heard: Heard) -> Event {
+    /// What a piece of news means to the job, if it concerns those who meet.
+    pub(crate) fn take_in(&mut self, heard: Heard) -> Option<Event> {
         match heard {
             Heard::Greeted(connection, greeting, outbox) => {
                 self.0.insert(connection, outbox);
-                Event::Greeted(connection, greeting)
+                Some(Event::Greeted(connection, greeting))
             }
-            Heard::Event(event) => {
-                if let Event::Closed(connection) = &event {
-                    self.close(*connection);
-                }
-                event
+            Heard::Said(connection, message) => Some(Event::Said(connection, message)),
+            Heard::Closed(connection) => {
+                self.close(connection);
+                Some(Event::Closed(connection))
             }
-            Heard::Silent(..) | Heard::Guest(..) => Event::Tick,
+            Heard::Silent(..) | Heard::Guest(..) => None,
         }
     }
 
@@ -265,7 +267,7 @@ async fn serve<N: From<Heard>>(
         }
         () = writing => {}
     }
-    let _ = news.send(Heard::Event(Event::Closed(connection)).into()).await;
+    let _ = news.send(Heard::Closed(connection).into()).await;
 }
 
 async fn receive<N: From<Heard>>(
@@ -279,7 +281,7 @@ async fn receive<N: From<Heard>>(
             return Ok(());
         };
         let message: RankToDriver = wire::decode(&plain).map_err(io::Error::other)?;
-        if news.send(Heard::Event(Event::Said(connection, message)).into()).await.is_err() {
+        if news.send(Heard::Said(connection, message).into()).await.is_err() {
             return Ok(());
         }
     }

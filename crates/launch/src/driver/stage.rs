@@ -1,13 +1,12 @@
-//! What every driver has around its decisions: the socket of the rendezvous and the ways to those who
+//! What the driver has around it: the socket of the rendezvous and the ways to those who
 //! came there, the screen, the input, and those who come for something else.
 
 use std::net::SocketAddr;
 
 use ronde_control::event::{Happening, JobKind};
-use ronde_control::rendezvous::{Seat, Time};
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, output_cost};
-use ronde_control::{Rank, Time, Worker, printable};
+use ronde_control::{Rank, Worker, printable};
 use tokio::sync::mpsc;
 
 use super::errand::Returned;
@@ -41,25 +40,15 @@ pub(super) struct Stage {
     service: tokio::task::JoinHandle<()>,
 }
 
-/// How many ranks a job has.
-#[derive(Clone, Copy)]
-pub(super) enum Count {
-    /// So many.
-    Exactly(usize),
-    /// So many at first.
-    Initially(usize),
-}
-
 impl Stage {
     /// Opens the rendezvous and starts the threads.
     pub(super) async fn open(
         job: &Job,
-        count: Count,
         span: Span,
-        seats: &[Seat],
         news: &mpsc::Sender<News>,
     ) -> Result<Stage, LaunchError> {
-        let (Count::Exactly(ranks) | Count::Initially(ranks)) = count;
+        let ranks = job.terms.start as usize;
+        let all = (!job.terms.outlives_losses()).then_some(ranks);
         let files = job.output.files.as_deref().map(|path| Files::create(path, ranks));
         let files = files.transpose()?;
         let key = JobKey::from_entropy(entropy()?);
@@ -80,18 +69,15 @@ impl Stage {
             key,
             addresses,
             outboxes: Outboxes::default(),
-            watchers: Watchers::new(seats, registration),
+            watchers: Watchers::new(registration),
             lines: Lines::default(),
             stamp: Stamp::new(job.output.times),
             screen: screen.map_err(machine("start a thread"))?,
             stdin,
             viewer,
             deliveries: job.deliveries.clone(),
-            guests: Guests::new(job.function.clone(), count, news.clone()),
-            kind: match count {
-                Count::Exactly(_) => JobKind::Fixed,
-                Count::Initially(_) => JobKind::Elastic,
-            },
+            guests: Guests::new(job.function.clone(), all, news.clone()),
+            kind: job.terms.kind,
             service,
         })
     }
@@ -168,15 +154,10 @@ impl Stage {
     }
 
     /// Tells the caller of `horovod.run` whose results count, in order.
-    pub(super) fn tell_world(&self, processes: &[u32]) {
-        if self.viewer == Viewer::Caller {
-            self.screen.tell_world(processes);
+    pub(super) fn tell_world(&self, workers: &[Worker]) {
+        if self.viewer == Viewer::Caller && self.kind == JobKind::Elastic {
+            self.screen.tell_world(workers);
         }
-    }
-
-    /// Answers those who watch, if it is time.
-    pub(super) fn tick(&mut self, now: Time) {
-        self.watchers.answer(now);
     }
 
     fn read(

@@ -1,6 +1,4 @@
-//! The beginning of a job: agents are started, find each other, and get their ranks.
-//!
-//! What the agents' words mean is decided by the muster in `ronde-control`.
+//! What it takes to start agents, and to tell them of each other and of their workers.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,17 +7,15 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::time::Duration;
 
-use ronde_control::muster::{Guest, Muster, Plan};
+use ronde_control::Worker;
+use ronde_control::muster::Plan;
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{DriverToAgent, Target, WorkerSpec};
-use ronde_control::{VERSION, Worker};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use super::cluster;
 use super::hands::Hands;
-use super::{Fixed, Job, News, environment};
-use crate::agent::free_ports;
+use super::{Job, News, environment};
 use crate::hosts::Slot;
 use crate::reach::Way;
 use crate::{LaunchError, interfaces, machine};
@@ -39,8 +35,10 @@ pub(super) struct Recipe {
 #[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) slot: &'a Slot,
-    /// Its number for life, where its rank may change.
-    pub(super) worker: Option<Worker>,
+    /// Its number for life.
+    pub(super) worker: Worker,
+    /// Whether it may outlive its world, and have another rank in the next.
+    pub(super) is_elastic: bool,
     /// Whether the others have been training before it began.
     pub(super) late: bool,
     pub(super) size: u32,
@@ -80,7 +78,7 @@ impl Recipe {
         let inherits = agent.ties.environment;
         let inherited = if inherits { &self.job.env } else { &self.there };
         let spec = WorkerSpec {
-            worker: part.worker.unwrap_or(Worker(part.slot.rank.0)),
+            worker: part.worker,
             argv: self.job.command.iter().map(bytes).collect(),
             cwd: self.job.cwd.clone().into_os_string().into_vec(),
             env: environment::of((inherited, &self.key), (&agent.mark, plan), part),
@@ -94,59 +92,6 @@ impl Recipe {
 pub(super) fn dial(agent: &Hands, targets: Vec<Target>) {
     let limit_millis = CALL.as_millis() as u32;
     agent.tell(DriverToAgent::Dial { targets, limit_millis });
-}
-
-/// What it takes to start the ranks of a fixed job, once their hosts have found each other.
-pub(super) struct Start {
-    recipe: Recipe,
-    slots: Vec<Slot>,
-}
-
-impl Start {
-    pub(super) fn new(job: &Job, crew: &Fixed, key: JobKey) -> Start {
-        Start { recipe: Recipe::new(job, key), slots: crew.slots.clone() }
-    }
-
-    /// Has an agent listen for the others.
-    pub(super) fn listen(&self, host: usize, agent: &Hands) {
-        let ranks = self.slots.iter().filter(|slot| slot.host == agent.host).count();
-        // One for each rank, and one for torch.distributed's own rendezvous.
-        self.recipe.listen((host as u32, agent), ranks as u32 + 1);
-    }
-
-    /// Gives every agent its ranks.
-    pub(super) fn ranks(&self, agents: &[Hands], plans: &[Plan]) -> Result<(), LaunchError> {
-        let plans = self.with_ports(agents, plans);
-        let master_port = plans.first().and_then(|plan| plan.ports.first()).copied();
-        let master_port = master_port.ok_or_else(no_port)?;
-        let names = agents.iter().map(|agent| agent.host.as_str());
-        let cluster = cluster::workers(&self.slots, &names.zip(&plans).collect::<Vec<_>>());
-        let (size, cluster) = (self.slots.len() as u32, cluster.as_slice());
-        for (agent, plan) in agents.iter().zip(&plans) {
-            Recipe::stay(agent, plan);
-            for slot in self.slots.iter().filter(|slot| slot.host == agent.host) {
-                let part = Part { slot, worker: None, late: false, size, master_port, cluster };
-                self.recipe.start(agent, plan, part);
-            }
-        }
-        Ok(())
-    }
-
-    /// The plans with ports for hosts that were not asked for any, because all are this machine.
-    fn with_ports(&self, agents: &[Hands], plans: &[Plan]) -> Vec<Plan> {
-        let ranks = |host: &str| self.slots.iter().filter(|slot| slot.host == host).count();
-        let wanting = plans.iter().any(|plan| plan.ports.is_empty());
-        let count = if wanting { self.slots.len() + agents.len() } else { 0 };
-        let mut here = free_ports(count as u32).into_iter();
-        let with_ports = |(agent, plan): (&Hands, &Plan)| match plan.ports.is_empty() {
-            true => {
-                let ports = here.by_ref().take(ranks(&agent.host) + 1).collect();
-                Plan { ports, ..plan.clone() }
-            }
-            false => plan.clone(),
-        };
-        agents.iter().zip(plans).map(with_ports).collect()
-    }
 }
 
 /// How far a job reaches.
@@ -196,14 +141,6 @@ pub(crate) async fn listen(
     Ok((listener, addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()))
 }
 
-/// Nobody is there yet.
-pub(super) fn muster(job: &Job, crew: &Fixed, launcher: Vec<SocketAddr>) -> Muster {
-    let guest =
-        |(name, way): &(String, Way)| Guest { name: name.clone(), here: way.ties().network };
-    let guests = crew.hosts.iter().map(guest).collect();
-    Muster::new(VERSION, guests, launcher, job.start_timeout)
-}
-
 /// Starts one agent per host. `id` makes the marks of their processes.
 pub(crate) fn agents(
     hosts: &[(String, Way)],
@@ -231,8 +168,4 @@ pub(super) fn agent(
     let mark = format!("{id}-{index}");
     let link = way.start(program, &mark)?;
     Ok(Hands::new(index, (host.to_owned(), mark), link, news.clone()))
-}
-
-fn no_port() -> LaunchError {
-    machine("find a free port")(io::ErrorKind::AddrInUse.into())
 }

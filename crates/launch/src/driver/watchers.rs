@@ -3,8 +3,7 @@
 use std::io;
 
 use ronde_control::VERSION;
-use ronde_control::rendezvous::{Seat, Time};
-use ronde_control::status::{Census, DriverToWatcher, Status, WatcherToDriver};
+use ronde_control::status::{DriverToWatcher, Status, WatcherToDriver};
 use ronde_control::wire::{self, JobKey};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -20,41 +19,28 @@ const LONGEST: usize = 256;
 /// The way back to somebody who has asked.
 pub(super) type Answer = oneshot::Sender<Status>;
 
-/// What is known for those who watch, and who waits for an answer.
+/// Those who wait for an answer.
 pub(super) struct Watchers {
-    pub(super) census: Census,
     askers: Vec<Answer>,
     /// The job can be found while this is there.
     _registration: Option<Registration>,
 }
 
 impl Watchers {
-    pub(super) fn new(seats: &[Seat], registration: Option<Registration>) -> Watchers {
-        Watchers { census: Census::new(seats), askers: Vec::new(), _registration: registration }
+    pub(super) fn new(registration: Option<Registration>) -> Watchers {
+        Watchers { askers: Vec::new(), _registration: registration }
     }
 
-    /// From here on the job has other ranks; whoever has asked hears so.
-    pub(super) fn begin_anew(&mut self, census: Census, now: Time) {
-        let open = self.census.is_open();
-        self.census = census;
-        if open {
-            self.census.asked([], now);
-        }
-    }
-
-    /// Somebody has asked; gives whether the ranks are being asked already.
-    pub(super) fn add(&mut self, answer: Answer) -> bool {
+    /// Somebody has asked.
+    pub(super) fn add(&mut self, answer: Answer) {
         self.askers.push(answer);
-        self.census.is_open()
     }
 
-    /// Answers everybody, if it is time.
-    pub(super) fn answer(&mut self, now: Time) {
-        if let Some(status) = self.census.complete(now) {
-            for asker in self.askers.drain(..) {
-                // Whoever does not wait any more loses nothing.
-                let _ = asker.send(status.clone());
-            }
+    /// Answers everybody.
+    pub(super) fn answer(&mut self, status: &Status) {
+        for asker in self.askers.drain(..) {
+            // Whoever does not wait any more loses nothing.
+            let _ = asker.send(status.clone());
         }
     }
 }

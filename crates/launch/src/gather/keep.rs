@@ -7,10 +7,10 @@ use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ronde_control::liveness::{self, Liveness};
-use ronde_control::rendezvous::{Action, Connection, Event, Rendezvous, Time};
-use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver};
-use ronde_control::{Rank, VERSION, Worker};
+use ronde_control::event::JobKind;
+use ronde_control::job::{Action, Event, Machine};
+use ronde_control::wire::{Greeting, JobKey, RankToDriver};
+use ronde_control::{Connection, Rank, VERSION};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -47,14 +47,10 @@ impl Keep {
             let _inside = runtime.enter();
             TcpListener::from_std(listener)?
         };
-        let rendezvous = Rendezvous::kept_by_a_rank(VERSION, size, limit);
-        // Nobody but the ranks themselves can say how their processes are.
-        let mut liveness = Liveness::new(liveness::Limits::default());
-        (0..size).for_each(|rank| liveness.started(Worker(rank), 0, 0));
+        let machine = Machine::kept_by_a_rank(VERSION, size, limit);
         let (stop, stopped) = oneshot::channel();
         let desk = Desk {
-            rendezvous,
-            liveness,
+            machine,
             outboxes: Outboxes::default(),
             own: None,
             formed: Some(formed),
@@ -87,13 +83,11 @@ async fn serve(
     let (sender, mut news) = mpsc::channel(NEWS);
     let service = tokio::spawn(service::run::<Heard>(listener, key, sender));
     loop {
-        let wakeups = desk.rendezvous.next_wakeup().into_iter().chain(desk.liveness.next_wakeup());
-        let wakeup = wakeups.min().map(|time| desk.start + time);
+        let wakeup = desk.machine.next_wakeup().map(|time| desk.start + time);
         tokio::select! {
             Some(heard) = news.recv() => desk.hear(heard),
             () = sleep_until(wakeup.unwrap_or(desk.start)), if wakeup.is_some() => {
                 desk.meet(Event::Tick);
-                desk.look_around();
             }
             _ = &mut stopped => break,
         }
@@ -110,8 +104,7 @@ async fn serve(
 
 /// The decision, and the ways to those it concerns.
 struct Desk {
-    rendezvous: Rendezvous,
-    liveness: Liveness,
+    machine: Machine,
     outboxes: Outboxes,
     /// Rank 0's own connection, until it has said its last.
     own: Option<Connection>,
@@ -121,7 +114,7 @@ struct Desk {
 
 impl Desk {
     fn hear(&mut self, heard: Heard) {
-        let event = self.outboxes.take_in(heard);
+        let Some(event) = self.outboxes.take_in(heard) else { return };
         match &event {
             Event::Greeted(connection, Greeting::Rendezvous { rank: Rank(0), .. }) => {
                 self.own = Some(*connection);
@@ -136,47 +129,24 @@ impl Desk {
         self.meet(event);
     }
 
-    /// Asks who is still there, and tells the user who is not.
-    fn look_around(&mut self) {
-        for action in self.liveness.tick(&self.rendezvous.roll(), self.start.elapsed()) {
-            match action {
-                liveness::Action::Ping(workers) => {
-                    let ways = workers
-                        .iter()
-                        .filter_map(|worker| self.rendezvous.connection(Rank(worker.0)));
-                    self.outboxes.tell(ways.collect(), &DriverToRank::Ping);
-                }
-                // Of hosts nothing is known.
-                news => {
-                    let member = |rank| self.rendezvous.member(rank);
-                    let happening = news.happening(None, member, |_| None);
-                    if let Some(line) = happening.and_then(|it| it.line()) {
-                        tracing::warn!("{line}");
-                    }
-                }
-            }
-        }
-    }
-
     fn meet(&mut self, event: Event) {
-        let now: Time = self.start.elapsed();
-        for action in self.rendezvous.on(event, now) {
+        for action in self.machine.on(event, self.start.elapsed()) {
             match action {
                 Action::Tell(connections, message) => self.outboxes.tell(connections, &message),
                 Action::Close(connection) => self.outboxes.close(connection),
-                Action::Formed(epoch) => {
+                Action::Formed(epoch, _) => {
                     tracing::debug!(epoch = epoch.0, "a world is formed");
                     if let Some(formed) = self.formed.take() {
                         formed();
                     }
                 }
-                Action::Answered(rank, waits) => {
-                    self.liveness.heard(Worker(rank.0), waits, now);
+                Action::Happened(what) if what.is_shown_in(JobKind::Fixed) => {
+                    if let Some(line) = what.line() {
+                        tracing::warn!("{line}");
+                    }
                 }
-                Action::Left { .. } | Action::Reported(..) => {}
-                Action::Lost { rank, cause } => {
-                    tracing::debug!(rank = rank.0, cause, "lost a rank");
-                }
+                // Nobody has started these ranks, so nothing else can be done for them.
+                _ => {}
             }
         }
     }

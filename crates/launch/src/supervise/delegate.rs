@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::shim::is_parent;
 use super::{Scope, named, sweep};
-use crate::driver::ending::GRACE;
 use crate::signals::{self, Signals};
+use ronde_control::job::ending::GRACE;
 
 /// Runs `command`; gives its exit code, 128 and more for a signal.
 pub fn run(mark: &OsStr, parent: &OsStr, command: &OsString, arguments: &[OsString]) -> u8 {

@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use ronde_control::Worker;
-use ronde_control::elastic::{AgentId, Elastic, Event, Limits, Offer, Resting, Source};
-use ronde_control::Time;
+use ronde_control::event::{JobKind, Source};
+use ronde_control::job::{AgentId, Event, Machine, Offer, Resting, Terms};
 use ronde_control::wire::RankToDriver;
 use ronde_control::wire::agent::Exit;
+use ronde_control::{Time, Worker};
 
 use super::{Happening, Theatre};
 use crate::dice::Dice;
@@ -21,12 +21,28 @@ impl Theatre {
             .map(|host| Offer { host: format!("h{host}"), slots: 1 + dice.below(3) as u32 })
             .collect();
         let slots: u32 = offers.iter().map(|offer| offer.slots).sum();
-        let start = 1 + dice.below(slots as usize) as u32;
-        let min = 1 + dice.below(start as usize) as u32;
+        let terms = match dice.once_in(3) {
+            true => Theatre::fixed(slots, &mut dice),
+            false => Theatre::elastic(slots, &mut dice),
+        };
+        let faults = dice.below(15);
+        let seed = dice.roll();
+        Theatre::on_stage((Machine::new("1", terms.clone(), seed), terms), offers, dice, faults)
+    }
+
+    fn fixed(slots: u32, dice: &mut Dice) -> Terms {
         let second = Duration::from_secs(1);
-        let limits = Limits {
+        let stopped = dice.once_in(2).then_some(20 * second);
+        Terms::fixed(1 + dice.below(slots as usize) as u32, 90 * second, stopped)
+    }
+
+    fn elastic(slots: u32, dice: &mut Dice) -> Terms {
+        let start = 1 + dice.below(slots as usize) as u32;
+        let second = Duration::from_secs(1);
+        Terms {
+            kind: JobKind::Elastic,
             start,
-            min,
+            min: 1 + dice.below(start as usize) as u32,
             max: dice.once_in(2).then(|| start + dice.below(3) as u32),
             timeout: 60 * second,
             joining: 90 * second,
@@ -35,11 +51,18 @@ impl Theatre {
             cooldown: (!dice.once_in(3)).then_some((second, 4 * second)),
             resting: if dice.once_in(2) { Resting::Host } else { Resting::Slot },
             source: if dice.once_in(4) { Source::List } else { Source::Script },
-        };
-        let faults = dice.below(15);
+        }
+    }
+
+    fn on_stage(
+        (machine, terms): (Machine, Terms),
+        offers: Vec<Offer>,
+        dice: Dice,
+        faults: usize,
+    ) -> Theatre {
         Theatre {
-            machine: Elastic::new("1", limits.clone(), dice.roll()),
-            limits,
+            machine,
+            terms,
             dice,
             now: Time::ZERO,
             agenda: BinaryHeap::<Reverse<(Time, u64)>>::new(),
@@ -57,6 +80,8 @@ impl Theatre {
             faults: 0,
             faults_left: faults,
             last_fault: Time::ZERO,
+            culprit: None,
+            events: 0,
             report: None,
             log: None,
         }
@@ -80,13 +105,17 @@ impl Theatre {
             return;
         }
         let fails = self.faults_left > 0 && self.dice.once_in(8);
-        match fails {
-            true => self.agent_lost(agent),
-            false => self.tell_machine(Event::Ready(agent)),
+        match (fails, self.terms.kind) {
+            (false, _) => self.tell_machine(Event::Ready(agent)),
+            (true, JobKind::Elastic) => self.agent_lost(agent),
+            (true, JobKind::Fixed) => {
+                self.faults += 1;
+                self.tell_machine(Event::CalledOff("error: a host is not there\n".into()));
+            }
         }
     }
 
-    fn agent_lost(&mut self, agent: AgentId) {
+    pub(super) fn agent_lost(&mut self, agent: AgentId) {
         self.end_agent(agent);
         let (reason, hint) = ("it does not answer".to_owned(), "look".to_owned());
         self.soon(1500, Happening::Event(Event::Gone { agent, reason, hint }));
@@ -99,14 +128,18 @@ impl Theatre {
         self.last_fault = self.now;
         let alive = self.players.iter().filter(|(_, player)| player.is_alive());
         let alive: Vec<Worker> = alive.map(|(worker, _)| *worker).collect();
+        let is_elastic = self.terms.kind == JobKind::Elastic;
         match (self.dice.below(10), alive.is_empty()) {
-            (0, _) => self.change_hosts(),
+            (0, _) if is_elastic => self.change_hosts(),
+            (0, _) if self.dice.once_in(4) => self.tell_machine(Event::Interrupted(15)),
             (1, _) if !self.agents.is_empty() => {
                 let agents: Vec<AgentId> = self.agents.keys().copied().collect();
                 let agent = self.dice.pick(&agents);
                 self.agent_lost(agent);
             }
-            (2, _) => self.tell_machine(Event::Undiscovered("the script hangs".into())),
+            (2, _) if is_elastic => {
+                self.tell_machine(Event::Undiscovered("the script hangs".into()));
+            }
             (_, true) => {}
             (kind, false) => {
                 let worker = self.dice.pick(&alive);
@@ -124,12 +157,15 @@ impl Theatre {
 
     fn hurt(&mut self, kind: usize, worker: Worker, alive: &[Worker]) {
         match kind {
-            3 | 4 => self.die(worker, Exit::Signal(9)),
-            5 => self.die(worker, Exit::Code(1)),
+            3..=5 => {
+                self.culprit = Some(worker);
+                self.die(worker, if kind == 5 { Exit::Code(1) } else { Exit::Signal(9) });
+            }
             6 => self.stop_or_resume(worker),
             7 => self.lose_connection(worker),
             8 => {
                 let connection = self.players[&worker].connection;
+                let connection = connection.filter(|_| self.terms.kind == JobKind::Elastic);
                 if let Some(connection) = connection.filter(|_| !self.players[&worker].is_stopped())
                 {
                     let reason = "it was sent SIGTERM".to_owned();
@@ -169,8 +205,8 @@ impl Theatre {
     fn resume_all(&mut self) {
         let stopped = self.players.iter().filter(|(_, player)| player.is_stopped());
         for worker in stopped.map(|(worker, _)| *worker).collect::<Vec<_>>() {
-            // Some stay as they are: the machine must give up on them.
-            if self.dice.once_in(2) {
+            // Some stay as they are: the machine must give up on them, if it may.
+            if self.dice.once_in(2) || self.terms.stopped.is_none() {
                 self.go_on(worker);
             }
         }

@@ -1,9 +1,10 @@
-//! An elastic job on a stage: the real machine of the launcher, with hosts, workers, a network and a
-//! clock that are only played.
+//! A job on a stage, fixed or elastic: the real machine of the launcher, with hosts, workers, a network
+//! and a clock that are only played.
 //!
 //! Messages take their time but keep their order on a connection; connections break; workers and
-//! agents die, stop and are slow; the list of hosts changes. The workers train as real ones do: they
-//! get the state from rank 0, finish steps together, commit, and meet again when told. After every
+//! agents die, stop and are slow; the list of hosts changes; somebody interrupts the launcher. The workers
+//! train as real ones do: they get the state from rank 0, finish steps together, commit, and meet again
+//! when told. Those of a fixed job shut down and join again now and then, and end when they lose one. After every
 //! event the stage checks what must always hold (see [`Theatre::look_at`]); everything follows from
 //! one seed.
 
@@ -15,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::panic::catch_unwind;
 use std::time::Duration;
 
-use ronde_control::elastic::{Action, AgentId, Elastic, Event, Limits, Offer, Start};
-use ronde_control::rendezvous::{Connection, Time};
+use ronde_control::event::{EndReason, JobKind};
+use ronde_control::job::{Action, AgentId, Event, Machine, Offer, Outcome, Start, Terms};
 use ronde_control::wire::agent::Exit;
 use ronde_control::wire::{DriverToRank, Greeting, RankToDriver};
-use ronde_control::{Epoch, Worker};
+use ronde_control::{Connection, Epoch, Rank, Time, Worker};
 
 use crate::dice::Dice;
 use worker::Player;
@@ -43,6 +44,10 @@ pub struct Report {
     pub faults: usize,
     /// How long it took.
     pub end: Time,
+    /// Whether it outlives its losses.
+    pub kind: JobKind,
+    /// How much the machine has taken in.
+    pub events: u64,
 }
 
 /// Something that will happen.
@@ -86,8 +91,8 @@ struct Room {
 
 /// A job on the stage.
 pub struct Theatre {
-    machine: Elastic,
-    limits: Limits,
+    machine: Machine,
+    terms: Terms,
     dice: Dice,
     now: Time,
     agenda: BinaryHeap<Reverse<(Time, u64)>>,
@@ -107,6 +112,9 @@ pub struct Theatre {
     faults: usize,
     faults_left: usize,
     last_fault: Time,
+    /// Whose process was killed or failed by itself, in a job in which nothing else went wrong.
+    culprit: Option<Worker>,
+    events: u64,
     report: Option<Report>,
     /// What has happened, for somebody who wants to read it.
     log: Option<Vec<String>>,
@@ -167,6 +175,7 @@ impl Theatre {
         if let Some(log) = &mut self.log {
             log.push(format!("{:?} {event:?}", self.now));
         }
+        self.events += 1;
         let actions = self.machine.on(event, self.now);
         for action in actions {
             if let Some(log) = &mut self.log {
@@ -185,41 +194,55 @@ impl Theatre {
                 let distinct: BTreeSet<&Worker> = workers.iter().collect();
                 self.hold(distinct.len() == workers.len(), "a worker has two ranks");
                 self.hold(epoch.0 == self.epoch + 1, "worlds are numbered one by one");
-                self.hold(count >= self.limits.min, "a world is smaller than allowed");
-                let max = self.limits.max.unwrap_or(u32::MAX);
+                self.hold(count >= self.terms.min, "a world is smaller than allowed");
+                let max = self.terms.max.unwrap_or(u32::MAX);
                 self.hold(count <= max, "a world is larger than allowed");
                 let inside = |worker: &&Worker| self.players[worker].is_training_in(self.epoch);
                 let busy = workers.iter().find(inside).copied();
                 self.hold(busy.is_none(), "a worker is in two worlds at once");
             }
-            Action::Start(Start { agent, slot, host, .. }) => {
-                let offered = self.offers.iter().filter(|offer| offer.host == *host);
+            Action::Start(Start { agent, seat, .. }) => {
+                let offered = self.offers.iter().filter(|offer| offer.host == seat.host);
                 let slots = offered.map(|offer| offer.slots).sum::<u32>();
-                self.hold(*slot < slots, "a worker is started on a slot that is not offered");
+                self.hold(seat.slot < slots, "a worker is started on a slot that is not offered");
                 let twice = self.players.values().any(|player| {
-                    player.is_alive() && player.agent == *agent && player.slot == *slot
+                    player.is_alive() && player.agent == *agent && player.slot == seat.slot
                 });
                 self.hold(!twice, "two workers live on one slot");
             }
-            Action::End { code, text } => {
-                self.hold(
-                    (*code == 0) == text.is_none(),
-                    "a failure without a word, or words without",
-                );
+            Action::Dismiss => {
+                let outcome = self.machine.outcome();
+                self.judge(&outcome);
             }
             _ => {}
         }
     }
 
+    /// What must hold of every end.
+    fn judge(&mut self, outcome: &Outcome) {
+        let Outcome { code, reason, first, text, .. } = outcome;
+        self.hold((*code == 0) == text.is_none(), "a failure without a word, or words without");
+        self.hold((*code == 0) == (*reason == EndReason::Done), "a reason that does not fit");
+        self.hold(*code == 0 || self.faults > 0, "a job fails in which nothing went wrong");
+        if let (Some(culprit), JobKind::Fixed, 1) = (self.culprit, self.terms.kind, self.faults) {
+            let first = first.as_ref().map(|first| first.member.worker);
+            self.hold(first == Some(culprit), "somebody else is called the first cause");
+        }
+    }
+
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Reach(agent, host) => {
-                self.agents.insert(agent, host);
-                self.soon(2000, Happening::Arrives(agent));
+            Action::Reach(hosts) => {
+                for (agent, host) in hosts {
+                    self.agents.insert(agent, host);
+                    self.soon(2000, Happening::Arrives(agent));
+                }
             }
             Action::Release(agent) => self.end_agent(agent),
             Action::Start(start) => self.enter(start),
-            Action::Signal(worker, signal) => self.signal(worker, signal),
+            Action::Signal(_, worker, signal) => self.signal(worker, signal),
+            Action::SignalAll(signal) => self.signal_all(signal),
+            Action::Cut(agent, _) => self.agent_lost(agent),
             Action::Tell(connections, message) => {
                 for connection in connections {
                     let told = Happening::Tells(connection, message.clone());
@@ -233,10 +256,13 @@ impl Theatre {
                 self.epoch = epoch;
                 self.rooms.insert(epoch, Room { members: workers, ..Room::default() });
             }
-            Action::Reported(..) | Action::Answered(..) | Action::Happened(_) => {}
-            Action::End { code, text } => {
+            Action::Look(..) | Action::Answer(_) | Action::Happened(_) => {}
+            Action::GiveUp => self.fail("the machine gives up on processes that can be killed"),
+            Action::Dismiss => {
+                let Outcome { code, text, .. } = self.machine.outcome();
                 let (worlds, faults, end) = (self.epoch, self.faults, self.now);
-                self.report = Some(Report { code, text, worlds, faults, end });
+                let (kind, events) = (self.terms.kind, self.events);
+                self.report = Some(Report { code, text, worlds, faults, end, kind, events });
             }
         }
     }
@@ -271,7 +297,11 @@ impl Theatre {
         self.calls += 1;
         let connection = Connection(self.calls);
         self.connections.insert(connection, worker);
-        let greeting = Greeting::Worker { version: "1".into(), worker };
+        let version = "1".to_owned();
+        let greeting = match self.terms.kind {
+            JobKind::Fixed => Greeting::Rendezvous { version, rank: Rank(worker.0) },
+            JobKind::Elastic => Greeting::Worker { version, worker },
+        };
         self.over(connection, false, Happening::Event(Event::Greeted(connection, greeting)));
         connection
     }
@@ -296,6 +326,6 @@ impl Theatre {
     fn fail(&mut self, rule: &str) -> ! {
         let log = self.log.take().unwrap_or_default();
         let log = log[log.len().saturating_sub(120)..].join("\n");
-        panic!("{log}\n{rule}, at {:?} with {:?}", self.now, self.limits);
+        panic!("{log}\n{rule}, at {:?} with {:?}", self.now, self.terms);
     }
 }

@@ -4,11 +4,12 @@
 //! agreements take turns. Each is done when all members have come to it, but one may hear of a death
 //! before it hears that, as in a real network.
 
-use ronde_control::elastic::{AgentId, Start};
-use ronde_control::rendezvous::Connection;
+use ronde_control::cause::Raised;
+use ronde_control::event::JobKind;
+use ronde_control::job::{AgentId, Event, Start};
 use ronde_control::wire::agent::Exit;
 use ronde_control::wire::{DriverToRank, Milestone, RankToDriver};
-use ronde_control::{Rank, Worker};
+use ronde_control::{Connection, Rank, Seat, Time, Worker};
 
 use super::{Doing, Happening, STEPS, Theatre};
 
@@ -32,6 +33,8 @@ pub(super) struct Player {
     committed_here: bool,
     /// Whether it was told to meet again.
     update: bool,
+    /// Since when it waits for others.
+    waits: Option<Time>,
     /// What it has not heard because it is stopped.
     deaf: Vec<(Connection, Option<DriverToRank>)>,
     undone: Vec<(u64, Doing)>,
@@ -63,7 +66,7 @@ impl Player {
 
 impl Theatre {
     pub(super) fn enter(&mut self, start: Start) {
-        let Start { worker, agent, host, slot, .. } = start;
+        let Start { worker, agent, seat: Seat { host, slot }, rank, .. } = start;
         let player = Player {
             agent,
             slot,
@@ -72,7 +75,7 @@ impl Theatre {
             life: if self.agents.contains_key(&agent) { Life::Runs } else { Life::Over },
             connection: None,
             epoch: 0,
-            rank: Rank(0),
+            rank,
             leader: Rank(0),
             laid_out: false,
             thing: 0,
@@ -80,10 +83,14 @@ impl Theatre {
             saved: 0,
             committed_here: false,
             update: false,
+            waits: None,
             deaf: Vec::new(),
             undone: Vec::new(),
             plan: 0,
         };
+        if player.is_alive() {
+            self.soon(1, Happening::Event(Event::Started(worker, 100 + worker.0)));
+        }
         self.players.insert(worker, player);
         self.intend(worker, 3000, Doing::Call);
     }
@@ -164,6 +171,9 @@ impl Theatre {
                 player.laid_out = true;
                 self.arrive_at(worker);
             }
+            DriverToRank::Lost { rank, .. } if self.terms.kind == JobKind::Fixed => {
+                self.fail_because_of(worker, rank);
+            }
             DriverToRank::Lost { .. } | DriverToRank::Again { .. } => self.come_again(worker),
             DriverToRank::Removed { .. } => self.intend(worker, 200, Doing::Exit(0)),
             DriverToRank::Refused { .. } => self.intend(worker, 200, Doing::Exit(1)),
@@ -172,7 +182,11 @@ impl Theatre {
                 let early = change.coming && worker.0.is_multiple_of(3);
                 player.update |= change.removed || change.added || early;
             }
-            DriverToRank::Ask | DriverToRank::Ping => {}
+            DriverToRank::Ask => {}
+            DriverToRank::Ping => {
+                let waits = player.waits.map(|since| self.now.saturating_sub(since));
+                self.say(connection, RankToDriver::Pong { waits });
+            }
         }
     }
 
@@ -190,9 +204,27 @@ impl Theatre {
         }
     }
 
+    /// A worker of a fixed job ends because it has lost another.
+    fn fail_because_of(&mut self, worker: Worker, rank: Rank) {
+        let player = self.players.get_mut(&worker).expect("it is there");
+        let connection = player.connection.take();
+        (player.laid_out, player.epoch) = (false, 0);
+        if let Some(connection) = connection {
+            let error = Some(Raised::by_program(format!("HorovodInternalError: lost {rank}")));
+            self.say(connection, RankToDriver::Leaving { error, blames: Some(rank) });
+            self.drop_connection(connection);
+        }
+        self.intend(worker, 300, Doing::Exit(1));
+    }
+
     /// A worker comes to what it does with the others next.
     fn arrive_at(&mut self, worker: Worker) {
-        let player = &self.players[&worker];
+        // Programs of fixed jobs shut down and join again now and then.
+        let again = self.terms.kind == JobKind::Fixed && self.dice.once_in(40);
+        let now = self.now;
+        let player = self.players.get_mut(&worker).expect("it is there");
+        player.waits = Some(now);
+        player.update |= again;
         let (epoch, thing, rank) = (player.epoch, player.thing, player.rank);
         let brings = match thing {
             0 => player.saved,
@@ -235,14 +267,15 @@ impl Theatre {
         let Some(connection) = player.connection else { return };
         let thing = player.thing;
         player.thing += 1;
+        player.waits = None;
         if thing == 0 {
             (player.step, player.saved) = (result, result);
-            self.say(connection, RankToDriver::Reached(Milestone::State));
+            self.reach(connection, Milestone::State);
         } else if thing % 2 == 1 {
             player.step += 1;
             player.saved = player.step;
             if !std::mem::replace(&mut player.committed_here, true) {
-                self.say(connection, RankToDriver::Reached(Milestone::Commit));
+                self.reach(connection, Milestone::Commit);
             }
         } else if result > 0 {
             return self.come_again(worker);
@@ -253,6 +286,22 @@ impl Theatre {
             return self.intend(worker, 100, Doing::Exit(0));
         }
         self.arrive_at(worker);
+    }
+
+    /// Workers of elastic jobs tell how far they have come.
+    fn reach(&mut self, connection: Connection, milestone: Milestone) {
+        if self.terms.kind == JobKind::Elastic {
+            self.say(connection, RankToDriver::Reached(milestone));
+        }
+    }
+
+    /// All workers get a signal; of those that are stopped only a kill is heard.
+    pub(super) fn signal_all(&mut self, signal: i32) {
+        for worker in self.players.keys().copied().collect::<Vec<_>>() {
+            if signal == 9 || !self.players[&worker].is_stopped() {
+                self.die(worker, Exit::Signal(signal));
+            }
+        }
     }
 
     pub(super) fn signal(&mut self, worker: Worker, signal: i32) {
@@ -317,7 +366,12 @@ impl Theatre {
         if let Some(connection) = player.connection.take() {
             (player.step, player.laid_out, player.epoch) = (player.saved, false, 0);
             self.drop_connection(connection);
-            self.intend(worker, 200, Doing::Call);
+            // Without its launcher a rank of a fixed job cannot go on.
+            let next = match self.terms.kind {
+                JobKind::Fixed => Doing::Exit(1),
+                JobKind::Elastic => Doing::Call,
+            };
+            self.intend(worker, 200, next);
         }
     }
 
@@ -330,7 +384,10 @@ impl Theatre {
         if let (true, Some(connection)) = (together, self.players[&by].connection) {
             let cause = "connection reset".to_owned();
             self.say(connection, RankToDriver::GivenUp { rank, cause });
-            self.come_again(by);
+            match self.terms.kind {
+                JobKind::Fixed => self.fail_because_of(by, rank),
+                JobKind::Elastic => self.come_again(by),
+            }
         }
     }
 }

@@ -549,7 +549,10 @@ fn a_signal_to_the_launcher_is_passed_on_and_ends_the_job() {
     (0..2).for_each(|worker| stage.on(Event::Exited(Worker(worker), Exit::Signal(2))));
     let outcome = stage.machine.outcome();
     assert_eq!((outcome.code, outcome.signal), (130, Some(2)));
-    assert_eq!(outcome.text.unwrap(), "error: stopped by signal 2 (SIGINT), and all 2 ranks with it\n");
+    assert_eq!(
+        outcome.text.unwrap(),
+        "error: stopped by signal 2 (SIGINT), and all 2 ranks with it\n"
+    );
 }
 
 #[test]
@@ -582,7 +585,9 @@ fn a_lost_host_ends_the_job_and_is_its_reason() {
         .all
         .iter()
         .filter_map(|action| match action {
-            Action::Start(start) => Some((start.worker.0, start.seat.host.as_str(), start.seat.slot)),
+            Action::Start(start) => {
+                Some((start.worker.0, start.seat.host.as_str(), start.seat.slot))
+            }
             _ => None,
         })
         .collect();
@@ -595,5 +600,8 @@ fn a_lost_host_ends_the_job_and_is_its_reason() {
     let outcome = stage.machine.outcome();
     assert_eq!((outcome.code, outcome.reason), (1, EndReason::HostLost));
     let text = outcome.text.unwrap();
-    assert!(text.starts_with("error: lost host `b`: it does not answer any more\n  3 of 3"), "{text}");
+    assert!(
+        text.starts_with("error: lost host `b`: it does not answer any more\n  3 of 3"),
+        "{text}"
+    );
 }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::discovery::parse;
-use crate::driver::News;
+use crate::driver::{Job, News};
 use crate::hidden;
 use crate::hosts::{self, Host};
 use crate::reach::{Way, ssh};
@@ -42,18 +42,34 @@ pub struct Script {
     pub limit: Duration,
 }
 
-/// A script on its way.
-pub(super) struct Discovery {
-    pub(super) script: Script,
-    pub(super) program: PathBuf,
-    pub(super) cwd: PathBuf,
-    pub(super) ssh: ssh::Options,
-    pub(super) news: mpsc::Sender<News>,
+/// Runs the script until the driver ends.
+pub(super) fn search(
+    script: &Script,
+    ssh: &ssh::Options,
+    job: &Job,
+    news: &mpsc::Sender<News>,
+) -> impl Future<Output = ()> + use<> {
+    let search = Search {
+        script: script.clone(),
+        program: job.program.clone(),
+        cwd: job.cwd.clone(),
+        ssh: ssh.clone(),
+        news: news.clone(),
+    };
+    search.run()
 }
 
-impl Discovery {
-    /// Runs the script until the driver ends.
-    pub(super) async fn run(self) {
+/// A script on its way.
+struct Search {
+    script: Script,
+    program: PathBuf,
+    cwd: PathBuf,
+    ssh: ssh::Options,
+    news: mpsc::Sender<News>,
+}
+
+impl Search {
+    async fn run(self) {
         let mut ways = BTreeMap::new();
         let mut last = None;
         loop {

@@ -1,4 +1,0 @@
-//! Fuzzes the entry `garbage::elastic`, which says what it feeds.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ronde_testkit::garbage::elastic(bytes));

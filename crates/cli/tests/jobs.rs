@@ -281,7 +281,7 @@ fn the_key_is_on_no_command_line_and_in_no_log() {
     }
     launched.signal("TERM");
     let ended = launched.end();
-    assert!(ended.stderr.contains("a rank runs"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("a worker runs"), "{}", ended.stderr);
     assert!(!ended.stderr.contains(&key));
 }
 

@@ -50,9 +50,11 @@ __all__ = [
     "is_homogeneous",
     "is_initialized",
     "join",
+    "last_loss",
     "launched",
     "local_rank",
     "local_size",
+    "may_grow",
     "mxnet_open",
     "mxnet_push",
     "parse_discovered",
@@ -323,7 +325,17 @@ def wait(handle: int) -> Any:
     """
 
 def is_elastic() -> bool:
-    """Whether this process is a worker of an elastic job, as its environment says."""
+    """Whether this process is a worker of an elastic job, as its environment has said once."""
+
+def may_grow() -> bool:
+    """Whether the next world may have another number of ranks: HOROVOD_ELASTIC says so."""
+
+def last_loss() -> Any:
+    """The `HorovodInternalError` by which a caller was first told of the end of the world.
+
+    None until then, and again in the next world. It is kept for frameworks, which pass on no more
+    than its text.
+    """
 
 def elastic_update(seen: int, timeout: float) -> tuple[int, int] | None:
     """Waits for news of the next world that are later than number `seen`, 0 for any.

@@ -1,5 +1,6 @@
 """Joining and leaving a world of one, and what this build says about itself."""
 
+import os
 import subprocess
 import sys
 
@@ -206,7 +207,7 @@ def test_c_code_can_ask_what_python_can():
         assert getattr(library, f"horovod_reduce_op_{name.lower()}")() == getattr(hvd, name)
 
 
-def test_outside_an_elastic_job_its_functions_do_nothing(monkeypatch):
+def test_outside_an_elastic_job_its_functions_do_nothing():
     assert not _native.is_elastic()
     for init in (lambda: None, hvd.init):
         init()
@@ -215,7 +216,28 @@ def test_outside_an_elastic_job_its_functions_do_nothing(monkeypatch):
         _native.elastic_departing("it was sent SIGTERM")
     with pytest.raises(ValueError, match="`state` or `commit`"):
         _native.elastic_reached("end")
-    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-    assert not _native.is_elastic()
-    monkeypatch.setenv("RONDE_WORKER", "3")
-    assert _native.is_elastic()
+
+
+@pytest.mark.parametrize(
+    ("env", "grows", "elastic"),
+    [
+        ({}, False, False),
+        ({"RONDE_WORKER": "3"}, False, False),
+        ({"HOROVOD_ELASTIC": "1"}, True, False),
+        ({"HOROVOD_ELASTIC": "1", "RONDE_WORKER": "3"}, True, True),
+    ],
+)
+def test_whether_a_job_is_elastic_is_read_once(env, grows, elastic):
+    script = (
+        "import os\n"
+        "from horovod import _native\n"
+        "print(_native.may_grow(), _native.is_elastic())\n"
+        "for name in ('HOROVOD_ELASTIC', 'RONDE_WORKER'):\n"
+        "    os.environ[name] = '0' if os.environ.get(name, '0') != '0' else '1'\n"
+        "print(_native.may_grow(), _native.is_elastic())\n"
+    )
+    names = ("HOROVOD_ELASTIC", "RONDE_WORKER")
+    env = {**{name: each for name, each in os.environ.items() if name not in names}, **env}
+    command = [sys.executable, "-c", script]
+    said = subprocess.run(command, env=env, capture_output=True, text=True, timeout=50, check=True)
+    assert said.stdout == f"{grows} {elastic}\n" * 2

@@ -21,7 +21,11 @@ from horovod.common.exceptions import (
 )
 from horovod.runner.elastic.worker import HostUpdateResult
 
-LOST = "lost rank 1 (node-b, slot 0): was killed\nHorovod has been shut down. This was caused by"
+
+def lost():
+    """The error of a rank that was killed."""
+    text = "lost rank 1 (node-b, slot 0): was killed"
+    return HorovodInternalError(text, ranks=[1], hosts=["node-b"], cause="signal")
 
 
 class Launcher:
@@ -129,7 +133,7 @@ def test_a_function_that_returns_is_called_once(launcher):
 
 def test_a_lost_rank_means_to_go_back_to_the_commit_and_meet_again(launcher, capsys):
     state = Recorder(epoch=0)
-    assert scripted(state, HorovodInternalError(LOST), 5) == (5, 1)
+    assert scripted(state, lost(), 5) == (5, 1)
     assert state.calls == ["sync", "func", "restore", "reset", "sync", "func"]
     # The launcher has told already.
     assert capsys.readouterr().err == ""
@@ -182,10 +186,10 @@ def test_a_failure_in_sync_or_in_a_callback_is_the_same_loop_again(launcher):
             super().sync()
             if self.failures:
                 self.failures -= 1
-                raise HorovodInternalError(LOST)
+                raise lost()
 
     state = Unlucky(epoch=0)
-    unlucky = [HorovodInternalError(LOST)]
+    unlucky = [lost()]
 
     def callback():
         if unlucky:
@@ -220,7 +224,7 @@ def test_joining_again_is_tried_several_times_and_not_for_ever(monkeypatch):
     def func(state):
         if state.calls.count("func") == 0:
             state.calls.append("func")
-            raise HorovodInternalError(LOST)
+            raise lost()
         return 5
 
     assert run_fn(func, reset)(state) == 5
@@ -229,6 +233,38 @@ def test_joining_again_is_tried_several_times_and_not_for_ever(monkeypatch):
     with pytest.raises(HorovodInternalError, match="the launcher is gone"):
         run_fn(func, reset)(state)
     assert pauses == [0.05, 0.1, 0.2, 0.05, 0.1, 0.2, 0.4, 0.8]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("x"), ValueError("lost rank 1")], ids=repr)
+def test_an_error_of_a_framework_is_a_loss_if_the_world_has_ended(launcher, monkeypatch, error):
+    """Whatever it says: graphs and programs pass on no more than words."""
+    foreign = (type(error),)
+    calls = []
+
+    def func(state):
+        calls.append("func")
+        if len(calls) < 2:
+            raise error
+        return "done"
+
+    with pytest.raises(type(error)):
+        run_fn(func, lambda: None, foreign)(Recorder(epoch=0))
+    calls.clear()
+    monkeypatch.setattr(_native, "last_loss", lost)
+    with pytest.raises(type(error)):
+        run_fn(func, lambda: None, (KeyError,))(Recorder(epoch=0))
+    calls.clear()
+    state = Recorder(epoch=0)
+    assert run_fn(func, lambda: None, foreign)(state) == "done"
+    assert state.calls.count("restore") == 1
+
+
+def test_words_of_ours_make_no_loss(launcher):
+    error = RuntimeError("HorovodAllreduce: lost rank 1\nHorovod has been shut down.")
+    state = Recorder(epoch=0)
+    with pytest.raises(RuntimeError, match="lost rank 1"):
+        scripted(state, error, 5)
+    assert "restore" not in state.calls
 
 
 def test_an_error_that_is_no_loss_is_told(launcher, monkeypatch, capsys):

@@ -10,6 +10,7 @@ import traceback
 
 import pytest
 
+from horovod.common.exceptions import HorovodInternalError
 from horovod.runner.failure import RankFailure, describe, rank_failure, read_report
 
 HEADLINE = "Horovod detected that one or more processes exited with non-zero status."
@@ -94,6 +95,7 @@ def parsing():
         (subprocess.CalledProcessError(3, "c"), {"returncode": 3, "cmd": "c"}),
         (Keyword(3, detail="broken"), {"code": 3, "detail": "broken"}),
         (Reduced("a", "b"), {"left": "a", "right": "b"}),
+        (HorovodInternalError("lost", ranks=[1], cause="signal"), {"ranks": [1], "hosts": []}),
         (Slotted("s"), {}),
         (Silent(), {}),
     ],

@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import horovod.torch as hvd
+from horovod import _native
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.runner.elastic.worker import HostUpdateResult
 from horovod.torch.elastic import sampler as sampler_module
@@ -128,7 +129,7 @@ def test_a_scaler_goes_back_too():
 
 def test_gradients_of_an_unfinished_step_are_forgotten(model, monkeypatch):
     # Reductions are in flight as among several ranks.
-    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    monkeypatch.setattr(_native, "may_grow", lambda: True)
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
     state = hvd.elastic.TorchState(model, optimizer)
@@ -207,7 +208,7 @@ def test_half_a_sync_is_undone(model, optimizer, monkeypatch):
     def fail(optimizer, root_rank):
         calls.append("optimizer")
         if calls.count("optimizer") == 1:
-            raise HorovodInternalError("lost rank 0: Horovod has been shut down")
+            raise HorovodInternalError("lost rank 0", ranks=[0], cause="signal")
         assert_same(contents(model, optimizer)[1], kept[1])
 
     def func(state):
@@ -254,7 +255,7 @@ def test_training_goes_on_after_losses_and_changes(model, optimizer):
 
 def test_an_optimizer_for_few_ranks_fits_many(model, monkeypatch):
     """In a world of one that may grow, nothing is decided by the number of ranks."""
-    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    monkeypatch.setattr(_native, "may_grow", lambda: True)
     sent = []
     monkeypatch.setattr("horovod.torch.optimizer.broadcast_object", sent.append)
     plain = torch.optim.SGD(model.parameters(), lr=0.1)

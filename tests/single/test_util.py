@@ -1,6 +1,8 @@
 """The small names that tests and programs import from `horovod.common`."""
 
+import copy
 import os
+import pickle
 
 import pytest
 
@@ -58,6 +60,20 @@ def test_small_questions_have_answers():
     assert util.get_ext_suffix().endswith(".so")
     with pytest.raises(ImportError, match="not in this release yet"):
         util.check_extension("horovod.nonsense", "HOROVOD_WITH_NONSENSE", "")
+
+
+def test_a_failed_collective_carries_what_is_known_of_the_loss():
+    plain = exceptions.HorovodInternalError("Mismatched shapes", 3)
+    assert plain.args == ("Mismatched shapes", 3)
+    assert (plain.ranks, plain.hosts, plain.cause, plain.tensor) == ([], [], "", None)
+    assert str(exceptions.HorovodInternalError()) == ""
+    lost = exceptions.HorovodInternalError(
+        "lost rank 1", ranks=[1], hosts=["node-b"], cause="signal", tensor="x"
+    )
+    for same in (lost, pickle.loads(pickle.dumps(lost)), copy.copy(lost)):
+        assert type(same) is exceptions.HorovodInternalError and str(same) == "lost rank 1"
+        assert (same.ranks, same.hosts, same.cause, same.tensor) == ([1], ["node-b"], "signal", "x")
+    assert exceptions.HorovodInternalError.last() is None
 
 
 def test_exceptions_carry_what_horovods_do():

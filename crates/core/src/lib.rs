@@ -17,4 +17,4 @@ pub mod tunnel;
 mod watch;
 
 pub use engine::Engine;
-pub use error::Error;
+pub use error::{Error, Loss};

@@ -129,7 +129,7 @@ fn one_worker_alone_can_do_everything_and_hears_the_launcher() {
         run(&engine, sum(), &[1.0]).expect("news end nothing");
         drop(launcher);
         let error = (0..).find_map(|_| run(&engine, sum(), &[1.0]).err()).unwrap();
-        assert!(matches!(error, Error::LauncherGone(_)), "{error}");
+        assert!(matches!(error, Error::LauncherGone { .. }), "{error}");
     }
 }
 

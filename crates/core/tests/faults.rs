@@ -4,10 +4,11 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use ronde_control::cause::CauseKind;
 use ronde_control::negotiate::Kind;
 use ronde_control::settings::Transport;
 use ronde_control::{Rank, ReduceOp};
-use ronde_core::Error;
+use ronde_core::{Error, Loss};
 use ronde_testkit::{Member, Tensor, World};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
@@ -37,6 +38,12 @@ fn a_death_that_the_launcher_reports_ends_every_call_of_every_other_rank() {
             let text = error.to_string();
             assert!(text.contains("lost rank 2 (testhost, slot 2): was killed"), "{text}");
             assert!(text.contains("`pending`"), "{text}");
+            let loss = error.loss().unwrap();
+            assert_eq!((loss.ranks, loss.kind), (vec![Rank(2)], CauseKind::Signal));
+            assert_eq!(
+                (loss.hosts, loss.tensor),
+                (vec!["testhost".into()], Some("pending".into()))
+            );
             let later = member.run("later", sum(), &tensor, &tensor).unwrap_err();
             assert_eq!(later.blames(), Some(Rank(2)));
             done.wait();
@@ -138,9 +145,15 @@ fn a_stall_ends_the_job_when_asked_to_and_names_the_late() {
                 let start = Instant::now();
                 let error = member.run("lonely", sum(), &tensor, &tensor).unwrap_err();
                 assert!(start.elapsed() < Duration::from_secs(5));
-                let Error::Stalled(text) = error else { panic!("{error:?}") };
                 let late = "0: [lonely] (testhost, slot 0; it has submitted nothing yet)";
-                assert!(text.contains(late), "{text}");
+                assert!(error.to_string().contains(late), "{error}");
+                let loss = Loss {
+                    ranks: vec![Rank(0)],
+                    hosts: vec!["testhost".into()],
+                    kind: CauseKind::Stalled,
+                    tensor: Some("lonely".into()),
+                };
+                assert_eq!(error.loss(), Some(loss));
             }
             done.wait();
         });

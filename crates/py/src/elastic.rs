@@ -1,11 +1,11 @@
 //! An elastic job as Python sees it: what the launcher says of the next world, and what it is told.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ronde_control::settings;
+use ronde_control::settings::{self, Growth};
 use ronde_control::wire::{Change, Milestone};
 use ronde_core::engine::{Engine, News};
 
@@ -17,10 +17,23 @@ const NO_WORLD: Duration = Duration::from_millis(20);
 /// A longer wait than this has no end that anybody will see.
 const LONGEST: f64 = 1e9;
 
+/// What the environment says of the job's elasticity. It is read once, when somebody first asks: no
+/// process changes from one kind of job to another.
+fn growth() -> Growth {
+    static GROWTH: OnceLock<Growth> = OnceLock::new();
+    *GROWTH.get_or_init(|| settings::growth(|name| std::env::var(name).ok()))
+}
+
 /// Whether this process is a worker of an elastic job.
 #[pyfunction]
 pub(crate) fn is_elastic() -> bool {
-    settings::worker(|name| std::env::var(name).ok()).is_some()
+    matches!(growth(), Growth::Elastic(_))
+}
+
+/// Whether the next world may have another number of ranks.
+#[pyfunction]
+pub(crate) fn may_grow() -> bool {
+    growth() != Growth::Never
 }
 
 /// Waits for news of the next world that are later than `seen`.

@@ -47,10 +47,15 @@ mod _native {
     use super::child::{check_may_join, for_children, in_child};
 
     #[pymodule_export]
-    use super::elastic::{elastic_departing, elastic_reached, elastic_update, is_elastic};
+    use super::elastic::{
+        elastic_departing, elastic_reached, elastic_update, is_elastic, may_grow,
+    };
 
     #[pymodule_export]
     use super::errand::{deliver_result, fetch_function};
+
+    #[pymodule_export]
+    use super::errors::last_loss;
 
     #[pymodule_export]
     use super::handles::{forked, poll, wait};

@@ -137,6 +137,7 @@ pub(crate) fn init(
         error => refused(&error),
     })?;
     handles::forget_done();
+    errors::forget();
     let engine = Arc::new(engine);
     let running = Running { engine, pid: std::process::id(), over_mpi: mpi.is_some() };
     let before = change().replace(running);

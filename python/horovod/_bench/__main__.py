@@ -23,6 +23,7 @@ from horovod._bench.conductor import Conductor, Group, Refused, Together
 from horovod._bench.mpirun import Mpirun
 from horovod._bench.ours import Arena, Copy, Engine, Ronde
 from horovod._bench.worker import System, Worker
+from horovod.common import environment
 from horovod.common.basics import HorovodBasics
 
 
@@ -31,7 +32,7 @@ def main() -> None:
     plan = json.loads(sys.argv[1])
     turns = str(Path(plan["folder"], "turns")) if plan["folder"] else None
     # The others connect when the world has formed, for which rank 0 must have listened.
-    first = os.environ.get("HOROVOD_RANK", "0") == "0"
+    first = environment.rank() == 0
     door = listen(turns) if first and turns else None
     basics = HorovodBasics()
     basics.init()

@@ -30,6 +30,10 @@ class Refused(Exception):
     """A system cannot do what it was asked for."""
 
 
+class Unsupported(Refused):
+    """It never can."""
+
+
 class Report(Protocol):
     """Where results go."""
 
@@ -75,7 +79,8 @@ def unrefused(answers: list[Message]) -> list[Message]:
     """The answers, unless one is an error."""
     for rank, answer in enumerate(answers):
         if "error" in answer:
-            raise Refused(f"rank {rank}: {answer['error']}")
+            kind = Refused if answer.get("can", True) else Unsupported
+            raise kind(f"rank {rank}: {answer['error']}")
     return answers
 
 
@@ -121,9 +126,9 @@ class Conductor:
             self.systems[name].ask({"do": "prepare", "system": name})
             self._round(name, WARM_UP_CALLS)
             once = self._round(name, WARM_UP_CALLS)
+        except Unsupported:
+            return None
         except Refused as refusal:
-            if "NotImplementedError" in str(refusal):
-                return None
             if name in OURS:
                 raise
             self.leave_out(f"{name} for {task['collective']}", refusal)

@@ -72,7 +72,8 @@ class Worker:
                 return {}
             return {"seconds": self._run(message["system"], message["times"])}
         except Exception as error:
-            return {"error": f"{type(error).__name__}: {error}"}
+            can = not isinstance(error, NotImplementedError)
+            return {"error": f"{type(error).__name__}: {error}", "can": can}
 
     def _begin(self, task: Task) -> int:
         # The old memory goes first: there may not be room for both.

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from horovod import _native
-from horovod.common import children, mpi
+from horovod.common import children, environment, mpi
 from horovod.common import process_sets as sets
 from horovod.common.exceptions import WorkerRemovedError
 from horovod.common.process_sets import ProcessSet
@@ -31,6 +31,8 @@ class HorovodBasics:
 
     def __init__(self) -> None:
         self._exit_pid: int | None = None
+        # Whether it will join when it has something to say in the world.
+        self._is_late = False
         # Belongs to one world: `init` replaces it, so that no handle of the old one is mistaken.
         self.pending: dict[int, Any] = {}
         self._process_sets: list[ProcessSet] = []
@@ -59,15 +61,16 @@ class HorovodBasics:
                 "process sets from communicators need a communicator as comm, not a list of ranks; "
                 "give init(comm=MPI.COMM_WORLD.Create_group(...))"
             )
-        dynamic = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").lower() in _TRUE
+        dynamic = environment.allows_dynamic_sets()
         if _native.is_initialized() and not _native.in_child():
             if mpi.enabled():
                 _find_members(by_communicator, communicator)
             sets.enter_world_again(wanted, dynamic)
             return
         # Sets are made by all together, so who wants some must be there.
-        if os.environ.get("RONDE_LATECOMER") == "1" and _native.is_elastic() and not wanted:
+        if environment.take_latecomer() and _native.is_elastic() and not wanted:
             # The others are training: they are not to wait until this process is ready.
+            self._is_late = True
             _native.init_later(self.arrive)
             sets.enter_world([], dynamic)
             children.tell()
@@ -89,7 +92,7 @@ class HorovodBasics:
         self._process_sets = wanted
         self.worlds, self.joined_at = self.worlds + 1, time.time()
         children.tell()
-        if os.environ.get("HOROVOD_ELASTIC") == "1":
+        if _native.may_grow():
             self._tell_environment()
         try:
             _find_members(by_communicator, communicator)
@@ -103,6 +106,7 @@ class HorovodBasics:
 
     def shutdown(self) -> None:
         """Leaves the world; work in flight fails. `init` may be called again afterwards."""
+        self._is_late = False
         _native.shutdown()
         children.forget()
         self.joined_at = math.inf
@@ -110,7 +114,7 @@ class HorovodBasics:
 
     def arrive(self) -> None:
         """Joins the world, if `init` was called and this process has not joined one yet."""
-        if os.environ.pop("RONDE_LATECOMER", None) == "1":
+        if self._is_late:
             self.rejoin()
 
     def rejoin(self) -> None:
@@ -219,17 +223,14 @@ class HorovodBasics:
     def _tell_environment(self) -> None:
         """Corrects what the launcher could only guess, for whatever reads it there."""
         numbers = {
-            "RANK": (self.rank(), "RANK"),
-            "SIZE": (self.size(), "WORLD_SIZE"),
-            "LOCAL_RANK": (self.local_rank(), "LOCAL_RANK"),
-            "LOCAL_SIZE": (self.local_size(), "LOCAL_WORLD_SIZE"),
-            "CROSS_RANK": (self.cross_rank(), None),
-            "CROSS_SIZE": (self.cross_size(), None),
+            "RANK": self.rank(),
+            "SIZE": self.size(),
+            "LOCAL_RANK": self.local_rank(),
+            "LOCAL_SIZE": self.local_size(),
+            "CROSS_RANK": self.cross_rank(),
+            "CROSS_SIZE": self.cross_size(),
         }
-        for name, (number, other) in numbers.items():
-            os.environ[f"HOROVOD_{name}"] = str(number)
-            if other is not None:
-                os.environ[other] = str(number)
+        environment.tell_place(numbers)
 
     def _leave_at_exit(self) -> None:
         # A forked child inherits the registration but not the engine.
@@ -248,8 +249,6 @@ _basics = HorovodBasics()
 
 children.forget_strangers()
 os.register_at_fork(after_in_child=_native.forked)
-
-_TRUE = frozenset({"1", "true", "yes", "on"})
 
 
 def _uncaught_exception() -> str | None:
@@ -280,8 +279,10 @@ def _communicator(comm: object) -> object:
             f"got {type(comm).__name__}."
         )
     # The launcher's word counts: ranks outside the list may never come to meet the others.
-    launched = None if "HOROVOD_SIZE" in os.environ else _native.launched()
-    size = launched[2] if launched else int(os.environ.get("HOROVOD_SIZE", "1"))
+    size = environment.size()
+    if size is None:
+        launched = _native.launched()
+        size = launched[2] if launched else 1
     if sorted(comm) == list(range(size)):
         return None
     if not mpi.can_divide():
@@ -317,7 +318,7 @@ def _wanted(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]
             raise ValueError(
                 f'process_sets is `{process_sets}`; it must be a list of ProcessSet or "dynamic"'
             )
-        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        environment.allow_dynamic_sets()
         return []
     wanted = list(process_sets)
     sets.check_distinct(wanted)

@@ -14,24 +14,24 @@ import os
 from typing import Any
 
 from horovod import _native
+from horovod.common import environment
 
 # Process, rank, size, local rank and size, cross rank and size, and whether it has a launcher.
 _Told = tuple[int, int, int, int, int, int, int, bool]
 
-_VARIABLE = "RONDE_PARENT"
 _KEY = "ronde_parent"
 
 
 def tell() -> None:
     """Leaves what the children of this rank may ask for; to be called in every new world."""
     told = _native.for_children()
-    os.environ[_VARIABLE] = " ".join(str(int(number)) for number in told)
+    environment.tell_children(told)
     _carried()[_KEY] = told
 
 
 def forget() -> None:
     """Takes it back: this process is no rank any more."""
-    os.environ.pop(_VARIABLE, None)
+    environment.forget_parent()
     _carried().pop(_KEY, None)
 
 
@@ -39,7 +39,7 @@ def forget_strangers() -> None:
     """Drops what was meant for others: this process was started by a rank, but is not its child."""
     told = _from_environment()
     if told is None or (told[0] != os.getpid() and not _is_child()):
-        os.environ.pop(_VARIABLE, None)
+        environment.forget_parent()
 
 
 def parent() -> _Told | None:
@@ -73,8 +73,7 @@ def _started_by() -> set[int]:
     """The processes whose word in the environment counts."""
     parent = os.getppid()
     # A server that forks stands between; in an elastic job it may be from an earlier world.
-    is_elastic = os.environ.get("HOROVOD_ELASTIC") == "1"
-    return {parent} if is_elastic else {parent, _parent_of(parent)}
+    return {parent} if _native.may_grow() else {parent, _parent_of(parent)}
 
 
 def _parent_of(pid: int) -> int:
@@ -87,9 +86,8 @@ def _parent_of(pid: int) -> int:
 
 
 def _from_environment() -> _Told | None:
-    try:
-        numbers = [int(number) for number in os.environ.get(_VARIABLE, "").split()]
-        pid, rank, size, local_rank, local_size, cross_rank, cross_size, launched = numbers
-    except ValueError:
+    numbers = environment.told_by_parent()
+    if len(numbers) != 8:
         return None
+    pid, rank, size, local_rank, local_size, cross_rank, cross_size, launched = numbers
     return pid, rank, size, local_rank, local_size, cross_rank, cross_size, bool(launched)

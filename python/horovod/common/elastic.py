@@ -206,11 +206,16 @@ class FrameworkState(ObjectState):
 _Result = TypeVar("_Result")
 
 
-def run_fn(func: Callable[..., _Result], reset: Callable[[], object]) -> Callable[..., _Result]:
+def run_fn(
+    func: Callable[..., _Result],
+    reset: Callable[[], object],
+    foreign: tuple[type[Exception], ...] = (RuntimeError,),
+) -> Callable[..., _Result]:
     """Calls `func(state, ...)` until it returns, in one world after the other.
 
     `reset` leaves a world and joins the next. A lost rank costs what was done since the last
-    commit; ranks that come or go in order cost nothing.
+    commit; ranks that come or go in order cost nothing. `foreign` are the classes of exceptions by
+    which the framework passes on that one of its own operations has failed.
     """
 
     @functools.wraps(func)
@@ -220,7 +225,8 @@ def run_fn(func: Callable[..., _Result], reset: Callable[[], object]) -> Callabl
         notification_manager.register_listener(state)
         try:
             with departure.watched():
-                return _in_worlds(_Loop(state, reset, departure), func, args, kwargs)
+                loop = _Loop(state, reset, departure)
+                return _in_worlds(loop, lambda: func(state, *args, **kwargs), foreign)
         finally:
             notification_manager.remove_listener(state)
 
@@ -233,20 +239,24 @@ def rejoin() -> None:
 
 
 def _in_worlds(
-    loop: _Loop, func: Callable[..., _Result], args: tuple[Any, ...], kwargs: dict[str, Any]
+    loop: _Loop, func: Callable[[], _Result], foreign: tuple[type[Exception], ...]
 ) -> _Result:
     while True:
         loop.join()
         try:
             loop.enter()
-            return func(loop.state, *args, **kwargs)
+            return func()
         except HostsUpdatedInterrupt as interrupt:
             loop.on_update(interrupt)
-        except Exception as error:
-            # Frameworks with graphs of their own raise errors of their own for what fails there.
-            if not isinstance(error, HorovodInternalError) and _OVER not in str(error):
-                raise
+        except HorovodInternalError as error:
             loop.on_loss(error)
+        except foreign:
+            # What fails in a graph or a program comes as an error of the framework's own, which
+            # says nothing but words. Whether the world has ended is known here.
+            loss = HorovodInternalError.last()
+            if loss is None:
+                raise
+            loop.on_loss(loss)
 
 
 class _Loop:
@@ -289,14 +299,13 @@ class _Loop:
             self.state.sync()
         _native.elastic_reached("state")
 
-    def on_loss(self, error: Exception) -> None:
+    def on_loss(self, error: HorovodInternalError) -> None:
         """A rank was lost: what has been done since the last commit is undone.
 
         So is a `sync` that came half way: this rank may have to be the next one to send its state.
         """
         text = str(error)
-        if text and _OVER not in text:
-            # The launcher tells of ranks that are lost. This is something else, and is told here.
+        if text and error.cause in _UNTOLD:
             print(f"horovod: rank {_place()} starts again: {text}", file=sys.stderr, flush=True)
         self.state.restore()
         self._needs = True
@@ -309,7 +318,8 @@ class _Loop:
 
 
 _TRIES = 6
-_OVER = "Horovod has been shut down"
+# The launcher tells of everything else that ends a world.
+_UNTOLD = ("", "launcher_lost")
 
 
 def _place() -> str:

@@ -2,9 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, cast
+
 
 class HorovodInternalError(RuntimeError):
-    """A collective failed: a rank was lost, or the ranks did not agree on what to do."""
+    """A collective failed: a rank was lost, or the ranks did not agree on what to do.
+
+    Programs tell one case from another by its attributes, never by its text. All of them are empty
+    unless the world has ended.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        ranks: Sequence[int] = (),
+        hosts: Sequence[str] = (),
+        cause: str = "",
+        tensor: str | None = None,
+    ) -> None:
+        super().__init__(*args)
+        self.ranks = list(ranks)
+        """The ranks that were lost, or that the others waited for in vain."""
+        self.hosts = list(hosts)
+        """Their hosts, each once."""
+        self.cause = cause
+        """What kind of thing ended the world, such as `signal`, `out_of_memory` or `stalled`."""
+        self.tensor = tensor
+        """The tensor that this rank waited for, if it did."""
+
+    @classmethod
+    def last(cls) -> HorovodInternalError | None:
+        """What ended the world of this process; None as long as no call has failed because of it.
+
+        For where a framework passes on no more than the text of an error, in a class of its own.
+        """
+        # Imported here because these classes can be had without it.
+        from horovod import _native
+
+        return cast("HorovodInternalError | None", _native.last_loss())
 
 
 class HostsUpdatedInterrupt(RuntimeError):

@@ -7,7 +7,6 @@ else speaks MPI in the program sees a world with the same ranks; tensors never t
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod import _native
+from horovod.common import environment
 
 # What a library of each family is called.
 NAMES = {
@@ -42,7 +42,7 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
     _in_use = False
     controller = _controller()
     started = _native.launched()
-    if "HOROVOD_RANK" in os.environ or controller == "gloo":
+    if environment.is_launched() or controller == "gloo":
         if comm is not None:
             refuse("comm")
         return None
@@ -61,7 +61,7 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
         return None
     if not wanted and comm is None and not mpi.is_running():
         return None
-    mpi.start(os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "0") in ("", "0"))
+    mpi.start(environment.wants_mpi_threads())
     seat = mpi.seat(mpi.world)
     if comm is None and started and seat != started[1:]:
         # Each process has a world of its own: the library is not the launcher's.
@@ -144,7 +144,7 @@ def refuse(what: str) -> NoReturn:
 
 
 def _controller() -> str:
-    controller = os.environ.get("HOROVOD_CONTROLLER", "").lower()
+    controller = environment.controller()
     if controller not in ("", "mpi", "gloo"):
         raise ValueError(
             f"Unsupported controller type, HOROVOD_CONTROLLER is `{controller}`; it must be mpi or "

@@ -5,13 +5,13 @@ Nothing else in `horovod.jax` needs it: without, every rank's JAX sees its own d
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from horovod.common import environment
 from horovod.common.basics import _basics
 from horovod.common.objects import broadcast_object
 
@@ -40,7 +40,7 @@ def _own_address() -> str:
     """An address of this host that the other ranks reach, with a port that is free now."""
     host = "127.0.0.1"
     if _basics.local_size() != _basics.size():
-        host = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+        host = environment.host() or socket.gethostname()
     with socket.socket() as door:
         door.bind(("", 0))
         port: int = door.getsockname()[1]

@@ -29,7 +29,8 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     When a rank is lost, or hosts come or go, the function is called again, in the next world, with
     the state of rank 0. Nothing may be sent between ranks before the first call.
     """
-    return run_fn(func, rejoin)
+    # A small program that runs at once has a `ValueError` for what fails in it.
+    return run_fn(func, rejoin, (RuntimeError, ValueError))
 
 
 class JaxState(FrameworkState):

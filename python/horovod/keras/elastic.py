@@ -33,6 +33,10 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
         from horovod.tensorflow import elastic
 
         return elastic.run(func)
+    if backend_of(keras) == "jax":
+        from horovod.jax import elastic as of_jax
+
+        return of_jax.run(func)
     return run_fn(func, rejoin)
 
 

@@ -6,6 +6,7 @@ import os
 
 from lightning.fabric.plugins.environments import ClusterEnvironment
 
+from horovod.common import environment
 from horovod.torch import cross_rank, init, local_rank, rank, size
 
 
@@ -34,7 +35,7 @@ class RondeEnvironment(ClusterEnvironment):
     @staticmethod
     def detect() -> bool:
         """Whether horovodrun has started this process."""
-        return "HOROVOD_RANK" in os.environ
+        return environment.is_launched()
 
     def world_size(self) -> int:
         """The number of ranks."""

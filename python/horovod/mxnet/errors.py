@@ -33,7 +33,8 @@ def mxnet_errors() -> Iterator[None]:
     try:
         yield
     except HorovodInternalError as error:
-        raise CollectiveError(str(error)) from error
+        known = {name: getattr(error, name) for name in ("ranks", "hosts", "cause", "tensor")}
+        raise CollectiveError(str(error), **known) from error
     except UnsupportedReductionError as error:
         raise UnsupportedError(str(error)) from error
     except ValueError as error:

@@ -7,7 +7,6 @@ then ends this process as it would end a script.
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import socket
 import sys
@@ -16,6 +15,7 @@ from typing import NoReturn
 import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
 from horovod import _native
+from horovod.common import environment
 from horovod.runner.failure import describe
 
 VALUE, ERROR = b"v", b"e"
@@ -44,10 +44,9 @@ def _fail(error: Exception) -> NoReturn:
 
 def _who() -> str:
     """This rank and its host, in the launcher's words."""
-    if "HOROVOD_RANK" in os.environ:
-        host = os.environ.get("HOROVOD_HOSTNAME", "localhost")
-        slot = os.environ.get("HOROVOD_LOCAL_RANK", "0")
-        return f"rank {os.environ['HOROVOD_RANK']} ({host}, slot {slot})"
+    if environment.is_launched():
+        host = environment.host() or "localhost"
+        return f"rank {environment.rank()} ({host}, slot {environment.slot()})"
     launched = _native.launched()
     return f"rank {launched[1] if launched else 0} ({socket.gethostname()})"
 

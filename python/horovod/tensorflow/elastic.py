@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -12,15 +11,12 @@ from horovod._keras.elastic import KerasVariables
 from horovod.common.arrays import from_rank_0, keep
 from horovod.common.basics import _basics
 from horovod.common.elastic import FrameworkState, rejoin, run_fn
-from horovod.common.exceptions import HorovodInternalError
 from horovod.common.objects import broadcast_object
 from horovod.tensorflow.util import _executing_eagerly
 
 __all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]
 
 _Result = TypeVar("_Result")
-# In the text of every error of ours: the name of a node or of a lost rank, or that this is the end.
-_OURS = ("Horovod", "lost rank")
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
@@ -30,16 +26,7 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     the state of rank 0. Nothing may be sent between ranks before the first call.
     """
 
-    @functools.wraps(func)
-    def translated(*args: Any, **kwargs: Any) -> _Result:
-        try:
-            return func(*args, **kwargs)
-        except tf.errors.UnknownError as error:
-            if any(mark in str(error) for mark in _OURS):
-                raise HorovodInternalError(str(error)) from error
-            raise
-
-    return run_fn(translated, rejoin)
+    return run_fn(func, rejoin, (tf.errors.OpError, RuntimeError))
 
 
 class TensorFlowKerasState(KerasVariables):

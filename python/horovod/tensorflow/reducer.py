@@ -10,12 +10,12 @@ XLA may take several calls in any order.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from horovod import _native
 from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import Average, Min
@@ -131,7 +131,7 @@ class GradientReducer:
         """Whether there is anybody to reduce with; in an elastic job only the run knows."""
         # Asking for the number raises the right error for a set that is not registered.
         number = set_id(self.process_set)
-        if os.environ.get("HOROVOD_ELASTIC") != "1":
+        if not _native.may_grow():
             return self.process_set.included() and self.process_set.size() != 1
         if compiled.is_compiling():
             # Alone, the sum is what was given; only ranks that stay outside are told apart.

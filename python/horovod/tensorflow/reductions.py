@@ -5,12 +5,12 @@ A sparse tensor (`tf.IndexedSlices`) is reduced by gathering everybody's slices.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from horovod import _native
 from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import (
@@ -157,7 +157,7 @@ def grouped_reducescatter(
 
 def set_size(process_set: ProcessSet) -> Any:
     """The number of members; in an elastic job a node, because it may change between two runs."""
-    if os.environ.get("HOROVOD_ELASTIC") == "1":
+    if _native.may_grow():
         return mpi_ops.size_op(set_id(process_set))
     return process_set.size()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import tensorflow as tf
 
+from horovod import _native
 from horovod._keras.backends import is_keras_3
 from horovod.common.basics import _basics
 from horovod.common.reductions import Average
@@ -44,7 +44,7 @@ class SyncBatchNormalization(_Base):
 def _over_ranks(mean: Any, variance: Any) -> tuple[Any, Any]:
     """Means and squares are averages, and averages can be averaged; the variance cannot."""
     # In an elastic job a graph outlives its world, and only the engine knows how many ranks it has.
-    if _basics.size() == 1 and os.environ.get("HOROVOD_ELASTIC") != "1":
+    if _basics.size() == 1 and not _native.may_grow():
         return mean, variance
     both = _allreduce(tf.stack([mean, variance + tf.square(mean)]), op=Average)
     return both[0], both[1] - tf.square(both[0])

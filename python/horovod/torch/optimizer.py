@@ -7,7 +7,6 @@ gradients.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any, Union, cast
 
 import torch
 
+from horovod import _native
 from horovod.common.basics import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set, registered_id
 from horovod.common.util import split_list
@@ -104,11 +104,7 @@ def _combines_deltas(reduction: Reduction) -> bool:
 
 def _are_several() -> bool:
     """Whether there are other ranks, or may be later."""
-    return _basics.size() > 1 or _is_elastic()
-
-
-def _is_elastic() -> bool:
-    return os.environ.get("HOROVOD_ELASTIC") == "1"
+    return _basics.size() > 1 or _native.may_grow()
 
 
 class _DistributedOptimizer(Wrapped):
@@ -345,7 +341,7 @@ def _buckets(
         order = list(named)
         # All ranks cut the list where the first one cuts it, whatever order theirs has. A newcomer
         # to an elastic job cannot ask: the others have their optimizers already.
-        if not _is_elastic():
+        if not _native.may_grow():
             first = (process_set.ranks or [0])[0]
             order = broadcast_object(order, first, "optimizer_groups", process_set)
         parts = split_list([named[name] for name in order], groups)

@@ -248,6 +248,17 @@ fn what_kind_of_exception_it_was_the_rank_knows_and_its_words_do_not_tell() {
 }
 
 #[test]
+fn the_reference_page_has_every_kind_once_by_its_name() {
+    let page = include_str!("../../../../docs/reference/errors.md");
+    let (_, table) = page.split_once("| `cause` | what happened |").unwrap();
+    let rows = table.split("\n## ").next().unwrap().lines();
+    let names: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let kinds = (0..).map_while(|number: u8| crate::wire::decode::<CauseKind>(&[number]).ok());
+    let known: Vec<&str> = kinds.map(CauseKind::name).collect();
+    assert_eq!(names, known);
+}
+
+#[test]
 fn long_messages_keep_their_beginning_and_their_end() {
     let text = (0..100).map(|n| format!("field {n}\n  Input should be a valid integer\n"));
     let text = format!("ValidationError: 100 errors\n{}", text.collect::<String>());

@@ -143,9 +143,9 @@ impl Coordinator {
         self.out.push(CoordinatorToMember::Tune(tuning));
     }
 
-    /// Ends the job because somebody is too late.
-    pub fn give_up(&mut self, error: String) {
-        self.out.push(CoordinatorToMember::Stalled { error });
+    /// Ends the job because these are too late.
+    pub fn give_up(&mut self, missing: Vec<Rank>, error: String) {
+        self.out.push(CoordinatorToMember::Stalled { missing, error });
     }
 
     /// Asks everybody to write down what they have done lately.

@@ -86,6 +86,8 @@ pub enum MemberEvent {
     },
     /// Somebody is so late that the job ends.
     Stalled {
+        /// Who is late.
+        missing: Vec<Rank>,
         /// Who is late with what, in words.
         error: String,
     },
@@ -176,7 +178,9 @@ impl Member {
                 Ok(()) => MemberEvent::Tune(tuning),
                 Err(mistake) => MemberEvent::Nonsense(mistake),
             }),
-            CoordinatorToMember::Stalled { error } => Some(MemberEvent::Stalled { error }),
+            CoordinatorToMember::Stalled { missing, error } => {
+                Some(MemberEvent::Stalled { missing, error })
+            }
             CoordinatorToMember::WriteDown => Some(MemberEvent::WriteDown),
         }
     }

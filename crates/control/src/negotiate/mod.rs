@@ -95,6 +95,8 @@ pub enum CoordinatorToMember {
     },
     /// Somebody is so late that the job ends.
     Stalled {
+        /// Who is late.
+        missing: Vec<Rank>,
         /// Who is late with what, in words.
         error: String,
     },

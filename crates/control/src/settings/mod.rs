@@ -199,9 +199,20 @@ pub fn call(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadSett
     })
 }
 
-/// The number of this process if it is a worker of an elastic job.
-pub fn worker(look_up: impl Fn(&str) -> Option<String>) -> Option<Worker> {
-    Reader { look_up: &look_up, mistakes: Vec::new() }.worker()
+/// Whether the number of ranks may change while this process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// It stays what it is.
+    Never,
+    /// The user says that it may, but no launcher has started this process as a worker.
+    Declared,
+    /// This process is a worker of an elastic job.
+    Elastic(Worker),
+}
+
+/// Reads whether the number of ranks may change.
+pub fn growth(look_up: impl Fn(&str) -> Option<String>) -> Growth {
+    Reader { look_up: &look_up, mistakes: Vec::new() }.growth()
 }
 
 struct Reader<'a> {
@@ -331,16 +342,22 @@ impl Reader<'_> {
             ));
         }
         // In an elastic job even one rank alone must hear who comes.
-        let worker = self.worker();
-        let meets = place.size > 1 || worker.is_some();
+        let keeper = match self.growth() {
+            Growth::Elastic(worker) => Keeper::Elastic(worker),
+            Growth::Never | Growth::Declared => Keeper::Launcher,
+        };
+        let meets = place.size > 1 || keeper != Keeper::Launcher;
         let meeting = if meets { self.meeting() } else { None };
-        let keeper = worker.map_or(Keeper::Launcher, Keeper::Elastic);
         Place { meeting: meeting.map(|meeting| Meeting { keeper, ..meeting }), ..place }
     }
 
-    fn worker(&mut self) -> Option<Worker> {
+    fn growth(&mut self) -> Growth {
         let named = !(self.look_up)("RONDE_WORKER").unwrap_or_default().is_empty();
-        (self.number("HOROVOD_ELASTIC") > 0 && named).then(|| Worker(self.small("RONDE_WORKER")))
+        match self.number("HOROVOD_ELASTIC") > 0 {
+            false => Growth::Never,
+            true if named => Growth::Elastic(Worker(self.small("RONDE_WORKER"))),
+            true => Growth::Declared,
+        }
     }
 
     fn meeting(&mut self) -> Option<Meeting> {
@@ -448,11 +465,13 @@ mod tests {
             ("RONDE_RENDEZVOUS", "127.0.0.1:9"),
             ("RONDE_JOB_KEY", key.as_str()),
         ];
+        assert_eq!(growth(look_up(&pairs[1..])), Growth::Never);
+        assert_eq!(growth(look_up(&pairs)), Growth::Declared);
         assert_eq!(read(look_up(&pairs)).unwrap().1.meeting, None, "nobody calls it a worker");
         pairs.push(("RONDE_WORKER", "7"));
         let meeting = read(look_up(&pairs)).unwrap().1.meeting.unwrap();
         assert_eq!(meeting.keeper, Keeper::Elastic(Worker(7)));
-        assert_eq!(worker(look_up(&pairs)), Some(Worker(7)));
+        assert_eq!(growth(look_up(&pairs)), Growth::Elastic(Worker(7)));
     }
 
     #[test]

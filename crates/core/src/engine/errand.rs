@@ -75,5 +75,5 @@ fn hear(wire: &mut Wire) -> Result<Parcel, Error> {
 }
 
 fn gone(error: &io::Error) -> Error {
-    Error::LauncherGone(error.to_string())
+    Error::LauncherGone { what: error.to_string(), tensor: None }
 }

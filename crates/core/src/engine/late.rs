@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use ronde_control::Rank;
 
-use crate::error::Error;
 use crate::transport::vigil::Vigil;
 use crate::watch::Watch;
 
@@ -40,7 +39,7 @@ pub(super) struct Late {
 #[derive(Debug, PartialEq, Eq)]
 enum Finding {
     Warn(String),
-    GiveUp(String),
+    GiveUp(Option<Rank>, String),
 }
 
 impl Late {
@@ -66,7 +65,7 @@ impl Late {
                      process may be stopped or frozen, or its host may be overloaded"
                 );
             }
-            let whom = || vigil.awaited();
+            let whom = || vigil.awaited().map(|rank| (rank, vigil.fate.name(rank)));
             match self.look(watch.underway(), waits, whom)? {
                 Finding::Warn(text) => {
                     tracing::warn!("{text}");
@@ -74,9 +73,9 @@ impl Late {
                     watch.order("somebody is late".into());
                     None
                 }
-                Finding::GiveUp(text) => {
+                Finding::GiveUp(missing, text) => {
                     tracing::error!("{text}");
-                    Some(Error::Stalled(text))
+                    Some(vigil.fate.stalled(missing.as_slice(), text))
                 }
             }
         }));
@@ -105,20 +104,22 @@ impl Late {
         &self,
         underway: Option<(Duration, String)>,
         waits: Option<Duration>,
-        whom: impl Fn() -> Option<String>,
+        whom: impl Fn() -> Option<(Rank, String)>,
     ) -> Option<Finding> {
         let mut next = self.next.lock().expect("nothing panics while it holds this lock");
         let Some((age, what)) = underway else {
             *next = self.warning.unwrap_or(Duration::MAX);
             let limit = self.shutdown?.saturating_add(COORDINATOR_FIRST);
             let seconds = waits.filter(|age| *age >= limit)?.as_secs();
-            return Some(Finding::GiveUp(format!(
+            let text = format!(
                 "this rank has waited for more than {seconds} seconds, and rank 0, which knows what \
                  is missing, has not said anything. It may have stopped. Will shutdown."
-            )));
+            );
+            return Some(Finding::GiveUp(Some(Rank(0)), text));
         };
-        let whom = whom()
-            .map(|whom| format!(" waits for data of {whom}"))
+        let (missing, name) = whom().unzip();
+        let whom = name
+            .map(|name| format!(" waits for data of {name}"))
             .unwrap_or_else(|| " waits for the data of another rank".into());
         let text = |age: Duration| {
             format!(
@@ -129,7 +130,7 @@ impl Late {
             )
         };
         if self.shutdown.is_some_and(|limit| age >= limit.saturating_add(LAUNCHER_FIRST)) {
-            return Some(Finding::GiveUp(text(age) + " Will shutdown."));
+            return Some(Finding::GiveUp(missing, text(age) + " Will shutdown."));
         }
         // All ranks wait; it is enough if one of them says so.
         if self.me != Rank(0) || age < *next {
@@ -154,7 +155,7 @@ mod tests {
 
     fn at(late: &Late, age: u64) -> Option<Finding> {
         let bucket = Some((seconds(age), "allreduce of `x`".to_owned()));
-        late.look(bucket, Some(seconds(age)), || Some("rank 2 (b, slot 0)".into()))
+        late.look(bucket, Some(seconds(age)), || Some((Rank(2), "rank 2 (b, slot 0)".into())))
     }
 
     #[test]
@@ -168,9 +169,9 @@ mod tests {
         assert!(matches!(at(&first, 20), Some(Finding::Warn(_))));
         assert_eq!(at(&other, 34), None, "the launcher may know more");
         for rank in [&first, &other] {
-            assert!(
-                matches!(at(rank, 35), Some(Finding::GiveUp(text)) if text.ends_with("shutdown."))
-            );
+            let Some(Finding::GiveUp(missing, text)) = at(rank, 35) else { panic!() };
+            assert_eq!(missing, Some(Rank(2)));
+            assert!(text.ends_with("shutdown."), "{text}");
         }
     }
 
@@ -200,7 +201,9 @@ mod tests {
     fn what_a_silent_coordinator_never_releases_ends_the_job_in_the_end() {
         let late = late(1);
         assert_eq!(late.look(None, Some(seconds(44)), || None), None);
-        let Some(Finding::GiveUp(text)) = late.look(None, Some(seconds(45)), || None) else {
+        let Some(Finding::GiveUp(Some(Rank(0)), text)) =
+            late.look(None, Some(seconds(45)), || None)
+        else {
             panic!()
         };
         assert!(text.contains("rank 0, which knows what is missing"), "{text}");

@@ -336,10 +336,7 @@ impl Engine {
         let deadline = Instant::now() + FAREWELL;
         let error = error.map(|text| cause::gist(&text));
         let verdict = self.verdict();
-        let kind = match verdict {
-            Some(Error::Stalled(_)) => CauseKind::Stalled,
-            _ => CauseKind::Exception,
-        };
+        let kind = verdict.as_ref().map_or(CauseKind::Exception, Error::ends_itself_with);
         let raised = error.as_ref().map(|gist| Raised { text: gist.to_string(), kind });
         let blames = verdict.and_then(|error| error.blames());
         let leaving = RankToDriver::Leaving { error: raised, blames };

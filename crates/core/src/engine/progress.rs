@@ -8,6 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ronde_control::cause::CauseKind;
 use ronde_control::negotiate::{
     Coordinator, CoordinatorToMember, Member, MemberEvent, MemberToCoordinator, Notice, Work,
 };
@@ -156,18 +157,18 @@ impl Progress {
             }
             // The others learn of these by themselves, in order.
             Error::Left { .. } | Error::Shutdown => self.vigil.sentinel.say_farewell(),
-            Error::Stalled(_) | Error::LauncherGone(_) => {}
+            Error::Stalled { .. } | Error::LauncherGone { .. } => {}
             Error::Overwritten { .. } => self.vigil.spread_mistrust(),
             _ => self.vigil.spread_death(self.me),
         }
-        if !matches!(error, Error::Lost { .. } | Error::Shutdown | Error::LauncherGone(_)) {
+        if !matches!(error, Error::Lost { .. } | Error::Shutdown | Error::LauncherGone { .. }) {
             let soon = Instant::now() + LAST_WORD;
             self.vigil.sentinel.tell_launcher(&RankToDriver::WorldEnded, soon);
         }
         self.member.abandon();
         let now = self.watch.now();
         for (name, flight) in self.flights.drain() {
-            let error = during(error, &name);
+            let error = error.during(&name);
             self.watch.ledger().fail(flight.record, &error, now);
             flight.ticket.complete(Err(error));
         }
@@ -175,14 +176,14 @@ impl Progress {
         for submission in self.inbox.close(error.clone()) {
             match submission {
                 Submission::Tensor { request, ticket, .. } => {
-                    ticket.complete(Err(during(error, &request.name)));
+                    ticket.complete(Err(error.during(&request.name)));
                 }
-                Submission::Join { ticket } => ticket.complete(Err(during(error, "join"))),
+                Submission::Join { ticket } => ticket.complete(Err(error.during("join"))),
                 Submission::Leave { ticket, .. } => ticket.complete(Ok(Outcome::Done)),
             }
         }
         if let Some(ticket) = self.joining.take() {
-            ticket.complete(Err(during(error, "join")));
+            ticket.complete(Err(error.during("join")));
         }
         if let Some(ticket) = self.leaving.take() {
             ticket.complete(Ok(Outcome::Done));
@@ -391,8 +392,8 @@ impl Progress {
                 self.vigil.fate.part(rank, reason);
                 self.vigil.fate.check()
             }
-            MemberEvent::Stalled { error } => {
-                self.vigil.fate.seal(Error::Stalled(error));
+            MemberEvent::Stalled { missing, error } => {
+                self.vigil.fate.stall(&missing, error);
                 self.vigil.fate.check()
             }
             MemberEvent::WriteDown => {
@@ -400,7 +401,7 @@ impl Progress {
                 Ok(())
             }
             MemberEvent::Nonsense(what) => {
-                self.vigil.fate.seal(Error::Nonsense { rank: Rank(0), what });
+                self.vigil.fate.seal(Error::nonsense(Rank(0), what));
                 self.vigil.fate.check()
             }
         }
@@ -431,7 +432,7 @@ impl Progress {
             Err(error) => {
                 for (flight, work) in flights.iter().zip(bucket) {
                     if let Some(flight) = flight {
-                        flight.ticket.complete(Err(during(&error, &work.request.name)));
+                        flight.ticket.complete(Err(error.during(&work.request.name)));
                     }
                 }
                 self.vigil.fate.seal(error.clone());
@@ -482,22 +483,8 @@ impl Progress {
             let what = format!("what {who} has written is not there any more ({})", broken.cause);
             self.vigil.fate.seal(self.vigil.overwritten(&what));
         }
-        self.vigil.fate.suspect(broken.rank, broken.cause, Instant::now());
+        let kind = CauseKind::ConnectionLost;
+        self.vigil.fate.suspect(broken.rank, (kind, broken.cause), Instant::now());
         self.vigil.check()
-    }
-}
-
-/// The error as the waiter for one tensor should read it.
-fn during(error: &Error, name: &str) -> Error {
-    match error.clone() {
-        Error::Lost { rank, host, slot, cause } => {
-            let cause = format!("{cause} (while this rank waited for `{name}`)");
-            Error::Lost { rank, host, slot, cause }
-        }
-        Error::Left { rank, host, slot, reason } => {
-            let reason = format!("{reason} (while this rank waited for `{name}`)");
-            Error::Left { rank, host, slot, reason }
-        }
-        other => other,
     }
 }

@@ -142,7 +142,7 @@ fn check_shares(work: &Work, unit: usize, (me, size): (usize, usize)) -> Result<
         true => Ok(()),
         false => {
             let what = format!("the shares of `{}` make no sense", work.request.name);
-            Err(Error::Nonsense { rank: Rank(0), what })
+            Err(Error::nonsense(Rank(0), what))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Reports who is late: on the coordinator, from the times of the first announcements.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ronde_control::Rank;
@@ -54,7 +55,9 @@ impl StallWatch {
             if !late.is_empty() && now > limit {
                 let error = format!("{} Will shutdown.", self.report(coordinator, &late, now));
                 tracing::error!("{error}");
-                coordinator.give_up(error);
+                let missing = late.into_iter().flat_map(|stall| stall.missing);
+                let missing = missing.collect::<BTreeSet<Rank>>();
+                coordinator.give_up(missing.into_iter().collect(), error);
                 self.next = Duration::MAX;
                 return true;
             }
@@ -178,9 +181,10 @@ mod tests {
         coordinator.take_messages();
         assert!(watch.look(&mut coordinator, 6 * second));
         let messages = coordinator.take_messages();
-        let [CoordinatorToMember::Stalled { error }] = messages.as_slice() else {
+        let [CoordinatorToMember::Stalled { missing, error }] = messages.as_slice() else {
             panic!("{messages:?}")
         };
+        assert_eq!(*missing, [Rank(0), Rank(2)]);
         assert!(error.contains("0: [allreduce.x] (node-a, slot 0;"), "{error}");
         assert!(error.contains("2: [allreduce.x] (node-a, slot 2;"), "{error}");
         assert!(!error.contains("1: ["), "{error}");

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
+use ronde_control::cause::CauseKind;
 use ronde_control::wire::Peer;
 
 use crate::error::Error;
@@ -24,7 +25,7 @@ pub(crate) struct Fate {
 
 #[derive(Default)]
 struct State {
-    suspect: Option<(Rank, String, Instant)>,
+    suspect: Option<(Rank, (CauseKind, String), Instant)>,
     ended_in_order: bool,
     verdict: Option<Error>,
 }
@@ -53,11 +54,23 @@ impl Fate {
     }
 
     /// A rank is known to be dead.
-    pub(crate) fn lose(&self, rank: Rank, cause: String) {
+    pub(crate) fn lose(&self, rank: Rank, (kind, cause): (CauseKind, String)) {
         let (host, slot) = self.whereabouts(rank);
         if !self.lock().ended_in_order {
-            self.seal(Error::Lost { rank, host, slot, cause });
+            self.seal(Error::Lost { rank, host, slot, kind, cause, tensor: None });
         }
+    }
+
+    /// Some ranks are too late for the others.
+    pub(crate) fn stall(&self, missing: &[Rank], text: String) {
+        self.seal(self.stalled(missing, text));
+    }
+
+    /// The error when some ranks are too late for the others.
+    pub(crate) fn stalled(&self, missing: &[Rank], text: String) -> Error {
+        let known = missing.iter().filter(|rank| self.knows(**rank));
+        let missing = known.map(|rank| (*rank, self.whereabouts(*rank).0)).collect();
+        Error::Stalled { missing, text, tensor: None }
     }
 
     /// The launcher went away without a word.
@@ -70,12 +83,12 @@ impl Fate {
     /// A rank has left in order.
     pub(crate) fn part(&self, rank: Rank, reason: Option<String>) {
         let (host, slot) = self.whereabouts(rank);
-        let reason = match reason {
-            Some(error) => format!("it failed with {error}"),
-            None => "it has called shutdown or reached its end".into(),
+        let (kind, reason) = match reason {
+            Some(error) => (CauseKind::Exception, format!("it failed with {error}")),
+            None => (CauseKind::Left, "it has called shutdown or reached its end".into()),
         };
         self.end_in_order();
-        self.seal(Error::Left { rank, host, slot, reason });
+        self.seal(Error::Left { rank, host, slot, kind, reason, tensor: None });
     }
 
     /// From here on broken connections mean nothing.
@@ -86,10 +99,10 @@ impl Fate {
     }
 
     /// A connection to a rank broke.
-    pub(crate) fn suspect(&self, rank: Rank, cause: impl Into<String>, now: Instant) {
+    pub(crate) fn suspect(&self, rank: Rank, cause: (CauseKind, String), now: Instant) {
         let mut state = self.lock();
         if !state.ended_in_order && state.suspect.is_none() {
-            state.suspect = Some((rank, cause.into(), now));
+            state.suspect = Some((rank, cause, now));
         }
     }
 
@@ -142,10 +155,14 @@ mod tests {
         Fate::new((0..3).map(peer).collect())
     }
 
+    fn unknown(cause: &str) -> (CauseKind, String) {
+        (CauseKind::Unknown, cause.into())
+    }
+
     #[test]
     fn a_suspect_is_lost_when_nobody_knows_better_in_time() {
         let (fate, start) = (fate(), Instant::now());
-        fate.suspect(Rank(1), "connection reset", start);
+        fate.suspect(Rank(1), unknown("connection reset"), start);
         assert_eq!(fate.settle(start), Some(start + GRACE));
         assert!(fate.check().is_ok());
         assert_eq!(fate.settle(start + GRACE), None);
@@ -155,20 +172,21 @@ mod tests {
     #[test]
     fn the_launchers_word_counts_more_than_a_suspicion() {
         let (fate, start) = (fate(), Instant::now());
-        fate.suspect(Rank(1), "connection reset", start);
-        fate.lose(Rank(2), "was killed".into());
+        fate.suspect(Rank(1), unknown("connection reset"), start);
+        fate.lose(Rank(2), (CauseKind::Signal, "was killed".into()));
         fate.settle(start + GRACE);
-        assert_eq!(fate.verdict().unwrap().blames(), Some(Rank(2)));
+        let loss = fate.verdict().and_then(|error| error.loss()).unwrap();
+        assert_eq!((loss.ranks, loss.kind), (vec![Rank(2)], CauseKind::Signal));
     }
 
     #[test]
     fn broken_connections_mean_nothing_after_an_orderly_end() {
         let (fate, start) = (fate(), Instant::now());
-        fate.suspect(Rank(1), "closed", start);
+        fate.suspect(Rank(1), unknown("closed"), start);
         fate.end_in_order();
-        fate.suspect(Rank(1), "closed", start);
+        fate.suspect(Rank(1), unknown("closed"), start);
         assert_eq!(fate.settle(start + GRACE), None);
-        fate.lose(Rank(1), "gone".into());
+        fate.lose(Rank(1), unknown("gone"));
         assert!(fate.check().is_ok());
     }
 }

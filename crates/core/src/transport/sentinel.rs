@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
+use ronde_control::cause::CauseKind;
 use ronde_control::settings::Keeper;
 use ronde_control::status::Report;
 use ronde_control::wire::{DriverToRank, RankToDriver};
@@ -109,7 +110,7 @@ impl Sentinel {
                 Ok(Some(_farewell)) => over.store(true, Ordering::Relaxed),
                 Err(_) => {
                     over.store(true, Ordering::Relaxed);
-                    fate.suspect(*rank, "its process is gone", Instant::now());
+                    fate.suspect(*rank, gone(), Instant::now());
                     news = true;
                 }
             }
@@ -148,8 +149,8 @@ impl Launcher {
         let mut news = false;
         loop {
             match wire.receive() {
-                Ok(Some(DriverToRank::Lost { rank, cause, .. })) => {
-                    fate.lose(rank, cause);
+                Ok(Some(DriverToRank::Lost { rank, kind, cause, .. })) => {
+                    fate.lose(rank, (kind, cause));
                     news = true;
                 }
                 Ok(Some(DriverToRank::Update { change })) => updates.note(change),
@@ -185,9 +186,14 @@ impl Launcher {
                 fate.lose_launcher(Error::launcher_gone(error));
             }
             // Its last words may still be on their way: a rank that ends may do so in order.
-            Keeper::FirstRank => fate.suspect(Rank(0), "its process is gone", Instant::now()),
+            Keeper::FirstRank => fate.suspect(Rank(0), gone(), Instant::now()),
         }
     }
+}
+
+/// What is known of a process whose connection closed without a farewell: others know more.
+fn gone() -> (CauseKind, String) {
+    (CauseKind::Unknown, "its process is gone".into())
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use ronde_control::Rank;
+use ronde_control::cause::CauseKind;
 use rustix::event::PollFlags;
 
 use super::bell::Bell;
@@ -114,9 +116,8 @@ impl Vigil {
     }
 
     /// For whom the driver last waited in the data plane.
-    pub(crate) fn awaited(&self) -> Option<String> {
-        let rank = self.awaited.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(self.fate.name(ronde_control::Rank(rank)))
+    pub(crate) fn awaited(&self) -> Option<Rank> {
+        self.awaited.load(Ordering::Relaxed).checked_sub(1).map(Rank)
     }
 
     /// Looks as long as a wait that is worth it takes, and never sleeps.
@@ -232,11 +233,11 @@ impl Vigil {
     pub(crate) fn check(&self) -> Result<(), Error> {
         if let Some(house) = &self.house {
             let dead = house.segment.dead().load(Ordering::Relaxed);
-            match dead_rank(dead).map(ronde_control::Rank) {
+            match dead_rank(dead).map(Rank) {
                 _ if dead == 0 => {}
                 Some(rank) if self.fate.knows(rank) => {
-                    let cause = "a rank of its host has found it dead";
-                    self.fate.suspect(rank, cause, Instant::now());
+                    let cause = "a rank of its host has found it dead".into();
+                    self.fate.suspect(rank, (CauseKind::Unknown, cause), Instant::now());
                 }
                 _ => {
                     let what = format!("the word for a dead rank is {dead:#x}, which names none");
@@ -307,7 +308,7 @@ impl Vigil {
     }
 
     /// Writes the dead rank down for the others of this host and wakes them.
-    pub(crate) fn spread_death(&self, rank: ronde_control::Rank) {
+    pub(crate) fn spread_death(&self, rank: Rank) {
         if let Some(house) = &self.house {
             let word = house.segment.dead();
             let dead = dead_word(rank.0);
@@ -327,7 +328,7 @@ impl Vigil {
     /// The error when something that no rank writes is found in shared memory.
     pub(crate) fn overwritten(&self, what: &str) -> Error {
         let host = self.house.as_ref().map_or("this host", |house| &house.host);
-        Error::Overwritten { host: host.to_owned(), what: what.to_owned() }
+        Error::Overwritten { host: host.to_owned(), what: what.to_owned(), tensor: None }
     }
 
     /// Something waits to be sent, and nothing will tell when there is room: look again soon.

@@ -247,7 +247,7 @@ impl Watch {
     pub(crate) fn world_ends(&self, error: &Error) {
         let is_told = match error {
             Error::Shutdown => false,
-            Error::Stalled(_) => true,
+            Error::Stalled { .. } => true,
             Error::Lost { .. } | Error::Left { .. } if self.forgives_losses => false,
             _ => self.ledger().is_broken,
         };

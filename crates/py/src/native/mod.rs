@@ -19,8 +19,8 @@ use ronde_core::Error;
 use ronde_core::buffer::Region;
 use ronde_core::engine::{Engine, Outcome, Room, Targets};
 
-use super::process;
 use super::tensor::View;
+use super::{errors, process};
 
 /// How long a wait goes on before it looks which engine there is.
 const WHILE: Duration = Duration::from_secs(1);
@@ -180,7 +180,10 @@ fn answer(outcome: Result<Outcome, Error>) -> Result<Answer, Failure> {
         Ok(Outcome::Joined { last }) => Ok(Answer::Joined(last.0)),
         // Nothing that is submitted here makes memory of its own, or sets.
         Ok(Outcome::Done | Outcome::Made(_) | Outcome::SetAdded { .. }) => Ok(Answer::Done),
-        Err(error) => Err(Failure::from(&error)),
+        Err(error) => {
+            errors::note(&error);
+            Err(Failure::from(&error))
+        }
     }
 }
 

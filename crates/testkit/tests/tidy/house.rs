@@ -164,3 +164,30 @@ pub(crate) const PLACES: &[(&str, &str)] = &[
     (concat!("deb.", "debian.org"), "a registry host: the tools know theirs"),
     (concat!("download.", "pytorch.org"), "a registry host: the tools know theirs"),
 ];
+
+/// Where Python may read or write variables of the environment. Everybody else asks `environment`, or
+/// the native module, which has read them.
+pub(crate) const ENVIRONMENT_PLACES: &[&str] = &[
+    "python/horovod/common/environment.py",
+    // Horovod's `env`, which sets what its caller names.
+    "python/horovod/common/util.py",
+    // PyTorch's own variables.
+    "python/horovod/lightning/environment.py",
+    // Horovod's question, which is about the variables of others, too.
+    "python/horovod/runner/common/util/env.py",
+    // The search path of programs.
+    "python/horovod/runner/program.py",
+    // The environment of a child process.
+    "python/horovod/_bench/mpirun.py",
+];
+
+/// Ways to decide something by the text of an error.
+pub(crate) const READING_ERRORS: &[&str] = &[
+    "in str(",
+    "in repr(",
+    "str(error).",
+    "error.args[",
+    ".to_string().contains(",
+    ".to_string().starts_with(",
+    ".to_string().ends_with(",
+];

@@ -92,6 +92,16 @@ fn frameworks_are_imported_only_in_their_folders() {
 }
 
 #[test]
+fn the_environment_is_read_in_one_place() {
+    hold_everywhere(rules::environment_is_read_in_one_place);
+}
+
+#[test]
+fn nobody_tells_errors_apart_by_their_text() {
+    hold_everywhere(rules::words_are_for_people);
+}
+
+#[test]
 fn the_readme_names_the_two_commands() {
     hold_everywhere(rules::readme_names_the_commands);
 }

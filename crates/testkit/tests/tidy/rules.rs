@@ -225,6 +225,37 @@ pub(crate) fn frameworks_stay_home(path: &str, text: &str) -> Vec<Offence> {
     offences
 }
 
+pub(crate) fn environment_is_read_in_one_place(path: &str, text: &str) -> Vec<Offence> {
+    let is_python = path.starts_with("python/horovod/") && path.ends_with(".py");
+    if !is_python || house::ENVIRONMENT_PLACES.contains(&path) {
+        return Vec::new();
+    }
+    numbered(text)
+        .filter(|(_, line)| ["environ", "getenv"].iter().any(|word| has_word(line, word)))
+        .map(|(line, _)| {
+            let advice =
+                "ask `horovod.common.environment` or the native module, which have read it";
+            Offence::new(line, advice)
+        })
+        .collect()
+}
+
+pub(crate) fn words_are_for_people(path: &str, text: &str) -> Vec<Offence> {
+    let is_rust = path.starts_with("crates/") && path.contains("/src/") && path.ends_with(".rs");
+    let is_python = path.starts_with("python/horovod/") && path.ends_with(".py");
+    if !(is_rust || is_python) || path.ends_with("/tests.rs") {
+        return Vec::new();
+    }
+    let mut offences = Vec::new();
+    for (line, code) in numbered(without_tests(text)) {
+        for way in house::READING_ERRORS.iter().filter(|way| code.contains(**way)) {
+            let advice = "tell errors apart by class, variant or attribute, never by their text";
+            offences.push(Offence::new(line, format!("`{way}`: {advice}")));
+        }
+    }
+    offences
+}
+
 pub(crate) fn readme_names_the_commands(path: &str, text: &str) -> Vec<Offence> {
     if path != "README.md" {
         return Vec::new();
@@ -488,6 +519,27 @@ mod tests {
         refuses(frameworks_stay_home, path, (2, "\n    import torch.nn as nn"), good);
         refuses(frameworks_stay_home, path, (1, "from tensorflow import keras"), good);
         assert_eq!(frameworks_stay_home("python/horovod/torch/x.py", "import torch"), []);
+    }
+
+    #[test]
+    fn an_environment_that_is_read_elsewhere_is_refused() {
+        let good = "environment.rank()  # nothing of `environment` else";
+        let rule = environment_is_read_in_one_place;
+        refuses(rule, "python/horovod/torch/x.py", (2, "\nos.environ.get(name)"), good);
+        refuses(rule, "python/horovod/torch/x.py", (1, "from os import getenv"), good);
+        assert_eq!(rule(house::ENVIRONMENT_PLACES[0], "os.environ[name]"), []);
+    }
+
+    #[test]
+    fn an_error_that_is_known_by_its_text_is_refused() {
+        let rule = words_are_for_people;
+        let good = "except HorovodInternalError as error:\n    say(str(error))";
+        let bad = "\nif OVER in str(error):";
+        refuses(rule, "python/horovod/common/elastic.py", (2, bad), good);
+        let good = "match error {}\n#[cfg(test)]\nmod tests { x.to_string().contains(y) }";
+        let bad = "if error.to_string().contains(LOST) {}";
+        refuses(rule, "crates/core/src/error.rs", (1, bad), good);
+        assert_eq!(rule("crates/core/src/x/tests.rs", bad), []);
     }
 
     #[test]

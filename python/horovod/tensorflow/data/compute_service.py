@@ -28,6 +28,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common import environment
 from horovod.common.basics import _basics
 from horovod.tensorflow.data.registry import Addresses, ComputeClient
 from horovod.tensorflow.data.tunnel import ServiceTunnel, tunnel_of
@@ -175,7 +176,7 @@ def send_to_data_service(
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
     """Works for the data service, on each rank of the workers' job, until training has ended."""
-    rank = _basics.rank() if _basics.is_initialized() else int(os.environ.get("HOROVOD_RANK", "0"))
+    rank = _basics.rank() if _basics.is_initialized() else environment.rank()
     number, place = divmod(rank, compute_config.workers_per_dispatcher)
     client, tunnel = compute_config.compute_client(), _tunnel(compute_config)
     with contextlib.ExitStack() as stack:

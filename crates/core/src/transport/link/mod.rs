@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
+use ronde_control::cause::CauseKind;
 use rustix::event::PollFlags;
 
 use self::channel::Channel;
@@ -166,10 +167,11 @@ impl Links {
     fn lost(&self, broken: &BrokenLink) -> Error {
         let BrokenLink { peer, error } = broken;
         let rank = Rank(*peer as u32);
-        self.vigil.fate.suspect(rank, format!("its connection broke: {error}"), Instant::now());
+        let cause = (CauseKind::ConnectionLost, format!("its connection broke: {error}"));
+        self.vigil.fate.suspect(rank, cause, Instant::now());
         match self.vigil.until::<()>(&[], None, || Ok(None)) {
             Err(error) => error,
-            Ok(_) => Error::Nonsense { rank, what: error.to_string() },
+            Ok(_) => Error::nonsense(rank, error.to_string()),
         }
     }
 

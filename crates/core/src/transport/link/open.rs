@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use ronde_control::cause::CauseKind;
 use ronde_control::settings::Encryption;
 use ronde_control::wire::{Callee, Greeting, JobKey, LinkKeys, Peer};
 use ronde_control::{Epoch, MOST_CONNECTIONS, Rank};
@@ -110,8 +111,9 @@ impl Opening {
                 vigil.sentinel.look(&vigil.fate);
                 vigil.check()?;
                 let cause = format!("it could not be reached: {error}");
-                let (rank, host) = (Rank(peer as u32), host.clone());
-                return Err(Error::Lost { rank, host, slot: *local_rank, cause });
+                let (rank, host, slot) = (Rank(peer as u32), host.clone(), *local_rank);
+                let kind = CauseKind::ConnectionLost;
+                return Err(Error::Lost { rank, host, slot, kind, cause, tensor: None });
             }
             // Sleeping is how a rank hears of the deaths of others.
             vigil.until::<()>(&[], Some(Instant::now() + PAUSE), || Ok(None))?;
@@ -177,7 +179,7 @@ fn fresh_keys() -> Result<LinkKeys, Error> {
 }
 
 fn unusable(peer: usize, error: &io::Error) -> Error {
-    Error::Nonsense { rank: Rank(peer as u32), what: error.to_string() }
+    Error::nonsense(Rank(peer as u32), error.to_string())
 }
 
 fn await_welcome(wire: &Wire, vigil: &Vigil) -> Result<bool, Error> {
@@ -196,7 +198,6 @@ mod tests {
     use std::net::SocketAddr;
     use std::os::unix::net::UnixStream;
 
-    use ronde_control::cause::CauseKind;
     use ronde_control::settings::Keeper;
     use ronde_control::wire::DriverToRank;
 
@@ -209,6 +210,7 @@ mod tests {
     use super::super::super::updates::Updates;
     use super::super::super::vigil::Bells;
     use super::*;
+    use crate::error::Loss;
 
     fn key() -> JobKey {
         JobKey::from_entropy([1; 32])
@@ -281,7 +283,8 @@ mod tests {
         let peers = peers([closed, address]);
         let (vigil, _launcher) = vigil(&peers);
         let error = opening(1, &peers, door).dial(0, 0, &vigil).err().unwrap();
-        assert_eq!(error.blames(), Some(Rank(0)));
+        let Loss { ranks, kind, .. } = error.loss().unwrap();
+        assert_eq!((ranks, kind), (vec![Rank(0)], CauseKind::ConnectionLost));
         assert!(error.to_string().contains("could not be reached: 127.0.0.1:"), "{error}");
     }
 

@@ -1,0 +1,256 @@
+"""What a program is told of a lost rank, as data, by every framework.
+
+A rank is killed while the others wait for it, in a call, a graph, a compiled program, a callback or
+a backward pass. Whatever class the framework has for what fails there, the attributes of
+`HorovodInternalError` say who was lost, where, how, and which tensor was waited for.
+"""
+
+import signal
+from importlib.util import find_spec
+
+import pytest
+from jobs import Job
+
+pytestmark = pytest.mark.timeout(60)
+
+BEGIN = """
+import pickle
+import horovod.raw as raw
+from horovod.common.exceptions import HorovodInternalError
+
+def known(error):
+    return {name: getattr(error, name) for name in ("ranks", "hosts", "cause", "tensor")}
+
+raw.init()
+once()
+assert HorovodInternalError.last() is None
+raw.barrier()
+"""
+
+KILLED = """
+if RANK == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+# The launcher ends the rest after a second, which may be too short to put an error together.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+try:
+    once()
+except Exception as error:
+    told, last = error, HorovodInternalError.last()
+    same = pickle.loads(pickle.dumps(last))
+    say("lost", kinds=[each.__name__ for each in type(told).__mro__], text=str(told),
+        raised=known(told) if isinstance(told, HorovodInternalError) else None,
+        last=known(last), pickled=known(same), same=str(last) == str(same))
+    raise
+"""
+
+RAW = """
+import numpy as np
+import horovod.raw as hvd
+
+def once():
+    hvd.allreduce(np.ones(3, np.float32), name="x")
+"""
+
+TORCH = """
+import torch
+import horovod.torch as hvd
+
+def once():
+    hvd.synchronize(hvd.allreduce_async(torch.ones(3), name="x"))
+"""
+
+BACKWARD = """
+import torch
+import torch.distributed as dist
+import horovod.torch.distributed
+from torch.nn.parallel import DistributedDataParallel
+
+model = None
+
+def once():
+    global model
+    if model is None:
+        dist.init_process_group("ronde")
+        model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+"""
+
+TENSORFLOW = """
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+def once():
+    hvd.allreduce(tf.ones(3), name="x")
+"""
+
+GRAPH = """
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+@tf.function
+def total(tensor):
+    return hvd.allreduce(tensor, name="x")
+
+def once():
+    total(tf.ones(3))
+"""
+
+COMPILED = """
+import tensorflow as tf
+import horovod.tensorflow as hvd
+
+@tf.function(jit_compile=True)
+def total(tensor):
+    return hvd.allreduce(tensor, name="x")
+
+def once():
+    total(tf.ones(3))
+"""
+
+KERAS = """
+import keras
+import numpy as np
+import horovod.keras as hvd
+
+model = None
+
+def once():
+    global model
+    if model is None:
+        model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), "mse")
+    model.fit(np.ones([2, 1]), np.ones([2, 1]), verbose=0)
+"""
+
+JAX = """
+import jax.numpy as jnp
+import horovod.jax as hvd
+
+def once():
+    hvd.allreduce(jnp.ones(3), name="x")
+"""
+
+PROGRAM = """
+import jax
+import jax.numpy as jnp
+import horovod.jax as hvd
+
+program = jax.jit(lambda array: hvd.allreduce(array, name="x") * 2.0)
+
+def once():
+    program(jnp.ones(3)).block_until_ready()
+"""
+
+CALLBACK = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import horovod.raw as hvd
+from jax.experimental import io_callback
+
+def on_host(array):
+    return hvd.allreduce(np.asarray(array), name="x")
+
+program = jax.jit(lambda array: io_callback(on_host, array, array))
+
+def once():
+    program(jnp.ones(3)).block_until_ready()
+"""
+
+# The class that a program catches, and the framework that it takes.
+WAYS = {
+    "raw": (RAW, "HorovodInternalError", None),
+    "torch": (TORCH, "HorovodInternalError", "torch"),
+    "torch_backward": (BACKWARD, "RuntimeError", "torch"),
+    "tensorflow": (TENSORFLOW, "UnknownError", "tensorflow"),
+    "tensorflow_graph": (GRAPH, "UnknownError", "tensorflow"),
+    "tensorflow_compiled": (COMPILED, "UnknownError", "tensorflow"),
+    "keras": (KERAS, "UnknownError", "tensorflow"),
+    "jax": (JAX, "HorovodInternalError", "jax"),
+    "jax_program": (PROGRAM, "Exception", "jax"),
+    "jax_callback": (CALLBACK, "Exception", "jax"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_lost_rank_is_known_as_data(tmp_path, way):
+    script, kind, framework = WAYS[way]
+    if framework is not None and find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    env = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+    with Job(tmp_path, 3, script, BEGIN, KILLED, api="", env=env) as job:
+        for said in job.hear("lost", [0, 2]):
+            tensor = said["last"].pop("tensor")
+            assert said["last"] == {"ranks": [1], "hosts": ["localhost"], "cause": "signal"}
+            assert kind in said["kinds"], said
+            if kind == "HorovodInternalError":
+                assert said["raised"] == {**said["last"], "tensor": tensor}
+            assert said["pickled"] == {**said["last"], "tensor": tensor} and said["same"]
+            assert tensor in said["text"], said
+        assert job.wait() == 128 + signal.SIGKILL
+
+
+ENDS = {
+    "exception": ("raise ValueError('boom')", 1),
+    "exit_code": ("os._exit(3)", 3),
+    "left": ("raw.shutdown()", 1),
+    "stalled": ("signal.pause()", 1),
+}
+
+
+@pytest.mark.parametrize("cause", ENDS)
+def test_each_way_to_lose_a_rank_has_its_own_name(tmp_path, cause):
+    does, code = ENDS[cause]
+    script = f"""
+    if RANK == 1:
+        {does}
+    else:
+        try:
+            once()
+        except HorovodInternalError as error:
+            say("lost", **known(error), text=str(error))
+            raise
+    """
+    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    with Job(tmp_path, 2, RAW, BEGIN, script, api="", env=env) as job:
+        (said,) = job.hear("lost", [0])
+        assert (said["ranks"], said["hosts"], said["cause"]) == ([1], ["localhost"], cause)
+        assert said["tensor"] == "allreduce.x", said
+        assert job.wait() == code
+        # The launcher knows a stall by what the rank says that it was, not by its words.
+        assert ("see what the missing ranks do instead" in job.output()) == (cause == "stalled")
+
+
+def test_what_is_no_loss_has_no_attributes_and_ends_no_world(tmp_path):
+    script = """
+    try:
+        raw.allreduce(np.ones(RANK + 1, np.float32), name="x")
+    except HorovodInternalError as error:
+        say("differ", **known(error), last=HorovodInternalError.last() is None)
+    once()
+    """
+    with Job(tmp_path, 2, RAW, BEGIN, script, api="") as job:
+        for said in job.hear("differ"):
+            assert (said["ranks"], said["hosts"], said["cause"]) == ([], [], "")
+            assert said["tensor"] is None and said["last"]
+        assert job.wait() == 0, job.output()
+
+
+def test_the_next_world_knows_nothing_of_the_last_one(tmp_path):
+    script = """
+    if RANK == 1:
+        raw.shutdown()
+    else:
+        try:
+            once()
+        except HorovodInternalError:
+            assert HorovodInternalError.last().cause == "left"
+        raw.shutdown()
+        assert HorovodInternalError.last().cause == "left"
+    raw.init()
+    say("again", last=HorovodInternalError.last() is None)
+    once()
+    """
+    with Job(tmp_path, 2, RAW, BEGIN, script, api="") as job:
+        assert all(said["last"] for said in job.hear("again"))
+        assert job.wait() == 0, job.output()

@@ -1,6 +1,7 @@
 //! The commands: their flags, their words and their exit codes. What they do is in `ronde-launch`.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod arguments;
 mod bench;
 mod build_report;
@@ -10,6 +11,7 @@ mod elastic;
 mod files;
 mod flags;
 mod horovodrun;
+mod key;
 mod mpi;
 mod python;
 mod ronde;

@@ -8,6 +8,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Parser, Subcommand};
 use ronde_control::VERSION;
 
+use crate::agent;
 use crate::bench;
 use crate::doctor;
 use crate::horovodrun::{complain, hidden_part, log_to_stderr, tell};
@@ -30,6 +31,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Agent(agent::Arguments),
     Bench(Box<bench::Arguments>),
     Doctor(doctor::Arguments),
     Status(status::Arguments),
@@ -49,6 +51,10 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
         return tell(&format!("{VERSION}\n"));
     }
     match arguments.command {
+        Some(Command::Agent(arguments)) => {
+            log_to_stderr("warn");
+            agent::run(program, &arguments)
+        }
         Some(Command::Bench(arguments)) => {
             log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
             bench::run(program, &arguments)
@@ -65,7 +71,9 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
 fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     let name = std::iter::once(OsString::from("ronde"));
     let help = match arguments.first().and_then(|word| word.to_str()) {
-        Some(command @ ("bench" | "doctor" | "status")) => format!("`ronde {command} --help`"),
+        Some(command @ ("agent" | "bench" | "doctor" | "status")) => {
+            format!("`ronde {command} --help`")
+        }
         _ => "`ronde --help`".into(),
     };
     let arguments = arguments.into_iter().map(spelled_for_clap);

@@ -185,6 +185,12 @@ fn nonsense() -> (Vec<Greeting>, Vec<RankToDriver>) {
         Greeting::Deliver { version: version.clone(), rank },
         Greeting::Worker { version, worker },
         Greeting::Watch { version: String::new() },
+        Greeting::Agent {
+            version: String::new(),
+            name: "\u{1b}[2J".into(),
+            slots: u32::MAX,
+            mark: String::new(),
+        },
     ];
     let messages = vec![
         RankToDriver::Located { leader: rank },

@@ -26,6 +26,7 @@ fn version_and_help() {
     Usage: ronde [COMMAND]
 
     Commands:
+      agent   Offer this host to a job whose launcher waits for agents (`horovodrun --agents`)
       bench   Measure the collectives on this machine or others, beside torch's gloo and MPI if asked
       doctor  Look at the hosts of a job and between them, and say what would go wrong
       status  Show how a running job of yours on this machine stands

@@ -1,6 +1,6 @@
 //! The parts of a job that are the same program under another name.
 //!
-//! Guardian, agent, shim and delegate are started as this very executable with one of the words below as its
+//! Guardian, agent (with a pipe, or one that dials), shim and delegate are started as this very executable with one of the words below as its
 //! first argument. Users never type them.
 
 use std::ffi::OsString;
@@ -10,6 +10,7 @@ use crate::{agent, supervise};
 
 pub(crate) const GUARDIAN: &str = "__ronde-guardian";
 pub(crate) const AGENT: &str = "__ronde-agent";
+pub(crate) const JOINING_AGENT: &str = "__ronde-joining-agent";
 pub(crate) const SHIM: &str = "__ronde-shim";
 pub(crate) const DELEGATE: &str = "__ronde-delegate";
 
@@ -20,6 +21,9 @@ pub fn dispatch(program: &Path, arguments: &[OsString]) -> Option<u8> {
     match (part.to_str()?, rest) {
         (GUARDIAN, [mark]) => Some(supervise::guardian::run(program, mark)),
         (AGENT, [mark, parent]) => Some(agent::main(program, mark, parent)),
+        (JOINING_AGENT, [mark, parent, words @ ..]) => {
+            Some(agent::join::main(program, mark, parent, words))
+        }
         (SHIM, [parent, command, arguments @ ..]) => {
             Some(supervise::shim::run(parent, command, arguments))
         }

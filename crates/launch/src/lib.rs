@@ -32,6 +32,7 @@ pub mod private;
 pub mod reach;
 pub mod registry;
 pub mod signals;
+mod stream;
 pub mod supervise;
 pub mod watcher;
 mod wire;

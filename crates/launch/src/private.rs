@@ -5,11 +5,13 @@
 //! that somebody else took first is skipped rather than trusted or waited for. Writers and readers
 //! take the first place that is private or free, so that they meet there.
 
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use ronde_control::wire::JobKey;
+use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 /// The directories of this user in which a private one may be made.
@@ -64,6 +66,82 @@ impl Places {
         let home = self.home.iter().map(|home| home.join(".ronde"));
         runtime.map(|path| path.join("ronde")).chain([temporary]).chain(home).collect()
     }
+}
+
+/// The longest file with a key: its digits and the end of a line, or somebody's mistake.
+const LONGEST_KEY: u64 = 1024;
+
+/// The key in a file that nobody but this user may read, or why it is not taken from there.
+pub fn read_key(path: &Path) -> Result<JobKey, String> {
+    let show = path.display();
+    let unreadable = |error: io::Error| format!("`{show}` cannot be read: {error}");
+    let file = open(path, OFlags::NONBLOCK).map_err(unreadable)?;
+    require_file(&file).map_err(|why| format!("`{show}` {why}"))?;
+    key_of(file).map_err(|why| format!("`{show}`: {why}"))
+}
+
+/// The key that somebody has put into an open descriptor of this process.
+pub fn read_key_from(descriptor: u32) -> Result<JobKey, String> {
+    let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
+    let file = File::open(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    key_of(file)
+}
+
+/// A new file with a key, which only this user may read; it goes with this.
+pub struct KeyFile(PathBuf);
+
+impl KeyFile {
+    /// Writes it into the private directory.
+    pub fn write(places: &Places, key: &JobKey) -> Result<KeyFile, String> {
+        let path = places.make()?.join(format!("key-{}", std::process::id()));
+        let failed = |error: io::Error| format!("`{}`: {error}", path.display());
+        // Left by a process that had this number before and was killed.
+        let _ = fs::remove_file(&path);
+        let mut options = OpenOptions::new();
+        let mut file =
+            options.write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+        writeln!(file, "{}", key.to_hex()).map_err(failed)?;
+        Ok(KeyFile(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Opens a file to read it; `flags` say what else is not to happen. A pipe in its place is not waited
+/// for if they have `NONBLOCK`.
+pub(crate) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
+}
+
+/// Whether a file is one that only this user, or the superuser, could have written or read; why not.
+/// Reads behind its name.
+pub(crate) fn require_file(file: &File) -> Result<(), String> {
+    let about = file.metadata().map_err(|error| format!("cannot be looked at: {error}"))?;
+    if !about.is_file() {
+        return Err("is not a regular file".into());
+    }
+    if ![0, geteuid().as_raw()].contains(&about.uid()) {
+        return Err(format!("belongs to another user (uid {})", about.uid()));
+    }
+    match about.mode() & 0o077 {
+        0 => Ok(()),
+        _ => Err("is not private: others may read it or write to it; run `chmod 600` on it".into()),
+    }
+}
+
+fn key_of(file: File) -> Result<JobKey, String> {
+    let mut text = String::new();
+    file.take(LONGEST_KEY).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    JobKey::from_hex(text.trim_end()).map_err(|error| error.to_string())
 }
 
 /// Makes a directory that only its owner may enter, unless it is there already.
@@ -134,6 +212,31 @@ mod tests {
         }
         let homeless = Places { home: None, ..places };
         assert!(homeless.make().unwrap_err().contains("is not a directory; remove it"));
+    }
+
+    #[test]
+    fn a_key_is_taken_from_a_file_that_nobody_else_may_read() {
+        let outer = tempfile::tempdir().unwrap();
+        let places = places(outer.path());
+        let key = JobKey::from_entropy([7; 32]);
+        let file = KeyFile::write(&places, &key).unwrap();
+        let path = file.path().to_owned();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(read_key(&path), Ok(key.clone()));
+        let opened = File::open(&path).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&opened).unsigned_abs();
+        assert_eq!(read_key_from(number), Ok(key));
+        for mode in [0o640, 0o604, 0o620] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert!(read_key(&path).unwrap_err().contains("run `chmod 600` on it"), "{mode:o}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, "not a key").unwrap();
+        assert!(read_key(&path).unwrap_err().contains("64 hexadecimal digits"));
+        drop(file);
+        assert!(read_key(&path).unwrap_err().contains("cannot be read: No such file"));
+        assert!(read_key(outer.path()).unwrap_err().contains("is not a regular file"));
+        assert!(read_key_from(4_000_000).unwrap_err().contains("cannot be read"));
     }
 
     #[test]

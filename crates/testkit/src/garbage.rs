@@ -14,7 +14,9 @@ use ronde_control::negotiate::{
     Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request, TensorId,
 };
 use ronde_control::status::{DriverToWatcher, WatcherToDriver};
-use ronde_control::wire::agent::{self, AgentToAgent, AgentToDriver, DriverToAgent, Exit};
+use ronde_control::wire::agent::{
+    self, AgentToAgent, AgentToDriver, DriverToAgent, Exit, OfferAnswer,
+};
 use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
@@ -98,6 +100,7 @@ pub fn messages(bytes: &[u8]) {
     same_again::<Greeting>(bytes);
     same_again::<RankToDriver>(bytes);
     same_again::<AgentToAgent>(bytes);
+    same_again::<OfferAnswer>(bytes);
     same_again::<DriverToRank>(bytes);
     same_again::<Parcel>(bytes);
     same_again::<WatcherToDriver>(bytes);
@@ -318,6 +321,9 @@ fn all_messages() -> Vec<Vec<u8>> {
     let lost = DriverToRank::Lost { rank, host, kind, cause: "x".into() };
     let mut all = vec![encode(&greeting), encode(&lost)];
     all.extend([encode(&to_coordinator()), encode(&to_member())]);
+    let (version, name, mark) = ("1".into(), "node".into(), "m-0".into());
+    all.push(encode(&Greeting::Agent { version, name, slots: 2, mark }));
+    all.push(encode(&OfferAnswer::Refused { reason: "x".into() }));
     all.push(encode(&AgentToAgent::Carried { bytes: 1 << 40, micros: 80_000 }));
     all.extend(to_driver().iter().map(encode));
     all

@@ -1,6 +1,7 @@
 //! What the driver and the agent of a host say to each other.
 //!
-//! They talk over the agent's standard input and output, a private pipe (or an ssh session), in
+//! They talk over the agent's standard input and output, a private pipe (or an ssh session), or, if
+//! the agent has dialled in, over a sealed connection whose content is the same stream of bytes; in
 //! plain frames: four bytes of length (little-endian), then that many bytes of one message.
 //!
 //! Before the first frame the agent writes one line of text, [`PREAMBLE`] and its version, so that
@@ -125,6 +126,19 @@ pub enum DriverToAgent {
     Look {
         /// Workers that do not answer; often there are none.
         workers: Vec<Worker>,
+    },
+}
+
+/// What the driver answers an agent that has dialled in. Other versions must understand it, so neither
+/// of these ever changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OfferAnswer {
+    /// It is one of the job's agents from here on.
+    Taken,
+    /// It is of no use.
+    Refused {
+        /// Why, in words.
+        reason: String,
     },
 }
 
@@ -503,6 +517,8 @@ mod tests {
         let output =
             AgentToDriver::Output { worker: Worker(1), stream: Stream::Stderr, bytes: b"x".into() };
         assert_eq!(frame(&output), [5, 0, 0, 0, 1, 1, 1, 1, b'x']);
+        assert_eq!(encode(&OfferAnswer::Taken), [0]);
+        assert_eq!(encode(&OfferAnswer::Refused { reason: "x".into() }), [1, 1, b'x']);
         assert_eq!(frame(&DriverToAgent::End), [1, 0, 0, 0, 5]);
         assert_eq!(frame(&DriverToAgent::AskTime), [1, 0, 0, 0, 9]);
         assert_eq!(frame(&AgentToDriver::Time { unix_micros: 5 }), [2, 0, 0, 0, 8, 5]);

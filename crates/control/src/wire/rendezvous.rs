@@ -97,6 +97,18 @@ pub enum Greeting {
         /// The server's name.
         name: String,
     },
+    /// An agent that nobody of the job has started: it offers its host, hears an
+    /// [`OfferAnswer`](super::agent::OfferAnswer), and if it is taken this connection is its pipe.
+    Agent {
+        /// The version of Ronde on the agent's side.
+        version: String,
+        /// What its host is called.
+        name: String,
+        /// How many ranks it can take.
+        slots: u32,
+        /// What all processes of its ranks are to carry in their environment.
+        mark: String,
+    },
 }
 
 /// What a rank tells the driver.

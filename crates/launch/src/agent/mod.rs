@@ -7,6 +7,7 @@
 
 mod condition;
 mod examine;
+pub mod join;
 mod pipe;
 mod survey;
 mod trial;
@@ -57,6 +58,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// How long the last output may take if a process that cannot be killed may still hold a pipe.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// The number of the signal that asks a process to end.
+const TERMINATE: u8 = 15;
+
 /// The agent as a process of its own: its pipe is standard input and output.
 pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
     // Should the guardian die, nobody would be left to clear up after this agent: it ends in order.
@@ -78,7 +82,7 @@ pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
     // Standard input is read by a thread that only its end would stop.
     runtime.shutdown_background();
     match result {
-        Ok(()) => 0,
+        Ok(_) => 0,
         Err(error) => {
             tracing::error!(%error, "the agent failed");
             1
@@ -86,8 +90,8 @@ pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
     }
 }
 
-/// Serves one driver over a pipe until it says `End` or goes away.
-pub async fn run<R, W>(pipe: (R, W), program: PathBuf, mark: String) -> io::Result<()>
+/// Serves one driver over a pipe until it says `End` or goes away, or this process is told to stop.
+pub async fn run<R, W>(pipe: (R, W), program: PathBuf, mark: String) -> io::Result<Parting>
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
@@ -114,6 +118,9 @@ where
         leaves_at: None,
     };
     let mut children = signal(SignalKind::child())?;
+    // A guardian that was told to stop passes that on so; that the whole group of processes may have
+    // been told as well does not count twice.
+    let mut leave = signal(SignalKind::user_defined1())?;
     let mut stop = [
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
@@ -134,27 +141,32 @@ where
                 tracing::warn!(%error, "the launcher's host does not answer any more");
                 break Parting::Abandoned;
             }
-            _ = terminate.recv() => if !agent.lingers().await { break Parting::Abandoned },
+            _ = terminate.recv() => if !agent.lingers().await { break Parting::Stopped },
+            _ = leave.recv(), if agent.leaves_at.is_none() => {
+                if !agent.lingers().await { break Parting::Stopped }
+            }
             () = sleep_until(agent.leaves_at.unwrap_or_else(Instant::now)),
-                if agent.leaves_at.is_some() => break Parting::Abandoned,
-            _ = interrupt.recv() => break Parting::Abandoned,
-            _ = hangup.recv() => break Parting::Abandoned,
+                if agent.leaves_at.is_some() => break Parting::Stopped,
+            _ = interrupt.recv() => break Parting::Stopped,
+            _ = hangup.recv() => break Parting::Stopped,
         }
     };
     agent.clear_up(parting, &mut commands).await;
     drop(agent);
     let _ = timeout(DRAIN, writer).await;
     reader.abort();
-    Ok(())
+    Ok(parting)
 }
 
 /// Why an agent ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Parting {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
     /// The driver said so, and listens to the last news.
     Dismissed,
-    /// The driver has gone, or somebody told this process to stop.
+    /// The driver has gone.
     Abandoned,
+    /// Somebody told this process to stop.
+    Stopped,
 }
 
 struct Agent {
@@ -354,7 +366,7 @@ impl Agent {
     async fn clear_up(&mut self, parting: Parting, commands: &mut mpsc::Receiver<DriverToAgent>) {
         self.stdin = None;
         self.examination.shutdown().await;
-        if parting == Parting::Abandoned {
+        if parting != Parting::Dismissed {
             self.all_well = false;
             // Nothing may wait any more for a driver that does not read.
             self.news = mpsc::channel(1).0;
@@ -383,7 +395,7 @@ impl Agent {
                 tracing::warn!("some processes of the job cannot be killed");
                 let _ = timeout(DRAIN, self.drain(commands)).await;
             }
-            Parting::Abandoned => {}
+            Parting::Abandoned | Parting::Stopped => {}
         }
     }
 

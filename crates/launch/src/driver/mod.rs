@@ -40,6 +40,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::hosts::Host;
 use crate::logs::Times;
 use crate::private::Places;
+use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
 use crate::signals::Signals;
 use crate::wire::Sealed;
@@ -133,6 +134,8 @@ pub(crate) enum News {
     Orphaned,
     /// Somebody wants to know how the job stands.
     Asked(Answer),
+    /// An agent that nobody here has started offers its host.
+    Offered(Offer),
     /// These are the hosts of an elastic job now, or why that is not known.
     Hosts(Result<Vec<(Host, Way)>, String>),
 }
@@ -142,6 +145,7 @@ impl From<Heard> for News {
         match heard {
             Heard::Silent(host, error) => News::Silent(host as usize, error),
             Heard::Guest(sealed, greeting) => News::Guest(sealed, greeting),
+            Heard::Offered(offer) => News::Offered(offer),
             heard => News::Rendezvous(heard),
         }
     }

@@ -23,6 +23,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::lifeline;
+use crate::reach::dialled::Offer;
 use crate::wire::{Sealed, answer, read_sealed};
 
 /// How many may wait to be taken in; the system may allow fewer.
@@ -55,6 +56,8 @@ pub(crate) enum Heard {
     Guest(Sealed, Greeting),
     /// The lifeline of this host's agent broke.
     Silent(u32, io::Error),
+    /// An agent that nobody here has started offers its host.
+    Offered(Offer),
 }
 
 /// The ways to all ranks that are there.
@@ -74,7 +77,7 @@ impl Outboxes {
                 self.close(connection);
                 Some(Event::Closed(connection))
             }
-            Heard::Silent(..) | Heard::Guest(..) => None,
+            Heard::Silent(..) | Heard::Guest(..) | Heard::Offered(_) => None,
         }
     }
 
@@ -139,6 +142,24 @@ where
             Some((caller, step)) = progress.recv() => reception.step(caller, step),
             () = sleep_until(wakeup.unwrap_or(opens)), if wakeup.is_some() => {}
         }
+    }
+}
+
+/// Serves until dropped, for somebody who wants nothing but the agents that dial in.
+pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<Offer>) {
+    let (news, mut heard) = mpsc::channel(STEPS);
+    let passing_on = async {
+        while let Some(heard) = heard.recv().await {
+            if let Heard::Offered(offer) = heard
+                && offers.send(offer).await.is_err()
+            {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = run::<Heard>(listener, key, news) => {}
+        () = passing_on => {}
     }
 }
 
@@ -247,6 +268,11 @@ async fn serve<N: From<Heard>>(
         Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. }
     ) {
         let _ = news.send(Heard::Guest(sealed, greeting).into()).await;
+        return;
+    }
+    if let Greeting::Agent { version, name, slots, mark } = greeting {
+        let offer = Offer::new(sealed, (name, slots), mark, version);
+        let _ = news.send(Heard::Offered(offer).into()).await;
         return;
     }
     let Sealed { stream, sealer, opener } = sealed;

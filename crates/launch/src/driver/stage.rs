@@ -87,6 +87,7 @@ impl Stage {
         match news {
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
             News::Returned(rank, returned) => self.returned(rank, returned),
+            News::Offered(offer) => offer.refuse("this job starts its agents itself"),
             other => return Some(other),
         }
         None

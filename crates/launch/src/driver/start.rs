@@ -64,9 +64,9 @@ impl Recipe {
         });
     }
 
-    /// Has an agent hold on to the launcher, if its link would not show that its host is gone.
+    /// Has an agent hold on to the launcher, unless it can only vanish together with it.
     pub(super) fn stay(agent: &Hands, plan: &Plan) {
-        if !agent.ties.shows_silence {
+        if !agent.ties.child {
             agent.tell(DriverToAgent::Stay { addresses: plan.rendezvous.clone() });
         }
     }

@@ -5,15 +5,14 @@
 //! proved that it holds the key: so neither a stranger's file nor one left over from an earlier job
 //! leads anybody astray. It is removed once all have met.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use ronde_control::launcher::{Invitation, Launcher, Started, Way};
 use rustix::fs::OFlags;
-use rustix::process::geteuid;
 
 use crate::private::{self, Places};
 use crate::supervise;
@@ -68,17 +67,14 @@ impl Note {
             |error: io::Error| format!("its note at `{place}` cannot be read: {error}");
         // In a folder that others share, anybody may put a pipe or a link under this name: neither
         // is waited for or followed.
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let opened =
-            OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&self.path);
-        let file = match opened {
+        let file = match private::open(&self.path, OFlags::NOFOLLOW | OFlags::NONBLOCK) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(format!("it has left no note at `{place}`"));
             }
             Err(error) => return Err(unreadable(error)),
         };
-        check_owner(&file).map_err(|why| format!("the note at `{place}` {why}"))?;
+        private::require_file(&file).map_err(|why| format!("the note at `{place}` {why}"))?;
         let mut text = String::new();
         file.take(Invitation::LONGEST as u64).read_to_string(&mut text).map_err(unreadable)?;
         Invitation::from_text(&text)
@@ -91,17 +87,6 @@ impl Note {
             tracing::debug!(%error, "the note by which the ranks met could not be removed");
         }
     }
-}
-
-fn check_owner(file: &File) -> Result<(), String> {
-    let about = file.metadata().map_err(|error| format!("cannot be looked at: {error}"))?;
-    if !about.is_file() {
-        return Err("is not a regular file; remove it".into());
-    }
-    if about.uid() != geteuid().as_raw() || about.mode() & 0o077 != 0 {
-        return Err("belongs to another user, or others may read it".into());
-    }
-    Ok(())
 }
 
 /// A name that no other job of this user has at the same time.

@@ -43,13 +43,12 @@ pub struct AgentLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ties {
     /// Whether it is a child of the driver, who sweeps up what it may leave behind on this machine.
+    /// Any other one may vanish with its host, which its link need not show: it needs a lifeline.
     pub child: bool,
     /// Whether it has the driver's network, so that a loopback address will do.
     pub network: bool,
     /// Whether its ranks inherit the driver's environment, or their host has one of its own.
     pub environment: bool,
-    /// Whether the link itself shows that one of the two hosts is gone, or a lifeline is needed.
-    pub shows_silence: bool,
 }
 
 /// What was heard of an agent apart from frames: whoever reads a link adds to it, and whoever explains
@@ -161,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    const TIES: Ties = Ties { child: true, network: true, environment: true, shows_silence: true };
+    const TIES: Ties = Ties { child: true, network: true, environment: true };
 
     fn link(script: &str) -> AgentLink {
         let child = Command::new("sh")

@@ -11,7 +11,7 @@ use crate::hidden;
 use crate::supervise::ended;
 
 /// What such an agent shares with the driver: everything.
-pub const TIES: Ties = Ties { child: true, network: true, environment: true, shows_silence: true };
+pub const TIES: Ties = Ties { child: true, network: true, environment: true };
 
 /// Starts the guardian, which starts the agent. `program` is this executable and `mark` is what all
 /// processes of the ranks will carry in their environment.

@@ -3,6 +3,7 @@
 //! Whatever the way, the driver gets an [`AgentLink`]: what the agent says, what it is told, and, if it
 //! ends too early, words about what went wrong and what to do.
 
+pub mod dialled;
 pub mod link;
 pub mod local;
 pub mod ssh;

@@ -5,16 +5,22 @@
 //! the keys of a terminal reach only the driver. It keeps the agent's end of the pipe open: when the
 //! driver sees it closed, nothing is left on this host.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use ronde_control::wire::JobKey;
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, setsid, wait};
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, set_child_subreaper, setsid, wait,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Child;
 
-use super::{Scope, sweep};
+use super::{Scope, named, sweep};
 use crate::private::Places;
-use crate::{hidden, registry};
+use crate::{driver, hidden, registry, signals};
 
 /// Starts the agent and waits for its end; gives its exit code, 128 and more for a signal.
 pub fn run(program: &Path, mark: &OsStr) -> u8 {
@@ -41,6 +47,53 @@ pub fn run(program: &Path, mark: &OsStr) -> u8 {
             (None, None) => 1,
         },
         None => 1,
+    }
+}
+
+/// The same for an agent that dials in, whose guardian users have started: it offers what `words` say.
+/// Somebody who wants this process to stop means the agent.
+pub(crate) fn run_joining(program: &Path, words: &[OsString], key: &JobKey) -> io::Result<u8> {
+    let own = getpid();
+    let _ = set_child_subreaper(Some(own));
+    let mark = driver::hex(&driver::entropy().map_err(io::Error::other)?[..12]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let code = runtime.block_on(async {
+        let mut signals = signals::listen()?;
+        let mut agent = tokio::process::Command::new(program)
+            .args([hidden::JOINING_AGENT, &mark, &own.as_raw_nonzero().to_string()])
+            .args(words)
+            .stdin(Stdio::piped())
+            .spawn()?;
+        if let Some(mut pipe) = agent.stdin.take() {
+            pipe.write_all(key.to_hex().as_bytes()).await?;
+        }
+        let mut told = None;
+        let status = loop {
+            tokio::select! {
+                status = agent.wait() => break status?,
+                signal = signals.next() => pass_on(&agent, signal, &mut told),
+            }
+        };
+        Ok(match (status.code(), told) {
+            (Some(code @ 0..=1), _) => code as u8,
+            (_, Some(signal)) => 128 + signal as u8,
+            _ => super::code(status),
+        })
+    });
+    sweep(&mark, Scope::Family);
+    code
+}
+
+/// The first request to end lets the agent leave in order; it may have reached it, too.
+fn pass_on(agent: &Child, number: i32, told: &mut Option<i32>) {
+    let first = told.replace(number).is_none();
+    let signal = match named(number) {
+        Some(Signal::TERM) if first => Signal::USR1,
+        Some(signal) => signal,
+        None => return,
+    };
+    if let Some(pid) = agent.id().and_then(|pid| Pid::from_raw(pid as i32)) {
+        let _ = kill_process(pid, signal);
     }
 }
 

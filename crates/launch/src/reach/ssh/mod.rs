@@ -16,9 +16,8 @@ use tokio::process::Command;
 use super::{AgentLink, Remains, Ties};
 use crate::hidden;
 
-/// What an agent on another host shares with the driver: nothing. A dead host does not close its pipe.
-pub const TIES: Ties =
-    Ties { child: false, network: false, environment: false, shows_silence: false };
+/// What an agent on another host shares with the driver: nothing.
+pub const TIES: Ties = Ties { child: false, network: false, environment: false };
 
 /// Looks for this program where it lies here, then where the remote shell finds one, and becomes the
 /// guardian. Says so if there is none.

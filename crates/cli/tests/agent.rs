@@ -1,0 +1,487 @@
+//! Agents that dial in, against a small driver that is real as far as they can tell: the launcher's own
+//! service takes them in, and what it gives is the link that every driver has.
+#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ronde_control::wire::JobKey;
+use ronde_control::wire::agent::{
+    self, AgentToDriver, DriverToAgent, Exit, Stream, WorkerSpec, output_cost,
+};
+use ronde_control::{VERSION, Worker};
+use ronde_launch::driver::service;
+use ronde_launch::reach::AgentLink;
+use ronde_launch::reach::dialled::Offer;
+use support::{PATIENCE, alive, eventually, signal};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+fn key(seed: u8) -> JobKey {
+    JobKey::from_entropy([seed; 32])
+}
+
+fn within<T>(runtime: &tokio::runtime::Runtime, future: impl Future<Output = T>) -> T {
+    runtime.block_on(async { timeout(PATIENCE, future).await.expect("it happens in time") })
+}
+
+/// A launcher that waits for agents.
+struct Driver {
+    runtime: tokio::runtime::Runtime,
+    offers: mpsc::Receiver<Offer>,
+    address: String,
+}
+
+impl Driver {
+    fn open() -> Driver {
+        Driver::open_at("127.0.0.1:0")
+    }
+
+    fn open_at(address: &str) -> Driver {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = runtime.block_on(TcpListener::bind(address)).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (sender, offers) = mpsc::channel(16);
+        runtime.spawn(service::offers(listener, key(1), sender));
+        Driver { runtime, offers, address }
+    }
+
+    /// The next agent that has dialled in.
+    fn offer(&mut self) -> Offer {
+        within(&self.runtime, self.offers.recv()).unwrap()
+    }
+
+    /// The same, taken, once it has said its first line.
+    fn hired(&mut self) -> Hired<'_> {
+        let offer = self.offer();
+        let mark = offer.mark.clone();
+        let _inside = self.runtime.enter();
+        let mut hired = Hired { driver: self, link: Some(offer.take().unwrap()), mark };
+        assert_eq!(hired.line(), format!("ronde-agent {VERSION}"));
+        hired
+    }
+}
+
+/// An agent that was taken.
+struct Hired<'a> {
+    driver: &'a Driver,
+    link: Option<AgentLink>,
+    mark: String,
+}
+
+impl Hired<'_> {
+    fn link(&mut self) -> (&tokio::runtime::Runtime, &mut AgentLink) {
+        (&self.driver.runtime, self.link.as_mut().unwrap())
+    }
+
+    fn line(&mut self) -> String {
+        let (runtime, link) = self.link();
+        runtime.block_on(async {
+            let mut line = Vec::new();
+            loop {
+                match timeout(PATIENCE, link.reader.read_u8()).await.unwrap().unwrap() {
+                    b'\n' => return String::from_utf8(line).unwrap(),
+                    byte => line.push(byte),
+                }
+            }
+        })
+    }
+
+    fn tell(&mut self, command: &DriverToAgent) {
+        let (runtime, link) = self.link();
+        let frame = agent::frame(command);
+        runtime.block_on(async {
+            link.writer.write_all(&frame).await.unwrap();
+            link.writer.flush().await.unwrap();
+        });
+    }
+
+    /// What it says next; nothing at the end.
+    fn next(&mut self) -> Option<AgentToDriver> {
+        let (runtime, link) = self.link();
+        within(runtime, async {
+            let mut header = [0; 4];
+            link.reader.read_exact(&mut header).await.ok()?;
+            let mut body = vec![0; agent::length(header).unwrap()];
+            link.reader.read_exact(&mut body).await.unwrap();
+            Some(agent::open(&body).unwrap())
+        })
+    }
+
+    /// Has it run a script; gives the number of its process.
+    fn start(&mut self, worker: u32, script: &str) -> i32 {
+        let bytes = |text: &str| text.as_bytes().to_vec();
+        let path = std::env::var("PATH").unwrap();
+        let env = [("RONDE_JOB", self.mark.as_str()), ("PATH", &path)];
+        let env = env.map(|(name, value)| (bytes(name), bytes(value)));
+        let spec = WorkerSpec {
+            worker: Worker(worker),
+            argv: ["sh", "-c", script].map(bytes).into(),
+            cwd: bytes("/"),
+            env: env.into(),
+            own: vec![],
+        };
+        self.tell(&DriverToAgent::Start { workers: vec![spec] });
+        match self.next() {
+            Some(AgentToDriver::Started { worker: Worker(number), pid }) if number == worker => {
+                pid as i32
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Everything it says up to the end of a worker and of both its streams: the output, and how the
+    /// worker ended.
+    fn until_ended(&mut self) -> (String, Exit) {
+        let (mut output, mut how, mut streams) = (Vec::new(), None, 2);
+        loop {
+            match self.next().expect("the link holds") {
+                AgentToDriver::Output { bytes, stream: Stream::Stdout, .. } => {
+                    self.tell(&DriverToAgent::Printed { cost: output_cost(bytes.len()) });
+                    output.extend(bytes);
+                }
+                AgentToDriver::OutputEnd { .. } => streams -= 1,
+                AgentToDriver::Exited { exit, .. } => how = Some(exit),
+                other => panic!("{other:?}"),
+            }
+            if let (0, Some(exit)) = (streams, &how) {
+                return (String::from_utf8(output).unwrap(), exit.clone());
+            }
+        }
+    }
+
+    /// Awaits the end of the link; gives why.
+    fn ended(mut self) -> String {
+        let AgentLink { ended, reader, writer, .. } = self.link.take().unwrap();
+        drop((reader, writer));
+        within(&self.driver.runtime, ended).reason
+    }
+}
+
+/// A real `ronde agent`.
+struct Agent {
+    child: Child,
+    _folder: tempfile::TempDir,
+}
+
+/// What `ronde agent` said, and its exit code.
+struct Said {
+    code: Option<i32>,
+    text: String,
+}
+
+fn key_file(key: &JobKey) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    std::fs::write(&path, format!("{}\n", key.to_hex())).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    (folder, path)
+}
+
+fn join_with(address: &str, key: &JobKey, options: &[&str]) -> Agent {
+    let (folder, path) = key_file(key);
+    let child = Command::new(env!("CARGO_BIN_EXE_ronde"))
+        .args(["agent", "--join", address, "--name", "node-x", "--slots", "3", "--key-file"])
+        .arg(path)
+        .args(options)
+        .env_remove("RONDE_JOB_KEY")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    Agent { child, _folder: folder }
+}
+
+fn join(driver: &Driver) -> Agent {
+    join_with(&driver.address, &key(1), &[])
+}
+
+impl Agent {
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// The process that has dialled, which is a child of the one that was started.
+    fn dialler(&self) -> i32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.pid());
+        eventually("the agent has a process that dials", PATIENCE, || {
+            let text = std::fs::read_to_string(&children).unwrap_or_default();
+            text.split_whitespace().next()?.parse().ok()
+        })
+    }
+
+    fn ended(mut self) -> Said {
+        let status = eventually("the agent ends", PATIENCE, || self.child.try_wait().unwrap());
+        let mut text = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        Said { code: status.code(), text }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Says who it is, and what its child is that has left its session, and stays whatever it is told.
+const FAMILY: &str = r#"
+trap '' TERM INT HUP
+setsid sh -c 'trap "" TERM INT HUP; echo $$; while true; do sleep 1; done' &
+wait
+while true; do sleep 1; done
+"#;
+
+/// Starts that; gives all its processes.
+fn family(hired: &mut Hired<'_>) -> Vec<i32> {
+    let own = hired.start(0, FAMILY);
+    let Some(AgentToDriver::Output { bytes, .. }) = hired.next() else { panic!("no output") };
+    vec![own, String::from_utf8(bytes).unwrap().trim().parse().unwrap()]
+}
+
+fn assert_gone(pids: &[i32]) {
+    eventually("all are gone", PATIENCE, || (!pids.iter().any(|pid| alive(*pid))).then_some(()));
+}
+
+#[test]
+fn an_agent_that_dials_in_does_what_any_agent_does() {
+    let mut driver = Driver::open();
+    let agent = join(&driver);
+    let offer = driver.offer();
+    assert_eq!((offer.name.as_str(), offer.slots), ("node-x", 3));
+    assert_eq!(offer.mismatch(), None);
+    assert!(offer.address.unwrap().ip().is_loopback());
+    let mark = offer.mark.clone();
+    let link = {
+        let _inside = driver.runtime.enter();
+        offer.take().unwrap()
+    };
+    assert!(link.ties.network && !link.ties.child && !link.ties.environment);
+    let mut hired = Hired { driver: &driver, link: Some(link), mark };
+    assert_eq!(hired.line(), format!("ronde-agent {VERSION}"));
+    hired.start(0, "echo hello; exit 3");
+    assert_eq!(hired.until_ended(), ("hello\n".into(), Exit::Code(3)));
+    // More than fits into one sealed frame, or on its way at a time.
+    hired.start(7, "head -c 3000000 /dev/zero | tr '\\0' x");
+    let (output, exit) = hired.until_ended();
+    assert_eq!((output.len(), exit), (3_000_000, Exit::Code(0)));
+    hired.tell(&DriverToAgent::End);
+    assert_eq!(hired.next(), None);
+    assert_eq!(hired.ended(), "its agent, which had dialled in, has ended");
+    let said = agent.ended();
+    assert_eq!(said.code, Some(0), "{}", said.text);
+    assert!(said.text.contains("`node-x` is part of a job, with 3 slots"), "{}", said.text);
+}
+
+#[test]
+fn a_link_that_is_cut_leaves_nothing_on_the_host() {
+    let mut driver = Driver::open();
+    let agent = join(&driver);
+    let mut hired = driver.hired();
+    let pids = family(&mut hired);
+    let AgentLink { cut, ended, reader, writer, .. } = hired.link.take().unwrap();
+    cut.send(()).unwrap();
+    drop((reader, writer));
+    within(&driver.runtime, ended);
+    assert_gone(&pids);
+    let said = agent.ended();
+    assert_eq!(said.code, Some(1));
+    assert!(said.text.contains("error: the launcher has gone"), "{}", said.text);
+}
+
+#[test]
+fn a_launcher_that_dies_takes_its_agents_with_it() {
+    let mut driver = Driver::open();
+    let agent = join(&driver);
+    let mut hired = driver.hired();
+    let pids = family(&mut hired);
+    // All that it had is gone at once, as if it were killed.
+    let Hired { link, .. } = hired;
+    drop(link);
+    driver.runtime.shutdown_background();
+    assert_gone(&pids);
+    assert_eq!(agent.ended().code, Some(1));
+}
+
+#[test]
+fn a_killed_agent_or_guardian_leaves_nothing() {
+    let mut driver = Driver::open();
+    for kill_dialler in [true, false] {
+        let agent = join(&driver);
+        let mut hired = driver.hired();
+        let mut pids = family(&mut hired);
+        let dialler = agent.dialler();
+        pids.push(dialler);
+        signal(if kill_dialler { dialler } else { agent.pid() }, "KILL");
+        while hired.next().is_some() {}
+        assert_eq!(hired.ended(), "its agent, which had dialled in, has ended");
+        assert_gone(&pids);
+        let code = agent.ended().code;
+        assert_eq!(code, if kill_dialler { Some(137) } else { None });
+    }
+}
+
+#[test]
+fn an_agent_that_is_told_to_stop_leaves_in_order_if_it_may() {
+    let mut driver = Driver::open();
+    let agent = join(&driver);
+    let mut hired = driver.hired();
+    hired.tell(&DriverToAgent::Linger { millis: 600_000 });
+    let pid = hired.start(0, "echo up; exec sleep 1000");
+    assert!(matches!(hired.next(), Some(AgentToDriver::Output { .. })));
+    // A scheduler may signal every process that it knows.
+    signal(agent.dialler(), "TERM");
+    assert_eq!(hired.next(), Some(AgentToDriver::Leaving));
+    signal(agent.pid(), "TERM");
+    hired.tell(&DriverToAgent::Look { workers: vec![] });
+    assert_eq!(hired.next(), Some(AgentToDriver::Looked { found: vec![] }));
+    assert!(alive(pid));
+    hired.tell(&DriverToAgent::End);
+    while hired.next().is_some() {}
+    assert_gone(&[pid]);
+    assert_eq!(agent.ended().code, Some(0));
+}
+
+#[test]
+fn an_agent_that_may_not_linger_stops_at_once() {
+    let mut driver = Driver::open();
+    let agent = join(&driver);
+    let mut hired = driver.hired();
+    let pids = family(&mut hired);
+    signal(agent.pid(), "TERM");
+    while hired.next().is_some() {}
+    assert_gone(&pids);
+    assert_eq!(agent.ended().code, Some(143));
+}
+
+#[test]
+fn an_agent_may_be_there_before_its_launcher() {
+    let place = Driver::open();
+    let address = place.address.clone();
+    // The socket must be closed before another may have its port.
+    place.runtime.shutdown_timeout(PATIENCE);
+    let agent = join_with(&address, &key(1), &["--timeout", "60"]);
+    let dialler = agent.dialler();
+    let mut driver = Driver::open_at(&address);
+    let mut hired = driver.hired();
+    hired.tell(&DriverToAgent::End);
+    while hired.next().is_some() {}
+    let said = agent.ended();
+    assert_eq!(said.code, Some(0), "{}", said.text);
+    assert!(!alive(dialler));
+}
+
+#[test]
+fn an_agent_that_still_waits_can_be_stopped() {
+    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let agent = join_with(&place.local_addr().unwrap().to_string(), &key(1), &[]);
+    // It has dialled, and hears nothing.
+    let (_silent, _) = place.accept().unwrap();
+    signal(agent.pid(), "TERM");
+    assert_eq!(agent.ended().code, Some(143));
+}
+
+#[test]
+fn nobody_and_somebody_else_are_told_apart() {
+    let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nowhere = place.local_addr().unwrap().to_string();
+    drop(place);
+    let said = join_with(&nowhere, &key(1), &["--timeout", "1"]).ended();
+    assert_eq!(said.code, Some(1));
+    let text =
+        format!("error: no job has taken this agent for 1 s: nobody can be reached at {nowhere}");
+    assert!(said.text.contains(&text), "{}", said.text);
+    assert!(said.text.contains("hint: see whether `horovodrun --agents` runs there"));
+
+    let mut driver = Driver::open();
+    let said = join_with(&driver.address, &key(2), &[]).ended();
+    assert_eq!(said.code, Some(1));
+    let text = format!("error: whoever listens at {} does not hold the key", driver.address);
+    assert!(said.text.contains(&text), "{}", said.text);
+    assert!(driver.offers.try_recv().is_err(), "without the key nothing was offered");
+}
+
+#[test]
+fn a_refusal_is_told_in_the_launchers_words() {
+    let mut driver = Driver::open();
+    let agent = join(&driver);
+    {
+        let mut offer = driver.offer();
+        offer.version = "0.0".into();
+        let reason = offer.mismatch().unwrap();
+        assert_eq!(reason, format!("the launcher has Ronde {VERSION} and the agent has 0.0"));
+        let _inside = driver.runtime.enter();
+        offer.refuse(&reason);
+    }
+    let said = agent.ended();
+    assert_eq!(said.code, Some(1));
+    let text = format!("does not take this agent: the launcher has Ronde {VERSION}");
+    assert!(said.text.contains(&text), "{}", said.text);
+    assert!(said.text.contains("have the same version of Ronde on both sides"), "{}", said.text);
+}
+
+#[test]
+fn strangers_hold_nobody_up() {
+    let mut driver = Driver::open();
+    let mut strangers: Vec<_> =
+        (0..400).map(|_| std::net::TcpStream::connect(&driver.address).unwrap()).collect();
+    for stranger in strangers.iter_mut().step_by(2) {
+        let _ = stranger.write_all(b"GET / HTTP/1.1\r\n\r\n");
+    }
+    let agent = join(&driver);
+    let mut hired = driver.hired();
+    hired.start(0, "exit 0");
+    assert_eq!(hired.until_ended().1, Exit::Code(0));
+    hired.tell(&DriverToAgent::End);
+    while hired.next().is_some() {}
+    assert_eq!(agent.ended().code, Some(0));
+    // Those who had something to say got nothing for it.
+    strangers[0].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut answer = Vec::new();
+    let _ = strangers[0].read_to_end(&mut answer);
+    assert_eq!(answer, b"");
+}
+
+#[test]
+fn a_key_comes_from_a_file_a_descriptor_or_the_environment_and_from_nowhere_else() {
+    let run = |shell: &str, env: Option<&str>| {
+        let (_folder, path) = key_file(&key(1));
+        let mut command = Command::new("sh");
+        command.args(["-c", shell]).env("RONDE", env!("CARGO_BIN_EXE_ronde")).env("KEY", path);
+        command.env_remove("RONDE_JOB_KEY").envs(env.map(|value| ("RONDE_JOB_KEY", value)));
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let join = "--join 127.0.0.1:1 --timeout 0";
+    let hex = key(1).to_hex();
+    for (options, env) in
+        [("--key-file $KEY", None), ("--key-fd 3 3<$KEY", None), ("", Some(hex.as_str()))]
+    {
+        let (code, text) = run(&format!("$RONDE agent {join} {options}"), env);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("no job has taken this agent"), "{text}");
+    }
+    for (shell, env, expected) in [
+        ("$RONDE agent {join}", None, "error: the job's key is missing"),
+        ("chmod 644 $KEY; $RONDE agent {join} --key-file $KEY", None, "run `chmod 600` on it"),
+        ("$RONDE agent {join} --key-fd 9", None, "descriptor 9 holds no key"),
+        ("$RONDE agent {join}", Some("abc"), "RONDE_JOB_KEY holds no key"),
+        ("$RONDE agent --join here --key-file $KEY", None, "`here` is no address with a port"),
+    ] {
+        let (code, text) = run(&shell.replace("{join}", join), env);
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains(expected) && !text.contains(&hex), "{text}");
+    }
+}

@@ -1,0 +1,112 @@
+//! An agent that nobody here has started: it has dialled the rendezvous, proved that it holds the job's
+//! key, and offers its host. Its pipe is the connection on which it came.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use ronde_control::VERSION;
+use ronde_control::wire;
+use ronde_control::wire::agent::OfferAnswer;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::oneshot;
+
+use super::link::Heard;
+use super::{AgentLink, Ties, Trouble};
+use crate::stream::{self, Stream};
+use crate::wire::Sealed;
+
+/// A host that is on offer.
+pub struct Offer {
+    /// What it calls itself.
+    pub name: String,
+    /// How many ranks it can take.
+    pub slots: u32,
+    /// What all processes of its ranks are to carry in their environment.
+    pub mark: String,
+    /// The version of Ronde there.
+    pub version: String,
+    /// Where it has come from.
+    pub address: Option<SocketAddr>,
+    sealed: Sealed,
+}
+
+impl Offer {
+    /// The offer of the one who is called `name` and has greeted on this connection.
+    pub(crate) fn new(
+        sealed: Sealed,
+        (name, slots): (String, u32),
+        mark: String,
+        version: String,
+    ) -> Offer {
+        let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
+        let address = sealed.stream.peer_addr().ok().map(canonical);
+        Offer { name, slots, mark, version, address, sealed }
+    }
+
+    /// Why it cannot be taken, if it is of another version.
+    pub fn mismatch(&self) -> Option<String> {
+        (self.version != VERSION)
+            .then(|| format!("the launcher has Ronde {VERSION} and the agent has {}", self.version))
+    }
+
+    /// Makes it one of the job's agents.
+    pub fn take(self) -> io::Result<AgentLink> {
+        let taken = wire::encode(&OfferAnswer::Taken);
+        let Stream { reader, writer, receiving, sending } = stream::open(self.sealed, Some(taken))?;
+        let (cut, is_cut) = oneshot::channel();
+        let ended = async move {
+            let abort = receiving.abort_handle();
+            let result = tokio::select! {
+                result = receiving => result.unwrap_or_else(|error| Err(io::Error::other(error))),
+                Ok(()) = is_cut => Err(io::ErrorKind::ConnectionAborted.into()),
+            };
+            abort.abort();
+            sending.abort();
+            explain(result)
+        };
+        let network = self.address.is_some_and(|address| address.ip().is_loopback());
+        Ok(AgentLink {
+            reader: Box::new(reader),
+            writer: Box::new(writer),
+            ties: Ties { child: false, network, environment: false },
+            heard: Heard::default(),
+            cut,
+            ended: Box::pin(ended),
+        })
+    }
+
+    /// Sends it away with a word why.
+    pub fn refuse(self, reason: &str) {
+        tracing::info!(host = self.name, reason, "an agent that has dialled in is refused");
+        let Sealed { mut stream, mut sealer, .. } = self.sealed;
+        let refused = sealer.seal(&wire::encode(&OfferAnswer::Refused { reason: reason.into() }));
+        // Whoever does not listen to that learns nothing.
+        tokio::spawn(async move {
+            let _ = stream.write_all(&refused).await;
+            let _ = stream.shutdown().await;
+        });
+    }
+}
+
+impl fmt::Debug for Offer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Offer");
+        shown.field("name", &self.name).field("slots", &self.slots).finish_non_exhaustive()
+    }
+}
+
+fn explain(result: io::Result<()>) -> Trouble {
+    match result {
+        Ok(()) => Trouble {
+            reason: "its agent, which had dialled in, has ended".into(),
+            hint: "see what it said there, and whether a scheduler, a time limit or a lack of \
+                   memory has ended it"
+                .into(),
+        },
+        Err(error) => Trouble {
+            reason: format!("the connection that its agent had dialled broke: {error}"),
+            hint: "see whether the host is up and its network cable is in".into(),
+        },
+    }
+}

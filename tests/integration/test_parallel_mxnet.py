@@ -3,9 +3,11 @@
 MXNet needs an old NumPy, so `make mxnet` and `make matrix` run this, in environments of their own.
 """
 
+import signal
 from importlib.util import find_spec
 
 import pytest
+from jobs import Job
 from ranks import TESTS, runner
 
 pytestmark = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not installed")
@@ -16,3 +18,38 @@ pytestmark = pytest.mark.skipif(find_spec("mxnet") is None, reason="MXNet is not
 def test_every_rank_passes(world):
     problem = runner.run([TESTS / "parallel_mxnet" / "test_mxnet.py"], *world)
     assert problem is None, problem
+
+
+LOST = """
+import mxnet as mx
+import horovod.mxnet as hvd
+
+hvd.init()
+tensor = mx.nd.ones(3)
+hvd.allreduce(tensor, name="x").wait_to_read()
+hvd.allgather(tensor, name="y")
+if RANK == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+# The launcher ends the rest after a second, which may be too short to put an error together.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+told = {}
+for kind, call in {
+    "engine": lambda: hvd.allreduce(tensor, name="x").wait_to_read(),
+    "call": lambda: hvd.allgather(tensor, name="y"),
+}.items():
+    try:
+        call()
+    except mx.base.MXNetError as error:
+        lost = error if kind == "call" else hvd.HorovodInternalError.last()
+        told[kind] = [lost.ranks, lost.hosts, lost.cause]
+say("lost", told=told)
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_lost_rank_is_known_as_data(tmp_path):
+    with Job(tmp_path, 2, LOST, api="") as job:
+        (said,) = job.hear("lost", [0])
+        known = [[1], ["localhost"], "signal"]
+        assert said["told"] == {"engine": known, "call": known}
+        assert job.wait() == 128 + signal.SIGKILL

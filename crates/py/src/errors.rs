@@ -47,13 +47,13 @@ fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let text = error.to_string();
     match error {
         Error::Invalid(_) | Error::Setup(_) => PyValueError::new_err(text),
-        Error::Removed { .. } => of_class(py, "WorkerRemovedError", text, None),
-        _ => of_class(py, "HorovodInternalError", text, error.loss()),
+        Error::Removed { .. } => of_class(py, "WorkerRemovedError", &text, None),
+        _ => of_class(py, "HorovodInternalError", &text, error.loss()),
     }
 }
 
 /// An exception of a class of `horovod.common.exceptions`.
-fn of_class(py: Python<'_>, name: &str, text: String, loss: Option<Loss>) -> PyErr {
+fn of_class(py: Python<'_>, name: &str, text: &str, loss: Option<Loss>) -> PyErr {
     let made = || -> PyResult<PyErr> {
         let class = py.import("horovod.common.exceptions")?.getattr(name)?;
         let known = PyDict::new(py);
@@ -63,7 +63,7 @@ fn of_class(py: Python<'_>, name: &str, text: String, loss: Option<Loss>) -> PyE
             known.set_item("cause", kind.name())?;
             known.set_item("tensor", tensor)?;
         }
-        Ok(PyErr::from_value(class.call((&text,), Some(&known))?))
+        Ok(PyErr::from_value(class.call((text,), Some(&known))?))
     };
-    made().unwrap_or_else(|_| PyRuntimeError::new_err(text.clone()))
+    made().unwrap_or_else(|_| PyRuntimeError::new_err(text.to_owned()))
 }

@@ -168,9 +168,10 @@ fn group(name: &str, tensors: &[Tensor]) -> Request {
 }
 
 fn run_group(member: &Member, name: &str, tensors: &[Tensor]) {
-    let regions: Vec<_> = tensors.iter().map(Tensor::region).collect();
+    let pairs = tensors.iter().map(|tensor| (tensor, tensor));
     let request = group(name, tensors);
-    let ticket = member.engine.submit(request, regions.clone(), regions, Next::Waits).unwrap();
+    let memory = Tensor::submission(&request.kind, pairs);
+    let ticket = member.engine.submit(request, memory, Next::Waits).unwrap();
     member.wait(&ticket).unwrap();
 }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::settings::Transport;
 use ronde_control::{DType, Rank, ReduceOp, SetId};
-use ronde_core::buffer::{Buffer, Region};
-use ronde_core::engine::{Block, Next};
+use ronde_core::buffer::{Operand, Output};
+use ronde_core::engine::{Block, Next, Tensors};
 use ronde_testkit::{Member, Tensor, World};
 
 const SUM: Kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
@@ -16,35 +16,36 @@ const SUM: Kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale:
 /// Whether a rank has a tensor of the bucket in the arena.
 type InArena = fn(usize, usize) -> bool;
 
-/// Memory for a tensor, in the arena or elsewhere.
+/// A tensor in the arena or elsewhere.
 enum Memory {
-    Arena(Block),
-    Plain(Buffer),
+    Arena(Tensor<Block>),
+    Plain(Tensor),
 }
 
 impl Memory {
     fn of(member: &Member, in_arena: bool, bytes: &[u8]) -> Memory {
-        let memory = match in_arena {
-            true => Memory::Arena(member.engine.allocate(bytes.len()).expect("there is room")),
-            false => Memory::Plain(Buffer::new(bytes.len())),
-        };
-        let copy = Buffer::new(bytes.len());
-        copy.fill(bytes);
-        copy.region().copy_to(memory.region());
-        memory
+        let (dtype, shape) = (DType::U8, [bytes.len() as u64]);
+        match in_arena {
+            true => {
+                let block = member.engine.allocate(bytes.len()).expect("there is room");
+                Memory::Arena(Tensor::lying_in(block, dtype, &shape, bytes))
+            }
+            false => Memory::Plain(Tensor::new(dtype, &shape, bytes)),
+        }
     }
 
-    fn region(&self) -> Region {
+    fn lend(&self) -> Output {
         match self {
-            Memory::Arena(block) => block.region(),
-            Memory::Plain(buffer) => buffer.region(),
+            Memory::Arena(tensor) => tensor.lend(),
+            Memory::Plain(tensor) => tensor.lend(),
         }
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let copy = Buffer::new(self.region().length());
-        self.region().copy_to(copy.region());
-        copy.bytes()
+        match self {
+            Memory::Arena(tensor) => tensor.bytes(),
+            Memory::Plain(tensor) => tensor.bytes(),
+        }
     }
 }
 
@@ -61,10 +62,11 @@ fn request(name: &str, kind: Kind, dtype: DType, lengths: &[usize]) -> Request {
 
 /// Reduces these tensors as one bucket, in place.
 fn reduce(member: &Member, name: &str, kind: Kind, dtype: DType, memory: &[Memory]) {
-    let regions: Vec<Region> = memory.iter().map(Memory::region).collect();
-    let lengths: Vec<usize> = regions.iter().map(|region| region.length()).collect();
+    let outputs: Vec<Output> = memory.iter().map(Memory::lend).collect();
+    let lengths: Vec<usize> = outputs.iter().map(Output::length).collect();
     let request = request(name, kind, dtype, &lengths);
-    let ticket = member.engine.submit(request, regions.clone(), regions, Next::Waits);
+    let tensors = Tensors::Given(outputs.into_iter().map(Operand::InPlace).collect());
+    let ticket = member.engine.submit(request, tensors, Next::Waits);
     member.wait(&ticket.expect("it is accepted")).expect("it is reduced");
 }
 
@@ -142,10 +144,9 @@ fn sets_of_ranks_and_the_world_take_turns_in_the_arena() {
             reduce(member, "w", SUM, DType::F32, &whole);
             if me % 2 == 0 {
                 let mine = Memory::of(member, round % 2 == 0, &floats(me, length));
-                let regions = vec![mine.region()];
+                let tensors = Tensors::Given(vec![Operand::InPlace(mine.lend())]);
                 let request = Request { set: pair, ..request("p", SUM, DType::F32, &[4 * length]) };
-                let ticket =
-                    member.engine.submit(request, regions.clone(), regions, Next::Waits).unwrap();
+                let ticket = member.engine.submit(request, tensors, Next::Waits).unwrap();
                 member.wait(&ticket).unwrap();
                 let sum = Tensor::new(DType::F32, &[length as u64], &mine.bytes()).as_floats();
                 let right = |i: usize| {
@@ -181,8 +182,9 @@ fn a_result_that_goes_elsewhere_leaves_its_source_alone() {
         let source = Memory::of(member, true, &floats(member.rank(), 50_000));
         let target = Memory::of(member, true, &[0; 200_000]);
         let request = request("x", SUM, DType::F32, &[200_000]);
-        let (from, to) = (vec![source.region()], vec![target.region()]);
-        let ticket = member.engine.submit(request, from, to, Next::Waits).unwrap();
+        let apart = Operand::Apart { input: source.lend().into(), output: target.lend() };
+        let tensors = Tensors::Given(vec![apart]);
+        let ticket = member.engine.submit(request, tensors, Next::Waits).unwrap();
         member.wait(&ticket).unwrap();
         assert!(source.bytes() == floats(member.rank(), 50_000));
         assert!(target.bytes() != source.bytes());
@@ -200,9 +202,9 @@ fn a_peer_that_dies_ends_the_reduction_and_the_arena_gives_out_nothing_more() {
             done.wait();
             return;
         }
-        let regions = vec![memory.region()];
+        let tensors = Tensors::Given(vec![Operand::InPlace(memory.lend())]);
         let request = request("x", SUM, DType::F32, &[12_000_000]);
-        let ticket = member.engine.submit(request, regions.clone(), regions, Next::GoesOn).unwrap();
+        let ticket = member.engine.submit(request, tensors, Next::GoesOn).unwrap();
         ready.wait();
         let start = Instant::now();
         let error = member.wait(&ticket).unwrap_err();
@@ -229,7 +231,7 @@ fn a_block_outlives_its_world_and_then_leaves_nothing_mapped() {
         memory
     });
     assert!(blocks[0].bytes() == blocks[1].bytes());
-    let marks: Vec<usize> = blocks.iter().map(|block| block.region().start() as usize).collect();
+    let marks: Vec<usize> = blocks.iter().map(|block| block.lend().start() as usize).collect();
     drop(blocks);
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs is mounted");
     for line in maps.lines().filter(|line| line.contains("ronde-arena")) {

@@ -8,8 +8,8 @@ use ronde_control::negotiate::Kind;
 use ronde_control::settings::Transport;
 use ronde_control::{Rank, ReduceOp};
 use ronde_core::Error;
-use ronde_core::buffer::Region;
-use ronde_core::engine::{Done, Engine, Outcome, Room, Targets};
+use ronde_core::buffer::{Buffer, Operand};
+use ronde_core::engine::{Done, Engine, Next, Outcome, Room, Tensors};
 use ronde_testkit::{Member, Tensor, World};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
@@ -26,8 +26,8 @@ fn send(came: &Came) -> Done {
     Box::new(move |outcome| came.send(outcome).expect("the test listens"))
 }
 
-fn in_place(tensor: &Tensor) -> (Vec<Region>, Targets) {
-    (vec![tensor.region()], Targets::Regions(vec![tensor.region()]))
+fn in_place(tensor: &Tensor) -> Tensors {
+    Tensor::submission(&sum(), [(tensor, tensor)])
 }
 
 /// Averages the tensor again and again, each time from the end of the one before.
@@ -37,9 +37,8 @@ fn chain(engine: &Arc<Engine>, tensor: &Arc<Tensor>, left: usize, came: Came) {
         (Ok(_), 1..) => chain(&again.upgrade().expect("still there"), &same, left - 1, came),
         (outcome, _) => came.send(outcome).expect("the test listens"),
     });
-    let (sources, targets) = in_place(tensor);
     let average = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 0.5 };
-    engine.submit_then(Member::request("again", average, tensor), sources, targets, done);
+    engine.submit_then(Member::request("again", average, tensor), in_place(tensor), done);
 }
 
 #[test]
@@ -51,8 +50,7 @@ fn many_in_flight_complete_without_anybody_waiting() {
                 let tensors: Vec<Tensor> = (0..100).map(|_| Tensor::floats(&[1.0; 7])).collect();
                 for (number, tensor) in tensors.iter().enumerate() {
                     let request = Member::request(&format!("x{number}"), sum(), tensor);
-                    let (sources, targets) = in_place(tensor);
-                    member.engine.submit_then(request, sources, targets, send(&came));
+                    member.engine.submit_then(request, in_place(tensor), send(&came));
                 }
                 for _ in &tensors {
                     outcomes.recv_timeout(PATIENCE).unwrap().unwrap();
@@ -78,6 +76,55 @@ fn a_callback_may_submit_under_the_same_name() {
     }
 }
 
+#[test]
+fn memory_has_gone_back_before_anybody_hears_of_the_end() {
+    for transport in TRANSPORTS {
+        for size in 1..=2 {
+            World::new(size).over(transport).run(|member| {
+                let kinds = [sum(), Kind::Broadcast { root: Rank(0) }, Kind::Allgather];
+                for kind in kinds {
+                    let tensor = Arc::new(Tensor::floats(&[1.0; 5]));
+                    let (came, outcomes) = channel();
+                    let same = tensor.clone();
+                    // Looking at a tensor that is lent would panic.
+                    let done: Done = Box::new(move |outcome| {
+                        came.send((outcome, same.as_floats())).expect("the test listens");
+                    });
+                    let tensors = Tensor::submission(&kind, [(&*tensor, &*tensor)]);
+                    let is_sum = matches!(kind, Kind::Allreduce { .. });
+                    member.engine.submit_then(Member::request("x", kind, &tensor), tensors, done);
+                    let (outcome, seen) = outcomes.recv_timeout(PATIENCE).unwrap();
+                    outcome.unwrap();
+                    assert_eq!(seen, [if is_sum { size as f32 } else { 1.0 }; 5]);
+                }
+                member.barrier("end").unwrap();
+            });
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_not_what_the_request_speaks_of_is_refused() {
+    World::new(1).run(|member| {
+        let (tensor, short) = (Tensor::floats(&[1.0; 5]), Tensor::floats(&[1.0; 4]));
+        let refuse = |kind: Kind, tensors: Tensors| {
+            let request = Member::request("x", kind, &tensor);
+            let refused = member.engine.submit(request, tensors, Next::Waits).unwrap_err();
+            assert!(refused.to_string().contains("is not as long as its shapes say"), "{refused}");
+        };
+        refuse(sum(), in_place(&short));
+        refuse(sum(), Tensors::NONE);
+        refuse(sum(), Tensors::Made(vec![tensor.lend().into()]));
+        refuse(Kind::Barrier, in_place(&tensor));
+        refuse(Kind::Allgather, in_place(&tensor));
+        refuse(Kind::Allgather, Tensors::Made(vec![short.lend().into()]));
+        let input = short.lend().into();
+        refuse(sum(), Tensors::Given(vec![Operand::Apart { input, output: tensor.lend() }]));
+        // All of it has gone back.
+        assert_eq!((tensor.as_floats().len(), short.as_floats().len()), (5, 4));
+    });
+}
+
 /// A thread that submits one after the other finds most of them done before it goes on, if there is
 /// a core for each rank; ranks that are not in step must not lose anything over it.
 #[test]
@@ -97,9 +144,8 @@ fn what_comes_one_by_one_may_be_done_before_its_thread_goes_on() {
                 if (round + member.rank()) % 7 == 0 {
                     std::thread::sleep(Duration::from_micros(200));
                 }
-                let (sources, targets) = in_place(&tensor);
                 let request = Member::request("x", sum(), &tensor);
-                member.engine.submit_then(request, sources, targets, done);
+                member.engine.submit_then(request, in_place(&tensor), done);
                 let (outcome, by_own) = outcomes.recv_timeout(PATIENCE).unwrap();
                 outcome.unwrap();
                 at_once += usize::from(by_own);
@@ -125,14 +171,14 @@ fn results_go_to_memory_that_is_given_when_their_size_is_known() {
                 let room: Room = Box::new(move |index, rows| {
                     assert_eq!(index, 0);
                     let tensor = Tensor::floats(&vec![-1.0; rows.iter().sum::<u64>() as usize]);
-                    let region = tensor.region();
+                    let output = tensor.lend();
                     *place.lock().unwrap() = Some(tensor);
-                    Ok(region)
+                    Ok(output)
                 });
                 let (came, outcomes) = channel();
                 let request = Member::request("x", Kind::Allgather, &source);
-                let (sources, targets) = (vec![source.region()], Targets::Room(room));
-                member.engine.submit_then(request, sources, targets, send(&came));
+                let tensors = Tensors::Placed(vec![source.lend().into()], room);
+                member.engine.submit_then(request, tensors, send(&came));
                 let Outcome::Placed(rows) = outcomes.recv_timeout(PATIENCE).unwrap().unwrap()
                 else {
                     panic!("the result lies elsewhere");
@@ -154,12 +200,13 @@ fn a_rank_without_memory_for_the_result_fails_alone() {
             let (came, outcomes) = channel();
             let request = Member::request("x", Kind::Allgather, &tensor);
             if member.rank() == 0 {
-                let short = Tensor::floats(&[0.0]).region();
-                let rooms: [Room; 2] =
-                    [Box::new(|_, _| Err("out of memory".into())), Box::new(move |_, _| Ok(short))];
+                let rooms: [Room; 2] = [
+                    Box::new(|_, _| Err("out of memory".into())),
+                    Box::new(|_, _| Ok(Buffer::new(4).into())),
+                ];
                 for (room, text) in rooms.into_iter().zip(["out of memory", "memory for 4"]) {
-                    let (sources, targets) = (vec![tensor.region()], Targets::Room(room));
-                    member.engine.submit_then(request.clone(), sources, targets, send(&came));
+                    let tensors = Tensors::Placed(vec![tensor.lend().into()], room);
+                    member.engine.submit_then(request.clone(), tensors, send(&came));
                     let error = outcomes.recv_timeout(PATIENCE).unwrap().unwrap_err();
                     assert!(error.to_string().contains(text), "{error}");
                 }
@@ -178,12 +225,11 @@ fn a_refusal_and_a_lost_rank_reach_the_callback() {
     for transport in TRANSPORTS {
         let ready = std::sync::Barrier::new(2);
         World::new(2).over(transport).run(|member| {
-            let tensor = Tensor::floats(&[1.0]);
             let (came, outcomes) = channel();
             let submit = |name| {
-                let (sources, targets) = in_place(&tensor);
+                let tensor = Tensor::floats(&[1.0]);
                 let request = Member::request(name, sum(), &tensor);
-                member.engine.submit_then(request, sources, targets, send(&came));
+                member.engine.submit_then(request, in_place(&tensor), send(&came));
             };
             if member.rank() == 1 {
                 ready.wait();

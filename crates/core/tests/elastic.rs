@@ -10,7 +10,7 @@ use ronde_control::watching::DumpTo;
 use ronde_control::wire::{Change, DriverToRank, Milestone, RankToDriver};
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
-use ronde_core::engine::{Engine, News, Next, Outcome};
+use ronde_core::engine::{Engine, News, Next, Outcome, Tensors};
 use ronde_testkit::{ElasticLauncher, Member, Tensor};
 
 /// Nobody waits longer for anything here, on however busy a machine.
@@ -33,9 +33,9 @@ fn sum() -> Kind {
 /// Runs one collective on some floats, and gives what came of it.
 fn run(engine: &Engine, kind: Kind, values: &[f32]) -> Result<Vec<f32>, Error> {
     let tensor = Tensor::floats(values);
+    let tensors = Tensor::submission(&kind, [(&tensor, &tensor)]);
     let request: Request = Member::request(kind.name(), kind, &tensor);
-    let regions = vec![tensor.region()];
-    let ticket = engine.submit(request, regions.clone(), regions, Next::Waits)?;
+    let ticket = engine.submit(request, tensors, Next::Waits)?;
     engine.wait(&ticket, Instant::now() + PROMISE);
     match ticket.take().expect("no call blocks for ever")? {
         Outcome::Made(made) => {
@@ -113,7 +113,7 @@ fn one_worker_alone_can_do_everything_and_hears_the_launcher() {
         for (name, kind) in [("add", add), ("barrier", Kind::Barrier)] {
             let (set, dtype) = (SetId::WORLD, DType::U8);
             let request = Request { name: name.into(), set, kind, dtype, shapes: vec![] };
-            let ticket = engine.submit(request, vec![], vec![], Next::Waits).unwrap();
+            let ticket = engine.submit(request, Tensors::NONE, Next::Waits).unwrap();
             engine.wait(&ticket, Instant::now() + PROMISE);
             assert!(ticket.take().unwrap().is_ok(), "{name}");
         }
@@ -311,9 +311,9 @@ fn worlds_that_are_lost_leave_neither_threads_nor_descriptors_nor_memory() {
         let victim = turn % 3;
         let pending = Tensor::floats(&[1.0; 10]);
         let request = Member::request("pending", sum(), &pending);
-        let regions = vec![pending.region()];
+        let tensors = Tensor::submission(&sum(), [(&pending, &pending)]);
         let survivor = &engines[(turn as usize + 1) % 3];
-        let ticket = survivor.submit(request, regions.clone(), regions, Next::GoesOn).unwrap();
+        let ticket = survivor.submit(request, tensors, Next::GoesOn).unwrap();
         launcher.lose(&everybody, victim, "was killed");
         survivor.wait(&ticket, Instant::now() + PROMISE);
         assert_eq!(ticket.take().unwrap().unwrap_err().blames(), Some(Rank(victim)));

@@ -102,9 +102,9 @@ fn a_group_is_one_submission_of_several_tensors() {
                 dtype: DType::F32,
                 shapes: tensors.iter().map(|tensor| tensor.shape().to_vec()).collect(),
             };
-            let regions: Vec<_> = tensors.iter().map(Tensor::region).collect();
-            let ticket =
-                member.engine.submit(request, regions.clone(), regions, Next::GoesOn).unwrap();
+            let pairs = tensors.iter().map(|tensor| (tensor, tensor));
+            let memory = Tensor::submission(&request.kind, pairs);
+            let ticket = member.engine.submit(request, memory, Next::GoesOn).unwrap();
             member.wait(&ticket).unwrap();
             assert_eq!(tensors[0].as_floats(), [2.0; 5]);
             assert!(tensors[1].as_floats().iter().all(|value| *value == 4.0));

@@ -95,8 +95,8 @@ fn what_only_some_had_submitted_fails_when_its_set_is_removed() {
             let tensor = Tensor::floats(&[1.0; 10]);
             let pending = (member.rank() == 1).then(|| {
                 let request = Request { set, ..Member::request("late", sum(), &tensor) };
-                let (sources, targets) = (vec![tensor.region()], vec![tensor.region()]);
-                member.engine.submit(request, sources, targets, Next::GoesOn).unwrap()
+                let tensors = Tensor::submission(&sum(), [(&tensor, &tensor)]);
+                member.engine.submit(request, tensors, Next::GoesOn).unwrap()
             });
             member.remove_set(set).unwrap();
             if let Some(pending) = pending {

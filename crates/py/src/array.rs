@@ -41,7 +41,9 @@ pub(crate) fn view(array: &Bound<'_, PyAny>) -> PyResult<View> {
             return Err(PyValueError::new_err("Tensor is required to be contiguous."));
         }
     }
-    Ok(View { is_read_only, ..View::at(start, shape, dtype) })
+    let mut view = View::at(start, shape, dtype);
+    view.is_read_only = is_read_only;
+    Ok(view)
 }
 
 fn entry<'py>(interface: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, PyAny>> {
@@ -67,11 +69,10 @@ impl Memory {
     #[getter(__array_interface__)]
     fn array_interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let interface = PyDict::new(py);
-        let region = self.owned.region();
         interface.set_item("version", 3)?;
         interface.set_item("typestr", "|u1")?;
-        interface.set_item("shape", PyTuple::new(py, [region.length()])?)?;
-        interface.set_item("data", (region.start() as usize, false))?;
+        interface.set_item("shape", PyTuple::new(py, [self.owned.length()])?)?;
+        interface.set_item("data", (self.owned.start() as usize, false))?;
         Ok(interface)
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_void};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use ronde_core::buffer::{Buffer, Region};
+use ronde_core::buffer::Buffer;
 use ronde_core::engine::Block;
 
 use super::array;
@@ -41,10 +41,18 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    pub(crate) fn region(&self) -> Region {
+    /// Where it starts; only its owner, and whoever keeps that, may follow this.
+    pub(crate) fn start(&self) -> *mut u8 {
         match self {
-            Memory::Result(buffer) => buffer.region(),
-            Memory::Arena(block) => block.region(),
+            Memory::Result(buffer) => buffer.start(),
+            Memory::Arena(block) => block.start(),
+        }
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Memory::Result(buffer) => buffer.length(),
+            Memory::Arena(block) => block.length(),
         }
     }
 }
@@ -64,9 +72,9 @@ pub(crate) fn in_arena(address: usize) -> PyResult<bool> {
 
 /// A capsule of one-dimensional bytes.
 pub(crate) fn export(py: Python<'_>, memory: Memory) -> PyResult<Py<PyAny>> {
-    let region = memory.region();
+    let (start, length) = (memory.start(), memory.length() as i64);
     let tensor = DLTensor {
-        data: region.start().cast(),
+        data: start.cast(),
         device: DLDevice { kind: CPU, id: 0 },
         ndim: 1,
         dtype: DLDataType { code: UNSIGNED, bits: 8, lanes: 1 },
@@ -75,7 +83,7 @@ pub(crate) fn export(py: Python<'_>, memory: Memory) -> PyResult<Py<PyAny>> {
         byte_offset: 0,
     };
     let managed = Managed { tensor, context: std::ptr::null_mut(), deleter: Some(delete) };
-    let owner = Box::leak(Box::new(Owner { managed, shape: [region.length() as i64], memory }));
+    let owner = Box::leak(Box::new(Owner { managed, shape: [length], memory }));
     owner.managed.tensor.shape = owner.shape.as_mut_ptr();
     owner.managed.context = (&raw mut *owner).cast();
     let managed = (&raw mut owner.managed).cast();

@@ -9,11 +9,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ronde_control::negotiate::Request;
-use ronde_core::buffer::Region;
+use ronde_core::buffer::Keeper;
 use ronde_core::engine::{Engine, Made, Next, Outcome, Ticket};
 
 use super::capsule::{self, Memory};
 use super::process::{SIGNAL_CHECK, engine, stay_out_at_exit};
+use super::tensor::Lent;
 use super::{child, errors};
 
 /// What `wait` gives for a handle.
@@ -35,8 +36,8 @@ struct Flight {
     engine: Option<Arc<Engine>>,
     ticket: Arc<Ticket>,
     answer: Answer,
-    /// Inputs that must not be freed while the engine reads them.
-    _keep: Vec<Py<PyAny>>,
+    /// Keeps the tensors longer than the engine does, so that they die under the interpreter's lock.
+    _keeper: Keeper,
 }
 
 static FLIGHTS: Mutex<Option<Table>> = Mutex::new(None);
@@ -49,17 +50,15 @@ struct Table {
 
 pub(crate) fn submit(
     request: Request,
-    sources: Vec<Region>,
-    targets: Vec<Region>,
+    Lent { tensors, keeper }: Lent,
     answer: Answer,
-    keep: Vec<Py<PyAny>>,
     next: Next,
 ) -> PyResult<u64> {
     let engine = engine()?;
     let ticket = engine
-        .submit(request, sources, targets, next)
+        .submit(request, tensors, next)
         .map_err(|error| Python::attach(|py| errors::raise(py, &error)))?;
-    Ok(keep_flight(Flight { engine: Some(engine), ticket, answer, _keep: keep }))
+    Ok(keep_flight(Flight { engine: Some(engine), ticket, answer, _keeper: keeper }))
 }
 
 /// Submits a joining.
@@ -67,8 +66,8 @@ pub(crate) fn submit_join(next: Next) -> PyResult<u64> {
     let engine = engine()?;
     let ticket =
         engine.join_in(next).map_err(|error| Python::attach(|py| errors::raise(py, &error)))?;
-    let (answer, keep) = (Answer::Nothing, Vec::new());
-    Ok(keep_flight(Flight { engine: Some(engine), ticket, answer, _keep: keep }))
+    let (answer, keeper) = (Answer::Nothing, Lent::nothing().keeper);
+    Ok(keep_flight(Flight { engine: Some(engine), ticket, answer, _keeper: keeper }))
 }
 
 fn keep_flight(flight: Flight) -> u64 {

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::{ReduceOp, SetId};
-use ronde_core::engine::{Engine, Next, Ticket};
-use ronde_core::{Error, buffer::Region};
+use ronde_core::Error;
+use ronde_core::engine::{Engine, Next, Tensors, Ticket};
 
 use super::errors;
 use super::process::{SIGNAL_CHECK, engine, stay_out_at_exit};
-use super::tensor::View;
+use super::tensor::{Repeated, Tensor};
 
 /// Sums a tensor over all ranks, in place, so many times, and gives the seconds of each.
 #[pyfunction]
@@ -22,22 +22,29 @@ pub(crate) fn repeat_allreduce(
     times: usize,
 ) -> PyResult<Vec<f64>> {
     let engine = engine()?;
-    let view = View::of(tensor)?;
+    let tensor = Tensor::of_target(tensor)?;
     let kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
-    let shapes = vec![view.shape];
-    let request = Request { name, set: SetId::WORLD, kind, dtype: view.dtype, shapes };
+    let (dtype, shapes) = (tensor.dtype(), vec![tensor.shape().to_vec()]);
+    let request = Request { name, set: SetId::WORLD, kind, dtype, shapes };
+    let mut tensor = Repeated::new(tensor);
     let mut seconds = Vec::with_capacity(times);
     while seconds.len() < times {
         let next = Instant::now() + SIGNAL_CHECK;
-        let (call, region, so_far) = ((&*engine, &request), view.region, &mut seconds);
+        let (call, again, so_far) = ((&*engine, &request), &mut tensor, &mut seconds);
         let late = py.detach(move || {
-            let late = some(call, region, (so_far, times), next);
+            let late = some(call, again, (so_far, times), next);
             stay_out_at_exit();
             late
         });
         let late = late.map_err(|error| errors::raise(py, &error))?;
         if let Some((ticket, start)) = late {
-            seconds.push(finish(py, &engine, &ticket, start, tensor)?.as_secs_f64());
+            match finish(py, &engine, &ticket, start) {
+                Ok(time) => seconds.push(time.as_secs_f64()),
+                Err(problem) => {
+                    tensor.leave();
+                    return Err(problem);
+                }
+            }
         }
         py.check_signals()?;
     }
@@ -48,7 +55,7 @@ pub(crate) fn repeat_allreduce(
 /// had not ended by then, if one had not.
 fn some(
     (engine, request): (&Engine, &Request),
-    region: Region,
+    tensor: &mut Repeated,
     (seconds, enough): (&mut Vec<f64>, usize),
     until: Instant,
 ) -> Result<Option<(Arc<Ticket>, Instant)>, Error> {
@@ -57,7 +64,9 @@ fn some(
         if start >= until {
             break;
         }
-        let ticket = engine.submit(request.clone(), vec![region], vec![region], Next::Waits)?;
+        let operand = tensor.lend().expect("the call before has ended");
+        let tensors = Tensors::Given(vec![operand]);
+        let ticket = engine.submit(request.clone(), tensors, Next::Waits)?;
         engine.wait(&ticket, until);
         match ticket.take() {
             Some(outcome) => drop(outcome?),
@@ -69,13 +78,7 @@ fn some(
 }
 
 /// Waits for a long call, and looks at the signals meanwhile.
-fn finish(
-    py: Python<'_>,
-    engine: &Engine,
-    ticket: &Ticket,
-    start: Instant,
-    tensor: &Bound<'_, PyAny>,
-) -> PyResult<Duration> {
+fn finish(py: Python<'_>, engine: &Engine, ticket: &Ticket, start: Instant) -> PyResult<Duration> {
     loop {
         py.detach(|| {
             engine.wait(ticket, Instant::now() + SIGNAL_CHECK);
@@ -85,10 +88,6 @@ fn finish(
             outcome.map_err(|error| errors::raise(py, &error))?;
             return Ok(start.elapsed());
         }
-        if let Err(interrupt) = py.check_signals() {
-            // The engine still owns the memory, so the tensor is never freed.
-            std::mem::forget(tensor.clone().unbind());
-            return Err(interrupt);
-        }
+        py.check_signals()?;
     }
 }

@@ -5,14 +5,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::{DType, Rank, ReduceOp, SetId};
-use ronde_core::buffer::Region;
 use ronde_core::engine::Next;
 
 use super::errors;
 use super::handles::{self, Answer};
 use super::native::{self, Reduce};
 use super::process;
-use super::tensor::View;
+use super::tensor::{Lent, Tensor};
 
 /// Submits a reduction and returns its handle.
 #[pyfunction]
@@ -53,12 +52,12 @@ pub(crate) fn grouped_allreduce(
     let set = SetId(process_set);
     let (op, prescale, postscale) = reduction(op, prescale, postscale, set)?;
     let kind = Kind::Allreduce { op, prescale, postscale };
-    let (sources, keep) = group(inputs, View::of)?;
-    let (targets, outputs) = group(outputs, View::of_target)?;
-    View::check_group(&sources, &targets)?;
+    let sources = group(inputs)?;
+    let outputs: Vec<Bound<'_, PyAny>> = outputs.try_iter()?.collect::<PyResult<_>>()?;
+    let targets = outputs.iter().map(Tensor::of_target).collect::<PyResult<_>>()?;
     let request = request(name, set, kind, &sources);
-    let (sources, targets) = (regions(&sources), regions(&targets));
-    handles::submit(request, sources, targets, Answer::Outputs(outputs), keep, next(lazy))
+    let answer = Answer::Outputs(outputs.into_iter().map(Bound::unbind).collect());
+    handles::submit(request, Lent::pairs(sources, targets)?, answer, next(lazy))
 }
 
 /// Submits a gathering along the first dimension.
@@ -202,12 +201,11 @@ fn one_to_one(
     set: SetId,
     next: Next,
 ) -> PyResult<u64> {
-    let (source, target) = (View::of(input)?, View::of_target(output)?);
-    source.check_same(&target)?;
-    let (sources, targets) = (vec![source.region], vec![target.region]);
-    let request = Request { name, set, kind, dtype: source.dtype, shapes: vec![source.shape] };
+    let (source, target) = (Tensor::of(input)?, Tensor::of_target(output)?);
+    let sources = vec![source];
+    let request = request(name, set, kind, &sources);
     let answer = Answer::Output(output.clone().unbind());
-    handles::submit(request, sources, targets, answer, vec![input.clone().unbind()], next)
+    handles::submit(request, Lent::pairs(sources, vec![target])?, answer, next)
 }
 
 fn one_to_made(
@@ -217,10 +215,9 @@ fn one_to_made(
     set: SetId,
     next: Next,
 ) -> PyResult<u64> {
-    let source = View::of(input)?;
-    let sources = vec![source.region];
-    let request = Request { name, set, kind, dtype: source.dtype, shapes: vec![source.shape] };
-    handles::submit(request, sources, vec![], Answer::Made, vec![input.clone().unbind()], next)
+    let sources = vec![Tensor::of(input)?];
+    let request = request(name, set, kind, &sources);
+    handles::submit(request, Lent::sources(sources)?, Answer::Made, next)
 }
 
 fn many_to_made(
@@ -230,33 +227,23 @@ fn many_to_made(
     set: SetId,
     next: Next,
 ) -> PyResult<u64> {
-    let (sources, keep) = group(inputs, View::of)?;
-    View::check_group(&sources, &sources)?;
+    let sources = group(inputs)?;
     let request = request(name, set, kind, &sources);
-    handles::submit(request, regions(&sources), vec![], Answer::MadeGroup, keep, next)
+    handles::submit(request, Lent::sources(sources)?, Answer::MadeGroup, next)
 }
 
 fn command(name: String, kind: Kind, set: SetId, next: Next) -> PyResult<u64> {
     let request = Request { name, set, kind, dtype: DType::U8, shapes: vec![] };
-    handles::submit(request, vec![], vec![], Answer::Nothing, vec![], next)
+    handles::submit(request, Lent::nothing(), Answer::Nothing, next)
 }
 
-fn request(name: String, set: SetId, kind: Kind, views: &[View]) -> Request {
-    let dtype = views.first().map_or(DType::F32, |view| view.dtype);
-    let shapes = views.iter().map(|view| view.shape.clone()).collect();
+fn request(name: String, set: SetId, kind: Kind, tensors: &[Tensor]) -> Request {
+    let dtype = tensors.first().map_or(DType::F32, Tensor::dtype);
+    let shapes = tensors.iter().map(|tensor| tensor.shape().to_vec()).collect();
     Request { name, set, kind, dtype, shapes }
 }
 
-fn regions(views: &[View]) -> Vec<Region> {
-    views.iter().map(|view| view.region).collect()
-}
-
-/// The tensors of a group, and the objects that keep them alive.
-fn group(
-    tensors: &Bound<'_, PyAny>,
-    view: impl Fn(&Bound<'_, PyAny>) -> PyResult<View>,
-) -> PyResult<(Vec<View>, Vec<Py<PyAny>>)> {
-    let tensors: Vec<Bound<'_, PyAny>> = tensors.try_iter()?.collect::<PyResult<_>>()?;
-    let views = tensors.iter().map(view).collect::<PyResult<_>>()?;
-    Ok((views, tensors.into_iter().map(Bound::unbind).collect()))
+/// The tensors of a group.
+fn group(tensors: &Bound<'_, PyAny>) -> PyResult<Vec<Tensor>> {
+    tensors.try_iter()?.map(|tensor| Tensor::of(&tensor?)).collect()
 }

@@ -6,14 +6,16 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{LazyLock, Mutex};
+use std::ops::Range;
+use std::sync::{Arc, LazyLock, Mutex};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use ronde_control::DType;
-use ronde_core::buffer::Region;
+use ronde_core::buffer::{Input, Keeper, Operand, Output};
+use ronde_core::engine::Tensors;
 
 use super::array;
 
@@ -71,17 +73,21 @@ static TYPES: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 const CPU: i32 = 1;
 
-/// A tensor's memory and what lies in it.
+/// Where a tensor lies and what it is, as its framework says. By itself this allows nothing.
 #[derive(Clone)]
 pub(crate) struct View {
-    pub(crate) region: Region,
+    start: usize,
     pub(crate) shape: Vec<u64>,
     pub(crate) dtype: DType,
     pub(crate) is_read_only: bool,
 }
 
 impl View {
-    pub(crate) fn of(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
+    pub(crate) fn at(start: usize, shape: Vec<u64>, dtype: DType) -> View {
+        View { start, shape, dtype, is_read_only: false }
+    }
+
+    fn of(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
         match way(tensor)? {
             Way::Table(from_python) => View::by_table(tensor, from_python),
             Way::Array => array::view(tensor),
@@ -89,38 +95,30 @@ impl View {
         }
     }
 
-    /// The same of a tensor that a result is written to.
-    pub(crate) fn of_target(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-        let view = View::of(tensor)?;
-        match view.is_read_only {
-            true => Err(PyValueError::new_err(
-                "the array for the result is read-only; give one that can be written, such as a \
-                 copy of it",
-            )),
-            false => Ok(view),
-        }
+    fn length(&self) -> usize {
+        self.shape.iter().product::<u64>() as usize * self.dtype.size()
     }
 
-    /// Input and output must be alike, or memory would be overrun.
-    pub(crate) fn check_same(&self, other: &View) -> PyResult<()> {
-        if self.dtype == other.dtype && self.shape == other.shape {
-            return Ok(());
-        }
-        Err(PyValueError::new_err(format!(
-            "input and output differ: {} {:?} against {} {:?}",
-            self.dtype, self.shape, other.dtype, other.shape
-        )))
+    fn place(&self) -> Range<usize> {
+        self.start..self.start.saturating_add(self.length())
     }
 
-    pub(crate) fn check_group(sources: &[View], targets: &[View]) -> PyResult<()> {
-        if sources.len() != targets.len() {
-            return Err(PyValueError::new_err("a group needs as many outputs as inputs"));
-        }
-        sources.iter().zip(targets).try_for_each(|(source, target)| source.check_same(target))?;
-        match sources.iter().any(|view| view.dtype != sources[0].dtype) {
-            true => Err(PyValueError::new_err("the tensors of a group must have one element type")),
-            false => Ok(()),
-        }
+    /// Its memory, to be read.
+    ///
+    /// # Safety
+    /// As for [`Input::new`].
+    pub(crate) unsafe fn input(&self, keeper: Option<Keeper>) -> Input {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { Input::new(self.start as *const u8, self.length(), keeper) }
+    }
+
+    /// Its memory, to be written.
+    ///
+    /// # Safety
+    /// As for [`Output::new`].
+    pub(crate) unsafe fn output(&self, keeper: Option<Keeper>) -> Output {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { Output::new(self.start as *mut u8, self.length(), keeper) }
     }
 
     fn by_table(tensor: &Bound<'_, PyAny>, from_python: FromPython) -> PyResult<View> {
@@ -180,13 +178,186 @@ impl View {
         let start = tensor.call_method0("data_ptr")?.extract()?;
         Ok(View::at(start, shape, dtype))
     }
+}
 
-    pub(crate) fn at(start: usize, shape: Vec<u64>, dtype: DType) -> View {
-        let length = shape.iter().product::<u64>() as usize * dtype.size();
-        // SAFETY: the framework says that the tensor lies there; its object is kept until the
-        // operation has completed, and that nobody touches it meanwhile is the user's contract.
-        let region = unsafe { Region::new(start as *mut u8, length) };
-        View { region, shape, dtype, is_read_only: false }
+/// The memory of tensors and of their results, each as long; none may be written that another one has.
+///
+/// # Safety
+/// Until the handles are dropped, the tensors are there, nobody else touches the targets, and nobody
+/// writes to the sources. That may count on the keeper being alive.
+pub(crate) unsafe fn operands(
+    sources: &[View],
+    targets: &[View],
+    keeper: Option<&Keeper>,
+) -> Result<Vec<Operand>, &'static str> {
+    let same = |(a, b): (&View, &View)| (a.dtype, a.length()) == (b.dtype, b.length());
+    if sources.len() != targets.len() || !sources.iter().zip(targets).all(same) {
+        return Err("input and output differ in number, type or size");
+    }
+    if !are_apart(sources, targets) {
+        return Err(
+            "an output shares memory with another tensor; give every output memory of its own, or \
+             that of its input",
+        );
+    }
+    let operand = |(source, target): (&View, &View)| {
+        // SAFETY: the caller vouches for the memory, of which no other tensor has a part.
+        let output = unsafe { target.output(keeper.cloned()) };
+        if source.start == target.start {
+            return Operand::InPlace(output);
+        }
+        // SAFETY: as above.
+        let input = unsafe { source.input(keeper.cloned()) };
+        Operand::Apart { input, output }
+    };
+    Ok(sources.iter().zip(targets).map(operand).collect())
+}
+
+/// Whether no target has a byte in common with another tensor, but for a source that is the same.
+fn are_apart(sources: &[View], targets: &[View]) -> bool {
+    let others =
+        sources.iter().zip(targets).filter(|(source, target)| source.start != target.start);
+    let reads = others.map(|(source, _)| (source.place(), false));
+    let writes = targets.iter().map(|target| (target.place(), true));
+    let mut places: Vec<(Range<usize>, bool)> =
+        reads.chain(writes).filter(|(place, _)| !place.is_empty()).collect();
+    places.sort_unstable_by_key(|(place, _)| place.start);
+    // How far what is before reaches, and what of it is written.
+    let (mut read, mut written) = (0, 0);
+    places.into_iter().all(|(place, writes)| {
+        let is_apart = written <= place.start && (!writes || read <= place.start);
+        read = read.max(place.end);
+        if writes {
+            written = written.max(place.end);
+        }
+        is_apart
+    })
+}
+
+/// A tensor of Python: what its framework says of it, and the object that keeps it.
+pub(crate) struct Tensor {
+    view: View,
+    object: Py<PyAny>,
+}
+
+impl Tensor {
+    pub(crate) fn of(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+        Ok(Tensor { view: View::of(tensor)?, object: tensor.clone().unbind() })
+    }
+
+    /// The same of a tensor that a result is written to.
+    pub(crate) fn of_target(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+        let tensor = Tensor::of(tensor)?;
+        match tensor.view.is_read_only {
+            true => Err(PyValueError::new_err(
+                "the array for the result is read-only; give one that can be written, such as a \
+                 copy of it",
+            )),
+            false => Ok(tensor),
+        }
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.view.dtype
+    }
+
+    pub(crate) fn shape(&self) -> &[u64] {
+        &self.view.shape
+    }
+}
+
+/// Tensors of Python handed over. The engine drops its keepers before it completes a ticket, without
+/// the interpreter's lock; whoever holds this one until then has the objects die under the lock.
+pub(crate) struct Lent {
+    pub(crate) tensors: Tensors,
+    pub(crate) keeper: Keeper,
+}
+
+impl Lent {
+    /// Nothing.
+    pub(crate) fn nothing() -> Lent {
+        Lent { tensors: Tensors::NONE, keeper: Arc::new(()) }
+    }
+
+    /// Tensors, each with one for its result.
+    pub(crate) fn pairs(sources: Vec<Tensor>, targets: Vec<Tensor>) -> PyResult<Lent> {
+        let one_type = sources.iter().all(|source| source.dtype() == sources[0].dtype());
+        if sources.len() != targets.len() {
+            return Err(PyValueError::new_err("a group needs as many outputs as inputs"));
+        }
+        let (sources, mut kept) = divide(sources);
+        let (targets, more) = divide(targets);
+        sources.iter().zip(&targets).try_for_each(|(source, target)| same(source, target))?;
+        if !one_type {
+            return Err(mixed_types());
+        }
+        kept.extend(more);
+        let keeper: Keeper = Arc::new(kept);
+        // SAFETY: the framework says that the tensors lie there as long as their objects live, which
+        // the keeper has; that nobody touches them meanwhile is the program's contract, which it has
+        // with every asynchronous call.
+        let operands = unsafe { operands(&sources, &targets, Some(&keeper)) };
+        let tensors = Tensors::Given(operands.map_err(PyValueError::new_err)?);
+        Ok(Lent { tensors, keeper })
+    }
+
+    /// Tensors whose results get memory of our own.
+    pub(crate) fn sources(sources: Vec<Tensor>) -> PyResult<Lent> {
+        if sources.iter().any(|source| source.dtype() != sources[0].dtype()) {
+            return Err(mixed_types());
+        }
+        let (sources, kept) = divide(sources);
+        let keeper: Keeper = Arc::new(kept);
+        let input = |source: &View| {
+            // SAFETY: as above.
+            unsafe { source.input(Some(keeper.clone())) }
+        };
+        let tensors = Tensors::Made(sources.iter().map(input).collect());
+        Ok(Lent { tensors, keeper })
+    }
+}
+
+fn divide(tensors: Vec<Tensor>) -> (Vec<View>, Vec<Py<PyAny>>) {
+    tensors.into_iter().map(|tensor| (tensor.view, tensor.object)).unzip()
+}
+
+/// Input and output must be alike.
+fn same(source: &View, target: &View) -> PyResult<()> {
+    if source.dtype == target.dtype && source.shape == target.shape {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "input and output differ: {} {:?} against {} {:?}",
+        source.dtype, source.shape, target.dtype, target.shape
+    )))
+}
+
+fn mixed_types() -> PyErr {
+    PyValueError::new_err("the tensors of a group must have one element type")
+}
+
+/// A tensor that is reduced in place again and again.
+pub(crate) struct Repeated {
+    view: View,
+    keeper: Keeper,
+}
+
+impl Repeated {
+    pub(crate) fn new(Tensor { view, object }: Tensor) -> Repeated {
+        Repeated { view, keeper: Arc::new(object) }
+    }
+
+    /// Its memory, unless the last one who got it still has it.
+    pub(crate) fn lend(&mut self) -> Option<Operand> {
+        Arc::get_mut(&mut self.keeper)?;
+        // SAFETY: the object is kept, nobody else has its memory from here, and that the program does
+        // not touch it meanwhile is its contract.
+        Some(Operand::InPlace(unsafe { self.view.output(Some(self.keeper.clone())) }))
+    }
+
+    /// Never frees the tensor: the engine still has its memory.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self.keeper);
     }
 }
 

@@ -39,9 +39,9 @@ pub fn drill(engine: &Engine, lengths: &[usize]) -> Result<(), Error> {
 fn run(engine: &Engine, kind: Kind, me: u32, length: usize) -> Result<Vec<f32>, Error> {
     let tensor = Tensor::floats(&vec![me as f32; length]);
     let name = format!("{}.{length}", kind.name());
+    let tensors = Tensor::submission(&kind, [(&tensor, &tensor)]);
     let request: Request = Member::request(&name, kind, &tensor);
-    let regions = vec![tensor.region()];
-    let ticket = engine.submit(request, regions.clone(), regions, Next::Waits)?;
+    let ticket = engine.submit(request, tensors, Next::Waits)?;
     engine.wait(&ticket, Instant::now() + PATIENCE);
     match ticket.take().expect("no call blocks for ever")? {
         Outcome::Made(made) => {

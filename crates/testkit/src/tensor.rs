@@ -1,11 +1,16 @@
 //! Tensors for tests: memory of our own, filled and read as plain bytes.
 
-use ronde_control::DType;
-use ronde_core::buffer::{Buffer, Region};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A dense tensor.
-pub struct Tensor {
-    buffer: Buffer,
+use ronde_control::DType;
+use ronde_control::negotiate::Kind;
+use ronde_core::buffer::{Buffer, Operand, Output, Owner};
+use ronde_core::engine::Tensors;
+
+/// A dense tensor. While it is lent, nobody can look at it.
+pub struct Tensor<O: Owner = Buffer> {
+    /// Empty while it is lent.
+    memory: Arc<Mutex<Option<O>>>,
     shape: Vec<u64>,
     dtype: DType,
 }
@@ -13,10 +18,7 @@ pub struct Tensor {
 impl Tensor {
     /// A tensor of that shape with the given bytes.
     pub fn new(dtype: DType, shape: &[u64], bytes: &[u8]) -> Tensor {
-        let buffer = Buffer::new(bytes.len());
-        assert_eq!(shape.iter().product::<u64>() as usize * dtype.size(), bytes.len());
-        buffer.fill(bytes);
-        Tensor { buffer, shape: shape.to_vec(), dtype }
+        Tensor::lying_in(Buffer::new(bytes.len()), dtype, shape, bytes)
     }
 
     /// A one-dimensional tensor of single-precision floats.
@@ -28,33 +30,62 @@ impl Tensor {
     /// A tensor of zeros.
     pub fn zeros(dtype: DType, shape: &[u64]) -> Tensor {
         let length = shape.iter().product::<u64>() as usize * dtype.size();
-        Tensor { buffer: Buffer::zeros(length), shape: shape.to_vec(), dtype }
+        let memory = Arc::new(Mutex::new(Some(Buffer::zeros(length))));
+        Tensor { memory, shape: shape.to_vec(), dtype }
+    }
+
+    /// What a submission of these tensors brings. Where results have their sizes, each goes to the
+    /// target beside it; if that is the tensor itself, in place.
+    pub fn submission<'a>(
+        kind: &Kind,
+        tensors: impl IntoIterator<Item = (&'a Tensor, &'a Tensor)>,
+    ) -> Tensors {
+        let tensors = tensors.into_iter();
+        match kind {
+            Kind::Allreduce { .. } | Kind::Broadcast { .. } => {
+                Tensors::Given(tensors.map(|(source, target)| source.into(target)).collect())
+            }
+            _ => Tensors::Made(tensors.map(|(source, _)| source.lend().into()).collect()),
+        }
+    }
+
+    fn into(&self, target: &Tensor) -> Operand {
+        match std::ptr::eq(self, target) {
+            true => Operand::InPlace(self.lend()),
+            false => Operand::Apart { input: self.lend().into(), output: target.lend() },
+        }
+    }
+}
+
+impl<O: Owner> Tensor<O> {
+    /// A tensor of that shape with the given bytes, in that memory.
+    pub fn lying_in(mut memory: O, dtype: DType, shape: &[u64], bytes: &[u8]) -> Tensor<O> {
+        assert_eq!(shape.iter().product::<u64>() as usize * dtype.size(), bytes.len());
+        memory.bytes_mut().copy_from_slice(bytes);
+        Tensor { memory: Arc::new(Mutex::new(Some(memory))), shape: shape.to_vec(), dtype }
     }
 
     /// Writes bytes from `at` on.
     pub fn mark(&self, at: usize, bytes: &[u8]) {
-        let source = Buffer::new(bytes.len());
-        source.fill(bytes);
-        source.region().copy_to(self.region().part(at..at + bytes.len()));
-    }
-
-    /// The bytes of that range of a region.
-    pub fn peek(region: Region, range: std::ops::Range<usize>) -> Vec<u8> {
-        let target = Buffer::new(range.len());
-        region.part(range).copy_to(target.region());
-        target.bytes()
+        self.look(|memory| memory[at..at + bytes.len()].copy_from_slice(bytes));
     }
 
     /// Its elements as single-precision floats.
     pub fn as_floats(&self) -> Vec<f32> {
-        let bytes = self.buffer.bytes();
+        let bytes = self.bytes();
         let (chunks, _) = bytes.as_chunks::<4>();
         chunks.iter().map(|chunk| f32::from_ne_bytes(*chunk)).collect()
     }
 
     /// Its bytes.
     pub fn bytes(&self) -> Vec<u8> {
-        self.buffer.bytes()
+        self.look(|memory| memory.to_vec())
+    }
+
+    /// Gives its bytes to `look`.
+    pub fn look<T>(&self, look: impl FnOnce(&mut [u8]) -> T) -> T {
+        let mut memory = self.lock();
+        look(memory.as_mut().expect("nobody looks at a tensor that is lent").bytes_mut())
     }
 
     /// Its shape.
@@ -67,8 +98,19 @@ impl Tensor {
         self.dtype
     }
 
-    /// Its memory, for the engine; the tensor must outlive the operation.
-    pub fn region(&self) -> Region {
-        self.buffer.region()
+    /// Its memory, for the engine; the tensor has it back when the operation is over.
+    pub fn lend(&self) -> Output {
+        let memory = self.lock().take().expect("a tensor is lent once at a time");
+        let home = self.memory.clone();
+        Output::lent(memory, move |memory| {
+            // A test that has failed does not look at it any more.
+            if let Ok(mut home) = home.lock() {
+                *home = Some(memory);
+            }
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<O>> {
+        self.memory.lock().expect("a tensor that is lent was not looked at")
     }
 }

@@ -8,7 +8,7 @@ use ronde_control::settings::{Keeper, Meeting, Place, Settings, Transport};
 use ronde_control::watching::DumpTo;
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
-use ronde_core::engine::{Engine, Next, Outcome, Ticket};
+use ronde_core::engine::{Engine, Next, Outcome, Tensors, Ticket};
 
 use crate::{Launcher, Net, Roads, Tensor};
 
@@ -127,8 +127,8 @@ impl Member {
         target: &Tensor,
     ) -> Result<Arc<Ticket>, Error> {
         let kind = Kind::Allreduce { op, prescale: 1.0, postscale: 1.0 };
-        let request = Member::request(name, kind, source);
-        self.engine.submit(request, vec![source.region()], vec![target.region()], Next::GoesOn)
+        let tensors = Tensor::submission(&kind, [(source, target)]);
+        self.engine.submit(Member::request(name, kind, source), tensors, Next::GoesOn)
     }
 
     /// Submits anything with one tensor and waits for it.
@@ -151,9 +151,9 @@ impl Member {
         source: &Tensor,
         target: &Tensor,
     ) -> Result<Outcome, Error> {
+        let tensors = Tensor::submission(&kind, [(source, target)]);
         let request = Request { set, ..Member::request(name, kind, source) };
-        let (sources, targets) = (vec![source.region()], vec![target.region()]);
-        let ticket = self.engine.submit(request, sources, targets, Next::Waits)?;
+        let ticket = self.engine.submit(request, tensors, Next::Waits)?;
         self.wait(&ticket)
     }
 
@@ -188,7 +188,7 @@ impl Member {
     fn command(&self, name: &str, kind: Kind) -> Result<Outcome, Error> {
         let (name, set, dtype) = (name.into(), SetId::WORLD, DType::U8);
         let request = Request { name, set, kind, dtype, shapes: vec![] };
-        let ticket = self.engine.submit(request, vec![], vec![], Next::Waits)?;
+        let ticket = self.engine.submit(request, Tensors::NONE, Next::Waits)?;
         self.wait(&ticket)
     }
 

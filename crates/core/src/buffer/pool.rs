@@ -4,12 +4,12 @@
 //! ranks to fill them, and a training step asks for the same sizes again and again. So what is given
 //! back stays, up to [`MOST`] bytes, the oldest leaving first.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-use super::ALIGNMENT;
+use super::own::ALIGNMENT;
 
 /// Memory shorter than this is the allocator's business.
 const LARGE: usize = 64 << 10;
@@ -18,15 +18,18 @@ const MOST: usize = 256 << 20;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { free: VecDeque::new(), bytes: 0 });
 
-/// Memory of our own, and as much as was asked for at first.
+/// Memory of our own, all of it written at least once, and as much as was asked for at first.
 #[derive(Debug)]
 pub(super) struct Block {
-    pub(super) start: NonNull<u8>,
+    /// What the allocator gave; the first aligned address in it is where the block starts.
+    memory: NonNull<u8>,
     capacity: usize,
 }
 
 // SAFETY: the block owns its memory alone.
 unsafe impl Send for Block {}
+// SAFETY: a shared reference gives out nothing but the address.
+unsafe impl Sync for Block {}
 
 struct Pool {
     /// The oldest first.
@@ -44,9 +47,16 @@ impl Block {
         }
         let layout = layout(length);
         // SAFETY: the layout is never of size zero.
-        let start = unsafe { alloc(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Block { start, capacity: length }
+        let memory = unsafe { alloc_zeroed(layout) };
+        let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+        Block { memory, capacity: length }
+    }
+
+    /// Where it starts.
+    pub(super) fn start(&self) -> *mut u8 {
+        let memory = self.memory.as_ptr();
+        let skipped = (memory as usize).next_multiple_of(ALIGNMENT) - memory as usize;
+        memory.wrapping_add(skipped)
     }
 
     /// Gives the memory back.
@@ -56,8 +66,8 @@ impl Block {
             _ => vec![self],
         };
         for block in left_over {
-            // SAFETY: the memory came from `alloc` with this layout and nobody has freed it.
-            unsafe { dealloc(block.start.as_ptr(), layout(block.capacity)) };
+            // SAFETY: the memory came from the allocator with this layout and nobody has freed it.
+            unsafe { dealloc(block.memory.as_ptr(), layout(block.capacity)) };
         }
     }
 }
@@ -91,8 +101,11 @@ impl Pool {
     }
 }
 
+/// Asked for so much alignment, the allocator would write all the zeros itself, also those of pages
+/// that the system gives out full of them. So the block is aligned inside of what it gives.
 fn layout(length: usize) -> Layout {
-    Layout::from_size_align(length.max(1), ALIGNMENT).expect("no tensor is that large")
+    let size = length.checked_add(ALIGNMENT).expect("no tensor is that large");
+    Layout::from_size_align(size, 1).expect("no tensor is that large")
 }
 
 fn lock() -> std::sync::MutexGuard<'static, Pool> {
@@ -104,7 +117,7 @@ mod tests {
     use super::*;
 
     fn block(capacity: usize) -> Block {
-        Block { start: NonNull::dangling(), capacity }
+        Block { memory: NonNull::dangling(), capacity }
     }
 
     #[test]
@@ -135,10 +148,10 @@ mod tests {
     #[test]
     fn what_is_given_back_is_given_out_again() {
         let first = Block::new(77 << 20);
-        let start = first.start;
+        let start = first.start();
         first.give_back();
         let again = Block::new(77 << 20);
-        assert_eq!(again.start, start);
+        assert_eq!(again.start(), start);
         again.give_back();
     }
 }

@@ -15,33 +15,27 @@ use ronde_control::ReduceOp;
 
 pub(crate) use self::choice::Choice;
 use self::choice::{Algorithm, Case, Collective, Ways};
-use crate::buffer::Segments;
+use crate::buffer::{Operands, Row, RowMut};
 use crate::error::Error;
 use crate::group::{Group, Linked};
 use crate::reduce::Reduction;
 
-/// Where a bucket comes from and where its result goes; the two may be the same memory.
-pub(crate) struct Operands {
-    pub(crate) source: Segments,
-    pub(crate) target: Segments,
-}
-
 pub(crate) fn allreduce(
     group: &mut Group<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<Choice, Error> {
     if reduction.op == ReduceOp::Adasum {
-        let choice = choose(group, Collective::Adasum, operands.source.length());
+        let choice = choose(group, Collective::Adasum, operands.length());
         return adasum::halving(group, operands, reduction).map(|()| choice);
     }
-    let choice = choose(group, Collective::Allreduce, operands.source.length());
+    let choice = choose(group, Collective::Allreduce, operands.length());
     match group {
         Group::Shared(shared) if choice.algorithm == Algorithm::OneShot => {
             allreduce::one_shot(shared, operands, reduction)
         }
         Group::Shared(shared) => match allreduce::in_place(shared, operands, reduction)? {
-            Some(rest) => allreduce::sliced(shared, &rest, reduction),
+            Some(done) => allreduce::sliced(shared, &mut operands.without(&done), reduction),
             None => allreduce::sliced(shared, operands, reduction),
         },
         Group::Linked(links) => linked_allreduce(links, choice.algorithm, operands, reduction),
@@ -53,7 +47,7 @@ pub(crate) fn allreduce(
 fn linked_allreduce(
     links: &mut Linked<'_>,
     algorithm: Algorithm,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
     match algorithm {
@@ -66,24 +60,24 @@ fn linked_allreduce(
 /// Gathers `source` of every rank into `target`; `cuts` says which part of it is whose.
 pub(crate) fn allgather(
     group: &mut Group<'_>,
-    operands: &Operands,
+    (source, target): (&Row<'_>, &mut RowMut<'_>),
     cuts: &[Range<usize>],
 ) -> Result<Choice, Error> {
-    let choice = choose(group, Collective::Allgather, operands.target.length());
+    let choice = choose(group, Collective::Allgather, target.length());
     match group {
-        Group::Shared(shared) => allgather::pieces(shared, operands, cuts),
-        Group::Linked(links) => allgather::ring(links, operands, cuts),
-        Group::Islands(islands) => allgather::levels(islands, operands, cuts),
+        Group::Shared(shared) => allgather::pieces(shared, Some(source), target, cuts),
+        Group::Linked(links) => allgather::ring(links, Some(source), target, cuts),
+        Group::Islands(islands) => allgather::levels(islands, source, target, cuts),
     }?;
     Ok(choice)
 }
 
 pub(crate) fn broadcast(
     group: &mut Group<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     root: usize,
 ) -> Result<Choice, Error> {
-    let choice = choose(group, Collective::Broadcast, operands.source.length());
+    let choice = choose(group, Collective::Broadcast, operands.length());
     match group {
         Group::Shared(shared) => broadcast::pieces(shared, operands, root),
         Group::Linked(links) => linked_broadcast(links, choice.algorithm, operands, root),
@@ -95,7 +89,7 @@ pub(crate) fn broadcast(
 fn linked_broadcast(
     links: &mut Linked<'_>,
     algorithm: Algorithm,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     root: usize,
 ) -> Result<(), Error> {
     match algorithm {
@@ -107,15 +101,19 @@ fn linked_broadcast(
 /// Reduces everybody's `source` and gives each its part of it; `cuts` says which part is whose.
 pub(crate) fn reducescatter(
     group: &mut Group<'_>,
-    operands: &Operands,
+    (source, target): (&Row<'_>, &mut RowMut<'_>),
     reduction: &Reduction,
     cuts: &[Range<usize>],
 ) -> Result<Choice, Error> {
-    let choice = choose(group, Collective::Reducescatter, operands.source.length());
+    let choice = choose(group, Collective::Reducescatter, source.length());
     match group {
-        Group::Shared(shared) => reducescatter::sliced(shared, operands, reduction, cuts),
-        Group::Linked(links) => reducescatter::ring(links, operands, reduction, cuts),
-        Group::Islands(islands) => reducescatter::levels(islands, operands, reduction, cuts),
+        Group::Shared(shared) => {
+            let parts: Vec<Row<'_>> = cuts.iter().map(|cut| source.slice(cut.clone())).collect();
+            let mut own = Operands::apart(&parts[shared.me()], target.reborrow());
+            reducescatter::sliced(shared, &parts, &mut own, reduction)
+        }
+        Group::Linked(links) => reducescatter::ring(links, source, target, reduction, cuts),
+        Group::Islands(islands) => reducescatter::levels(islands, source, target, reduction, cuts),
     }?;
     Ok(choice)
 }
@@ -123,14 +121,14 @@ pub(crate) fn reducescatter(
 /// Gives everybody the part that everybody has for it.
 pub(crate) fn alltoall(
     group: &mut Group<'_>,
-    operands: &Operands,
+    (source, target): (&Row<'_>, &mut RowMut<'_>),
     parts: &Parts,
 ) -> Result<Choice, Error> {
-    let choice = choose(group, Collective::Alltoall, operands.source.length());
+    let choice = choose(group, Collective::Alltoall, source.length());
     match group {
-        Group::Shared(shared) => alltoall::pieces(shared, operands, parts),
-        Group::Linked(links) => alltoall::pairs(links, operands, parts),
-        Group::Islands(islands) => alltoall::levels(islands, operands, parts),
+        Group::Shared(shared) => alltoall::pieces(shared, source, target, parts),
+        Group::Linked(links) => alltoall::pairs(links, source, target, parts),
+        Group::Islands(islands) => alltoall::levels(islands, source, target, parts),
     }?;
     Ok(choice)
 }

@@ -4,18 +4,16 @@ use ronde_control::Rank;
 use ronde_control::negotiate::{Kind, Notice, Request, Work};
 
 use super::results::Results;
-use super::ticket::{Outcome, Targets};
-use crate::buffer::Region;
+use super::ticket::{Outcome, Tensors};
 use crate::error::Error;
-use crate::reduce::{Reduction, fold_regions};
+use crate::reduce::{Reduction, Term, combine};
 use crate::watch::{Leg, Watch};
 
 /// Runs it and tells whoever watches.
 pub(super) fn run_watched(
     watch: &Watch,
     request: Request,
-    sources: &[Region],
-    targets: &Targets,
+    tensors: &mut Tensors,
 ) -> Result<Outcome, Error> {
     let at = watch.now();
     if watch.shows() {
@@ -28,33 +26,35 @@ pub(super) fn run_watched(
     let leg = Leg { ranks: 1, way: "LOCAL", released: at, started: at };
     let records = || std::iter::once(Some(record));
     let passage = watch.bucket_starts(&bucket, records(), &leg);
-    let outcome = run(&bucket[0].request, sources, targets);
+    let outcome = run(&bucket[0].request, tensors);
     watch.bucket_ends((&bucket, records()), &passage, outcome.as_ref().err(), watch.now());
     outcome
 }
 
-fn run(request: &Request, sources: &[Region], targets: &Targets) -> Result<Outcome, Error> {
+fn run(request: &Request, tensors: &mut Tensors) -> Result<Outcome, Error> {
     match request.kind {
         Kind::Allreduce { op, prescale, postscale } => {
             let reduction = Reduction { dtype: request.dtype, op, prescale, postscale };
-            for (source, target) in sources.iter().zip(targets.regions()) {
-                fold_regions(*target, &[*source], &reduction);
+            for operand in tensors.operands() {
+                let (source, target) = operand.pair();
+                combine(target, [source.into()], &reduction);
             }
         }
         Kind::Broadcast { .. } => {
-            sources
-                .iter()
-                .zip(targets.regions())
-                .for_each(|(source, target)| source.copy_to(*target));
+            for operand in tensors.operands() {
+                if let (Some(source), target) = operand.pair() {
+                    target.copy_from_slice(source);
+                }
+            }
         }
         Kind::Barrier => {}
         Kind::Allgather | Kind::Alltoall { .. } | Kind::Reducescatter { .. } => {
             if let Some(error) = request.impossible() {
                 return Err(Error::Mismatch(error.into()));
             }
-            let mut results = Results::new(targets);
-            for (source, shape) in sources.iter().zip(&request.shapes) {
-                make(request, *source, shape, &mut results);
+            let mut results = Results::new(tensors.room());
+            for (input, shape) in tensors.inputs().iter().zip(&request.shapes) {
+                make(request, input.bytes(), shape, &mut results);
             }
             return results.outcome();
         }
@@ -63,7 +63,7 @@ fn run(request: &Request, sources: &[Region], targets: &Targets) -> Result<Outco
     Ok(Outcome::Done)
 }
 
-fn make(request: &Request, source: Region, shape: &[u64], results: &mut Results<'_>) {
+fn make(request: &Request, source: &[u8], shape: &[u64], results: &mut Results<'_>) {
     let unit = shape[1..].iter().product::<u64>() as usize * request.dtype.size();
     let rows = match &request.kind {
         // What no split covers is dropped.
@@ -71,12 +71,12 @@ fn make(request: &Request, source: Region, shape: &[u64], results: &mut Results<
         _ => shape[0],
     };
     let target = results.place(vec![rows], rows as usize * unit);
-    let source = source.part(0..target.length());
+    let source = &source[..target.len()];
     match request.kind {
         Kind::Reducescatter { op, prescale, postscale } => {
             let reduction = Reduction { dtype: request.dtype, op, prescale, postscale };
-            fold_regions(target, &[source], &reduction);
+            combine(target, [Term::Of(source)], &reduction);
         }
-        _ => source.copy_to(target),
+        _ => target.copy_from_slice(source),
     }
 }

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ronde_control::negotiate::{Request, SubmitError};
 
 use super::solitude::Solitude;
-use super::ticket::{Targets, Ticket};
-use crate::buffer::Region;
+use super::ticket::{Pending, Ticket};
 use crate::error::Error;
 
 pub(super) enum Submission {
-    Tensor { request: Request, sources: Vec<Region>, targets: Targets, ticket: Arc<Ticket> },
+    Tensor { request: Request, pending: Pending },
     Join { ticket: Arc<Ticket> },
     Leave { reason: Option<String>, ticket: Arc<Ticket> },
 }

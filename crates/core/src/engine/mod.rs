@@ -39,8 +39,8 @@ use self::drive::Shared;
 use self::inbox::{Inbox, Submission};
 use self::late::Late;
 use self::sets::Sets;
-pub use self::ticket::{Done, Made, Outcome, Room, Targets, Ticket};
-use crate::buffer::Region;
+use self::ticket::Pending;
+pub use self::ticket::{Done, Made, Outcome, Room, Tensors, Ticket};
 use crate::error::Error;
 use crate::group::Arena;
 pub use crate::group::Block;
@@ -149,31 +149,25 @@ impl Engine {
         arena.map_or(0, |arena| arena.in_place().load(Ordering::Relaxed))
     }
 
-    /// Hands tensors over: the regions belong to the engine until the ticket is done.
+    /// Hands tensors over: their memory belongs to the engine until the ticket is done.
     pub fn submit(
         &self,
         request: Request,
-        sources: Vec<Region>,
-        targets: Vec<Region>,
+        tensors: Tensors,
         next: Next,
     ) -> Result<Arc<Ticket>, Error> {
         let ticket = Arc::new(Ticket::default());
-        self.enter(request, sources, Targets::Regions(targets), (ticket.clone(), next))?;
+        self.enter(request, Pending { tensors, ticket: ticket.clone() }, next)?;
         Ok(ticket)
     }
 
     /// Hands tensors over for somebody who will not wait: `done` is called with the outcome, at once
     /// if the request is refused or the outcome is there.
-    pub fn submit_then(
-        &self,
-        request: Request,
-        sources: Vec<Region>,
-        targets: Targets,
-        done: Done,
-    ) {
+    pub fn submit_then(&self, request: Request, tensors: Tensors, done: Done) {
         let ticket = Arc::new(Ticket::default());
         let is_small = request.bytes() <= SMALL;
-        let entered = self.enter(request, sources, targets, (ticket.clone(), Next::Waits));
+        let pending = Pending { tensors, ticket: ticket.clone() };
+        let entered = self.enter(request, pending, Next::Waits);
         match (entered, &self.world) {
             (Err(error), _) => ticket.complete(Err(error)),
             (Ok(()), Some(World { shared, .. })) if is_small => shared.stay(&ticket),
@@ -183,23 +177,19 @@ impl Engine {
         drive::call_back(&ticket, done);
     }
 
-    fn enter(
-        &self,
-        mut request: Request,
-        sources: Vec<Region>,
-        targets: Targets,
-        (ticket, next): (Arc<Ticket>, Next),
-    ) -> Result<(), Error> {
+    fn enter(&self, mut request: Request, mut pending: Pending, next: Next) -> Result<(), Error> {
         self.check(&request)?;
+        pending.tensors.check(&request)?;
         let Some(World { shared, .. }) = &self.world else {
-            ticket.complete(alone::run_watched(&self.watch, request, &sources, &targets));
+            let outcome = alone::run_watched(&self.watch, request, &mut pending.tensors);
+            pending.complete(outcome);
             return Ok(());
         };
         if request.set != SetId::WORLD {
             // Names are matched within a set: the same one may be in flight in another.
             request.name = format!("{}@{}", request.name, request.set.0);
         }
-        shared.put(Submission::Tensor { request, sources, targets, ticket }, next)
+        shared.put(Submission::Tensor { request, pending }, next)
     }
 
     /// Contributes nothing from now on until everybody has joined.

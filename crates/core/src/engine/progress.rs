@@ -18,10 +18,9 @@ use ronde_control::{Rank, SetId};
 use super::inbox::{Inbox, Submission};
 use super::plane::{Broken, FollowPlane, LeadPlane, Way};
 use super::stall::StallWatch;
-use super::ticket::{Outcome, Targets, Ticket};
+use super::ticket::{Outcome, Pending, Ticket};
 use super::tune::Tuner;
 use super::{Sets, run};
-use crate::buffer::Region;
 use crate::error::Error;
 use crate::group::Groups;
 use crate::reduce::in_plain_environment;
@@ -66,9 +65,7 @@ pub(super) enum Role {
 }
 
 pub(super) struct Flight {
-    pub(super) ticket: Arc<Ticket>,
-    pub(super) sources: Vec<Region>,
-    pub(super) targets: Targets,
+    pub(super) pending: Pending,
     pub(super) record: RecordId,
 }
 
@@ -170,13 +167,13 @@ impl Progress {
         for (name, flight) in self.flights.drain() {
             let error = error.during(&name);
             self.watch.ledger().fail(flight.record, &error, now);
-            flight.ticket.complete(Err(error));
+            flight.pending.complete(Err(error));
         }
         self.watch.world_ends(error);
         for submission in self.inbox.close(error.clone()) {
             match submission {
-                Submission::Tensor { request, ticket, .. } => {
-                    ticket.complete(Err(error.during(&request.name)));
+                Submission::Tensor { request, pending } => {
+                    pending.complete(Err(error.during(&request.name)));
                 }
                 Submission::Join { ticket } => ticket.complete(Err(error.during("join"))),
                 Submission::Leave { ticket, .. } => ticket.complete(Ok(Outcome::Done)),
@@ -206,7 +203,7 @@ impl Progress {
         };
         for submission in self.inbox.take() {
             match submission {
-                Submission::Tensor { request, sources, targets, ticket } => {
+                Submission::Tensor { request, pending } => {
                     let name = request.name.clone();
                     let record = self.watch.ledger().queue(&request, now);
                     // Rank 0 may be no member, and then it waits for nothing and sleeps.
@@ -214,13 +211,12 @@ impl Progress {
                     match self.member.submit(request) {
                         Ok(message) => {
                             messages.push(message);
-                            let flight = Flight { ticket, sources, targets, record };
-                            self.flights.insert(name, flight);
+                            self.flights.insert(name, Flight { pending, record });
                         }
                         Err(error) => {
                             let error = Error::Invalid(error.to_string());
                             self.watch.settled(record, &name, Some(&error));
-                            ticket.complete(Err(error));
+                            pending.complete(Err(error));
                         }
                     }
                 }
@@ -410,29 +406,30 @@ impl Progress {
     /// Runs a released bucket; only tensors that fuse come together.
     fn run(&mut self, bucket: &[Work]) -> Result<(), Error> {
         let flight = |work: &Work| self.flights.remove(&work.request.name);
-        let flights: Vec<Option<Flight>> = bucket.iter().map(flight).collect();
+        let mut flights: Vec<Option<Flight>> = bucket.iter().map(flight).collect();
         let leg = self.leg(bucket);
-        let records = || flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
-        let mut passage = self.watch.bucket_starts(bucket, records(), &leg);
-        let ran = in_plain_environment(|| run::run(&mut self.groups, bucket, &flights));
+        let records = flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
+        let mut passage = self.watch.bucket_starts(bucket, records, &leg);
+        let ran = in_plain_environment(|| run::run(&mut self.groups, bucket, &mut flights));
         self.moment = self.watch.now();
         passage.algorithm = ran.as_ref().ok().and_then(|ran| ran.algorithm).unwrap_or_default();
-        self.watch.bucket_ends((bucket, records()), &passage, ran.as_ref().err(), self.moment);
+        let records = flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
+        self.watch.bucket_ends((bucket, records), &passage, ran.as_ref().err(), self.moment);
         self.inbox.release_names(bucket.iter().map(|work| work.request.name.as_str()));
         match ran {
             Ok(run::Ran { outcome, .. }) => {
                 self.tune(bucket);
                 // What makes something comes alone.
                 let mut made = Some(outcome);
-                for flight in flights.iter().flatten() {
-                    flight.ticket.complete(made.take().unwrap_or(Ok(Outcome::Done)));
+                for flight in flights.into_iter().flatten() {
+                    flight.pending.complete(made.take().unwrap_or(Ok(Outcome::Done)));
                 }
                 Ok(())
             }
             Err(error) => {
-                for (flight, work) in flights.iter().zip(bucket) {
+                for (flight, work) in flights.into_iter().zip(bucket) {
                     if let Some(flight) = flight {
-                        flight.ticket.complete(Err(error.during(&work.request.name)));
+                        flight.pending.complete(Err(error.during(&work.request.name)));
                     }
                 }
                 self.vigil.fate.seal(error.clone());
@@ -467,7 +464,7 @@ impl Progress {
         self.inbox.release_names([name]);
         if let Some(flight) = self.flights.remove(name) {
             self.watch.settled(flight.record, name, outcome.as_ref().err());
-            flight.ticket.complete(outcome);
+            flight.pending.complete(outcome);
         }
     }
 

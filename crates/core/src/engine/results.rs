@@ -4,57 +4,56 @@
 //! A caller that has no memory must not keep the others waiting: the collective runs all the same, to
 //! memory of our own, and only this rank's submission fails.
 
-use super::ticket::{Made, Outcome, Room, Targets};
-use crate::buffer::{Buffer, Region};
+use super::ticket::{Made, Outcome, Room};
+use crate::buffer::{Buffer, Output};
 use crate::error::Error;
 
 pub(super) struct Results<'a> {
     room: Option<&'a Room>,
     /// What lies in memory of our own.
     made: Vec<Made>,
-    /// The rows of what lies in the caller's.
-    placed: Vec<Vec<u64>>,
+    /// What lies in the caller's, and its rows.
+    placed: Vec<(Output, Vec<u64>)>,
     refused: Option<String>,
 }
 
 impl<'a> Results<'a> {
-    pub(super) fn new(targets: &'a Targets) -> Results<'a> {
-        let room = match targets {
-            Targets::Regions(_) => None,
-            Targets::Room(room) => Some(room),
-        };
+    pub(super) fn new(room: Option<&'a Room>) -> Results<'a> {
         Results { room, made: Vec::new(), placed: Vec::new(), refused: None }
     }
 
     /// Memory for the next result, which has so many bytes.
-    pub(super) fn place(&mut self, rows: Vec<u64>, length: usize) -> Region {
+    pub(super) fn place(&mut self, rows: Vec<u64>, length: usize) -> &mut [u8] {
         if let Some(room) = self.room {
             match room(self.placed.len() + self.made.len(), &rows) {
-                Ok(region) if region.length() == length => {
-                    self.placed.push(rows);
-                    return region;
+                Ok(output) if output.length() == length => {
+                    self.placed.push((output, rows));
+                    let last = self.placed.len() - 1;
+                    return self.placed[last].0.bytes_mut();
                 }
-                Ok(region) => {
-                    let given = region.length();
+                Ok(output) => {
+                    let given = output.length();
                     self.refuse(format!("a result of {length} bytes got memory for {given}"));
                 }
                 Err(reason) => self.refuse(reason),
             }
         }
-        let buffer = Buffer::new(length);
-        let region = buffer.region();
-        self.made.push(Made { buffer, rows });
-        region
+        self.made.push(Made { buffer: Buffer::new(length), rows });
+        let last = self.made.len() - 1;
+        self.made[last].buffer.bytes_mut()
     }
 
     fn refuse(&mut self, reason: String) {
         self.refused.get_or_insert(reason);
     }
 
+    /// What came of it; the caller has its memory back.
     pub(super) fn outcome(self) -> Result<Outcome, Error> {
         match (self.refused, self.room) {
             (Some(reason), _) => Err(Error::Invalid(reason)),
-            (None, Some(_)) => Ok(Outcome::Placed(self.placed)),
+            (None, Some(_)) => {
+                Ok(Outcome::Placed(self.placed.into_iter().map(|(_, rows)| rows).collect()))
+            }
             (None, None) => Ok(Outcome::Made(self.made)),
         }
     }

@@ -1,4 +1,4 @@
-//! Runs a released bucket: from requests and regions to a collective and its outcome.
+//! Runs a released bucket: from requests and memory to a collective and its outcome.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use ronde_control::negotiate::{Kind, Request, Work};
 
 use super::progress::Flight;
 use super::results::Results;
-use super::ticket::{Outcome, Targets};
-use crate::buffer::{Buffer, Region, Segments};
-use crate::collective::{self, Choice, Operands, Parts, row};
+use super::ticket::{Outcome, Tensors};
+use crate::buffer::{Buffer, Operand, Operands, Row, RowMut};
+use crate::collective::{self, Choice, Parts, row};
 use crate::error::Error;
 use crate::group::{Group, Groups};
 use crate::reduce::Reduction;
@@ -29,7 +29,7 @@ pub(super) struct Ran {
 pub(super) fn run(
     groups: &mut Groups,
     bucket: &[Work],
-    flights: &[Option<Flight>],
+    flights: &mut [Option<Flight>],
 ) -> Result<Ran, Error> {
     let Request { kind, dtype, set, .. } = &bucket[0].request;
     tracing::trace!(kind = kind.name(), tensors = bucket.len(), "running a bucket");
@@ -48,15 +48,17 @@ pub(super) fn run(
     let mut choice = None;
     let outcome = match kind {
         Kind::Allreduce { op, prescale, postscale } => {
-            let (operands, _zeros) = operands(bucket, flights);
+            let mut zeros = zeros(bucket, flights);
+            let mut operands = operands(bucket, flights, &mut zeros);
             let reduction = reduction(*op, *prescale, *postscale);
-            choice = Some(collective::allreduce(&mut group, &operands, &reduction)?);
+            choice = Some(collective::allreduce(&mut group, &mut operands, &reduction)?);
             Ok(Outcome::Done)
         }
         Kind::Broadcast { .. } => {
-            let (operands, _zeros) = operands(bucket, flights);
+            let mut zeros = zeros(bucket, flights);
+            let mut operands = operands(bucket, flights, &mut zeros);
             let root = root.ok_or_else(|| Error::Invalid("the root is no member".into()))?;
-            choice = Some(collective::broadcast(&mut group, &operands, root)?);
+            choice = Some(collective::broadcast(&mut group, &mut operands, root)?);
             Ok(Outcome::Done)
         }
         Kind::Barrier => {
@@ -64,15 +66,12 @@ pub(super) fn run(
             Ok(Outcome::Done)
         }
         Kind::Allgather | Kind::Alltoall { .. } | Kind::Reducescatter { .. } => {
-            let nothing = (Vec::new(), Targets::Regions(Vec::new()));
-            let (sources, targets) = match &flights[0] {
-                Some(flight) => (&flight.sources, &flight.targets),
-                None => (&nothing.0, &nothing.1),
-            };
-            let mut results = Results::new(targets);
-            for (index, source) in sources.iter().enumerate() {
+            let tensors = flights[0].as_ref().map(|flight| &flight.pending.tensors);
+            let mut results = Results::new(tensors.and_then(Tensors::room));
+            let inputs = tensors.map_or(&[][..], Tensors::inputs);
+            for (index, input) in inputs.iter().enumerate() {
                 let place = (&mut results, me, size);
-                choice = Some(make(&mut group, &bucket[0], index, *source, place)?);
+                choice = Some(make(&mut group, &bucket[0], index, input.bytes(), place)?);
             }
             results.outcome()
         }
@@ -91,7 +90,7 @@ fn make(
     group: &mut Group<'_>,
     work: &Work,
     index: usize,
-    source: Region,
+    source: &[u8],
     (results, me, size): (&mut Results<'_>, usize, usize),
 ) -> Result<Choice, Error> {
     let Request { kind, dtype, shapes, .. } = &work.request;
@@ -99,29 +98,31 @@ fn make(
     let unit = (shape[1..].iter().product::<u64>() as usize) * dtype.size();
     check_shares(work, unit, (me, size))?;
     let bytes = |rows: &u64| *rows as usize * unit;
-    let mut operands = |rows: Vec<u64>, length: usize| {
-        let target = results.place(rows, length);
-        Operands { source: Segments::new(vec![source]), target: Segments::new(vec![target]) }
+    let source = Row::new(vec![source]);
+    let place = move |rows, length| {
+        let results = results;
+        RowMut::new(vec![results.place(rows, length)])
     };
     match kind {
         Kind::Allgather => {
             let rows: Vec<u64> = work.shares.iter().map(|share| share[index]).collect();
             let cuts = row(rows.iter().map(bytes));
-            let operands = operands(rows, cuts.last().map_or(0, |cut| cut.end));
-            collective::allgather(group, &operands, &cuts)
+            let mut target = place(rows, cuts.last().map_or(0, |cut| cut.end));
+            collective::allgather(group, (&source, &mut target), &cuts)
         }
         Kind::Alltoall { .. } => {
             let all = work.shares.iter().map(|share| share.iter().map(bytes).collect()).collect();
             let rows: Vec<u64> = work.shares.iter().map(|share| share[me]).collect();
             let length = rows.iter().map(bytes).sum();
-            collective::alltoall(group, &operands(rows, length), &Parts { all })
+            let mut target = place(rows, length);
+            collective::alltoall(group, (&source, &mut target), &Parts { all })
         }
         Kind::Reducescatter { op, prescale, postscale } => {
             let cuts = even_cuts(shape[0], size, unit);
-            let operands = operands(vec![rows_of(shape[0], size, me)], cuts[me].len());
+            let mut target = place(vec![rows_of(shape[0], size, me)], cuts[me].len());
             let (prescale, postscale) = (*prescale, *postscale);
             let reduction = Reduction { dtype: *dtype, op: *op, prescale, postscale };
-            collective::reducescatter(group, &operands, &reduction, &cuts)
+            collective::reducescatter(group, (&source, &mut target), &reduction, &cuts)
         }
         _ => Err(Error::Invalid(format!("{} makes nothing", kind.name()))),
     }
@@ -156,26 +157,35 @@ fn even_cuts(rows: u64, size: usize, unit: usize) -> Vec<Range<usize>> {
     row((0..size).map(|place| rows_of(rows, size, place) as usize * unit))
 }
 
-/// The rows of source and target, and the zeros that stand in for what was never submitted.
-fn operands(bucket: &[Work], flights: &[Option<Flight>]) -> (Operands, Vec<Buffer>) {
-    let (mut sources, mut targets, mut zeros) = (Vec::new(), Vec::new(), Vec::new());
+/// Zeros that stand in for what was never submitted.
+fn zeros(bucket: &[Work], flights: &[Option<Flight>]) -> Vec<Buffer> {
+    let absent = bucket.iter().zip(flights).filter(|(_, flight)| flight.is_none());
+    absent.map(|(work, _)| Buffer::zeros(work.request.bytes() as usize)).collect()
+}
+
+/// What a bucket comes from and goes to.
+fn operands<'a>(
+    bucket: &[Work],
+    flights: &'a mut [Option<Flight>],
+    zeros: &'a mut [Buffer],
+) -> Operands<'a> {
+    let (mut pairs, mut zeros) = (Vec::with_capacity(bucket.len()), zeros.iter_mut());
     for (work, flight) in bucket.iter().zip(flights) {
         if let Some(flight) = flight {
-            sources.extend_from_slice(&flight.sources);
-            targets.extend_from_slice(flight.targets.regions());
+            pairs.extend(flight.pending.tensors.operands().iter_mut().map(Operand::pair));
             continue;
         }
         let Request { dtype, shapes, .. } = &work.request;
-        let buffer = Buffer::zeros(work.request.bytes() as usize);
+        let mut rest = zeros.next().map_or(&mut [][..], Buffer::bytes_mut);
         // Where one tensor ends and the next begins matters to Adasum, so it must not get lost.
-        let bytes = |shape: &Vec<u64>| shape.iter().product::<u64>() as usize * dtype.size();
-        let regions = row(shapes.iter().map(bytes)).into_iter().map(|at| buffer.region().part(at));
-        let before = sources.len();
-        sources.extend(regions);
-        targets.extend_from_slice(&sources[before..]);
-        zeros.push(buffer);
+        for shape in shapes {
+            let bytes = shape.iter().product::<u64>() as usize * dtype.size();
+            let (tensor, behind) = rest.split_at_mut(bytes);
+            pairs.push((None, tensor));
+            rest = behind;
+        }
     }
-    (Operands { source: Segments::new(sources), target: Segments::new(targets) }, zeros)
+    Operands::new(pairs)
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use ronde_control::Rank;
 
+use crate::transport::shm::Home;
+
 /// Some ranks in a fixed order, and this one's place among them.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
@@ -18,16 +20,6 @@ pub(crate) struct Circle {
     /// This rank's island among them.
     island: usize,
     home: Home,
-}
-
-/// The members of a set that share memory with this rank.
-pub(crate) struct Home {
-    /// Their seats in the shared memory.
-    pub(super) seats: Members,
-    /// The lane of counters.
-    pub(super) lane: usize,
-    /// Steps taken.
-    pub(super) step: u64,
 }
 
 impl Circle {
@@ -50,13 +42,11 @@ impl Circle {
             rank_of_seat.binary_search(&members.ranks[*place]).expect("it lives on this island")
         };
         let me = islands[island].iter().position(|place| *place == members.me);
-        let seats = Members {
-            ranks: islands[island].iter().map(seat).collect(),
-            me: me.expect("this rank lives on its island"),
-        };
+        let seats = islands[island].iter().map(seat).collect();
+        let me = me.expect("this rank lives on its island");
         // A lane that is used again still has the counts of the set that had it before; starting
         // beyond any of them makes those counts mean nothing.
-        let home = Home { seats, lane, step: u64::from(generation) << 40 };
+        let home = Home { seats, me, lane, step: u64::from(generation) << 40 };
         Circle { members, islands, island, home }
     }
 
@@ -107,8 +97,8 @@ mod tests {
         let mut circle = Circle::new(members, &leaders, 7, 1);
         assert_eq!(circle.islands(), [vec![0, 3], vec![1, 2], vec![4]]);
         assert_eq!((circle.island(), circle.hosts(), circle.size(), circle.me()), (0, 3, 5, 3));
-        let Home { seats, lane, step } = circle.home();
+        let Home { seats, me, lane, step } = circle.home();
         // Rank 0 has the first seat, though it is no member.
-        assert_eq!((&seats.ranks[..], seats.me, *lane, *step), (&[1, 2][..], 1, 7, 1 << 40));
+        assert_eq!((&seats[..], *me, *lane, *step), (&[1, 2][..], 1, 7, 1 << 40));
     }
 }

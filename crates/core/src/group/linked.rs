@@ -5,9 +5,9 @@ use std::ops::Range;
 use ronde_control::Tuning;
 
 use super::Members;
-use crate::buffer::{Region, Segments};
+use crate::buffer::{Row, RowMut};
 use crate::error::Error;
-use crate::transport::link::{Flow, Links};
+use crate::transport::link::{Flow, Landing, Links, Scratch};
 
 /// A flow shorter than this per connection is not worth another one.
 const STRIPE: usize = 1 << 20;
@@ -48,39 +48,55 @@ impl<'a> Linked<'a> {
     /// several connections.
     pub(crate) fn exchange(
         &mut self,
-        outgoing: Option<Flow<'_>>,
-        incoming: Option<Flow<'_>>,
+        outgoing: Option<Flow<Row<'_>>>,
+        incoming: Option<Flow<RowMut<'_>>>,
     ) -> Result<(), Error> {
         if self.tuning.connections == 1 {
-            return self.stream(outgoing.as_slice(), incoming.as_slice(), |_, _| ());
+            let outgoing = outgoing.into_iter().map(|Flow { peer, row }| (peer, row));
+            let incoming = incoming.into_iter().map(|Flow { peer, row }| (peer, row));
+            return self.flow(outgoing, incoming.map(landing), |_, _, _| ());
         }
-        let cut = |flow: Option<Flow<'_>>| -> Vec<(usize, Vec<Region>)> {
-            let Some(Flow { peer, regions }) = flow else { return Vec::new() };
-            let row = Segments::new(regions.to_vec());
-            let part = |range| (peer, row.parts(range).map(|(_, part)| part).collect());
-            self.stripes(row.length()).into_iter().map(part).collect()
+        let outgoing = outgoing.into_iter().flat_map(|Flow { peer, row }| {
+            let stripes = self.stripes(row.length()).into_iter();
+            stripes.map(move |stripe| (peer, row.slice(stripe)))
+        });
+        let outgoing: Vec<(usize, Row<'_>)> = outgoing.collect();
+        let (from, mut into) = match incoming {
+            Some(Flow { peer, row }) => (peer, row),
+            None => return self.flow(outgoing, [], |_, _, _| ()),
         };
-        let (outgoing, incoming) = (cut(outgoing), cut(incoming));
-        self.stream(&flows(&outgoing), &flows(&incoming), |_, _| ())
+        let stripes = self.stripes(into.length());
+        let incoming = into.split(&stripes).into_iter().map(|row| landing((from, row)));
+        self.flow(outgoing, incoming, |_, _, _| ())
     }
 
-    /// The `i`-th flow of either kind takes the `i`-th connection; see [`Links::exchange`].
+    /// The same through scratches, of which `arrived` takes what has come: the `i`-th flow of either
+    /// kind takes the `i`-th connection; see [`Links::exchange`].
     pub(crate) fn stream(
         &mut self,
-        outgoing: &[Flow<'_>],
-        incoming: &[Flow<'_>],
-        arrived: impl FnMut(usize, usize),
+        outgoing: Vec<Flow<Row<'_>>>,
+        incoming: Vec<Flow<Scratch<'_>>>,
+        arrived: impl FnMut(usize, usize, &[u8]),
+    ) -> Result<(), Error> {
+        let outgoing = outgoing.into_iter().map(|Flow { peer, row }| (peer, row));
+        let incoming = incoming.into_iter().map(|Flow { peer, row }| (peer, Landing::Scratch(row)));
+        self.flow(outgoing, incoming, arrived)
+    }
+
+    /// Flows to places become flows to ranks of the world.
+    fn flow<'b>(
+        &mut self,
+        outgoing: impl IntoIterator<Item = (usize, Row<'b>)>,
+        incoming: impl IntoIterator<Item = (usize, Landing<'b>)>,
+        arrived: impl FnMut(usize, usize, &[u8]),
     ) -> Result<(), Error> {
         let ranks = &self.members.ranks;
-        self.links.exchange(&by_rank(outgoing, ranks), &by_rank(incoming, ranks), arrived)
+        let outgoing = outgoing.into_iter().map(|(peer, row)| Flow { peer: ranks[peer], row });
+        let incoming = incoming.into_iter().map(|(peer, row)| Flow { peer: ranks[peer], row });
+        self.links.exchange(outgoing.collect(), incoming.collect(), arrived)
     }
 }
 
-/// Flows to places become flows to ranks of the world.
-fn by_rank<'a>(flows: &[Flow<'a>], ranks: &[usize]) -> Vec<Flow<'a>> {
-    flows.iter().map(|flow| Flow { peer: ranks[flow.peer], ..*flow }).collect()
-}
-
-fn flows(stripes: &[(usize, Vec<Region>)]) -> Vec<Flow<'_>> {
-    stripes.iter().map(|(peer, regions)| Flow { peer: *peer, regions }).collect()
+fn landing((peer, row): (usize, RowMut<'_>)) -> (usize, Landing<'_>) {
+    (peer, Landing::Row(row))
 }

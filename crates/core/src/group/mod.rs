@@ -7,7 +7,6 @@
 mod circle;
 mod islands;
 mod linked;
-mod shared;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,11 +16,10 @@ use ronde_control::{Rank, SetId, Tuning};
 pub(crate) use self::circle::{Circle, Members};
 pub(crate) use self::islands::Islands;
 pub(crate) use self::linked::Linked;
-pub(crate) use self::shared::{Common, Shared, Stage};
-pub(crate) use crate::transport::link::{BURST, Flow, Hands, Links, Opening};
-pub(crate) use crate::transport::shm::Arena;
+pub(crate) use crate::transport::link::{BURST, Flow, Hands, Links, Opening, Scratch};
 pub use crate::transport::shm::Block;
 pub(crate) use crate::transport::shm::LANES as MOST_SETS;
+pub(crate) use crate::transport::shm::{Arena, Shared, Stage};
 
 /// What connects all ranks of the world.
 pub(crate) struct Fabric {

@@ -11,7 +11,6 @@ use ronde_control::DType;
 use super::element::{Packed, Single};
 use super::half::{Alone, Bf16, F16};
 use super::variant::Variant;
-use crate::buffer::Region;
 
 /// Sums that are kept side by side.
 const LANES: usize = 8;
@@ -45,24 +44,21 @@ impl Products {
     }
 }
 
-/// The inner products of two regions of equal length.
-pub(crate) fn products(left: Region, right: Region, dtype: DType) -> Products {
-    assert_eq!(left.length(), right.length(), "regions of equal length");
-    let count = left.length() / dtype.size();
-    let (left, right) = (left.start().cast_const(), right.start().cast_const());
-    // SAFETY: a region is valid for its length, nobody writes to it now, and the variant is one that
-    // this CPU can run.
-    unsafe { (Kernels::detected(dtype).measure)(left, right, count) }
+/// The inner products of two tensors of equal length.
+pub(crate) fn products(left: &[u8], right: &[u8], dtype: DType) -> Products {
+    assert_eq!(left.len(), right.len(), "tensors of equal length");
+    let count = left.len() / dtype.size();
+    // SAFETY: both slices have so many elements, and the variant is one that this CPU can run.
+    unsafe { (Kernels::detected(dtype).measure)(left.as_ptr(), right.as_ptr(), count) }
 }
 
-/// Writes `factor * target + other_factor * other` to `target`; the two regions are disjoint.
-pub(crate) fn blend(target: Region, other: Region, factors: (f64, f64), dtype: DType) {
-    assert_eq!(target.length(), other.length(), "regions of equal length");
-    let count = target.length() / dtype.size();
-    // SAFETY: as above, and nobody else touches the target now.
-    unsafe {
-        (Kernels::detected(dtype).mix)(target.start(), other.start().cast_const(), count, factors);
-    }
+/// Writes `factor * target + other_factor * other` to `target`.
+pub(crate) fn blend(target: &mut [u8], other: &[u8], factors: (f64, f64), dtype: DType) {
+    assert_eq!(target.len(), other.len(), "tensors of equal length");
+    let count = target.len() / dtype.size();
+    let mix = Kernels::detected(dtype).mix;
+    // SAFETY: as above; what is borrowed to be written overlaps nothing.
+    unsafe { mix(target.as_mut_ptr(), other.as_ptr(), count, factors) };
 }
 
 /// The two kernels for one element type; they ask of their addresses what `fold` does.
@@ -219,13 +215,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::buffer::Buffer;
 
     const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-    /// The values as elements at an odd address, and what they are after rounding.
-    fn elements(dtype: DType, values: &[f64]) -> (Buffer, Region, Vec<f64>) {
-        let mut bytes = Vec::new();
+    /// The values as elements behind one byte, at an odd address, and what they are after rounding.
+    fn elements(dtype: DType, values: &[f64]) -> (Vec<u8>, Vec<f64>) {
+        // An allocation of this size starts at an even address.
+        let mut bytes = Vec::with_capacity(1 + 8 * values.len());
+        bytes.push(0);
         let mut rounded = Vec::new();
         for value in values {
             let (raw, value) = match dtype {
@@ -243,16 +240,7 @@ mod tests {
             bytes.extend(raw);
             rounded.push(value);
         }
-        let buffer = Buffer::zeros(bytes.len() + 1);
-        let region = buffer.region().part(1..1 + bytes.len());
-        region.write(&bytes);
-        (buffer, region, rounded)
-    }
-
-    fn bytes(region: Region) -> Vec<u8> {
-        let mut bytes = vec![0; region.length()];
-        region.read(&mut bytes);
-        bytes
+        (bytes, rounded)
     }
 
     proptest! {
@@ -263,16 +251,17 @@ mod tests {
             dtype in prop::sample::select(&FLOATS[..]),
         ) {
             let (left, right): (Vec<f64>, Vec<f64>) = pairs.into_iter().unzip();
-            let (_own, right, right_values) = elements(dtype, &right);
+            let (right, right_values) = elements(dtype, &right);
             let mut seen: Option<(Products, Vec<u8>)> = None;
             for variant in Variant::ALL.iter().filter(|variant| variant.runs_here()) {
-                let (_own, left, left_values) = elements(dtype, &left);
+                let (mut left, left_values) = elements(dtype, &left);
                 let Kernels { measure, mix } = Kernels::of(*variant, dtype);
                 let count = left_values.len();
-                // SAFETY: both regions have that many elements, and the variant runs here.
-                let products = unsafe { measure(left.start(), right.start(), count) };
-                // SAFETY: as above, and the regions are parts of two buffers.
-                unsafe { mix(left.start(), right.start(), count, factors) };
+                let theirs = right[1..].as_ptr();
+                // SAFETY: both slices have that many elements, and the variant runs here.
+                let products = unsafe { measure(left[1..].as_ptr(), theirs, count) };
+                // SAFETY: as above, and the slices are of two vectors.
+                unsafe { mix(left[1..].as_mut_ptr(), theirs, count, factors) };
                 let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>();
                 let both = left_values.iter().zip(&right_values);
                 let cross = sum(&mut both.clone().map(|(a, b)| a * b));
@@ -280,9 +269,9 @@ mod tests {
                 prop_assert!((products.cross - cross).abs() < 1e-6, "{products:?} {cross}");
                 prop_assert!((products.left - square).abs() < 1e-6, "{products:?} {square}");
                 let blended: Vec<f64> = both.map(|(a, b)| a * factors.0 + b * factors.1).collect();
-                let (_own, right_bits, _) = elements(dtype, &blended);
-                prop_assert_eq!(bytes(left), bytes(right_bits));
-                let result = (products, bytes(left));
+                let (right_bits, _) = elements(dtype, &blended);
+                prop_assert_eq!(&left, &right_bits);
+                let result = (products, left);
                 prop_assert_eq!(seen.get_or_insert_with(|| result.clone()), &result);
             }
         }

@@ -29,7 +29,7 @@ mod number;
 mod properties;
 #[cfg(test)]
 mod reference;
-mod regions;
+mod terms;
 mod variant;
 
 use ronde_control::{DType, ReduceOp};
@@ -38,7 +38,7 @@ use self::kernel::Task;
 use self::variant::Variant;
 pub(crate) use blend::{Products, blend, products};
 pub(crate) use environment::in_plain_environment;
-pub(crate) use regions::fold_regions;
+pub use terms::{Term, combine};
 
 /// How several sources become one destination.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -21,7 +21,7 @@ pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
             let reduce = || {
                 let tensor = Tensor::new(trial.dtype, &[trial.length as u64], &mine);
                 match member.run("x", trial.kind.clone(), &tensor, &tensor).expect("it arrives") {
-                    Outcome::Made(made) => made[0].buffer.bytes(),
+                    Outcome::Made(made) => made[0].buffer.bytes().to_vec(),
                     _ => tensor.bytes(),
                 }
             };

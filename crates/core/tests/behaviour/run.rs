@@ -8,7 +8,7 @@ use std::time::Duration;
 use ronde_control::SetId;
 use ronde_control::negotiate::Request;
 use ronde_core::Error;
-use ronde_core::engine::{Next, Outcome, Targets, Ticket};
+use ronde_core::engine::{Next, Outcome, Ticket};
 use ronde_testkit::{Dice, Member, Tensor};
 
 use crate::case::{Case, Form, Into};
@@ -119,17 +119,16 @@ impl<'a> Trial<'a> {
             dtype: self.case.dtype,
             shapes: sources[part.clone()].iter().map(|tensor| tensor.shape().to_vec()).collect(),
         };
-        let regions = |row: &[Tensor]| row[part.clone()].iter().map(Tensor::region).collect();
-        let (engine, (sources, targets)) =
-            (&self.member.engine, (regions(sources), regions(targets)));
+        let pairs = sources[part.clone()].iter().zip(&targets[part.clone()]);
+        let (engine, tensors) = (&self.member.engine, Tensor::submission(&request.kind, pairs));
         let Some(next) = self.dice.pick(&[Some(Next::GoesOn), Some(Next::Waits), None]) else {
             let (sender, outcome) = channel();
             // Nobody listens any more once a trial has failed.
             let done = Box::new(move |outcome| sender.send(outcome).unwrap_or_default());
-            engine.submit_then(request, sources, Targets::Regions(targets), done);
+            engine.submit_then(request, tensors, done);
             return Ok(Pending::Callback(outcome));
         };
-        let ticket = engine.submit(request, sources, targets, next);
+        let ticket = engine.submit(request, tensors, next);
         ticket.map(Pending::Ticket).map_err(|error| error.to_string())
     }
 }
@@ -159,7 +158,9 @@ impl Flight<'_> {
         let targets = if others.is_empty() { sources } else { others };
         for (part, submitted) in pending {
             let results: Vec<Vec<u8>> = match submitted.wait(trial.member)? {
-                Outcome::Made(made) => made.iter().map(|made| made.buffer.bytes()).collect(),
+                Outcome::Made(made) => {
+                    made.iter().map(|made| made.buffer.bytes().to_vec()).collect()
+                }
                 Outcome::Done => targets[part.clone()].iter().map(Tensor::bytes).collect(),
                 other => return Err(format!("another outcome: {other:?}")),
             };
@@ -180,8 +181,7 @@ impl Flight<'_> {
 
 /// Memory like that of a tensor, with something else in it.
 fn blank(tensor: &Tensor) -> Tensor {
-    let length = tensor.region().length();
-    Tensor::new(tensor.dtype(), tensor.shape(), &vec![0xA5; length])
+    Tensor::new(tensor.dtype(), tensor.shape(), &vec![0xA5; tensor.bytes().len()])
 }
 
 fn compare(tensor: usize, seen: &[u8], right: &[u8]) -> Result<(), String> {

@@ -10,10 +10,11 @@ use std::sync::OnceLock;
 use pyo3::exceptions::{PyImportError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use ronde_control::DType;
+use ronde_core::engine::Tensors;
 
 use self::api::{Api, Handle, OnComplete};
-use crate::native::{self, Call, Done, Failure, Reduce, Wish};
-use crate::tensor::View;
+use crate::native::{self, Call, Done, Failure, Handed, Reduce, Wish};
+use crate::tensor::{View, operands};
 
 static API: OnceLock<Result<Api, String>> = OnceLock::new();
 
@@ -136,12 +137,17 @@ extern "C" fn run(_context: Handle, on_complete: *const OnComplete, operation: H
     let views = |arrays: &[Array]| arrays.iter().map(Array::view).collect::<Result<Vec<_>, _>>();
     let Operation { call, sources, targets } = operation;
     let in_place = sources.is_empty();
-    let both = views(if in_place { targets } else { sources })
-        .and_then(|sources| Ok((sources, views(targets)?)));
-    match both {
-        Ok((sources, targets)) => {
+    let handed = views(if in_place { targets } else { sources }).and_then(|sources| {
+        let targets = views(targets)?;
+        // SAFETY: MXNet's engine runs nothing else with these arrays, and keeps the operation with
+        // their handles, until `done` has told it of the end.
+        let operands = unsafe { operands(&sources, &targets, None) };
+        Handed::new(&sources, Tensors::Given(operands.map_err(Failure::invalid)?))
+    });
+    match handed {
+        Ok(handed) => {
             let call = Call { name: call.name.clone(), set: call.set, wish: call.wish.clone() };
-            native::submit(call, &sources, &targets, done);
+            native::submit(call, handed, done);
         }
         Err(failure) => done(Err(failure)),
     }

@@ -1,9 +1,9 @@
 //! Where native code of a framework submits to the engine of this process: no Python, no interpreter
 //! lock, no wait. Kernels of TensorFlow, handlers of XLA and functions of MXNet's engine come here.
 //!
-//! A [`Call`] says what is wanted, [`View`]s say where the tensors lie, and `done` is called once, by
-//! a thread of the engine or, where the call is refused or the world has one rank, by the caller's
-//! own. It must not block; what is submitted belongs to the engine until then.
+//! A [`Call`] says what is wanted, [`Handed`] brings the tensors, and `done` is called once, by a
+//! thread of the engine or, where the call is refused or the world has one rank, by the caller's own.
+//! It must not block. The memory belongs to the engine until just before then.
 
 mod failure;
 mod library;
@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 use ronde_control::negotiate::{Kind, Request};
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
-use ronde_core::buffer::Region;
-use ronde_core::engine::{Engine, Outcome, Room, Targets};
+use ronde_core::engine::{Engine, Outcome, Tensors};
 
 use super::tensor::View;
 use super::{errors, process};
@@ -65,27 +64,42 @@ pub(crate) enum Answer {
 
 pub(crate) type Done = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
 
-/// Submits what has its results in `targets`: a reduction or a broadcast, of one tensor or of several
-/// that go together.
-pub(crate) fn submit(call: Call, sources: &[View], targets: &[View], done: Done) {
-    match alike(sources, targets) {
-        Ok(()) => enter(call, sources, Targets::Regions(regions(targets)), done),
-        Err(failure) => done(Err(failure)),
+/// Tensors of one element type, and their memory.
+pub(crate) struct Handed {
+    dtype: DType,
+    shapes: Vec<Vec<u64>>,
+    tensors: Tensors,
+}
+
+impl Handed {
+    /// Nothing.
+    pub(crate) fn nothing() -> Handed {
+        Handed { dtype: DType::U8, shapes: Vec::new(), tensors: Tensors::NONE }
+    }
+
+    /// What these say the tensors are, with their memory.
+    pub(crate) fn new(views: &[View], tensors: Tensors) -> Result<Handed, Failure> {
+        let dtype = views.first().map_or(DType::U8, |view| view.dtype);
+        if views.iter().any(|view| view.dtype != dtype) {
+            return Err(Failure::invalid("the tensors of a group must have one element type"));
+        }
+        Ok(Handed { dtype, shapes: views.iter().map(|view| view.shape.clone()).collect(), tensors })
     }
 }
 
-/// Submits what gets memory for its results when their sizes are known: a gathering, an exchange or a
-/// scattering.
-pub(crate) fn submit_into(call: Call, sources: &[View], room: Room, done: Done) {
-    match one_type(sources) {
-        Ok(()) => enter(call, sources, Targets::Room(room), done),
-        Err(failure) => done(Err(failure)),
-    }
-}
-
-/// Submits what has no tensors.
-pub(crate) fn command(call: Call, done: Done) {
-    enter(call, &[], Targets::Regions(Vec::new()), done);
+/// Submits a collective.
+pub(crate) fn submit(call: Call, handed: Handed, done: Done) {
+    let Some(engine) = process::arrived() else { return done(Err(Failure::not_initialized())) };
+    let Call { name, set, wish } = call;
+    let set = SetId(set);
+    let kind = match kind(&engine, set, wish) {
+        Ok(kind) => kind,
+        Err(error) => return done(Err(Failure::from(&error))),
+    };
+    let Handed { dtype, shapes, tensors } = handed;
+    let request = Request { name, set, kind, dtype, shapes };
+    let done = Box::new(|outcome| done(answer(outcome)));
+    engine.submit_then(request, tensors, done);
 }
 
 /// Contributes nothing until everybody has joined.
@@ -106,21 +120,6 @@ pub(crate) fn wait_until(is_done: &dyn Fn() -> bool) {
             None => std::thread::yield_now(),
         }
     }
-}
-
-fn enter(call: Call, sources: &[View], targets: Targets, done: Done) {
-    let Some(engine) = process::arrived() else { return done(Err(Failure::not_initialized())) };
-    let Call { name, set, wish } = call;
-    let set = SetId(set);
-    let kind = match kind(&engine, set, wish) {
-        Ok(kind) => kind,
-        Err(error) => return done(Err(Failure::from(&error))),
-    };
-    let dtype = sources.first().map_or(DType::U8, |source| source.dtype);
-    let shapes = sources.iter().map(|source| source.shape.clone()).collect();
-    let request = Request { name, set, kind, dtype, shapes };
-    let done = Box::new(|outcome| done(answer(outcome)));
-    engine.submit_then(request, regions(sources), targets, done);
 }
 
 fn kind(engine: &Engine, set: SetId, wish: Wish) -> Result<Kind, Error> {
@@ -185,27 +184,4 @@ fn answer(outcome: Result<Outcome, Error>) -> Result<Answer, Failure> {
             Err(Failure::from(&error))
         }
     }
-}
-
-/// Input and output must be alike, or memory would be overrun.
-fn alike(sources: &[View], targets: &[View]) -> Result<(), Failure> {
-    one_type(sources)?;
-    let same = |(source, target): (&View, &View)| {
-        source.dtype == target.dtype && source.region.length() == target.region.length()
-    };
-    if sources.len() != targets.len() || !sources.iter().zip(targets).all(same) {
-        return Err(Failure::invalid("input and output differ in number, type or size"));
-    }
-    Ok(())
-}
-
-fn one_type(sources: &[View]) -> Result<(), Failure> {
-    match sources.iter().all(|source| source.dtype == sources[0].dtype) {
-        true => Ok(()),
-        false => Err(Failure::invalid("the tensors of a group must have one element type")),
-    }
-}
-
-fn regions(views: &[View]) -> Vec<Region> {
-    views.iter().map(|view| view.region).collect()
 }

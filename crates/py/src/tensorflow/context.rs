@@ -2,12 +2,15 @@
 #![expect(unsafe_code, reason = "addresses of tensors, and handles that change threads")]
 
 use std::ffi::{CStr, CString, c_int};
+use std::sync::Arc;
 
 use ronde_control::DType;
+use ronde_core::buffer::{Keeper, Output};
+use ronde_core::engine::{Room, Tensors};
 
 use super::api::{Handle, api};
-use crate::native::{Failure, Fault};
-use crate::tensor::View;
+use crate::native::{Failure, Fault, Handed};
+use crate::tensor::{View, operands};
 
 const INVALID_ARGUMENT: c_int = 3;
 const FAILED_PRECONDITION: c_int = 9;
@@ -150,6 +153,8 @@ pub(super) struct Tensor(Handle);
 
 // SAFETY: the reference count of a tensor is atomic, and its memory belongs to whoever computes.
 unsafe impl Send for Tensor {}
+// SAFETY: a shared reference gives out what the tensor is and where; neither changes.
+unsafe impl Sync for Tensor {}
 
 impl Tensor {
     pub(super) fn dtype(&self) -> c_int {
@@ -161,8 +166,39 @@ impl Tensor {
         (0..dimensions).map(|index| api().dimension(self.0, index)).collect()
     }
 
-    /// Its memory; the reference must outlive whoever uses that.
-    pub(super) fn view(&self) -> Result<View, Failure> {
+    /// Inputs and their results, each the input itself where there is none, handed over.
+    pub(super) fn lend_pairs(pairs: Vec<(Option<Tensor>, Tensor)>) -> Result<Handed, Failure> {
+        let (mut sources, mut targets) = (Vec::new(), Vec::new());
+        for (input, output) in &pairs {
+            sources.push(input.as_ref().unwrap_or(output).view()?);
+            targets.push(output.view()?);
+        }
+        let keeper: Keeper = Arc::new(pairs);
+        // SAFETY: the keeper has the references, and until the kernel is done inputs do not change
+        // and outputs are its own.
+        let operands = unsafe { operands(&sources, &targets, Some(&keeper)) };
+        Handed::new(&sources, Tensors::Given(operands.map_err(Failure::invalid)?))
+    }
+
+    /// Inputs handed over, whose results get their memory later.
+    pub(super) fn lend_rows(inputs: Vec<Tensor>, room: Room) -> Result<Handed, Failure> {
+        let views = inputs.iter().map(Tensor::view).collect::<Result<Vec<View>, _>>()?;
+        let keeper: Keeper = Arc::new(inputs);
+        // SAFETY: the keeper has the references, and until the kernel is done inputs do not change.
+        let input = |view: &View| unsafe { view.input(Some(keeper.clone())) };
+        let inputs = views.iter().map(input).collect();
+        Handed::new(&views, Tensors::Placed(inputs, room))
+    }
+
+    /// An output that was just allocated, handed over.
+    pub(super) fn lend(self) -> Result<Output, Failure> {
+        let view = self.view()?;
+        // SAFETY: the keeper has the reference, and the output is the kernel's own.
+        Ok(unsafe { view.output(Some(Arc::new(self))) })
+    }
+
+    /// Where it lies.
+    fn view(&self) -> Result<View, Failure> {
         let shape = self.sizes().into_iter().map(|size| size as u64).collect();
         Ok(View::at(api().data(self.0) as usize, shape, element(self.dtype())?))
     }

@@ -2,21 +2,19 @@
 //! is. Its function returns at once, so that hundreds can be in flight with two threads.
 
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex};
 
 use super::api::Handle;
 use super::context::{Context, Tensor};
 use super::done::{self, Finish};
 use super::node::kernel;
-use crate::native::{self, Answer, Call, Failure, Fault, Wish};
+use crate::native::{self, Answer, Call, Failure, Fault, Handed, Wish};
 use crate::process;
-use crate::tensor::View;
 
 /// Reductions and broadcasts, of one tensor or of several: every result is like its input.
 pub(super) extern "C" fn compute_alike(handle: Handle, context: Handle, done: Handle) {
     let context = Context::new(context);
     done::run(done, |finish| {
-        let started = (0..context.inputs()).map(|index| Pair::of(context, index)).collect();
+        let started = (0..context.inputs()).map(|index| context.like_input(index)).collect();
         match started {
             Ok(pairs) => submit_alike(kernel(handle).call(), context, pairs, finish),
             Err(failure) => end(context, Err(failure), finish),
@@ -24,36 +22,18 @@ pub(super) extern "C" fn compute_alike(handle: Handle, context: Handle, done: Ha
     });
 }
 
-/// An input and its result, and what they are references to.
-struct Pair {
-    source: View,
-    target: View,
-    _input: Option<Tensor>,
-    _output: Tensor,
-}
-
-impl Pair {
-    fn of(context: Context, index: c_int) -> Result<Pair, Failure> {
-        let (input, output) = context.like_input(index)?;
-        let target = output.view()?;
-        let source = input.as_ref().unwrap_or(&output).view()?;
-        Ok(Pair { source, target, _input: input, _output: output })
-    }
-}
+/// A result and its input, unless that is the same.
+type Pair = (Option<Tensor>, Tensor);
 
 fn submit_alike(call: Call, context: Context, pairs: Vec<Pair>, finish: Finish) {
-    let regions =
-        |pick: fn(&Pair) -> &View| -> Vec<View> { pairs.iter().map(pick).cloned().collect() };
-    let (sources, targets) = (regions(|pair| &pair.source), regions(|pair| &pair.target));
-    native::submit(
-        call,
-        &sources,
-        &targets,
-        Box::new(move |answer| {
-            drop(pairs);
-            end(context, answer.map(|_| ()), finish);
-        }),
-    );
+    match Tensor::lend_pairs(pairs) {
+        Ok(handed) => native::submit(
+            call,
+            handed,
+            Box::new(move |answer| end(context, answer.map(|_| ()), finish)),
+        ),
+        Err(failure) => end(context, Err(failure), finish),
+    }
 }
 
 /// Gatherings and scatterings, of one tensor or of several: the first dimension of each result is
@@ -131,35 +111,23 @@ fn submit_rows(
     inputs: Result<Vec<Tensor>, Failure>,
     done: native::Done,
 ) {
-    let views = inputs.and_then(|inputs| {
-        let views = inputs.iter().map(Tensor::view).collect::<Result<Vec<_>, _>>()?;
-        let kinds = inputs.iter().map(|input| (input.sizes(), input.dtype())).collect();
-        Ok((inputs, views, kinds))
-    });
-    let (inputs, views, kinds): (_, _, Vec<(Vec<i64>, c_int)>) = match views {
-        Ok(views) => views,
-        Err(failure) => return done(Err(failure)),
+    let kinds = |inputs: &Vec<Tensor>| -> Vec<(Vec<i64>, c_int)> {
+        inputs.iter().map(|input| (input.sizes(), input.dtype())).collect()
     };
-    let outputs = Arc::new(Mutex::new(Vec::new()));
-    let kept = outputs.clone();
-    let room = Box::new(move |index: usize, rows: &[u64]| {
-        let (mut sizes, dtype) = kinds[index].clone();
-        sizes[0] = rows.iter().sum::<u64>() as i64;
-        let output = context.allocate(index as c_int, &sizes, dtype);
-        let output = output.map_err(|failure| failure.text)?;
-        let region = output.view().map_err(|failure| failure.text)?.region;
-        kept.lock().map_err(|_| "a thread has panicked")?.push(output);
-        Ok(region)
+    let handed = inputs.and_then(|inputs| {
+        let kinds = kinds(&inputs);
+        let room = Box::new(move |index: usize, rows: &[u64]| {
+            let (mut sizes, dtype) = kinds[index].clone();
+            sizes[0] = rows.iter().sum::<u64>() as i64;
+            let output = context.allocate(index as c_int, &sizes, dtype);
+            output.and_then(Tensor::lend).map_err(|failure| failure.text)
+        });
+        Tensor::lend_rows(inputs, room)
     });
-    native::submit_into(
-        call,
-        &views,
-        room,
-        Box::new(move |answer| {
-            drop((inputs, outputs));
-            done(answer);
-        }),
-    );
+    match handed {
+        Ok(handed) => native::submit(call, handed, done),
+        Err(failure) => done(Err(failure)),
+    }
 }
 
 /// Joining: the result is the last one to.
@@ -181,11 +149,11 @@ pub(super) extern "C" fn compute_command(handle: Handle, context: Handle, done: 
     let context = Context::new(context);
     done::run(done, |finish| {
         let done = Box::new(move |answer: Result<_, _>| end(context, answer.map(|_| ()), finish));
-        native::command(kernel(handle).call(), done);
+        native::submit(kernel(handle).call(), Handed::nothing(), done);
     });
 }
 
-/// The references to tensors are gone by now: `finish` may free the context.
+/// The references to tensors are gone by now, with their memory: `finish` may free the context.
 fn end(context: Context, outcome: Result<(), Failure>, finish: Finish) {
     if let Err(failure) = outcome {
         context.fail(&failure);

@@ -18,14 +18,15 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use ronde_control::DType;
-use ronde_core::engine::Room;
+use ronde_core::buffer::Input;
+use ronde_core::engine::{Room, Tensors};
 
 use self::api::{Frame, Handle};
 use self::done::Pending;
 use self::frame::{Tensor, Wanted};
 pub(crate) use self::tensorflow::tensorflow_xla_problem;
-use crate::native::{self, Call, Done, Failure, Wish};
-use crate::tensor::View;
+use crate::native::{self, Call, Done, Failure, Handed, Wish};
+use crate::tensor::{View, operands};
 
 type Handler = extern "C" fn(*mut Frame) -> Handle;
 
@@ -166,11 +167,23 @@ impl Part {
 
     fn submit(self, done: Done) {
         let Part { call, sources, targets } = self;
-        match call.wish {
+        let tensors = match call.wish {
             Wish::Allreduce(_) | Wish::Broadcast { .. } => {
-                native::submit(call, &sources, &targets, done);
+                // SAFETY: XLA keeps operands and results, and nobody else touches them, until the
+                // call has completed, which is after `done`.
+                let operands = unsafe { operands(&sources, &targets, None) };
+                operands.map(Tensors::Given).map_err(Failure::invalid)
             }
-            _ => native::submit_into(call, &sources, room(targets), done),
+            _ => {
+                // SAFETY: as above.
+                let input = |source: &View| unsafe { source.input(None) };
+                let inputs: Vec<Input> = sources.iter().map(input).collect();
+                Ok(Tensors::Placed(inputs, room(targets)))
+            }
+        };
+        match tensors.and_then(|tensors| Handed::new(&sources, tensors)) {
+            Ok(handed) => native::submit(call, handed, done),
+            Err(failure) => done(Err(failure)),
         }
     }
 }
@@ -181,7 +194,8 @@ fn room(targets: Vec<View>) -> Room {
         let target = &targets[index];
         let (came, expected) = (rows.iter().sum::<u64>(), target.shape.first().copied());
         if Some(came) == expected {
-            return Ok(target.region);
+            // SAFETY: as for the operands; each result is asked for once.
+            return Ok(unsafe { target.output(None) });
         }
         let expected = expected.unwrap_or_default();
         Err(format!(

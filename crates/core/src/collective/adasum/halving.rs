@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::super::{Operands, row};
-use super::pairs::{Parcel, Turn, exchange, places};
-use crate::buffer::{Buffer, Region, Segments};
+use super::super::row;
+use super::pairs::{Turn, exchange, places};
+use crate::buffer::{Buffer, Operands, Row, RowMut};
 use crate::error::Error;
-use crate::group::Group;
-use crate::reduce::{Products, Reduction, blend, fold_regions, products};
+use crate::group::{Flow, Group};
+use crate::reduce::{Products, Reduction, Term, blend, combine, products};
 
 /// Bytes of the three products of one tensor.
 const PRODUCTS: usize = 24;
@@ -28,7 +28,7 @@ const PRODUCTS: usize = 24;
 /// that it speaks for.
 pub(in super::super) fn halving(
     group: &mut Group<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
     if !reduction.dtype.is_float() {
@@ -36,63 +36,76 @@ pub(in super::super) fn halving(
         return Err(Error::Invalid(error));
     }
     let (me, size) = places(group);
-    let row = Row::new(operands, reduction, (me, size));
-    let core = row.core;
+    let mut bucket = Bucket::new(operands, reduction, (me, size));
+    let (core, longest) = (bucket.core, bucket.length);
     let speaks_for_another = me < size - core;
-    let whole = 0..row.length;
+    let whole = 0..longest;
 
     if core < size {
-        let send = (me >= core).then(|| row.own(me - core, whole.clone()));
-        let receive = speaks_for_another.then(|| row.others(me + core, whole.clone()));
-        exchange(group, &Turn { send, receive, longest: row.length })?;
+        let (own, others) = bucket.both(whole.clone());
+        let send = (me >= core).then(|| Flow { peer: me - core, row: own });
+        let receive = speaks_for_another.then(|| Flow { peer: me + core, row: others });
+        exchange(group, Turn { send, receive, longest })?;
         if speaks_for_another {
-            row.combine(whole.clone(), &row.measure(whole.clone()));
+            let products = bucket.measure(whole.clone());
+            bucket.combine(whole, &products);
         }
     }
     for level in 0..core.ilog2() {
-        up(group, &row, level)?;
+        up(group, &mut bucket, level)?;
     }
     if me < core {
-        row.scale(row.stretch(me, core.ilog2()));
+        bucket.scale(bucket.stretch(me, core.ilog2()));
     }
     for level in (0..core.ilog2()).rev() {
-        down(group, &row, level)?;
+        down(group, &mut bucket, level)?;
     }
     if core < size {
-        let send = speaks_for_another.then(|| row.own(me + core, whole.clone()));
-        let receive = (me >= core).then(|| row.own(me - core, whole));
-        exchange(group, &Turn { send, receive, longest: row.length })?;
+        let mut turn = Turn { longest, ..Turn::default() };
+        if speaks_for_another {
+            turn.send = Some(Flow { peer: me + core, row: bucket.own.as_row() });
+        } else if me >= core {
+            turn.receive = Some(Flow { peer: me - core, row: bucket.own.reborrow() });
+        }
+        exchange(group, turn)?;
     }
     Ok(())
 }
 
-fn up(group: &mut Group<'_>, row: &Row, level: u32) -> Result<(), Error> {
-    let (me, peer) = (row.me, row.me ^ (1 << level));
-    let longest = row.longest(level + 1);
-    if me >= row.core {
-        exchange(group, &Turn { longest, ..Turn::default() })?;
-        return add_up(group, row, Vec::new(), level).map(|_| ());
+fn up(group: &mut Group<'_>, bucket: &mut Bucket<'_>, level: u32) -> Result<(), Error> {
+    let (me, peer) = (bucket.me, bucket.me ^ (1 << level));
+    let longest = bucket.longest(level + 1);
+    if me >= bucket.core {
+        exchange(group, Turn { longest, ..Turn::default() })?;
+        return add_up(group, bucket, Vec::new(), level).map(|_| ());
     }
-    let (mine, theirs) = (row.stretch(me, level + 1), row.stretch(peer, level + 1));
-    let (send, receive) = (Some(row.own(peer, theirs)), Some(row.others(peer, mine.clone())));
-    exchange(group, &Turn { send, receive, longest })?;
+    let (mine, theirs) = (bucket.stretch(me, level + 1), bucket.stretch(peer, level + 1));
+    let send = Some(Flow { peer, row: bucket.own.as_row().slice(theirs) });
+    let others = &mut bucket.others.bytes_mut()[..mine.len()];
+    let receive = Some(Flow { peer, row: RowMut::new(vec![others]) });
+    exchange(group, Turn { send, receive, longest })?;
     // Among the ranks below this node of the tree, left is the lower side.
     let turned = |products: Vec<Products>| match me < peer {
         true => products,
         false => products.iter().map(Products::turned).collect(),
     };
-    let products = add_up(group, row, turned(row.measure(mine.clone())), level)?;
-    row.combine(mine, &turned(products));
+    let products = add_up(group, bucket, turned(bucket.measure(mine.clone())), level)?;
+    bucket.combine(mine, &turned(products));
     Ok(())
 }
 
-fn down(group: &mut Group<'_>, row: &Row, level: u32) -> Result<(), Error> {
-    let (me, peer) = (row.me, row.me ^ (1 << level));
-    let longest = row.longest(level + 1);
-    let takes_part = me < row.core;
-    let send = takes_part.then(|| row.own(peer, row.stretch(me, level + 1)));
-    let receive = takes_part.then(|| row.own(peer, row.stretch(peer, level + 1)));
-    exchange(group, &Turn { send, receive, longest })
+fn down(group: &mut Group<'_>, bucket: &mut Bucket<'_>, level: u32) -> Result<(), Error> {
+    let (me, peer) = (bucket.me, bucket.me ^ (1 << level));
+    let longest = bucket.longest(level + 1);
+    if me >= bucket.core {
+        return exchange(group, Turn { longest, ..Turn::default() });
+    }
+    let stretches = [me, peer].map(|rank| bucket.stretch(rank, level + 1));
+    let mut halves = bucket.own.split(&stretches).into_iter();
+    let (mine, theirs) = (halves.next(), halves.next());
+    let send = mine.as_ref().map(|row| Flow { peer, row: row.as_row() });
+    let receive = theirs.map(|row| Flow { peer, row });
+    exchange(group, Turn { send, receive, longest })
 }
 
 /// Adds up the products of all ranks below the node that this rank is under at `level`: in turn `t`
@@ -100,24 +113,22 @@ fn down(group: &mut Group<'_>, row: &Row, level: u32) -> Result<(), Error> {
 /// same sum.
 fn add_up(
     group: &mut Group<'_>,
-    row: &Row,
+    bucket: &Bucket<'_>,
     mut sums: Vec<Products>,
     level: u32,
 ) -> Result<Vec<Products>, Error> {
-    let longest = row.tensors.len() * PRODUCTS;
-    let (mine, theirs) = (Buffer::new(longest), Buffer::new(longest));
+    let longest = bucket.tensors.len() * PRODUCTS;
     for bit in 0..=level {
-        if row.me >= row.core {
-            exchange(group, &Turn { longest, ..Turn::default() })?;
+        if bucket.me >= bucket.core {
+            exchange(group, Turn { longest, ..Turn::default() })?;
             continue;
         }
-        let parcel = |buffer: &Buffer| {
-            let content = Segments::new(vec![buffer.region()]);
-            Some(Parcel { peer: row.me ^ (1 << bit), content })
-        };
-        write(&sums, mine.region());
-        exchange(group, &Turn { send: parcel(&mine), receive: parcel(&theirs), longest })?;
-        for (sum, other) in sums.iter_mut().zip(read(theirs.region())) {
+        let peer = bucket.me ^ (1 << bit);
+        let (mine, mut theirs) = (write(&sums), vec![0; longest]);
+        let send = Some(Flow { peer, row: Row::new(vec![&mine]) });
+        let receive = Some(Flow { peer, row: RowMut::new(vec![&mut theirs]) });
+        exchange(group, Turn { send, receive, longest })?;
+        for (sum, other) in sums.iter_mut().zip(read(&theirs)) {
             sum.cross += other.cross;
             sum.left += other.left;
             sum.right += other.right;
@@ -126,14 +137,12 @@ fn add_up(
     Ok(sums)
 }
 
-fn write(products: &[Products], region: Region) {
+fn write(products: &[Products]) -> Vec<u8> {
     let bytes = |each: &Products| [each.cross, each.left, each.right].map(f64::to_ne_bytes);
-    region.write(products.iter().flat_map(bytes).flatten().collect::<Vec<u8>>().as_slice());
+    products.iter().flat_map(bytes).flatten().collect()
 }
 
-fn read(region: Region) -> Vec<Products> {
-    let mut bytes = vec![0; region.length()];
-    region.read(&mut bytes);
+fn read(bytes: &[u8]) -> Vec<Products> {
     let (numbers, _) = bytes.as_chunks::<8>();
     let (triples, _) = numbers.as_chunks::<3>();
     let product = |triple: &[[u8; 8]; 3]| {
@@ -145,7 +154,7 @@ fn read(region: Region) -> Vec<Products> {
 
 /// The tensors of a bucket one behind the other, in the memory of the result, and room for what comes
 /// from another rank.
-struct Row {
+struct Bucket<'a> {
     me: usize,
     /// The leaves of the tree: the largest power of two that is not above the number of ranks.
     core: usize,
@@ -153,25 +162,28 @@ struct Row {
     reduction: Reduction,
     /// Where each tensor lies in the row.
     tensors: Vec<Range<usize>>,
-    own: Segments,
+    own: RowMut<'a>,
     others: Buffer,
 }
 
-impl Row {
-    fn new(operands: &Operands, reduction: &Reduction, (me, size): (usize, usize)) -> Row {
-        let Operands { source, target } = operands;
-        let length = source.length();
+impl<'a> Bucket<'a> {
+    fn new(
+        operands: &'a mut Operands<'_>,
+        reduction: &Reduction,
+        (me, size): (usize, usize),
+    ) -> Bucket<'a> {
+        let length = operands.length();
         let core = 1 << size.ilog2();
         let scale = Reduction { postscale: 1.0, ..*reduction };
-        for ((_, source), (_, target)) in source.parts(0..length).zip(target.parts(0..length)) {
-            fold_regions(target, &[source], &scale);
+        for (_, own, target) in operands.pairs_mut(0..length) {
+            combine(target, [own.into()], &scale);
         }
-        let tensors = row(source.parts(0..length).map(|(_, part)| part.length()));
-        let (own, others) = (target.clone(), Buffer::new(0));
-        let mut row = Row { me, core, length, reduction: *reduction, tensors, own, others };
+        let tensors = row(operands.lengths().filter(|length| *length > 0));
+        let (own, others) = (operands.target_mut().reborrow(), Buffer::new(0));
+        let mut bucket = Bucket { me, core, length, reduction: *reduction, tensors, own, others };
         // Halves are the most that comes, unless somebody hands everything over.
-        row.others = Buffer::new(if core < size { length } else { row.longest(1) });
-        row
+        bucket.others = Buffer::new(if core < size { length } else { bucket.longest(1) });
+        bucket
     }
 
     /// What a rank holds when it has exchanged halves in so many turns.
@@ -190,45 +202,44 @@ impl Row {
         self.stretch(0, turns).len()
     }
 
-    fn own(&self, peer: usize, range: Range<usize>) -> Parcel {
-        let content = Segments::new(self.own.parts(range).map(|(_, part)| part).collect());
-        Parcel { peer, content }
+    /// A range of what is own, and room for as much of another rank's.
+    fn both(&mut self, range: Range<usize>) -> (Row<'_>, RowMut<'_>) {
+        let others = &mut self.others.bytes_mut()[..range.len()];
+        (self.own.as_row().slice(range), RowMut::new(vec![others]))
     }
 
-    fn others(&self, peer: usize, range: Range<usize>) -> Parcel {
-        Parcel { peer, content: Segments::new(vec![self.others.region().part(0..range.len())]) }
-    }
-
-    /// The parts of tensors that lie in a range: whose, what is own, and what has come for it.
-    fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Region, Region)> {
-        let start = range.start;
-        self.own.parts(range).map(move |(at, own)| {
-            let tensor = self.tensors.partition_point(|tensor| tensor.end <= at);
-            (tensor, own, self.others.region().part(at - start..at - start + own.length()))
-        })
+    /// The tensor that a place in the row is of.
+    fn tensor(&self, at: usize) -> usize {
+        self.tensors.partition_point(|tensor| tensor.end <= at)
     }
 
     /// The inner products of what is own and what has come, for each tensor.
     fn measure(&self, range: Range<usize>) -> Vec<Products> {
         let mut all = vec![Products::default(); self.tensors.len()];
-        for (tensor, own, other) in self.parts(range) {
-            all[tensor] = products(own, other, self.reduction.dtype);
+        let start = range.start;
+        for (at, own) in self.own.parts(range) {
+            let other = &self.others.bytes()[at - start..at - start + own.len()];
+            all[self.tensor(at)] = products(own, other, self.reduction.dtype);
         }
         all
     }
 
     /// Blends what has come with what is own.
-    fn combine(&self, range: Range<usize>, products: &[Products]) {
-        for (tensor, own, other) in self.parts(range) {
-            blend(own, other, products[tensor].factors(), self.reduction.dtype);
+    fn combine(&mut self, range: Range<usize>, products: &[Products]) {
+        let Bucket { own, others, tensors, reduction, .. } = self;
+        let start = range.start;
+        for (at, own) in own.parts_mut(range) {
+            let other = &others.bytes()[at - start..at - start + own.len()];
+            let tensor = tensors.partition_point(|tensor| tensor.end <= at);
+            blend(own, other, products[tensor].factors(), reduction.dtype);
         }
     }
 
     /// Applies the factor behind the reduction.
-    fn scale(&self, range: Range<usize>) {
+    fn scale(&mut self, range: Range<usize>) {
         let scale = Reduction { prescale: 1.0, ..self.reduction };
-        for (_, part) in self.own.parts(range) {
-            fold_regions(part, &[part], &scale);
+        for (_, part) in self.own.parts_mut(range) {
+            combine(part, [Term::Target], &scale);
         }
     }
 }

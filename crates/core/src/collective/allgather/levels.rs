@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::{Operands, cut, row};
+use super::super::{cut, row};
 use super::{pieces, ring};
-use crate::buffer::Segments;
+use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::Islands;
 
@@ -14,41 +14,43 @@ use crate::group::Islands;
 /// 3. Inside each island the carriers give everybody what they got.
 pub(in super::super) fn levels(
     islands: &mut Islands<'_>,
-    operands: &Operands,
+    source: &Row<'_>,
+    target: &mut RowMut<'_>,
     cuts: &[Range<usize>],
 ) -> Result<(), Error> {
     let homes = islands.islands().to_vec();
     let (island, seat, carriers) = (islands.island(), islands.seat(), islands.carriers());
     let home_cuts: Vec<Range<usize>> =
         homes[island].iter().map(|place| cuts[*place].clone()).collect();
-    pieces(&mut islands.home(), operands, &home_cuts)?;
+    pieces(&mut islands.home(), Some(source), target, &home_cuts)?;
 
-    // What each island has, as a row over the parts of the target where it goes.
-    let target = &operands.target;
-    let blocks: Vec<Segments> = homes
-        .iter()
-        .map(|home| Segments::join(home.iter().map(|place| target.slice(cuts[*place].clone()))))
-        .collect();
-    let slice =
-        |block: &Segments, carrier: usize| block.slice(cut(block.length(), carriers, carrier, 1));
+    // What each island has, as a row over the parts of the target where it goes, cut into slices.
+    let mut parts = target.split(cuts);
+    let mut block = |home: &Vec<usize>| {
+        RowMut::join(home.iter().map(|place| std::mem::take(&mut parts[*place])))
+    };
+    let mut blocks: Vec<RowMut<'_>> = homes.iter().map(&mut block).collect();
+    let slices = |block| -> Vec<RowMut<'_>> {
+        let block: &mut RowMut<'_> = block;
+        let cut = |carrier| cut(block.length(), carriers, carrier, 1);
+        block.split(&(0..carriers).map(cut).collect::<Vec<_>>())
+    };
+    let mut slices: Vec<Vec<RowMut<'_>>> = blocks.iter_mut().map(slices).collect();
     if seat < carriers
         && let Some(mut links) = islands.bridge(|home| home[seat])
     {
-        let slices: Vec<Segments> = blocks.iter().map(|block| slice(block, seat)).collect();
-        let slice_cuts = row(slices.iter().map(Segments::length));
-        let source = slices[island].clone();
-        let between = Operands { source, target: Segments::join(slices.into_iter()) };
-        ring(&mut links, &between, &slice_cuts)?;
+        let slice_cuts = row(slices.iter().map(|slices| slices[seat].length()));
+        let mut between = RowMut::join(slices.iter_mut().map(|slices| slices[seat].reborrow()));
+        ring(&mut links, None, &mut between, &slice_cuts)?;
     }
-    let foreign = |carrier: usize| {
-        let others = blocks.iter().enumerate().filter(|(index, _)| *index != island);
-        Segments::join(others.map(|(_, block)| slice(block, carrier)))
-    };
-    let fetched: Vec<Segments> = (0..homes[island].len())
-        .map(|seat| if seat < carriers { foreign(seat) } else { Segments::default() })
-        .collect();
-    let fetched_cuts = row(fetched.iter().map(Segments::length));
-    let source = fetched[seat].clone();
-    let inside = Operands { source, target: Segments::join(fetched.into_iter()) };
-    pieces(&mut islands.home(), &inside, &fetched_cuts)
+    slices.remove(island);
+    let fetched = |seat: usize| slices.iter().filter_map(|s| s.get(seat)).map(RowMut::length).sum();
+    let fetched_cuts = row((0..homes[island].len()).map(fetched));
+    let by_carrier = (0..carriers).flat_map(|carrier| (0..slices.len()).map(move |i| (i, carrier)));
+    let mut foreign = Vec::new();
+    for (other, carrier) in by_carrier.collect::<Vec<_>>() {
+        foreign.push(std::mem::take(&mut slices[other][carrier]));
+    }
+    let mut foreign = RowMut::join(foreign.into_iter());
+    pieces(&mut islands.home(), None, &mut foreign, &fetched_cuts)
 }

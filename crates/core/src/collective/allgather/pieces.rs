@@ -2,16 +2,17 @@
 
 use std::ops::Range;
 
-use super::super::Operands;
+use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::Shared;
 
 /// In step `s` each rank publishes the `s`-th piece of its tensor and copies the `s`-th pieces of
 /// the others to their places; a rank whose tensor is shorter publishes nothing in the last steps.
-/// Its own tensor a rank copies straight to its place.
+/// Its own tensor a rank copies straight to its place, unless it lies there and there is no source.
 pub(in super::super) fn pieces(
     shared: &mut Shared<'_>,
-    operands: &Operands,
+    source: Option<&Row<'_>>,
+    target: &mut RowMut<'_>,
     cuts: &[Range<usize>],
 ) -> Result<(), Error> {
     let (me, size) = (shared.me(), shared.piece());
@@ -21,18 +22,19 @@ pub(in super::super) fn pieces(
             let length = cuts[rank].len();
             (step * size).min(length)..((step + 1) * size).min(length)
         };
-        shared.enter()?;
-        let staged = |rank: usize| shared.staging(rank).part(0..piece(rank).len());
-        operands.source.gather(piece(me), staged(me));
+        let place = |rank: usize| {
+            let start = cuts[rank].start;
+            start + piece(rank).start..start + piece(rank).end
+        };
+        let staging = &mut shared.enter()?[..piece(me).len()];
+        match source {
+            Some(source) => source.gather(piece(me), staging),
+            None => target.gather(place(me), staging),
+        }
         shared.publish();
-        for (rank, cut) in cuts.iter().enumerate() {
-            let range = cut.start + piece(rank).start..cut.start + piece(rank).end;
-            if rank == me {
-                operands.target.scatter(range, staged(me));
-            } else {
-                shared.await_published(rank)?;
-                operands.target.scatter(range, staged(rank));
-            }
+        for rank in (0..cuts.len()).filter(|rank| *rank != me || source.is_some()) {
+            let staged = shared.published(rank, 0..piece(rank).len())?;
+            target.scatter(place(rank), staged);
         }
         shared.finish();
     }

@@ -2,32 +2,32 @@
 
 use std::ops::Range;
 
-use super::super::Operands;
-use crate::buffer::Region;
+use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Linked};
 
 /// Once round the ring: in turn `t` a rank passes the tensor of rank `me - t` to its right and
-/// receives that of rank `me - t - 1` from its left, each straight into its place.
+/// receives that of rank `me - t - 1` from its left, each straight into its place. Its own tensor a
+/// rank copies to its place first, unless it lies there and there is no source.
 pub(in super::super) fn ring(
     links: &mut Linked<'_>,
-    operands: &Operands,
+    source: Option<&Row<'_>>,
+    target: &mut RowMut<'_>,
     cuts: &[Range<usize>],
 ) -> Result<(), Error> {
     let (me, size) = (links.me(), links.size());
     let (right, left) = ((me + 1) % size, (me + size - 1) % size);
-    for (at, part) in operands.source.parts(0..operands.source.length()) {
-        let start = cuts[me].start + at;
-        operands.target.scatter(start..start + part.length(), part);
+    if let Some(source) = source {
+        target.copy_from(cuts[me].start, source);
     }
+    let mut parts = target.split(cuts);
     for turn in 0..size - 1 {
-        let regions = |rank: usize| -> Vec<Region> {
-            operands.target.parts(cuts[rank % size].clone()).map(|(_, part)| part).collect()
-        };
-        let (outgoing, incoming) = (regions(me + size - turn), regions(me + size - turn - 1));
+        let (out, into) = ((me + size - turn) % size, (me + size - turn - 1) % size);
+        let both = parts.get_disjoint_mut([out, into]);
+        let [out, into] = both.expect("neighbours in a ring of two or more");
         links.exchange(
-            Some(Flow { peer: right, regions: &outgoing }),
-            Some(Flow { peer: left, regions: &incoming }),
+            Some(Flow { peer: right, row: out.as_row() }),
+            Some(Flow { peer: left, row: into.reborrow() }),
         )?;
     }
     Ok(())

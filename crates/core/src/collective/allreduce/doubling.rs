@@ -1,11 +1,10 @@
 //! Small buckets over sockets: as few messages one after the other as possible.
 
-use super::super::Operands;
 use super::prescaled;
-use crate::buffer::{Buffer, Region};
+use crate::buffer::{Buffer, Operands, Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Linked};
-use crate::reduce::{Reduction, fold_regions};
+use crate::reduce::{Reduction, Term, combine};
 
 /// In turn `t` each rank exchanges all it has with the rank whose number differs in bit `t`, and
 /// both add the two in the same order, the lower rank's first: so both hold the same bits, and after
@@ -13,15 +12,15 @@ use crate::reduce::{Reduction, fold_regions};
 /// their elements to a partner first and get the result from it last.
 pub(in super::super) fn doubling(
     links: &mut Linked<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
-    let (operands, reduction) = prescaled(operands, reduction);
-    let (me, size, length) = (links.me(), links.size(), operands.source.length());
+    let reduction = prescaled(operands, reduction);
+    let (me, size, length) = (links.me(), links.size(), operands.length());
     let core = 1 << size.ilog2();
-    let (mine, theirs) = (Buffer::new(length), Buffer::new(length));
-    let (mine, theirs) = (mine.region(), theirs.region());
-    operands.source.gather(0..length, mine);
+    let (mut mine, mut theirs) = (Buffer::new(length), Buffer::new(length));
+    let (mine, theirs) = (mine.bytes_mut(), theirs.bytes_mut());
+    operands.gather(0..length, mine);
 
     if me >= core {
         let partner = me - core;
@@ -32,31 +31,30 @@ pub(in super::super) fn doubling(
         let partner = me + core;
         if partner < size {
             receive(links, partner, theirs)?;
-            fold_regions(mine, &[mine, theirs], &plain);
+            combine(mine, [Term::Target, Term::Of(theirs)], &plain);
         }
         for bit in 0..core.ilog2() {
             let peer = me ^ (1 << bit);
-            let (outgoing, incoming) = ([mine], [theirs]);
             links.exchange(
-                Some(Flow { peer, regions: &outgoing }),
-                Some(Flow { peer, regions: &incoming }),
+                Some(Flow { peer, row: Row::new(vec![mine]) }),
+                Some(Flow { peer, row: RowMut::new(vec![theirs]) }),
             )?;
-            let pair = if me < peer { [mine, theirs] } else { [theirs, mine] };
-            fold_regions(mine, &pair, &plain);
+            let (own, other) = (Term::Target, Term::Of(theirs));
+            combine(mine, if me < peer { [own, other] } else { [other, own] }, &plain);
         }
-        fold_regions(mine, &[mine], &Reduction { prescale: 1.0, ..reduction });
+        combine(mine, [Term::Target], &Reduction { prescale: 1.0, ..reduction });
         if partner < size {
             send(links, partner, mine)?;
         }
     }
-    operands.target.scatter(0..length, mine);
+    operands.target_mut().scatter(0..length, mine);
     Ok(())
 }
 
-fn send(links: &mut Linked<'_>, peer: usize, region: Region) -> Result<(), Error> {
-    links.exchange(Some(Flow { peer, regions: &[region] }), None)
+fn send(links: &mut Linked<'_>, peer: usize, bytes: &[u8]) -> Result<(), Error> {
+    links.exchange(Some(Flow { peer, row: Row::new(vec![bytes]) }), None)
 }
 
-fn receive(links: &mut Linked<'_>, peer: usize, region: Region) -> Result<(), Error> {
-    links.exchange(None, Some(Flow { peer, regions: &[region] }))
+fn receive(links: &mut Linked<'_>, peer: usize, bytes: &mut [u8]) -> Result<(), Error> {
+    links.exchange(None, Some(Flow { peer, row: RowMut::new(vec![bytes]) }))
 }

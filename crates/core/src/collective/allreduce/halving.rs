@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::super::{Operands, cut};
+use super::super::cut;
 use super::prescaled;
-use crate::buffer::{Buffer, Region};
+use crate::buffer::{Buffer, Operands, Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Linked};
-use crate::reduce::{Reduction, fold_regions};
+use crate::reduce::{Reduction, Term, combine};
 
 /// The ranks below the largest power of two do the work; each of the others hands its elements to a
 /// partner first and gets the result from it last. With `core` ranks at work, the bucket is cut into
@@ -22,47 +22,48 @@ use crate::reduce::{Reduction, fold_regions};
 /// part is completed by one rank.
 pub(in super::super) fn halving(
     links: &mut Linked<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
-    let (operands, reduction) = prescaled(operands, reduction);
-    let (me, size, length) = (links.me(), links.size(), operands.source.length());
+    let reduction = prescaled(operands, reduction);
+    let (me, size, length) = (links.me(), links.size(), operands.length());
     let core = 1 << size.ilog2();
-    let (mine, theirs) = (Buffer::new(length), Buffer::new(length));
-    let (mine, theirs) = (mine.region(), theirs.region());
-    operands.source.gather(0..length, mine);
+    let (mut mine, mut theirs) = (Buffer::new(length), Buffer::new(length));
+    let (mine, theirs) = (mine.bytes_mut(), theirs.bytes_mut());
+    operands.gather(0..length, mine);
     let plain = Reduction { postscale: 1.0, ..reduction };
     let partner = if me < core { me + core } else { me - core };
 
     if me >= core {
-        links.exchange(Some(Flow { peer: partner, regions: &[mine] }), None)?;
-        links.exchange(None, Some(Flow { peer: partner, regions: &[mine] }))?;
-        operands.target.scatter(0..length, mine);
+        links.exchange(Some(Flow { peer: partner, row: Row::new(vec![mine]) }), None)?;
+        links.exchange(None, Some(Flow { peer: partner, row: RowMut::new(vec![mine]) }))?;
+        operands.target_mut().scatter(0..length, mine);
         return Ok(());
     }
     if partner < size {
-        links.exchange(None, Some(Flow { peer: partner, regions: &[theirs] }))?;
-        fold_regions(mine, &[mine, theirs], &plain);
+        links.exchange(None, Some(Flow { peer: partner, row: RowMut::new(vec![theirs]) }))?;
+        combine(mine, [Term::Target, Term::Of(theirs)], &plain);
     }
     let part = |index: usize| cut(length, core, index, reduction.dtype.size());
     let bytes = |parts: &Range<usize>| part(parts.start).start..part(parts.end - 1).end;
     let turns = splits(me, core);
     for (peer, keep, give) in &turns {
-        let (outgoing, incoming) = (mine.part(bytes(give)), theirs.part(bytes(keep)));
-        swap(links, *peer, outgoing, incoming)?;
-        let own = mine.part(bytes(keep));
-        let pair = if me < *peer { [own, incoming] } else { [incoming, own] };
-        fold_regions(own, &pair, &plain);
+        swap(links, *peer, &mine[bytes(give)], &mut theirs[bytes(keep)])?;
+        let (own, other) = (Term::Target, Term::Of(&theirs[bytes(keep)]));
+        let pair = if me < *peer { [own, other] } else { [other, own] };
+        combine(&mut mine[bytes(keep)], pair, &plain);
     }
-    let own = mine.part(bytes(&(me..me + 1)));
-    fold_regions(own, &[own], &Reduction { prescale: 1.0, ..reduction });
+    let own = &mut mine[bytes(&(me..me + 1))];
+    combine(own, [Term::Target], &Reduction { prescale: 1.0, ..reduction });
     for (peer, keep, give) in turns.iter().rev() {
-        swap(links, *peer, mine.part(bytes(keep)), mine.part(bytes(give)))?;
+        let halves = mine.get_disjoint_mut([bytes(keep), bytes(give)]);
+        let [keep, give] = halves.expect("what one keeps the other gives");
+        swap(links, *peer, keep, give)?;
     }
     if partner < size {
-        links.exchange(Some(Flow { peer: partner, regions: &[mine] }), None)?;
+        links.exchange(Some(Flow { peer: partner, row: Row::new(vec![mine]) }), None)?;
     }
-    operands.target.scatter(0..length, mine);
+    operands.target_mut().scatter(0..length, mine);
     Ok(())
 }
 
@@ -82,12 +83,12 @@ fn splits(me: usize, core: usize) -> Vec<(usize, Range<usize>, Range<usize>)> {
 fn swap(
     links: &mut Linked<'_>,
     peer: usize,
-    outgoing: Region,
-    incoming: Region,
+    outgoing: &[u8],
+    incoming: &mut [u8],
 ) -> Result<(), Error> {
     links.exchange(
-        Some(Flow { peer, regions: &[outgoing] }),
-        Some(Flow { peer, regions: &[incoming] }),
+        Some(Flow { peer, row: Row::new(vec![outgoing]) }),
+        Some(Flow { peer, row: RowMut::new(vec![incoming]) }),
     )
 }
 

@@ -1,10 +1,12 @@
 //! Tensors of large buckets that lie in the arena on every rank: nothing is copied in or out.
 
-use super::super::{Operands, cut, pieces};
-use crate::buffer::{Region, Segments};
+use std::ops::Range;
+
+use super::super::{cut, pieces};
+use crate::buffer::{Operands, RowMut};
 use crate::error::Error;
-use crate::group::{Common, Shared};
-use crate::reduce::{Reduction, fold_regions};
+use crate::group::Shared;
+use crate::reduce::{Reduction, Term, combine};
 
 /// The blocks of all ranks are read, reduced and written before the next ones are touched: they
 /// stay in the caches meanwhile, and main memory sees each tensor once each way.
@@ -12,7 +14,7 @@ const BLOCK: usize = 16 << 10;
 /// Blocks between two looks at what has become of the world.
 const LOOK: usize = 64;
 
-/// Reduces what can be reduced in place and gives the rest, or nothing if that is everything.
+/// Reduces what can be reduced in place and says which tensors that was, if any.
 ///
 /// 1. Each rank tells the others which of its tensors lie in the arena, and where. What lies there
 ///    on every rank and is its own target makes up everybody's rows.
@@ -24,45 +26,45 @@ const LOOK: usize = 64;
 /// reduced its slice the owner may be: in between, each byte belongs to the one rank that reduces it.
 pub(in super::super) fn in_place(
     shared: &mut Shared<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
-) -> Result<Option<Operands>, Error> {
-    let Operands { source, target } = operands;
-    let pairs = source.regions().iter().zip(target.regions());
-    let own: Vec<Option<Region>> =
-        pairs.map(|(from, to)| (from.start() == to.start()).then_some(*to)).collect();
-    let Some(Common { rows, here }) = shared.offer(&own)? else { return Ok(None) };
-    reduce_slice(shared, &rows, reduction)?;
+) -> Result<Option<Vec<bool>>, Error> {
+    let Some(mut common) = shared.offer(operands.own_targets())? else { return Ok(None) };
+    let (me, ranks, length) = (shared.me(), shared.ranks(), common.length());
+    let slice = cut(length, ranks, me, reduction.dtype.size());
+    reduce_slice(shared, &mut common.slice(&slice), reduction)?;
     shared.reduced();
-    (0..rows.len()).try_for_each(|rank| shared.await_reduced(rank))?;
+    (0..ranks).try_for_each(|rank| shared.await_reduced(rank))?;
     shared.finish();
-    shared.note_in_place(rows[shared.me()].length());
-    let rest = |row: &Segments| {
-        let regions = row.regions().iter().zip(&here);
-        Segments::new(regions.filter(|(_, here)| !**here).map(|(region, _)| *region).collect())
-    };
-    Ok(Some(Operands { source: rest(source), target: rest(target) }))
+    shared.note_in_place(length);
+    Ok(Some(common.end()))
 }
 
+/// Reduces the same slice of all ranks, in rank order, into all of them.
 fn reduce_slice(
     shared: &Shared<'_>,
-    rows: &[Segments],
+    rows: &mut [RowMut<'_>],
     reduction: &Reduction,
 ) -> Result<(), Error> {
-    let me = shared.me();
-    let slice = cut(rows[me].length(), rows.len(), me, reduction.dtype.size());
-    let mut sources = Vec::with_capacity(rows.len());
-    for (number, block) in pieces(slice.len(), BLOCK).enumerate() {
+    let (before, rest) = rows.split_at_mut(shared.me());
+    let Some((own, behind)) = rest.split_first_mut() else { return Ok(()) };
+    for (number, block) in pieces(own.length(), BLOCK).enumerate() {
         if number % LOOK == LOOK - 1 {
             shared.check()?;
         }
-        for (at, own) in rows[me].parts(slice.start + block.start..slice.start + block.end) {
-            let part = |row: &Segments| row.parts(at..at + own.length()).next();
-            sources.clear();
-            sources.extend(rows.iter().filter_map(part).map(|(_, region)| region));
-            fold_regions(own, &sources, reduction);
-            sources.iter().for_each(|source| own.copy_to(*source));
+        for (at, own) in own.parts_mut(block) {
+            let range = at..at + own.len();
+            // All rows are cut alike.
+            let of = |row| Term::Of(part(row, &range));
+            let terms = before.iter().map(of).chain([Term::Target]);
+            combine(own, terms.chain(behind.iter().map(of)), reduction);
+            let others = before.iter_mut().chain(&mut *behind);
+            others.for_each(|row| row.scatter(range.clone(), own));
         }
     }
     Ok(())
+}
+
+fn part<'a>(row: &'a RowMut<'_>, range: &Range<usize>) -> &'a [u8] {
+    row.parts(range.clone()).next().map_or(&[], |(_, part)| part)
 }

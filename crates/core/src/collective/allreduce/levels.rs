@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::{Collective, Operands, choose_between, cut, linked_allreduce};
+use super::super::{Collective, choose_between, cut, linked_allreduce};
 use super::super::{allgather, reducescatter};
+use crate::buffer::{Operands, Row};
 use crate::error::Error;
 use crate::group::Islands;
 use crate::reduce::Reduction;
@@ -20,10 +21,10 @@ use crate::reduce::Reduction;
 /// works on it.
 pub(in super::super) fn levels(
     islands: &mut Islands<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
-    let length = operands.source.length();
+    let length = operands.length();
     let is_small = length as u64 <= islands.tuning().one_carrier;
     let carriers = if is_small { 1 } else { islands.carriers() };
     let slice = |seat: usize| match seat < carriers {
@@ -32,20 +33,20 @@ pub(in super::super) fn levels(
     };
     let (seat, seats) = (islands.seat(), islands.neighbours().len());
     let cuts: Vec<Range<usize>> = (0..seats).map(slice).collect();
-    let own = operands.target.slice(cuts[seat].clone());
 
-    let inside = Operands { source: operands.source.clone(), target: own.clone() };
+    let mut slices = operands.split(&cuts);
+    let mut own = std::mem::take(&mut slices[seat]);
+    let parts: Vec<Row<'_>> = slices.iter().map(Operands::source).collect();
     let plain = Reduction { postscale: 1.0, ..*reduction };
-    reducescatter::sliced(&mut islands.home(), &inside, &plain, &cuts)?;
+    reducescatter::sliced(&mut islands.home(), &parts, &mut own, &plain)?;
     let carrier = |island: &[usize]| island[seat.min(carriers - 1)];
     if seat < carriers
         && let Some(mut links) = islands.bridge(carrier)
     {
-        let between = Operands { source: own.clone(), target: own.clone() };
+        own.settle();
         let algorithm = choose_between(&links, Collective::Allreduce, own.length());
         let rest = Reduction { prescale: 1.0, ..*reduction };
-        linked_allreduce(&mut links, algorithm, &between, &rest)?;
+        linked_allreduce(&mut links, algorithm, &mut own, &rest)?;
     }
-    let whole = Operands { source: own, target: operands.target.clone() };
-    allgather::pieces(&mut islands.home(), &whole, &cuts)
+    allgather::pieces(&mut islands.home(), None, operands.target_mut(), &cuts)
 }

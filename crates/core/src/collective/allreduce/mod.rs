@@ -20,23 +20,19 @@ pub(super) use one_shot::one_shot;
 pub(super) use ring::ring;
 pub(super) use sliced::sliced;
 
-use super::Operands;
-use crate::reduce::{Reduction, fold_regions};
+use crate::buffer::Operands;
+use crate::reduce::{Reduction, combine};
 
 /// The same task without a factor in front: over sockets sums travel, and a factor must not be
 /// applied to them again at every stop, so it is applied to this rank's elements beforehand.
-fn prescaled(operands: &Operands, reduction: &Reduction) -> (Operands, Reduction) {
-    let Operands { source, target } = operands;
+fn prescaled(operands: &mut Operands<'_>, reduction: &Reduction) -> Reduction {
     if reduction.prescale == 1.0 {
-        return (Operands { source: source.clone(), target: target.clone() }, *reduction);
+        return *reduction;
     }
     let scale = Reduction { postscale: 1.0, ..*reduction };
-    for (at, part) in source.parts(0..source.length()) {
-        for (inner, target) in target.parts(at..at + part.length()) {
-            let range = inner - at..inner - at + target.length();
-            fold_regions(target, &[part.part(range)], &scale);
-        }
+    for (_, own, target) in operands.pairs_mut(0..operands.length()) {
+        combine(target, [own.into()], &scale);
     }
-    let operands = Operands { source: target.clone(), target: target.clone() };
-    (operands, Reduction { prescale: 1.0, ..*reduction })
+    operands.settle();
+    Reduction { prescale: 1.0, ..*reduction }
 }

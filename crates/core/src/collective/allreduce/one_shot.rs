@@ -1,9 +1,9 @@
 //! Small buckets in shared memory: everybody publishes all, everybody reduces all.
 
-use super::super::Operands;
+use crate::buffer::Operands;
 use crate::error::Error;
 use crate::group::Shared;
-use crate::reduce::{Reduction, fold_regions};
+use crate::reduce::{Reduction, Term, combine};
 
 /// One step: each rank copies its bucket into its staging memory, waits for the others' copies, and
 /// reduces all of them, in rank order, straight into the target. One exchange of cache lines is
@@ -11,19 +11,17 @@ use crate::reduce::{Reduction, fold_regions};
 /// exchange would.
 pub(in super::super) fn one_shot(
     shared: &mut Shared<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
-    let length = operands.source.length();
-    shared.enter()?;
-    operands.source.gather(0..length, shared.staging(shared.me()).part(0..length));
+    let length = operands.length();
+    operands.gather(0..length, &mut shared.enter()?[..length]);
     shared.publish();
-    (0..shared.ranks()).try_for_each(|rank| shared.await_published(rank))?;
-    for (at, part) in operands.target.parts(0..length) {
-        let range = at..at + part.length();
-        let sources: Vec<_> =
-            (0..shared.ranks()).map(|rank| shared.staging(rank).part(range.clone())).collect();
-        fold_regions(part, &sources, reduction);
+    let staged = |rank| shared.published(rank, 0..length);
+    let staged: Vec<&[u8]> = (0..shared.ranks()).map(staged).collect::<Result<_, _>>()?;
+    for (at, part) in operands.target_mut().parts_mut(0..length) {
+        let range = at..at + part.len();
+        combine(part, staged.iter().map(|staged| Term::Of(&staged[range.clone()])), reduction);
     }
     shared.finish();
     Ok(())

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use super::super::{Operands, cut, pieces};
+use super::super::cut;
 use super::prescaled;
-use crate::buffer::{Buffer, Region, Segments};
+use crate::buffer::{Buffer, Operands};
 use crate::error::Error;
-use crate::group::{BURST, Flow, Linked};
-use crate::reduce::{Reduction, fold_regions};
+use crate::group::{BURST, Flow, Linked, Scratch};
+use crate::reduce::{Reduction, Term, combine};
 
 /// Sums land here, again and again, and are added from here while they are still in the cache. Twice
 /// what one system call brings, so that it never overwrites what has not been added yet.
@@ -27,79 +27,69 @@ const SCRATCH: usize = 2 * BURST;
 /// `2 (n - 1) / n` of the bucket, which is the least possible.
 pub(in super::super) fn ring(
     links: &mut Linked<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
-    let (operands, reduction) = prescaled(operands, reduction);
+    let reduction = prescaled(operands, reduction);
     let (me, size) = (links.me(), links.size());
     let (right, left) = ((me + 1) % size, (me + size - 1) % size);
-    let element = reduction.dtype.size();
-    let length = operands.source.length();
-    let chunk = |index: usize| cut(length, size, index % size, element);
-    let regions = |row: &Segments, range: Range<usize>| -> Vec<Region> {
-        row.parts(range).map(|(_, part)| part).collect()
-    };
-    let most = links.stripes(chunk(0).len().max(chunk(size - 1).len())).len();
-    let scratch: Vec<Buffer> = (0..most).map(|_| Buffer::new(SCRATCH)).collect();
+    let (element, length) = (reduction.dtype.size(), operands.length());
+    let cuts: Vec<_> = (0..size).map(|index| cut(length, size, index, element)).collect();
+    let most = links.stripes(cuts.iter().map(Range::len).max().unwrap_or(0)).len();
+    let mut scratch: Vec<Buffer> = (0..most).map(|_| Buffer::new(SCRATCH)).collect();
+    let mut chunks = operands.split(&cuts);
 
     for turn in 0..size - 1 {
-        let (out, into) = (chunk(me + size - turn), chunk(me + size - turn - 1));
-        let row = if turn == 0 { &operands.source } else { &operands.target };
-        let outgoing: Vec<Vec<Region>> = links
-            .stripes(out.len())
-            .into_iter()
-            .map(|stripe| regions(row, out.start + stripe.start..out.start + stripe.end))
-            .collect();
-        let stripes = links.stripes(into.len());
-        let landing: Vec<Vec<Region>> = stripes
-            .iter()
-            .zip(&scratch)
-            .map(|(stripe, scratch)| land(stripe.len(), scratch.region()))
-            .collect();
+        let (out, into) = two(&mut chunks, me + size - turn, me + size - turn - 1);
+        let row = if turn == 0 { out.source() } else { out.target().as_row() };
+        let outgoing = links.stripes(row.length()).into_iter();
+        let outgoing = outgoing.map(|stripe| Flow { peer: right, row: row.slice(stripe) });
+        let stripes = links.stripes(into.length());
+        let incoming = stripes.iter().zip(&mut scratch).map(|(stripe, scratch)| {
+            let (memory, length) = (scratch.bytes_mut(), stripe.len());
+            Flow { peer: left, row: Scratch { memory, length } }
+        });
         // The factor behind the sum belongs to the last addition.
         let postscale = if turn + 2 == size { reduction.postscale } else { 1.0 };
         let step = Reduction { postscale, ..reduction };
         let mut folded = vec![0; stripes.len()];
-        links.stream(&flows(right, &outgoing), &flows(left, &landing), |stripe, arrived| {
+        links.stream(outgoing.collect(), incoming.collect(), |stripe, arrived, scratch| {
             let whole = arrived / element * element;
-            let (done, scratch) = (&mut folded[stripe], scratch[stripe].region());
+            let done = &mut folded[stripe];
             while *done < whole {
                 let at = *done % SCRATCH;
                 let end = SCRATCH.min(at + whole - *done);
-                let start = into.start + stripes[stripe].start + *done;
-                accumulate(&operands, start, scratch.part(at..end), &step);
+                accumulate(into, stripes[stripe].start + *done, &scratch[at..end], &step);
                 *done += end - at;
             }
         })?;
     }
     for turn in 0..size - 1 {
-        let (out, into) = (chunk(me + 1 + size - turn), chunk(me + size - turn));
-        let (outgoing, incoming) =
-            (regions(&operands.target, out), regions(&operands.target, into));
+        let (out, into) = two(&mut chunks, me + 1 + size - turn, me + size - turn);
         links.exchange(
-            Some(Flow { peer: right, regions: &outgoing }),
-            Some(Flow { peer: left, regions: &incoming }),
+            Some(Flow { peer: right, row: out.target().as_row() }),
+            Some(Flow { peer: left, row: into.target_mut().reborrow() }),
         )?;
     }
     Ok(())
 }
 
-/// Where so many bytes land: in the same place again and again.
-fn land(length: usize, scratch: Region) -> Vec<Region> {
-    pieces(length, SCRATCH).map(|piece| scratch.part(0..piece.len())).collect()
-}
-
-fn flows(peer: usize, stripes: &[Vec<Region>]) -> Vec<Flow<'_>> {
-    stripes.iter().map(|regions| Flow { peer, regions }).collect()
+/// Two chunks, by their numbers round the ring.
+fn two<'a, 'b>(
+    chunks: &'a mut [Operands<'b>],
+    one: usize,
+    other: usize,
+) -> (&'a Operands<'b>, &'a mut Operands<'b>) {
+    let size = chunks.len();
+    let both = chunks.get_disjoint_mut([one % size, other % size]);
+    let [one, other] = both.expect("neighbours in a ring of two or more");
+    (one, other)
 }
 
 /// Adds this rank's elements to the sum that has come, into the target.
-fn accumulate(operands: &Operands, at: usize, sum: Region, reduction: &Reduction) {
-    for (place, own) in operands.source.parts(at..at + sum.length()) {
-        let sum = sum.part(place - at..place - at + own.length());
-        for (inner, target) in operands.target.parts(place..place + own.length()) {
-            let range = inner - place..inner - place + target.length();
-            fold_regions(target, &[sum.part(range.clone()), own.part(range)], reduction);
-        }
+fn accumulate(chunk: &mut Operands<'_>, at: usize, sum: &[u8], reduction: &Reduction) {
+    for (place, own, target) in chunk.pairs_mut(at..at + sum.len()) {
+        let sum = &sum[place - at..place - at + target.len()];
+        combine(target, [Term::Of(sum), own.into()], reduction);
     }
 }

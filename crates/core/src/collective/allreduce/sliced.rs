@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::super::{Operands, cut, pieces};
-use crate::buffer::Region;
+use super::super::{cut, pieces};
+use crate::buffer::Operands;
 use crate::error::Error;
 use crate::group::Shared;
-use crate::reduce::{Reduction, fold_regions};
+use crate::reduce::{Reduction, Term, combine};
 
 /// Blocks in which a slice is reduced and copied on, so that the copy reads from the first cache.
 const BLOCK: usize = 16 << 10;
@@ -26,10 +26,10 @@ const BLOCK: usize = 16 << 10;
 /// happens in the caches.
 pub(in super::super) fn sliced(
     shared: &mut Shared<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
-    let pieces: Vec<_> = pieces(operands.source.length(), shared.piece()).collect();
+    let pieces: Vec<_> = pieces(operands.length(), shared.piece()).collect();
     let first = shared.step();
     for turn in 0..pieces.len() + STAGES.len() - 1 {
         for stage in STAGES {
@@ -58,29 +58,39 @@ enum Stage {
 const STAGES: [Stage; 3] = [Stage::CopyIn, Stage::Reduce, Stage::CopyOut];
 
 /// One piece at one of its stages.
-struct Piece<'a, 'b> {
+struct Piece<'a, 'b, 'c> {
     shared: &'a mut Shared<'b>,
     range: Range<usize>,
-    operands: &'a Operands,
+    operands: &'a mut Operands<'c>,
     reduction: &'a Reduction,
 }
 
-impl Piece<'_, '_> {
+impl Piece<'_, '_, '_> {
     fn copy_in(self) -> Result<(), Error> {
-        self.shared.enter()?;
-        let (me, own) = (self.shared.me(), self.slice(self.shared.me()));
+        let own = self.slice(self.shared.me());
+        let staging = self.shared.enter()?;
         for range in [self.range.start..own.start, own.end..self.range.end] {
-            self.operands.source.gather(range.clone(), self.staged(me, &range));
+            let place = inside(&range, self.range.start);
+            self.operands.gather(range, &mut staging[place]);
         }
-        self.shared.publish();
+        self.shared.publish_but(inside(&own, self.range.start));
         Ok(())
     }
 
     fn reduce(self) -> Result<(), Error> {
-        (0..self.shared.ranks()).try_for_each(|rank| self.shared.await_published(rank))?;
-        let own = self.slice(self.shared.me());
+        let (me, own) = (self.shared.me(), self.slice(self.shared.me()));
+        let (theirs, result) = self.shared.reducing()?;
         for block in pieces(own.len(), BLOCK) {
-            self.reduce_block(own.start + block.start..own.start + block.end);
+            let range = own.start + block.start..own.start + block.end;
+            for (at, source) in self.operands.source_parts(range.clone()) {
+                let part = inside(&(at..at + source.len()), own.start);
+                let terms = theirs.iter().enumerate().map(|(rank, theirs)| match rank == me {
+                    true => Term::Of(source),
+                    false => Term::Of(&theirs[part.clone()]),
+                });
+                combine(&mut result[part.clone()], terms, self.reduction);
+            }
+            self.operands.target_mut().scatter(range, &result[block]);
         }
         self.shared.reduced();
         Ok(())
@@ -88,25 +98,12 @@ impl Piece<'_, '_> {
 
     fn copy_out(self) -> Result<(), Error> {
         for rank in (0..self.shared.ranks()).filter(|rank| *rank != self.shared.me()) {
-            self.shared.await_reduced(rank)?;
             let slice = self.slice(rank);
-            self.operands.target.scatter(slice.clone(), self.staged(rank, &slice));
+            let result = self.shared.result(rank, inside(&slice, self.range.start))?;
+            self.operands.target_mut().scatter(slice, result);
         }
         self.shared.finish();
         Ok(())
-    }
-
-    /// Reduces one block, source region by source region.
-    fn reduce_block(&self, block: Range<usize>) {
-        let me = self.shared.me();
-        let result = self.staged(me, &block);
-        for (at, own) in self.operands.source.parts(block.clone()) {
-            let range = at..at + own.length();
-            let of = |rank| if rank == me { own } else { self.staged(rank, &range) };
-            let sources: Vec<Region> = (0..self.shared.ranks()).map(of).collect();
-            fold_regions(self.staged(me, &range), &sources, self.reduction);
-        }
-        self.operands.target.scatter(block, result);
     }
 
     /// The part of the piece that a rank reduces.
@@ -115,10 +112,9 @@ impl Piece<'_, '_> {
         let cut = cut(self.range.len(), self.shared.ranks(), rank, element);
         self.range.start + cut.start..self.range.start + cut.end
     }
+}
 
-    /// Where a range of the bucket lies in the staging memory of a rank.
-    fn staged(&self, rank: usize, range: &Range<usize>) -> Region {
-        let staging = self.shared.staging(rank);
-        staging.part(range.start - self.range.start..range.end - self.range.start)
-    }
+/// Where a range of the bucket lies in what begins at `start` of it.
+fn inside(range: &Range<usize>, start: usize) -> Range<usize> {
+    range.start - start..range.end - start
 }

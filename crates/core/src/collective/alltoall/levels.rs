@@ -1,8 +1,8 @@
 //! Exchange of parts among ranks on several hosts, some of them on the same.
 
-use super::super::{Operands, Parts};
+use super::super::Parts;
 use super::pieces;
-use crate::buffer::{Region, Segments};
+use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Islands};
 
@@ -10,36 +10,27 @@ use crate::group::{Flow, Islands};
 /// the one `t` to its right and receives from the one `t` to its left, unless they are neighbours.
 pub(in super::super) fn levels(
     islands: &mut Islands<'_>,
-    operands: &Operands,
+    source: &Row<'_>,
+    target: &mut RowMut<'_>,
     parts: &Parts,
 ) -> Result<(), Error> {
     let (me, size, home) = (islands.me(), islands.size(), islands.neighbours().to_vec());
     let (outgoing, incoming) = (parts.outgoing(me), parts.incoming(me));
-    let join = |row: &Segments, ranges: &[std::ops::Range<usize>]| {
-        Segments::join(home.iter().map(|place| row.slice(ranges[*place].clone())))
-    };
-    let inside = Operands {
-        source: join(&operands.source, &outgoing),
-        target: join(&operands.target, &incoming),
-    };
+    let mut into = target.split(&incoming);
+    let inside = Row::join(home.iter().map(|place| source.slice(outgoing[*place].clone())));
+    let at_home = home.iter().map(|place| std::mem::take(&mut into[*place]));
     let row = |from: &usize| home.iter().map(|to| parts.all[*from][*to]).collect();
     let all = home.iter().map(row).collect();
-    pieces(&mut islands.home(), &inside, &Parts { all })?;
+    pieces(&mut islands.home(), &inside, &mut RowMut::join(at_home), &Parts { all })?;
 
     let mut links = islands.everybody();
     for turn in 1..size {
         let (right, left) = ((me + turn) % size, (me + size - turn) % size);
-        let regions = |row: &Segments, range: &std::ops::Range<usize>| -> Vec<Region> {
-            row.parts(range.clone()).map(|(_, part)| part).collect()
-        };
-        let out = regions(&operands.source, &outgoing[right]);
-        let into = regions(&operands.target, &incoming[left]);
-        let outgoing = Some(Flow { peer: right, regions: &out });
-        let incoming = Some(Flow { peer: left, regions: &into });
-        links.exchange(
-            outgoing.filter(|_| !home.contains(&right)),
-            incoming.filter(|_| !home.contains(&left)),
-        )?;
+        let outgoing = (!home.contains(&right))
+            .then(|| Flow { peer: right, row: source.slice(outgoing[right].clone()) });
+        let incoming =
+            (!home.contains(&left)).then(|| Flow { peer: left, row: into[left].reborrow() });
+        links.exchange(outgoing, incoming)?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Exchange of parts over sockets.
 
-use super::super::{Operands, Parts};
-use crate::buffer::Region;
+use super::super::Parts;
+use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Linked};
 
@@ -9,21 +9,19 @@ use crate::group::{Flow, Linked};
 /// its left, each straight from and into its place.
 pub(in super::super) fn pairs(
     links: &mut Linked<'_>,
-    operands: &Operands,
+    source: &Row<'_>,
+    target: &mut RowMut<'_>,
     parts: &Parts,
 ) -> Result<(), Error> {
     let (me, size) = (links.me(), links.size());
     let (outgoing, incoming) = (parts.outgoing(me), parts.incoming(me));
-    operands.source.copy_range(outgoing[me].clone(), &operands.target, incoming[me].start);
+    target.copy_from(incoming[me].start, &source.slice(outgoing[me].clone()));
+    let mut into = target.split(&incoming);
     for turn in 1..size {
         let (right, left) = ((me + turn) % size, (me + size - turn) % size);
-        let out: Vec<Region> =
-            operands.source.parts(outgoing[right].clone()).map(|(_, part)| part).collect();
-        let into: Vec<Region> =
-            operands.target.parts(incoming[left].clone()).map(|(_, part)| part).collect();
         links.exchange(
-            Some(Flow { peer: right, regions: &out }),
-            Some(Flow { peer: left, regions: &into }),
+            Some(Flow { peer: right, row: source.slice(outgoing[right].clone()) }),
+            Some(Flow { peer: left, row: into[left].reborrow() }),
         )?;
     }
     Ok(())

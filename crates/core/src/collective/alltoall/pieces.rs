@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::super::{Operands, Parts};
+use super::super::Parts;
+use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::Shared;
 
@@ -11,31 +12,31 @@ use crate::group::Shared;
 /// others have for it. Its part for itself a rank copies straight.
 pub(in super::super) fn pieces(
     shared: &mut Shared<'_>,
-    operands: &Operands,
+    source: &Row<'_>,
+    target: &mut RowMut<'_>,
     parts: &Parts,
 ) -> Result<(), Error> {
     let (me, ranks) = (shared.me(), shared.ranks());
     let slot = shared.piece() / ranks;
     let longest = parts.all.iter().flatten().copied().max().unwrap_or(0);
     let (outgoing, incoming) = (parts.outgoing(me), parts.incoming(me));
-    operands.source.copy_range(outgoing[me].clone(), &operands.target, incoming[me].start);
+    target.copy_from(incoming[me].start, &source.slice(outgoing[me].clone()));
     for step in 0..longest.div_ceil(slot) {
         let piece = |part: &Range<usize>| {
             let cut = |at: usize| part.start + (at * slot).min(part.len());
             cut(step)..cut(step + 1)
         };
-        shared.enter()?;
+        let staging = shared.enter()?;
         for (place, part) in outgoing.iter().enumerate().filter(|(place, _)| *place != me) {
             let (piece, start) = (piece(part), place * slot);
-            let staged = shared.staging(me).part(start..start + piece.len());
-            operands.source.gather(piece, staged);
+            let staged = &mut staging[start..start + piece.len()];
+            source.gather(piece, staged);
         }
         shared.publish();
         for (place, part) in incoming.iter().enumerate().filter(|(place, _)| *place != me) {
-            shared.await_published(place)?;
             let (piece, start) = (piece(part), me * slot);
-            let staged = shared.staging(place).part(start..start + piece.len());
-            operands.target.scatter(piece, staged);
+            let staged = shared.published(place, start..start + piece.len())?;
+            target.scatter(piece, staged);
         }
         shared.finish();
     }

@@ -1,6 +1,6 @@
 //! Barrier: nobody goes on before everybody has come.
 
-use crate::buffer::Buffer;
+use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Islands, Linked, Shared};
 
@@ -17,13 +17,12 @@ pub(super) fn step(shared: &mut Shared<'_>) -> Result<(), Error> {
 /// one from `d` to the left; after the last turn each has heard, through others, of all.
 pub(super) fn dissemination(links: &mut Linked<'_>) -> Result<(), Error> {
     let (me, size) = (links.me(), links.size());
-    let (out, into) = (Buffer::new(1), Buffer::new(1));
-    out.region().write(&[1]);
     let mut distance = 1;
     while distance < size {
+        let (out, into) = (Row::new(vec![&[1]]), &mut [0]);
         links.exchange(
-            Some(Flow { peer: (me + distance) % size, regions: &[out.region()] }),
-            Some(Flow { peer: (me + size - distance) % size, regions: &[into.region()] }),
+            Some(Flow { peer: (me + distance) % size, row: out }),
+            Some(Flow { peer: (me + size - distance) % size, row: RowMut::new(vec![into]) }),
         )?;
         distance *= 2;
     }

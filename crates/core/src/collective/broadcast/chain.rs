@@ -1,7 +1,7 @@
 //! Large broadcasts over sockets: from rank to rank, many pieces on their way at once.
 
-use super::super::{Operands, pieces};
-use crate::buffer::{Region, Segments};
+use super::super::pieces;
+use crate::buffer::Operands;
 use crate::error::Error;
 use crate::group::{Flow, Linked};
 
@@ -13,28 +13,31 @@ const PIECE: usize = 256 << 10;
 /// one piece's time per rank.
 pub(in super::super) fn chain(
     links: &mut Linked<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     root: usize,
 ) -> Result<(), Error> {
     let (me, size) = (links.me(), links.size());
     let place = (me + size - root) % size;
     let (before, behind) = ((me + size - 1) % size, (me + 1) % size);
-    let row: &Segments = if place == 0 { &operands.source } else { &operands.target };
-    let regions: Vec<Vec<Region>> = pieces(row.length(), PIECE)
-        .map(|range| row.parts(range).map(|(_, part)| part).collect())
-        .collect();
-    for turn in 0..=regions.len() {
-        // The root has every piece from the start; the others send what they received a turn ago.
-        let to_send = if place == 0 { Some(turn) } else { turn.checked_sub(1) };
-        let outgoing = to_send.and_then(|index| regions.get(index)).filter(|_| place + 1 < size);
-        let incoming = regions.get(turn).filter(|_| place > 0);
-        links.exchange(
-            outgoing.map(|regions| Flow { peer: behind, regions }),
-            incoming.map(|regions| Flow { peer: before, regions }),
-        )?;
-    }
+    let ranges: Vec<_> = pieces(operands.length(), PIECE).collect();
     if place == 0 {
-        operands.source.copy_to(&operands.target);
+        let source = operands.source();
+        for range in ranges.into_iter().filter(|_| size > 1) {
+            links.exchange(Some(Flow { peer: behind, row: source.slice(range) }), None)?;
+        }
+        operands.copy();
+        return Ok(());
+    }
+    let mut rows = operands.target_mut().split(&ranges);
+    for turn in 0..=rows.len() {
+        // What came a turn ago goes on now.
+        let (came, coming) = rows.split_at_mut(turn);
+        let outgoing = came.last().filter(|_| place + 1 < size);
+        let incoming = coming.first_mut();
+        links.exchange(
+            outgoing.map(|row| Flow { peer: behind, row: row.as_row() }),
+            incoming.map(|row| Flow { peer: before, row: row.reborrow() }),
+        )?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Broadcast in shared memory.
 
-use super::super::{Operands, pieces as cut_pieces};
+use super::super::pieces as cut_pieces;
+use crate::buffer::Operands;
 use crate::error::Error;
 use crate::group::Shared;
 
@@ -8,24 +9,23 @@ use crate::group::Shared;
 /// ahead of the slowest.
 pub(in super::super) fn pieces(
     shared: &mut Shared<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     root: usize,
 ) -> Result<(), Error> {
     let is_root = shared.me() == root;
-    for range in cut_pieces(operands.source.length(), shared.piece()) {
-        let staged = shared.staging(root).part(0..range.len());
+    for range in cut_pieces(operands.length(), shared.piece()) {
         if is_root {
-            shared.enter()?;
-            operands.source.gather(range, staged);
+            let staging = &mut shared.enter()?[..range.len()];
+            operands.gather(range, staging);
             shared.publish();
         } else {
-            shared.await_published(root)?;
-            operands.target.scatter(range, staged);
+            let staged = shared.published(root, 0..range.len())?;
+            operands.target_mut().scatter(range, staged);
         }
         shared.finish();
     }
     if is_root {
-        operands.source.copy_to(&operands.target);
+        operands.copy();
     }
     Ok(())
 }

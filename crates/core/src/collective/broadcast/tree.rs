@@ -1,7 +1,6 @@
 //! Small broadcasts over sockets: as few messages one after the other as possible.
 
-use super::super::Operands;
-use crate::buffer::Region;
+use crate::buffer::Operands;
 use crate::error::Error;
 use crate::group::{Flow, Linked};
 
@@ -9,25 +8,24 @@ use crate::group::{Flow, Linked};
 /// which has the tensor by then, sends it to the place `b` further on.
 pub(in super::super) fn tree(
     links: &mut Linked<'_>,
-    operands: &Operands,
+    operands: &mut Operands<'_>,
     root: usize,
 ) -> Result<(), Error> {
     let (me, size) = (links.me(), links.size());
     let place = (me + size - root) % size;
     let rank = |place: usize| (place + root) % size;
     if place == 0 {
-        operands.source.copy_to(&operands.target);
+        operands.copy();
     }
-    let regions: Vec<Region> =
-        operands.target.parts(0..operands.target.length()).map(|(_, part)| part).collect();
+    let row = operands.target_mut();
     let mut bit = 1;
     while bit < size {
         if place < bit && place + bit < size {
             let peer = rank(place + bit);
-            links.exchange(Some(Flow { peer, regions: &regions }), None)?;
+            links.exchange(Some(Flow { peer, row: row.as_row() }), None)?;
         } else if place >= bit && place < 2 * bit {
             let peer = rank(place - bit);
-            links.exchange(None, Some(Flow { peer, regions: &regions }))?;
+            links.exchange(None, Some(Flow { peer, row: row.reborrow() }))?;
         }
         bit *= 2;
     }

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::{Operands, Parts, alltoall, cut, row};
+use super::super::{Parts, alltoall, cut, row};
 use super::{ring, sliced};
-use crate::buffer::{Buffer, Segments};
+use crate::buffer::{Buffer, Operands, Row, RowMut};
 use crate::error::Error;
 use crate::group::Islands;
 use crate::reduce::Reduction;
@@ -18,7 +18,8 @@ use crate::reduce::Reduction;
 /// 3. Inside each island the carriers hand everybody the pieces of its part.
 pub(in super::super) fn levels(
     islands: &mut Islands<'_>,
-    operands: &Operands,
+    source: &Row<'_>,
+    target: &mut RowMut<'_>,
     reduction: &Reduction,
     cuts: &[Range<usize>],
 ) -> Result<(), Error> {
@@ -32,31 +33,27 @@ pub(in super::super) fn levels(
         false => 0..0,
     };
 
-    let block = |home: &Vec<usize>| {
-        Segments::join(home.iter().map(|place| operands.source.slice(cuts[*place].clone())))
-    };
-    let blocks: Vec<Segments> = homes.iter().map(block).collect();
+    let block =
+        |home: &Vec<usize>| Row::join(home.iter().map(|place| source.slice(cuts[*place].clone())));
+    let blocks: Vec<Row<'_>> = homes.iter().map(block).collect();
     let slices_of = |seat: usize| {
         let slices = homes.iter().zip(&blocks).map(|(home, block)| block.slice(slice(home, seat)));
-        Segments::join(slices)
+        Row::join(slices)
     };
-    let rows: Vec<Segments> = (0..seats).map(slices_of).collect();
-    let row_cuts = row(rows.iter().map(Segments::length));
-    let partial = Buffer::new(row_cuts[seat].len());
-    let partial = Segments::new(vec![partial.region()]);
-    let inside = Operands { source: Segments::join(rows.into_iter()), target: partial.clone() };
+    let rows: Vec<Row<'_>> = (0..seats).map(slices_of).collect();
+    let mut partial = Buffer::new(rows[seat].length());
+    let mut inside = Operands::apart(&rows[seat], RowMut::new(vec![partial.bytes_mut()]));
     let plain = Reduction { postscale: 1.0, ..*reduction };
-    sliced(&mut islands.home(), &inside, &plain, &row_cuts)?;
+    sliced(&mut islands.home(), &rows, &mut inside, &plain)?;
 
-    let own = Buffer::new(slice(&homes[island], seat).len());
-    let own = Segments::new(vec![own.region()]);
+    let mut own = Buffer::new(slice(&homes[island], seat).len());
     if seat < carriers
         && let Some(mut links) = islands.bridge(|home| home[seat])
     {
         let slice_cuts = row(homes.iter().map(|home| slice(home, seat).len()));
-        let between = Operands { source: partial, target: own.clone() };
+        let (from, mut to) = (Row::new(vec![partial.bytes()]), RowMut::new(vec![own.bytes_mut()]));
         let rest = Reduction { prescale: 1.0, ..*reduction };
-        ring(&mut links, &between, &rest, &slice_cuts)?;
+        ring(&mut links, &from, &mut to, &rest, &slice_cuts)?;
     }
 
     let parts_in_block = row(homes[island].iter().map(|place| cuts[*place].len()));
@@ -65,6 +62,6 @@ pub(in super::super) fn levels(
         slice.end.min(part.end).saturating_sub(slice.start.max(part.start))
     };
     let all = (0..seats).map(|from| (0..seats).map(|to| share(from, to)).collect()).collect();
-    let outside = Operands { source: own, target: operands.target.clone() };
-    alltoall::pieces(&mut islands.home(), &outside, &Parts { all })
+    let own = Row::new(vec![own.bytes()]);
+    alltoall::pieces(&mut islands.home(), &own, target, &Parts { all })
 }

@@ -2,62 +2,70 @@
 
 use std::ops::Range;
 
-use super::super::Operands;
-use super::sliced::fold_into;
-use crate::buffer::{Buffer, Region};
+use crate::buffer::{Buffer, Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Linked};
-use crate::reduce::{Reduction, fold_regions};
+use crate::reduce::{Reduction, Term, combine};
 
 /// Once round the ring: in turn `t` a rank passes on the sum of part `me - t - 1` and receives that of
 /// part `me - t - 2`, to which it adds its own. What it receives in the last turn is its own part,
 /// complete. Sums travel through two buffers in turn, so that the source stays as it is.
 pub(in super::super) fn ring(
     links: &mut Linked<'_>,
-    operands: &Operands,
+    source: &Row<'_>,
+    target: &mut RowMut<'_>,
     reduction: &Reduction,
     cuts: &[Range<usize>],
 ) -> Result<(), Error> {
     let (me, size) = (links.me(), links.size());
     let (right, left) = ((me + 1) % size, (me + size - 1) % size);
     let longest = cuts.iter().map(Range::len).max().unwrap_or(0);
-    let buffers = [Buffer::new(longest), Buffer::new(longest)];
+    let mut buffers = [Buffer::new(longest), Buffer::new(longest)];
     let part = |index: usize| cuts[index % size].clone();
     // Sums travel with the factor in front already applied; the one behind belongs to the end.
     let first = Reduction { postscale: 1.0, ..*reduction };
     let plain = Reduction { prescale: 1.0, postscale: 1.0, ..*reduction };
-    let start = buffers[0].region().part(0..part(me + size - 1).len());
-    scale_own(operands, part(me + size - 1), start, &first);
+    let last = Reduction { prescale: 1.0, ..*reduction };
+    let [mut sums, mut others] = buffers.each_mut().map(Buffer::bytes_mut);
+    let start = part(me + size - 1);
+    scale_own(source, start.clone(), &mut sums[..start.len()], &first);
     if size == 1 {
-        let last = Reduction { prescale: 1.0, ..*reduction };
-        fold_into(operands, 0, &[start], &last);
+        combine_into(target, &[&sums[..start.len()]], &last);
         return Ok(());
     }
     for turn in 0..size - 1 {
         let (out, into) = (part(me + 2 * size - turn - 1), part(me + 2 * size - turn - 2));
-        let outgoing = buffers[turn % 2].region().part(0..out.len());
-        let incoming = buffers[(turn + 1) % 2].region().part(0..into.len());
+        let incoming = &mut others[..into.len()];
         links.exchange(
-            Some(Flow { peer: right, regions: &[outgoing] }),
-            Some(Flow { peer: left, regions: &[incoming] }),
+            Some(Flow { peer: right, row: Row::new(vec![&sums[..out.len()]]) }),
+            Some(Flow { peer: left, row: RowMut::new(vec![incoming]) }),
         )?;
         // The outgoing buffer is free now, and as long as the longest part.
-        let own = buffers[turn % 2].region().part(0..into.len());
-        scale_own(operands, into.clone(), own, &first);
+        let own = &mut sums[..into.len()];
+        scale_own(source, into, own, &first);
         if turn + 2 < size {
-            fold_regions(incoming, &[incoming, own], &plain);
+            combine(incoming, [Term::Target, Term::Of(own)], &plain);
         } else {
-            let last = Reduction { prescale: 1.0, ..*reduction };
-            fold_into(operands, 0, &[incoming, own], &last);
+            combine_into(target, &[incoming, own], &last);
         }
+        std::mem::swap(&mut sums, &mut others);
     }
     Ok(())
 }
 
 /// Copies this rank's elements of a part, with the factor in front applied.
-fn scale_own(operands: &Operands, part: Range<usize>, target: Region, reduction: &Reduction) {
+fn scale_own(source: &Row<'_>, part: Range<usize>, target: &mut [u8], reduction: &Reduction) {
     let base = part.start;
-    for (at, own) in operands.source.parts(part) {
-        fold_regions(target.part(at - base..at - base + own.length()), &[own], reduction);
+    for (at, own) in source.parts(part) {
+        combine(&mut target[at - base..at - base + own.len()], [Term::Of(own)], reduction);
+    }
+}
+
+/// Reduces sources of equal length into the target.
+fn combine_into(target: &mut RowMut<'_>, sources: &[&[u8]], reduction: &Reduction) {
+    let length = sources.first().map_or(0, |source| source.len());
+    for (at, target) in target.parts_mut(0..length) {
+        let range = at..at + target.len();
+        combine(target, sources.iter().map(|source| Term::Of(&source[range.clone()])), reduction);
     }
 }

@@ -19,12 +19,13 @@ use ronde_control::cause::CauseKind;
 use rustix::event::PollFlags;
 
 use self::channel::Channel;
-use self::cursor::Cursor;
+use self::cursor::{Cursor, Slices};
+pub(crate) use self::cursor::{Landing, Scratch};
 pub(crate) use self::open::{Opening, PATIENCE};
 use super::socket::sleep;
 use super::traffic::TRAFFIC;
 use super::vigil::{Interest, Vigil};
-use crate::buffer::Region;
+use crate::buffer::Row;
 use crate::error::Error;
 
 /// Bytes that one system call moves: few enough that what it brings is still in the cache when it is
@@ -55,10 +56,9 @@ pub(crate) struct Links {
 }
 
 /// Bytes on their way to or from one rank.
-#[derive(Clone, Copy)]
-pub(crate) struct Flow<'a> {
+pub(crate) struct Flow<R> {
     pub(crate) peer: usize,
-    pub(crate) regions: &'a [Region],
+    pub(crate) row: R,
 }
 
 impl Links {
@@ -69,35 +69,33 @@ impl Links {
 
     /// Sends all the outgoing flows while receiving all the incoming ones: the `i`-th flow of either
     /// kind takes the `i`-th connection to its peer. Each time bytes have come, `arrived` is told
-    /// for which incoming flow, and how many there are so far.
+    /// for which incoming flow, how many there are so far, and what its scratch holds.
     pub(crate) fn exchange(
         &mut self,
-        outgoing: &[Flow<'_>],
-        incoming: &[Flow<'_>],
-        mut arrived: impl FnMut(usize, usize),
+        outgoing: Vec<Flow<Row<'_>>>,
+        incoming: Vec<Flow<Landing<'_>>>,
+        mut arrived: impl FnMut(usize, usize, &[u8]),
     ) -> Result<(), Error> {
-        for flows in [outgoing, incoming] {
-            for (connection, flow) in flows.iter().enumerate() {
-                self.open(flow.peer, connection)?;
-            }
+        let (to, from) = (outgoing.iter().map(|f| f.peer), incoming.iter().map(|f| f.peer));
+        for (connection, peer) in to.enumerate().chain(from.enumerate()) {
+            self.open(peer, connection)?;
         }
-        let ends = || (self.ends(outgoing), self.ends(incoming));
+        let mut exchange = Exchange { to: self.ends(outgoing), from: self.ends(incoming) };
         if self.hands == Hands::Two
-            && is_large(outgoing)
-            && is_large(incoming)
-            && let Some(moved) = self.with_both_hands(ends(), &mut arrived)
+            && is_large(&exchange.to)
+            && is_large(&exchange.from)
+            && let Some(moved) = self.with_both_hands(&mut exchange, &mut arrived)
         {
             return moved;
         }
-        self.move_all(ends(), &mut arrived)
+        self.move_all(&mut exchange, &mut arrived)
     }
 
     fn move_all(
         &self,
-        (to, from): (Vec<End<'_>>, Vec<End<'_>>),
-        arrived: &mut impl FnMut(usize, usize),
+        exchange: &mut Exchange<'_>,
+        arrived: &mut impl FnMut(usize, usize, &[u8]),
     ) -> Result<(), Error> {
-        let mut exchange = Exchange { to, from };
         loop {
             if exchange.step(arrived).map_err(|broken| self.lost(&broken))? {
                 continue;
@@ -121,28 +119,30 @@ impl Links {
     /// the kernel goes on at the same time. None if there is no thread to be had.
     fn with_both_hands(
         &self,
-        (to, from): (Vec<End<'_>>, Vec<End<'_>>),
-        arrived: &mut impl FnMut(usize, usize),
+        exchange: &mut Exchange<'_>,
+        arrived: &mut impl FnMut(usize, usize, &[u8]),
     ) -> Option<Result<(), Error>> {
         let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        let mut sending = Exchange { to: std::mem::take(&mut exchange.to), from: Vec::new() };
+        let moved = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("ronde-sender".into());
-            let sender = thread.spawn_scoped(scope, || self.send_all(to, &stop)).ok()?;
-            let received = self.move_all((Vec::new(), from), arrived);
+            let sender = thread.spawn_scoped(scope, || self.send_all(&mut sending, &stop)).ok()?;
+            let received = self.move_all(exchange, arrived);
             if received.is_err() {
                 stop.store(true, Ordering::Relaxed);
             }
             let sent = sender.join().expect("the sending thread does not panic");
             Some(received.and_then(|()| sent.map_err(|broken| self.lost(&broken))))
-        })
+        });
+        exchange.to = sending.to;
+        moved
     }
 
     /// What the second hand does. It must not wait as the first one does, which alone is rung; so it
     /// looks around often. The world's end ends it.
-    fn send_all(&self, to: Vec<End<'_>>, stop: &AtomicBool) -> Result<(), BrokenLink> {
-        let mut exchange = Exchange { to, from: Vec::new() };
+    fn send_all(&self, exchange: &mut Exchange<'_>, stop: &AtomicBool) -> Result<(), BrokenLink> {
         loop {
-            if exchange.step(&mut |_, _| ())? {
+            if exchange.step(&mut |_, _, _| ())? {
                 continue;
             }
             if exchange.is_over()? || stop.load(Ordering::Relaxed) {
@@ -155,12 +155,12 @@ impl Links {
         }
     }
 
-    fn ends<'a>(&'a self, flows: &[Flow<'a>]) -> Vec<End<'a>> {
-        let end = |(connection, flow): (usize, &Flow<'a>)| {
-            let channel = self.open[flow.peer][connection].as_ref()?;
-            Some(End { channel, cursor: Cursor::new(*flow) })
+    fn ends<R: Slices>(&self, flows: Vec<Flow<R>>) -> Vec<End<'_, R>> {
+        let end = |(connection, Flow { peer, row }): (usize, Flow<R>)| {
+            let channel = self.open[peer][connection].as_ref()?;
+            Some(End { channel, cursor: Cursor::new(peer, row) })
         };
-        flows.iter().enumerate().filter_map(end).collect()
+        flows.into_iter().enumerate().filter_map(end).collect()
     }
 
     /// A broken link makes its peer a suspect; the wait is for somebody who knows more.
@@ -201,15 +201,15 @@ impl Links {
 }
 
 /// One flow and the connection that it takes.
-struct End<'a> {
+struct End<'a, R> {
     channel: &'a Channel,
-    cursor: Cursor<'a>,
+    cursor: Cursor<R>,
 }
 
 /// Flows in both directions.
 struct Exchange<'a> {
-    to: Vec<End<'a>>,
-    from: Vec<End<'a>>,
+    to: Vec<End<'a, Row<'a>>>,
+    from: Vec<End<'a, Landing<'a>>>,
 }
 
 /// A connection that failed, and whose it was.
@@ -220,14 +220,14 @@ struct BrokenLink {
 
 impl<'a> Exchange<'a> {
     /// Moves what can be moved now; gives whether anything did.
-    fn step(&mut self, arrived: &mut impl FnMut(usize, usize)) -> Result<bool, BrokenLink> {
+    fn step(&mut self, arrived: &mut impl FnMut(usize, usize, &[u8])) -> Result<bool, BrokenLink> {
         let mut moved = false;
         for End { channel, cursor } in &mut self.to {
             moved |= push(channel, cursor).map_err(of(cursor.peer()))?;
         }
         for (index, End { channel, cursor }) in self.from.iter_mut().enumerate() {
             if pull(channel, cursor).map_err(of(cursor.peer()))? {
-                arrived(index, cursor.done);
+                arrived(index, cursor.done(), cursor.scratch());
                 moved = true;
             }
         }
@@ -245,12 +245,13 @@ impl<'a> Exchange<'a> {
 
     /// Whose bytes are missing, or who does not take any.
     fn awaited(&self) -> Option<usize> {
-        let ends = self.from.iter().chain(&self.to);
-        ends.map(|end| &end.cursor).find(|cursor| !cursor.is_over()).map(Cursor::peer)
+        let from = self.from.iter().find(|end| !end.cursor.is_over());
+        let to = self.to.iter().find(|end| !end.cursor.is_over());
+        from.map(|end| end.cursor.peer()).or_else(|| to.map(|end| end.cursor.peer()))
     }
 
     fn interests(&self) -> Vec<Interest<'a>> {
-        let wait = |end: &&End<'a>| !end.cursor.is_over() || !end.channel.is_flushed();
+        let wait = |end: &&End<'a, _>| !end.cursor.is_over() || !end.channel.is_flushed();
         let to = self.to.iter().filter(wait).map(|end| (end.channel.as_fd(), PollFlags::OUT));
         let from = self.from.iter().filter(|end| !end.cursor.is_over());
         to.chain(from.map(|end| (end.channel.as_fd(), PollFlags::IN))).collect()
@@ -261,28 +262,27 @@ fn of(peer: usize) -> impl FnOnce(io::Error) -> BrokenLink {
     move |error| BrokenLink { peer, error }
 }
 
-fn is_large(flows: &[Flow<'_>]) -> bool {
-    let regions = flows.iter().flat_map(|flow| flow.regions);
-    regions.map(|region| region.length()).sum::<usize>() >= LARGE
+fn is_large<R: Slices>(ends: &[End<'_, R>]) -> bool {
+    ends.iter().map(|end| end.cursor.length()).sum::<usize>() >= LARGE
 }
 
-fn push(channel: &Channel, cursor: &mut Cursor<'_>) -> io::Result<bool> {
+fn push(channel: &Channel, cursor: &mut Cursor<Row<'_>>) -> io::Result<bool> {
     if cursor.is_over() {
         return Ok(false);
     }
     let mut slices = [IoSlice::new(&[]); VECTOR];
-    let count = cursor.fill(&mut slices, |region| IoSlice::new(region.as_bytes()));
+    let count = cursor.fill(&mut slices);
     let sent = channel.write(&slices[..count])?;
     TRAFFIC.count_sent(sent);
     Ok(cursor.advance(sent))
 }
 
-fn pull(channel: &Channel, cursor: &mut Cursor<'_>) -> io::Result<bool> {
+fn pull(channel: &Channel, cursor: &mut Cursor<Landing<'_>>) -> io::Result<bool> {
     if cursor.is_over() {
         return Ok(false);
     }
     let mut slices: [IoSliceMut<'_>; VECTOR] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-    let count = cursor.fill(&mut slices, |region| IoSliceMut::new(region.as_bytes_mut()));
+    let count = cursor.fill(&mut slices);
     let received = channel.read(&mut slices[..count])?;
     TRAFFIC.count_received(received);
     Ok(cursor.advance(received))
@@ -321,19 +321,17 @@ mod tests {
     fn a_connection_that_is_stuck_does_not_hold_up_what_waits_in_another() {
         let ((stuck, _silent), (other, reader)) = (connection(), connection());
         let (long, short) = (Buffer::zeros(64 << 20), Buffer::zeros(BURST));
-        let (long, short) = ([long.region()], [short.region()]);
         // So much of it that its last bytes find no room.
         let mut sent = 0;
         while other.is_flushed() {
-            sent += other.write(&[IoSlice::new(short[0].as_bytes())]).unwrap().unwrap();
+            sent += other.write(&[IoSlice::new(short.bytes())]).unwrap().unwrap();
         }
-        let end =
-            |channel, regions| End { channel, cursor: Cursor::new(Flow { peer: 1, regions }) };
-        let to = vec![end(&stuck, &long), end(&other, &[])];
+        let end = |channel, row| End { channel, cursor: Cursor::new(1, row) };
+        let to = vec![end(&stuck, Row::new(vec![long.bytes()])), end(&other, Row::default())];
         let mut exchange = Exchange { to, from: Vec::new() };
         let mut received = 0;
         while received < sent {
-            exchange.step(&mut |_, _| ()).ok().unwrap();
+            exchange.step(&mut |_, _, _| ()).ok().unwrap();
             assert!(!exchange.is_over().ok().unwrap());
             match reader.read(&mut [0; 1 << 16]).unwrap() {
                 Some(count) => received += count,

@@ -19,7 +19,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::process::{Resource, getrlimit};
 
 use super::ledger::Ledger;
-use crate::buffer::Region;
+use crate::buffer::Owner;
 
 /// The unit in which memory is given back to the system, and to which stretches are rounded.
 const PAGE: usize = 4096;
@@ -39,8 +39,8 @@ pub(crate) struct Arena {
     pid: u32,
 }
 
-// SAFETY: what is given out are blocks that do not overlap, and regions of other ranks whose users
-// agree by counters.
+// SAFETY: what is given out are blocks that do not overlap, and addresses in the memory of other ranks,
+// which are followed only by whoever shows by counters that it may.
 unsafe impl Send for Arena {}
 // SAFETY: as above; the book-keeping has a lock.
 unsafe impl Sync for Arena {}
@@ -94,13 +94,13 @@ impl Arena {
         Some(Block { arena: self.clone(), place, length })
     }
 
-    /// Where in this rank's stretch a region lies, if it does; an empty one may lie anywhere.
-    pub(crate) fn offset(&self, region: Region) -> Option<usize> {
-        if region.length() == 0 {
+    /// Where in this rank's stretch some bytes lie, if they do; none at all may lie anywhere.
+    pub(super) fn offset(&self, bytes: &[u8]) -> Option<usize> {
+        if bytes.is_empty() {
             return Some(0);
         }
-        let offset = (region.start() as usize).checked_sub(self.own() as usize)?;
-        (offset + region.length() <= self.stretch).then_some(offset)
+        let offset = (bytes.as_ptr() as usize).checked_sub(self.own() as usize)?;
+        (offset + bytes.len() <= self.stretch).then_some(offset)
     }
 
     /// Whether something at this address lies in this rank's stretch.
@@ -108,17 +108,15 @@ impl Arena {
         address.checked_sub(self.own() as usize).is_some_and(|offset| offset < self.stretch)
     }
 
-    /// Memory of any rank, by its offset there; none if it would lie outside.
-    pub(crate) fn region(&self, rank: usize, offset: usize, length: usize) -> Option<Region> {
+    /// Where memory of any rank starts, by its offset there; none if it would lie outside. Who may
+    /// touch it when, `stage` says.
+    pub(super) fn address(&self, rank: usize, offset: usize, length: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length)?;
         if rank >= self.ranks || end > self.stretch {
             return None;
         }
         // SAFETY: just checked to lie inside the mapping.
-        let start = unsafe { self.start.add(rank * self.stretch + offset) };
-        // SAFETY: the mapping lives as long as the arena, which whoever uses the region keeps; the
-        // ranks agree by counters on who touches what.
-        Some(unsafe { Region::new(start, length) })
+        Some(unsafe { self.start.add(rank * self.stretch + offset) })
     }
 
     /// Bytes of this rank that were reduced where they lie.
@@ -168,10 +166,30 @@ impl Block {
         self.length
     }
 
-    /// A view of all of it, valid as long as the block.
-    pub fn region(&self) -> Region {
-        let region = self.arena.region(self.arena.me, self.place.start, self.length);
-        region.expect("a block lies inside its arena")
+    /// Where it starts, for whoever takes the block over by its address.
+    pub fn start(&self) -> *mut u8 {
+        let start = self.arena.address(self.arena.me, self.place.start, self.length);
+        start.expect("a block lies inside its arena")
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: no other block has these bytes, the block keeps the mapping, and other ranks touch
+        // them only while they are submitted and offered, for which the block is handed over.
+        unsafe { std::slice::from_raw_parts(self.start(), self.length) }
+    }
+
+    /// The bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and nobody else has borrowed the block.
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.length) }
+    }
+}
+
+// SAFETY: the bytes are the block's alone, and lie in a mapping that does not move.
+unsafe impl Owner for Block {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        Block::bytes_mut(self)
     }
 }
 
@@ -215,24 +233,24 @@ mod tests {
     fn what_one_rank_writes_to_its_block_another_finds_by_the_offset() {
         let [a, b] = pair(1 << 30);
         let first = a.allocate(100).unwrap();
-        let second = a.allocate(3).unwrap();
-        second.region().write(&[1, 2, 3]);
-        let offset = a.offset(second.region()).unwrap();
-        assert_ne!(a.offset(first.region()).unwrap(), offset);
-        assert_eq!(b.region(0, offset, 3).unwrap().as_bytes(), [1, 2, 3]);
-        assert_eq!(b.offset(second.region()), None, "another mapping, and another rank's memory");
+        let mut second = a.allocate(3).unwrap();
+        second.bytes_mut().copy_from_slice(&[1, 2, 3]);
+        let offset = a.offset(second.bytes()).unwrap();
+        assert_ne!(a.offset(first.bytes()).unwrap(), offset);
+        let address = b.address(0, offset, 3).unwrap().cast::<[u8; 3]>();
+        // SAFETY: the bytes lie in a mapping of the same file, and nobody writes to them.
+        assert_eq!(unsafe { address.read() }, [1, 2, 3]);
+        assert_eq!(b.offset(second.bytes()), None, "another mapping, and another rank's memory");
     }
 
     #[test]
     fn nothing_outside_the_arena_is_recognised_or_reached() {
         let [a, _] = pair(PAGE);
-        let mut outside = [0u8; 16];
-        // SAFETY: the array outlives the region.
-        let outside = unsafe { Region::new(outside.as_mut_ptr(), 16) };
-        assert_eq!(a.offset(outside), None);
-        assert!(a.region(1, PAGE - 4, 4).is_some());
+        assert_eq!(a.offset(&[0; 16]), None);
+        assert_eq!(a.offset(&[]), Some(0));
+        assert!(a.address(1, PAGE - 4, 4).is_some());
         for (rank, offset, length) in [(1, PAGE - 4, 5), (2, 0, 1), (0, usize::MAX, 2)] {
-            assert!(a.region(rank, offset, length).is_none());
+            assert!(a.address(rank, offset, length).is_none());
         }
         assert!(a.allocate(PAGE + 1).is_none());
     }
@@ -242,10 +260,10 @@ mod tests {
         let fd = Arena::create(3, 1 << 34).unwrap();
         let arena = Arena::open(&fd, 3, 1).unwrap().unwrap();
         assert_eq!(pages_in_use(&fd), 0);
-        let blocks: Vec<Block> = (0..40).map(|_| arena.allocate(1000).unwrap()).collect();
-        blocks.iter().for_each(|block| block.region().write(&[7; 1000]));
-        let large = arena.allocate(1 << 20).unwrap();
-        large.region().as_bytes_mut().fill(7);
+        let mut blocks: Vec<Block> = (0..40).map(|_| arena.allocate(1000).unwrap()).collect();
+        blocks.iter_mut().for_each(|block| block.bytes_mut().fill(7));
+        let mut large = arena.allocate(1 << 20).unwrap();
+        large.bytes_mut().fill(7);
         // With huge pages it may be more than what was written.
         assert!(pages_in_use(&fd) >= 256);
         drop((blocks, large));
@@ -254,12 +272,12 @@ mod tests {
 
     #[test]
     fn a_block_outlives_everything_else() {
-        let block = {
+        let mut block = {
             let [arena, _] = pair(1 << 20);
             arena.allocate(5).unwrap()
         };
-        block.region().write(&[1; 5]);
-        assert_eq!(block.region().as_bytes(), [1; 5]);
+        block.bytes_mut().fill(1);
+        assert_eq!(block.bytes(), [1; 5]);
     }
 
     #[test]

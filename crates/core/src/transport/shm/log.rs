@@ -1,14 +1,14 @@
 //! The coordinator's log: one writer, and every rank reads it at its own pace.
 //!
 //! The writer never overtakes the slowest reader; what does not fit yet waits with the writer.
+#![expect(unsafe_code, reason = "frames lie in shared memory")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::{LINE, LOG};
-use super::queue::{Torn, put_frame, take};
+use super::queue::{Body, Torn};
 use super::{Segment, ring};
-use crate::buffer::Region;
 
 pub(crate) struct LogWriter {
     segment: Arc<Segment>,
@@ -23,7 +23,8 @@ impl LogWriter {
     pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
         let tails = (1..self.segment.ranks()).map(|rank| tail(&self.segment, rank));
         ring::write(head(&self.segment), tails, LOG, 4 + frame.len(), |position| {
-            put_frame(body(&self.segment), position, frame);
+            // SAFETY: there is one writer, and no reader is here before `head` has moved behind it.
+            unsafe { body(&self.segment).put_frame(position, frame) };
         })
     }
 
@@ -46,7 +47,10 @@ impl LogReader {
     /// Reads the next frame.
     pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, Torn> {
         let tail = tail(&self.segment, self.rank);
-        ring::read(head(&self.segment), tail, |head, tail| take(body(&self.segment), head, tail))
+        ring::read(head(&self.segment), tail, |head, tail| {
+            // SAFETY: the writer does not come here before the slowest reader's `tail` has moved on.
+            unsafe { body(&self.segment).take(head, tail) }
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -63,8 +67,9 @@ fn tail(segment: &Segment, rank: usize) -> &AtomicU64 {
     segment.word64(segment.layout().log() + LINE * (1 + rank))
 }
 
-fn body(segment: &Segment) -> Region {
-    segment.region(segment.layout().log() + LINE * (1 + segment.ranks()), LOG)
+fn body(segment: &Segment) -> Body<'_> {
+    let place = segment.layout().log() + LINE * (1 + segment.ranks());
+    Body { segment, place, size: LOG }
 }
 
 #[cfg(test)]

@@ -13,13 +13,17 @@ mod log;
 mod queue;
 mod ring;
 mod segment;
+mod stage;
 
 use super::atomic;
 
 pub(crate) use arena::Arena;
 pub use arena::Block;
-pub(crate) use count::{count, has_reached};
-pub(crate) use layout::{LANES, SLOTS};
+use count::{count, has_reached};
+pub(crate) use layout::LANES;
+use layout::SLOTS;
 pub(crate) use log::{LogReader, LogWriter};
 pub(crate) use queue::Queue;
-pub(crate) use segment::{Counter, Segment, dead_rank, dead_word};
+use segment::Counter;
+pub(crate) use segment::{Segment, dead_rank, dead_word};
+pub(crate) use stage::{Home, Shared, Stage};

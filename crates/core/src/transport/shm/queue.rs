@@ -1,13 +1,13 @@
 //! A queue of frames from one rank to the coordinator: one writer, one reader, no lock.
 //!
 //! A frame is four bytes of length and its body; positions (see `ring`) are taken modulo the size.
+#![expect(unsafe_code, reason = "frames lie in shared memory")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::{LINE, QUEUE};
 use super::{Segment, ring};
-use crate::buffer::Region;
 
 /// A frame that cannot have been written by a rank of ours.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,13 +29,17 @@ impl Queue {
     pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
         let tails = std::iter::once(self.tail());
         ring::write(self.head(), tails, QUEUE, 4 + frame.len(), |position| {
-            put_frame(self.body(), position, frame);
+            // SAFETY: the writer is the only one, and no reader is before `head` has moved behind it.
+            unsafe { self.body().put_frame(position, frame) };
         })
     }
 
     /// Takes the oldest frame out.
     pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, Torn> {
-        ring::read(self.head(), self.tail(), |head, tail| take(self.body(), head, tail))
+        ring::read(self.head(), self.tail(), |head, tail| {
+            // SAFETY: the writer does not come here before `tail` has moved on.
+            unsafe { self.body().take(head, tail) }
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -61,52 +65,81 @@ impl Queue {
         self.segment.word64(self.place + LINE)
     }
 
-    fn body(&self) -> Region {
-        self.segment.region(self.place + 2 * LINE, QUEUE)
+    fn body(&self) -> Body<'_> {
+        Body { segment: &self.segment, place: self.place + 2 * LINE, size: QUEUE }
     }
 }
 
-/// Reads the frame at `tail`; gives it and the position behind it.
-pub(super) fn take(body: Region, head: u64, tail: u64) -> Result<Option<(Vec<u8>, u64)>, Torn> {
-    if head == tail {
-        return Ok(None);
+/// A ring of bytes in the segment.
+pub(super) struct Body<'a> {
+    pub(super) segment: &'a Segment,
+    pub(super) place: usize,
+    pub(super) size: usize,
+}
+
+impl Body<'_> {
+    /// Reads the frame at `tail`; gives it and the position behind it.
+    ///
+    /// # Safety
+    /// Nobody writes between `tail` and `head`.
+    pub(super) unsafe fn take(&self, head: u64, tail: u64) -> Result<Option<(Vec<u8>, u64)>, Torn> {
+        if head == tail {
+            return Ok(None);
+        }
+        let mut length = [0; 4];
+        // SAFETY: a frame is never shorter, so this lies before `head`, where nobody writes.
+        unsafe { self.get(tail, &mut length) };
+        let length = u32::from_le_bytes(length) as usize;
+        if head.wrapping_sub(tail) < 4 + length as u64 || 4 + length > self.size {
+            return Err(Torn);
+        }
+        let mut frame = vec![0; length];
+        // SAFETY: just seen to lie before `head`.
+        unsafe { self.get(tail + 4, &mut frame) };
+        Ok(Some((frame, tail + 4 + length as u64)))
     }
-    let mut length = [0; 4];
-    get(body, tail, &mut length);
-    let length = u32::from_le_bytes(length) as usize;
-    if head.wrapping_sub(tail) < 4 + length as u64 || 4 + length > body.length() {
-        return Err(Torn);
+
+    /// Writes a frame, its length in front.
+    ///
+    /// # Safety
+    /// Nobody touches as many bytes from `position` on.
+    pub(super) unsafe fn put_frame(&self, position: u64, frame: &[u8]) {
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { self.put(position, &(frame.len() as u32).to_le_bytes()) };
+        // SAFETY: as above.
+        unsafe { self.put(position + 4, frame) };
     }
-    let mut frame = vec![0; length];
-    get(body, tail + 4, &mut frame);
-    Ok(Some((frame, tail + 4 + length as u64)))
-}
 
-/// Writes a frame, its length in front.
-pub(super) fn put_frame(body: Region, position: u64, frame: &[u8]) {
-    put(body, position, &(frame.len() as u32).to_le_bytes());
-    put(body, position + 4, frame);
-}
+    /// Writes bytes at a position, around the end if need be.
+    ///
+    /// # Safety
+    /// Nobody touches as many bytes from there on.
+    unsafe fn put(&self, position: u64, bytes: &[u8]) {
+        let (place, near) = self.cut(position, bytes.len());
+        let (first, second) = bytes.split_at(near);
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { self.segment.write(place, first) };
+        // SAFETY: as above.
+        unsafe { self.segment.write(self.place, second) };
+    }
 
-/// Writes bytes at a position, around the end if need be.
-fn put(body: Region, position: u64, bytes: &[u8]) {
-    let (near, far) = cut(body, position, bytes.len());
-    let (first, second) = bytes.split_at(near.length());
-    near.write(first);
-    far.write(second);
-}
+    /// # Safety
+    /// Nobody writes as many bytes from `position` on.
+    unsafe fn get(&self, position: u64, bytes: &mut [u8]) {
+        let (place, near) = self.cut(position, bytes.len());
+        let (first, second) = bytes.split_at_mut(near);
+        // SAFETY: the caller vouches for the bytes.
+        unsafe { self.segment.read(place, first) };
+        // SAFETY: as above.
+        unsafe { self.segment.read(self.place, second) };
+    }
 
-fn get(body: Region, position: u64, bytes: &mut [u8]) {
-    let (near, far) = cut(body, position, bytes.len());
-    let (first, second) = bytes.split_at_mut(near.length());
-    near.read(first);
-    far.read(second);
-}
-
-fn cut(body: Region, position: u64, length: usize) -> (Region, Region) {
-    let start = (position % body.length() as u64) as usize;
-    let near = length.min(body.length() - start);
-    (body.part(start..start + near), body.part(0..length - near))
+    /// Where a position lies in the segment, and how many bytes there are before the end.
+    fn cut(&self, position: u64, length: usize) -> (usize, usize) {
+        assert!(length <= self.size, "nothing is longer than the ring");
+        let start = (position % self.size as u64) as usize;
+        (self.place + start, length.min(self.size - start))
+    }
 }
 
 #[cfg(test)]
@@ -150,7 +183,9 @@ mod tests {
         assert!(!queue.push(b""));
         queue.pop().unwrap();
         queue.head().fetch_add(5, Ordering::Relaxed);
-        put(queue.body(), queue.tail().load(Ordering::Relaxed), &u32::MAX.to_le_bytes());
+        let tail = queue.tail().load(Ordering::Relaxed);
+        // SAFETY: nobody else has the segment.
+        unsafe { queue.body().put(tail, &u32::MAX.to_le_bytes()) };
         assert_eq!(queue.pop(), Err(Torn));
     }
 }

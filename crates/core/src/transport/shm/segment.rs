@@ -12,7 +12,6 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::layout::{LINE, Layout};
-use crate::buffer::Region;
 
 /// The counters that each rank writes and the others wait for.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +31,7 @@ pub(crate) struct Segment {
     layout: Layout,
 }
 
-// SAFETY: all access goes through atomics or through regions whose users agree by counters.
+// SAFETY: all access goes through atomics, or through functions whose callers vouch for the bytes.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
@@ -94,20 +93,33 @@ impl Segment {
         self.word64(LINE / 2)
     }
 
-    /// One of the pieces of staging memory of a rank.
-    pub(crate) fn staging(&self, rank: usize, slot: usize) -> Region {
-        self.region(self.layout.staging(rank, slot), self.layout.piece)
+    /// Where one of the pieces of staging memory of a rank starts; see `stage` for who may touch it.
+    pub(super) fn staging(&self, rank: usize, slot: usize) -> *mut u8 {
+        self.at(self.layout.staging(rank, slot), self.layout.piece)
     }
 
     pub(super) fn layout(&self) -> Layout {
         self.layout
     }
 
-    pub(super) fn region(&self, place: usize, length: usize) -> Region {
-        let start = self.at(place, length);
-        // SAFETY: the bytes lie in the mapping, which lives as long as the segment; the groups and
-        // queues that use them keep their owners alive and agree by counters on who touches what.
-        unsafe { Region::new(start, length) }
+    /// Copies bytes in.
+    ///
+    /// # Safety
+    /// No rank touches the bytes from `place` on meanwhile.
+    pub(super) unsafe fn write(&self, place: usize, bytes: &[u8]) {
+        let target = self.at(place, bytes.len());
+        // SAFETY: the bytes lie in the mapping, and nobody else touches them now.
+        unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Safety
+    /// No rank writes the bytes from `place` on meanwhile.
+    pub(super) unsafe fn read(&self, place: usize, bytes: &mut [u8]) {
+        let source = self.at(place, bytes.len());
+        // SAFETY: the bytes lie in the mapping, and nobody writes them now.
+        unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
     }
 
     pub(super) fn word64(&self, place: usize) -> &AtomicU64 {

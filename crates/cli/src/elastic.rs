@@ -7,9 +7,10 @@ use std::time::Duration;
 use clap::Args;
 use ronde_control::elastic::{Limits, Resting, Source};
 use ronde_control::settings;
-use ronde_launch::elastic::{Crew, Hosts, Script};
+use ronde_launch::elastic::{Crew, Script};
 use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::reach::ssh::Options;
+use ronde_launch::source::{DialledIn, HostSource};
 
 use crate::horovodrun::{about_hosts, number_of_processes, seconds};
 use crate::words::{Mistake, both};
@@ -51,6 +52,14 @@ pub(crate) struct Elastic {
     blacklist_cooldown_range: Option<Vec<u64>>,
 }
 
+/// What the user says about hosts, apart from a script.
+pub(crate) enum Named {
+    /// These, or none.
+    Hosts(Option<Vec<Host>>),
+    /// Their agents dial in.
+    Agents(DialledIn),
+}
+
 impl Elastic {
     /// Whether ranks may come and go.
     pub(crate) fn is_wanted(&self) -> bool {
@@ -81,24 +90,25 @@ impl Elastic {
         }
     }
 
-    /// The job's workers: `count` is what `-np` says, `listed` the hosts that were named, `joining` how
-    /// long a worker may take to join.
+    /// The job's workers: `count` is what `-np` says, `named` the hosts that were named or the agents
+    /// that dial in, `joining` how long a worker may take to join.
     pub(crate) fn crew(
         &self,
         count: Option<u32>,
-        listed: Option<Vec<Host>>,
+        named: Named,
         ssh: Options,
         joining: Duration,
     ) -> Result<Crew, Mistake> {
         let set = settings::elastic(|name| std::env::var(name).ok()).map_err(Mistake::from);
         let (set, (start, min)) = both(set, self.numbers(count))?;
-        let (source, hosts) = match &self.host_discovery_script {
-            Some(command) => {
+        let (source, hosts) = match (&self.host_discovery_script, named) {
+            (_, Named::Agents(agents)) => (Source::Script, HostSource::DialledIn(agents)),
+            (Some(command), _) => {
                 let (command, slots) = (command.clone(), self.slots_per_host);
                 let (interval, limit) = (set.discovery_interval, set.discovery_limit);
-                (Source::Script, Hosts::Script(Script { command, slots, interval, limit }))
+                (Source::Script, HostSource::Script(Script { command, slots, interval, limit }))
             }
-            None => {
+            (None, Named::Hosts(listed)) => {
                 let hosts =
                     listed.unwrap_or_else(|| vec![Host::local(self.max_np.unwrap_or(start))]);
                 require(&hosts, start)?;
@@ -107,7 +117,7 @@ impl Elastic {
                     let way = hosts::way(&host, &hostname, &ssh);
                     (host, way)
                 };
-                (Source::List, Hosts::Listed(hosts.into_iter().map(way).collect()))
+                (Source::List, HostSource::Listed(hosts.into_iter().map(way).collect()))
             }
         };
         let limits = Limits {
@@ -180,7 +190,8 @@ mod tests {
     }
 
     fn crew(flags: &Elastic, count: Option<u32>, hosts: Option<Vec<Host>>) -> Result<Crew, String> {
-        let crew = flags.crew(count, hosts, Options::default(), Duration::from_secs(600));
+        let crew =
+            flags.crew(count, Named::Hosts(hosts), Options::default(), Duration::from_secs(600));
         crew.map_err(|mistake| mistake.errors.join("; "))
     }
 

@@ -32,6 +32,7 @@ pub mod private;
 pub mod reach;
 pub mod registry;
 pub mod signals;
+pub mod source;
 mod stream;
 pub mod supervise;
 pub mod watcher;
@@ -40,9 +41,10 @@ pub mod writing;
 
 use std::io;
 
-pub use driver::{Crew, Fixed, Job, Output, elastic};
+pub use driver::{Crew, Fixed, Gathered, Job, Output, elastic};
 pub use hidden::dispatch;
 pub use ronde_control::verdict::Outcome;
+use ronde_control::wire::JobKey;
 
 /// Why a job could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +65,9 @@ pub enum LaunchError {
         /// Why.
         source: io::Error,
     },
+    /// The driver does not wait for agents yet.
+    #[error("a job whose agents dial in cannot be run yet")]
+    DialledIn,
     /// The files for what the ranks write could not be made.
     #[error("cannot keep output in `{path}`")]
     Files {
@@ -71,6 +76,11 @@ pub enum LaunchError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// A fresh key for a job.
+pub fn new_key() -> Result<JobKey, LaunchError> {
+    driver::entropy().map(JobKey::from_entropy)
 }
 
 fn machine(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {

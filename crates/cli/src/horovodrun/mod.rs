@@ -18,13 +18,14 @@ use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
 use ronde_launch::private::Places;
 use ronde_launch::reach::Way;
-use ronde_launch::{Crew, Fixed, Job, LaunchError, Outcome, Output, caller, hostfile};
+use ronde_launch::{Crew, Fixed, Gathered, Job, LaunchError, Outcome, Output, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
+use crate::agents::Agents;
 use crate::arguments;
 use crate::build_report;
 use crate::config;
-use crate::elastic::Elastic;
+use crate::elastic::{Elastic, Named};
 use crate::files;
 use crate::mpi::{self, Mpi, Other};
 use crate::python;
@@ -98,9 +99,12 @@ struct Arguments {
     #[arg(short = 'v', long)]
     version: bool,
 
-    // The last, because what follows would stand under its heading.
+    // The last, because what follows would stand under their headings.
     #[command(flatten)]
     elastic: Elastic,
+
+    #[command(flatten)]
+    agents: Agents,
 
     /// What every process runs
     #[arg(value_name = "COMMAND", last = true, hide = true)]
@@ -139,6 +143,7 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     }
     let result = match arguments.mpi.other() {
         Some(other) if arguments.elastic.is_wanted() => Err(mpi::not_elastic(other)),
+        Some(other) if arguments.agents.are_wanted() => Err(mpi::no_agents(other)),
         Some(other) if called => match hand_over::delegated(program, &arguments, other, set) {
             Ok(job) => return report(ronde_launch::run_delegated(&job), Viewer::Caller),
             Err(mistake) => Err(mistake),
@@ -291,9 +296,19 @@ fn crew(
         if arguments.command.is_empty() {
             return Err(Mistake::new("the command to run is missing", EXAMPLE));
         }
-        let crew =
-            arguments.elastic.crew(arguments.num_proc, listed(arguments)?, ssh, join_timeout)?;
+        let named = match arguments.agents.source()? {
+            Some(agents) => Named::Agents(agents),
+            None => Named::Hosts(listed(arguments)?),
+        };
+        let crew = arguments.elastic.crew(arguments.num_proc, named, ssh, join_timeout)?;
         return Ok(Crew::Elastic(crew));
+    }
+    if arguments.agents.are_wanted() {
+        let ranks = required(arguments)?;
+        if let Some(agents) = arguments.agents.source()? {
+            arguments.elastic.warn();
+            return Ok(Crew::Gathered(Gathered { ranks, agents, join_timeout }));
+        }
     }
     let (hosts, slots) = seats(arguments)?;
     arguments.elastic.warn();
@@ -306,16 +321,7 @@ const EXAMPLE: &str = "say for example `horovodrun -np 2 python train.py`";
 
 /// The hosts, and where each rank sits.
 fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
-    let mut missing = Mistake { errors: Vec::new(), hint: EXAMPLE.into() };
-    if arguments.num_proc.is_none() {
-        missing.errors.push(NO_NUMBER.into());
-    }
-    if arguments.command.is_empty() {
-        missing.errors.push("the command to run is missing".into());
-    }
-    let (Some(count), [_, ..]) = (arguments.num_proc, arguments.command.as_slice()) else {
-        return Err(missing);
-    };
+    let count = required(arguments)?;
     let hosts = match listed(arguments)? {
         Some(hosts) => hosts,
         None => match jsrun::allocation(|name| std::env::var(name).ok()) {
@@ -327,6 +333,21 @@ fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
     };
     let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
     Ok((hosts, slots))
+}
+
+/// What every job needs: a command, and how many are to run it.
+fn required(arguments: &Arguments) -> Result<u32, Mistake> {
+    let mut missing = Mistake { errors: Vec::new(), hint: EXAMPLE.into() };
+    if arguments.num_proc.is_none() {
+        missing.errors.push(NO_NUMBER.into());
+    }
+    if arguments.command.is_empty() {
+        missing.errors.push("the command to run is missing".into());
+    }
+    match (arguments.num_proc, arguments.command.as_slice()) {
+        (Some(count), [_, ..]) => Ok(count),
+        _ => Err(missing),
+    }
 }
 
 /// The hosts that the user names.
@@ -351,8 +372,9 @@ pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
 fn first_files(arguments: &Arguments) -> Files {
     let first = listed(arguments).ok().flatten().and_then(|hosts| hosts.into_iter().next());
     let way = first.map(|host| hosts::way(&host, &hosts::hostname(), &Default::default()));
-    // What a script will name is not known; without a list the ranks run here.
-    match way.map_or(!arguments.elastic.discovers(), |way| way == Way::Local) {
+    // What a script will name, or who will dial in, is not known; without a list the ranks run here.
+    let come_later = arguments.elastic.discovers() || arguments.agents.are_wanted();
+    match way.map_or(!come_later, |way| way == Way::Local) {
         true => Files::Here,
         false => Files::Elsewhere,
     }
@@ -428,6 +450,7 @@ pub(crate) fn about_launch(error: &LaunchError) -> Mistake {
             "`/proc` is not mounted, and Ronde needs it to start and end processes: `mount -t proc \
              proc /proc`, or start the container with it"
         }
+        LaunchError::DialledIn => "name hosts with `-H` instead of `--agents`",
         _ => "check the limits of this machine (`ulimit -a`) and run it again with `--verbose`",
     };
     Mistake::new(format!("{error}{}", source.unwrap_or_default()), hint)

@@ -45,6 +45,7 @@ use crate::private::Places;
 use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
 use crate::signals::Signals;
+use crate::source::{DialledIn, HostSource};
 use crate::wire::Sealed;
 use crate::{LaunchError, machine};
 use errand::Returned;
@@ -105,6 +106,30 @@ pub enum Crew {
     Fixed(Fixed),
     /// They come and go.
     Elastic(elastic::Crew),
+    /// They are the same from the beginning to the end, on hosts whose agents dial in.
+    Gathered(Gathered),
+}
+
+impl Crew {
+    /// Whether it waits for agents that dial in.
+    fn awaits_agents(&self) -> bool {
+        match self {
+            Crew::Fixed(_) => false,
+            Crew::Elastic(crew) => matches!(crew.hosts, HostSource::DialledIn(_)),
+            Crew::Gathered(_) => true,
+        }
+    }
+}
+
+/// Ranks that are seated once enough agents have dialled in.
+#[derive(Clone, Debug)]
+pub struct Gathered {
+    /// How many there are.
+    pub ranks: u32,
+    /// The agents that are waited for.
+    pub agents: DialledIn,
+    /// How long a gathering of the ranks may take.
+    pub join_timeout: Duration,
 }
 
 /// Ranks that are the same from the beginning to the end.
@@ -191,6 +216,9 @@ trait Driver {
 
 /// Runs a job to its end.
 pub async fn run(job: &Job, signals: Signals) -> Result<Outcome, LaunchError> {
+    if job.crew.awaits_agents() {
+        return Err(LaunchError::DialledIn);
+    }
     let (sender, news) = mpsc::channel(NEWS);
     Ok(match &job.crew {
         Crew::Fixed(crew) => {
@@ -201,6 +229,7 @@ pub async fn run(job: &Job, signals: Signals) -> Result<Outcome, LaunchError> {
             let driver = elastic::Driver::start(job, crew, &sender).await?;
             conduct(driver, news, signals).await
         }
+        Crew::Gathered(_) => return Err(LaunchError::DialledIn),
     })
 }
 

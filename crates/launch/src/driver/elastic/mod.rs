@@ -32,10 +32,11 @@ use super::stage::{self, Count, Stage};
 use super::start::{self, Part, Recipe, Span};
 use super::watchers::Answer;
 use super::{Job, News, entropy, hex};
+use crate::LaunchError;
 use crate::agent::free_ports;
 use crate::hosts::Host;
 use crate::reach::{Trouble, Way, ssh};
-use crate::{LaunchError, interfaces};
+use crate::source::HostSource;
 use arrival::Arrival;
 use discovery::Discovery;
 pub use discovery::Script;
@@ -53,37 +54,9 @@ pub struct Crew {
     /// How many there may be, and for how long what is waited for.
     pub limits: Limits,
     /// Where they run.
-    pub hosts: Hosts,
+    pub hosts: HostSource,
     /// How hosts are reached that the script names.
     pub ssh: ssh::Options,
-}
-
-/// Where workers run.
-#[derive(Clone, Debug)]
-pub enum Hosts {
-    /// On these hosts.
-    Listed(Vec<(Host, Way)>),
-    /// On those that a script names.
-    Script(Script),
-}
-
-impl Hosts {
-    /// How far the job reaches. A script may name any host, but without a network there is only one.
-    fn span(&self) -> Span {
-        match self {
-            Hosts::Listed(hosts) if hosts.iter().all(|(_, way)| way.ties().network) => {
-                Span::ThisMachine
-            }
-            Hosts::Listed(_) => Span::Hosts,
-            Hosts::Script(_) => {
-                let all = interfaces::all().unwrap_or_default();
-                match interfaces::for_others(&all).is_empty() {
-                    true => Span::ThisMachine,
-                    false => Span::Hosts,
-                }
-            }
-        }
-    }
 }
 
 /// A job on its way.
@@ -149,8 +122,8 @@ impl Driver {
         let mut discovery = JoinSet::new();
         let mut listed = None;
         match &crew.hosts {
-            Hosts::Listed(hosts) => listed = Some(hosts.clone()),
-            Hosts::Script(script) => {
+            HostSource::Listed(hosts) => listed = Some(hosts.clone()),
+            HostSource::Script(script) => {
                 let search = Discovery {
                     script: script.clone(),
                     program: job.program.clone(),
@@ -160,6 +133,8 @@ impl Driver {
                 };
                 discovery.spawn(search.run());
             }
+            // Nobody is started there; their agents come by themselves.
+            HostSource::DialledIn(_) => {}
         }
         // Whoever may end a stalled job may end a stopped worker.
         let stopped = crew.limits.stopped.into_iter().chain(job.stall_shutdown()).min();

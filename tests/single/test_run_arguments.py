@@ -28,6 +28,18 @@ def nothing():
             ValueError,
             "Argument host_discovery_script and hosts or hostfile only allow one provided.",
         ),
+        (
+            {"agents": 2, "hosts": "a:2"},
+            ValueError,
+            "Argument agents and hosts, hostfile or host_discovery_script only allow one provided.",
+        ),
+        ({"agents": 0}, ValueError, "it must be a whole number from 1"),
+        ({"listen": ":4000"}, ValueError, "--agents <N>"),
+        (
+            {"agents": 2, "key_file": "/no/such"},
+            ValueError,
+            "the key file `/no/such` cannot be read",
+        ),
         ({"min_num_proc": 3}, ValueError, "`--min-np 3` is more than the `-np 2` to start with"),
         ({"min_num_proc": 1, "cooldown_range": (0, 5)}, ValueError, "from 1 to 3600"),
         (
@@ -61,6 +73,17 @@ def test_arguments_become_the_launchers_options():
         "--start-timeout=60",
         "--output-filename=logs",
         "--verbose",
+    ]
+
+
+def test_arguments_of_jobs_whose_agents_dial_in_become_the_launchers_options():
+    wanted = _HorovodArgs()
+    wanted.num_proc, wanted.agents, wanted.listen, wanted.key_file = 6, 3, ":4000", "job.key"
+    assert wanted.options() == [
+        "--num-proc=6",
+        "--agents=3",
+        "--listen=:4000",
+        "--key-file=job.key",
     ]
 
 

@@ -8,10 +8,9 @@ use clap::Args;
 use ronde_control::event::JobKind;
 use ronde_control::job::{Resting, Terms};
 use ronde_control::settings;
-use ronde_launch::HostSource;
-use ronde_launch::driver::sources::Script;
 use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::reach::ssh::Options;
+use ronde_launch::source::{DialledIn, HostSource, Script};
 
 use crate::horovodrun::{about_hosts, number_of_processes, seconds};
 use crate::words::{Mistake, both};
@@ -53,6 +52,24 @@ pub(crate) struct Elastic {
     blacklist_cooldown_range: Option<Vec<u64>>,
 }
 
+/// What the user says about hosts, apart from a script.
+pub(crate) enum Named {
+    /// These, or none.
+    Hosts(Option<Vec<Host>>),
+    /// Their agents dial in.
+    Agents(DialledIn),
+}
+
+impl Named {
+    /// How many of them there must be before the job begins.
+    fn least(&self) -> u32 {
+        match self {
+            Named::Hosts(_) => 1,
+            Named::Agents(agents) => agents.agents,
+        }
+    }
+}
+
 impl Elastic {
     /// Whether ranks may come and go.
     pub(crate) fn is_wanted(&self) -> bool {
@@ -83,24 +100,26 @@ impl Elastic {
         }
     }
 
-    /// The job's terms and hosts: `count` is what `-np` says, `listed` the hosts that were named, `joining` how
-    /// long a worker may take to join.
+    /// The job's terms and hosts: `count` is what `-np` says, `named` the hosts that were named or the
+    /// agents that dial in, `joining` how long a worker may take to join.
     pub(crate) fn terms(
         &self,
         count: Option<u32>,
-        listed: Option<Vec<Host>>,
+        named: Named,
         ssh: Options,
         joining: Duration,
     ) -> Result<(Terms, HostSource), Mistake> {
         let set = settings::elastic(|name| std::env::var(name).ok()).map_err(Mistake::from);
         let (set, (start, min)) = both(set, self.numbers(count))?;
-        let hosts = match &self.host_discovery_script {
-            Some(command) => {
+        let least_hosts = named.least();
+        let hosts = match (&self.host_discovery_script, named) {
+            (_, Named::Agents(agents)) => HostSource::DialledIn(agents),
+            (Some(command), _) => {
                 let (command, slots) = (command.clone(), self.slots_per_host);
                 let (interval, limit) = (set.discovery_interval, set.discovery_limit);
                 HostSource::Script(Script { command, slots, interval, limit }, ssh)
             }
-            None => {
+            (None, Named::Hosts(listed)) => {
                 let hosts =
                     listed.unwrap_or_else(|| vec![Host::local(self.max_np.unwrap_or(start))]);
                 require(&hosts, start)?;
@@ -118,6 +137,7 @@ impl Elastic {
             start,
             min,
             max: self.max_np,
+            least_hosts,
             timeout: self.elastic_timeout.map_or(set.timeout, Duration::from_secs),
             joining,
             stopped: set.stopped,
@@ -189,7 +209,8 @@ mod tests {
         count: Option<u32>,
         hosts: Option<Vec<Host>>,
     ) -> Result<Terms, String> {
-        let terms = flags.terms(count, hosts, Options::default(), Duration::from_secs(600));
+        let (named, limit) = (Named::Hosts(hosts), Duration::from_secs(600));
+        let terms = flags.terms(count, named, Options::default(), limit);
         terms.map(|(terms, _)| terms).map_err(|mistake| mistake.errors.join("; "))
     }
 

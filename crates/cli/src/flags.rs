@@ -168,6 +168,9 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--hosts", "-H"], "Hosts and how many processes each takes").takes(1),
     flag(&["--hostfile", "-hostfile"], "A file of them: `node-a slots=4`, one host on a line")
         .takes(1),
+    flag(&["--agents"], "Wait for so many agents (`ronde agent --join`) instead of starting any").takes(1),
+    flag(&["--listen"], "Where to wait for them, as in `10.0.0.1:4000` or `:4000`").takes(1),
+    flag(&["--key-file"], "A file with the key that they have, too, which only you may read").takes(1),
     flag(
         &["--prefix-output-with-timestamp", "-prefix-timestamp"],
         "Put the time in front of every line that a rank writes",

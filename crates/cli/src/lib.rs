@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod agents;
 mod arguments;
 mod bench;
 mod build_report;

@@ -43,6 +43,18 @@ pub(crate) enum Other {
     Jsrun,
 }
 
+/// Another launcher starts the ranks itself.
+pub(crate) fn no_agents(other: Other) -> Mistake {
+    let flag = match other {
+        Other::Mpirun => "--mpi",
+        Other::Jsrun => "--jsrun",
+    };
+    Mistake::new(
+        format!("`{flag}` does not go with `--agents`: it starts the ranks in its own way"),
+        "leave one of the two out",
+    )
+}
+
 /// Another launcher cannot start ranks one by one.
 pub(crate) fn not_elastic(other: Other) -> Mistake {
     let (flag, name) = match other {

@@ -70,6 +70,7 @@ fn form(flag: &Flag) -> &'static str {
 /// The options about the job itself that take numbers.
 const NUMBERS: &[&str] = &[
     "--num-proc",
+    "--agents",
     "--start-timeout",
     "--ssh-port",
     "--min-np",

@@ -485,3 +485,41 @@ fn a_key_comes_from_a_file_a_descriptor_or_the_environment_and_from_nowhere_else
         assert!(text.contains(expected) && !text.contains(&hex), "{text}");
     }
 }
+
+#[test]
+fn a_launcher_that_waits_for_agents_has_a_key_that_it_does_not_tell() {
+    let run = |options: &str, env: Option<&str>| {
+        let (folder, path) = key_file(&key(1));
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("$HOROVODRUN {options} true")]);
+        command.env("HOROVODRUN", env!("CARGO_BIN_EXE_horovodrun")).env("KEY", path);
+        command.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", folder.path());
+        command.env_remove("RONDE_JOB_KEY").envs(env.map(|value| ("RONDE_JOB_KEY", value)));
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let left = std::fs::read_dir(folder.path()).unwrap().flatten();
+        let private = left.filter(|entry| entry.path().is_dir());
+        let files = private.flat_map(|entry| std::fs::read_dir(entry.path()).unwrap()).count();
+        assert_eq!(files, 0, "a key that was made goes with the job");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let hex = key(1).to_hex();
+    for (options, env, code, expected) in [
+        ("-np 2 --agents 2 -H a:2", None, 2, "cannot be used with"),
+        ("-np 2 --agents 2 --host-discovery-script x", None, 2, "cannot be used with"),
+        ("-np 2 --listen :4000", None, 2, "--agents <N>"),
+        ("-np 2 --key-file $KEY", None, 2, "--agents <N>"),
+        ("-np 2 --agents 2 --listen node", None, 2, "must be an address and a port"),
+        ("-np 2 --agents 0", None, 2, "a whole number from 1"),
+        ("--agents 2", None, 2, "the number of processes is missing"),
+        ("-np 2 --mpi --agents 2", None, 2, "`--mpi` does not go with `--agents`"),
+        ("-np 2 --agents 2 --key-file /no/such", None, 2, "the key file `/no/such` cannot be read"),
+        ("-np 2 --agents 2", Some("abc"), 2, "RONDE_JOB_KEY holds no key"),
+        ("-np 2 --agents 2", Some(hex.as_str()), 1, "whose agents dial in"),
+        ("-np 2 --agents 2", None, 1, "whose agents dial in"),
+        ("-np 2 --min-np 1 --agents 2 --key-file $KEY", None, 1, "whose agents dial in"),
+    ] {
+        let (given, text) = run(options, env);
+        assert_eq!(given, Some(code), "{options}: {text}");
+        assert!(text.contains(expected) && !text.contains(&hex), "{options}: {text}");
+    }
+}

@@ -110,6 +110,11 @@ fn help() {
           --blacklist-cooldown-range <MIN> <MAX>
               Seconds after which a host that has failed is used again, at least and at most; the time doubles with each failure [default: never again]
 
+    Agents that dial in:
+          --agents <N>             Wait for so many agents (`ronde agent --join`) and use their hosts, instead of starting any
+          --listen <ADDRESS:PORT>  Where to wait for them, as in `10.0.0.1:4000` or `:4000` [default: all addresses, any port]
+          --key-file <FILE>        A file with the key that they have, too, which only you may read [default: RONDE_JOB_KEY in the environment, or a new key]
+
     Everything from the first word that is no option is the command and stays as it is.
 
     Example:

@@ -32,6 +32,7 @@ pub mod private;
 pub mod reach;
 pub mod registry;
 pub mod signals;
+pub mod source;
 mod stream;
 pub mod supervise;
 pub mod watcher;
@@ -40,9 +41,10 @@ pub mod writing;
 
 use std::io;
 
-pub use driver::{HostSource, Job, Output};
+pub use driver::{Job, Output};
 pub use hidden::dispatch;
 pub use ronde_control::job::Outcome;
+use ronde_control::wire::JobKey;
 
 /// Why a job could not be run.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +93,11 @@ impl LaunchError {
             _ => "check the limits of this machine (`ulimit -a`) and run it again with `--verbose`",
         }
     }
+}
+
+/// A fresh key for a job.
+pub fn new_key() -> Result<JobKey, LaunchError> {
+    driver::entropy().map(JobKey::from_entropy)
 }
 
 fn machine(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {

@@ -88,6 +88,7 @@ pub fn read_key_from(descriptor: u32) -> Result<JobKey, String> {
 }
 
 /// A new file with a key, which only this user may read; it goes with this.
+#[derive(Debug)]
 pub struct KeyFile(PathBuf);
 
 impl KeyFile {

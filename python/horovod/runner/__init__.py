@@ -45,11 +45,17 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
     elastic_timeout: int | None = None,
+    agents: int | None = None,
+    listen: str | None = None,
+    key_file: str | None = None,
 ) -> list[Any]:
     """Calls `func(*args, **kwargs)` on `num_proc` ranks; gives what they returned, in rank order.
 
     With `min_num_proc` or `host_discovery_script` ranks may come and go: every process that joins
     calls the function, and `min_num_proc` results of those that were there at the end come back.
+
+    With `agents` no host is logged in to: the job waits at `listen` for so many agents to dial in
+    (`ronde agent --join`), which hold the key in `key_file` or in `RONDE_JOB_KEY`, and runs there.
 
     The function and its results travel over the job's own connections, authenticated and encrypted.
     What the ranks write appears here while they run. A failure is a `RuntimeError` that says which
@@ -63,6 +69,7 @@ def run(
     wanted.slots, wanted.reset_limit, wanted.cooldown_range = slots, reset_limit, cooldown_range
     wanted.elastic_timeout = elastic_timeout
     wanted.hosts, wanted.hostfile = hosts, hostfile
+    wanted.agents, wanted.listen, wanted.key_file = agents, listen, key_file
     wanted.host_discovery_script = host_discovery_script
     wanted.start_timeout = start_timeout
     wanted.ssh_port, wanted.ssh_identity_file = ssh_port, ssh_identity_file

@@ -20,6 +20,9 @@ class _HorovodArgs:
         self.host_discovery_script: str | None = None
         self.hosts: str | None = None
         self.hostfile: str | None = None
+        self.agents: int | None = None
+        self.listen: str | None = None
+        self.key_file: str | None = None
         self.nics: list[str] = []
         self.start_timeout: int | None = None
         self.ssh_port: int | None = None
@@ -77,6 +80,9 @@ class _HorovodArgs:
             ("--host-discovery-script", self.host_discovery_script),
             ("--hosts", self.hosts),
             ("--hostfile", self.hostfile),
+            ("--agents", self.agents),
+            ("--listen", self.listen),
+            ("--key-file", self.key_file),
             ("--network-interfaces", ",".join(self.nics) or None),
             ("--start-timeout", self.start_timeout),
             ("--ssh-port", self.ssh_port),
@@ -117,6 +123,11 @@ class _HorovodArgs:
         if self.host_discovery_script is not None and (self.hosts or self.hostfile) is not None:
             raise ValueError(
                 "Argument host_discovery_script and hosts or hostfile only allow one provided."
+            )
+        named = (self.hosts, self.hostfile, self.host_discovery_script)
+        if self.agents is not None and any(hosts is not None for hosts in named):
+            raise ValueError(
+                "Argument agents and hosts, hostfile or host_discovery_script only allow one provided."
             )
         if self.use_gloo and self.use_mpi:
             raise ValueError("Argument use_gloo and use_mpi only allow one set True.")

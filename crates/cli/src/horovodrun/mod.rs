@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use ronde_control::event::Source;
 use ronde_control::job::Terms;
 use ronde_control::{VERSION, printable};
 use ronde_launch::delegate::jsrun;
@@ -19,13 +20,15 @@ use ronde_launch::interfaces::{self, InterfaceError};
 use ronde_launch::logs::Times;
 use ronde_launch::private::Places;
 use ronde_launch::reach::Way;
-use ronde_launch::{HostSource, Job, LaunchError, Outcome, Output, caller, hostfile};
+use ronde_launch::source::HostSource;
+use ronde_launch::{Job, LaunchError, Outcome, Output, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
+use crate::agents::Agents;
 use crate::arguments;
 use crate::build_report;
 use crate::config;
-use crate::elastic::Elastic;
+use crate::elastic::{Elastic, Named};
 use crate::files;
 use crate::mpi::{self, Mpi, Other};
 use crate::python;
@@ -99,9 +102,12 @@ struct Arguments {
     #[arg(short = 'v', long)]
     version: bool,
 
-    // The last, because what follows would stand under its heading.
+    // The last, because what follows would stand under their headings.
     #[command(flatten)]
     elastic: Elastic,
+
+    #[command(flatten)]
+    agents: Agents,
 
     /// What every process runs
     #[arg(value_name = "COMMAND", last = true, hide = true)]
@@ -140,6 +146,7 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     }
     let result = match arguments.mpi.other() {
         Some(other) if arguments.elastic.is_wanted() => Err(mpi::not_elastic(other)),
+        Some(other) if arguments.agents.are_wanted() => Err(mpi::no_agents(other)),
         Some(other) if called => match hand_over::delegated(program, &arguments, other, set) {
             Ok(job) => return report(ronde_launch::run_delegated(&job), Viewer::Caller),
             Err(mistake) => Err(mistake),
@@ -294,8 +301,22 @@ fn terms(
         if arguments.command.is_empty() {
             return Err(Mistake::new("the command to run is missing", EXAMPLE));
         }
-        let listed = listed(arguments)?;
-        return arguments.elastic.terms(arguments.num_proc, listed, ssh, join_timeout);
+        let named = match arguments.agents.source()? {
+            Some(agents) => Named::Agents(agents),
+            None => Named::Hosts(listed(arguments)?),
+        };
+        return arguments.elastic.terms(arguments.num_proc, named, ssh, join_timeout);
+    }
+    if arguments.agents.are_wanted() {
+        let ranks = required(arguments)?;
+        if let Some(agents) = arguments.agents.source()? {
+            arguments.elastic.warn();
+            let timeout = arguments.start_timeout.map_or(AGENTS_TIMEOUT, Duration::from_secs);
+            let terms = Terms::fixed(ranks, join_timeout, None);
+            let (source, least_hosts) = (Source::DialledIn, agents.agents);
+            let terms = Terms { source, least_hosts, timeout, ..terms };
+            return Ok((terms, HostSource::DialledIn(agents)));
+        }
     }
     let (hosts, slots) = seats(arguments)?;
     arguments.elastic.warn();
@@ -303,21 +324,15 @@ fn terms(
     Ok((Terms::fixed(slots.len() as u32, join_timeout, None), HostSource::Listed(hosts)))
 }
 
+/// How long to wait for agents that dial in, unless the user says so: somebody has to start them.
+const AGENTS_TIMEOUT: Duration = Duration::from_secs(600);
+
 const NO_NUMBER: &str = "the number of processes is missing: `-np <N>`";
 const EXAMPLE: &str = "say for example `horovodrun -np 2 python train.py`";
 
 /// The hosts, and where each rank sits.
 fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
-    let mut missing = Mistake { errors: Vec::new(), hint: EXAMPLE.into() };
-    if arguments.num_proc.is_none() {
-        missing.errors.push(NO_NUMBER.into());
-    }
-    if arguments.command.is_empty() {
-        missing.errors.push("the command to run is missing".into());
-    }
-    let (Some(count), [_, ..]) = (arguments.num_proc, arguments.command.as_slice()) else {
-        return Err(missing);
-    };
+    let count = required(arguments)?;
     let hosts = match listed(arguments)? {
         Some(hosts) => hosts,
         None => match jsrun::allocation(|name| std::env::var(name).ok()) {
@@ -329,6 +344,21 @@ fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
     };
     let slots = hosts::assign(&hosts, count).map_err(|error| about_hosts(&error))?;
     Ok((hosts, slots))
+}
+
+/// What every job needs: a command, and how many are to run it.
+fn required(arguments: &Arguments) -> Result<u32, Mistake> {
+    let mut missing = Mistake { errors: Vec::new(), hint: EXAMPLE.into() };
+    if arguments.num_proc.is_none() {
+        missing.errors.push(NO_NUMBER.into());
+    }
+    if arguments.command.is_empty() {
+        missing.errors.push("the command to run is missing".into());
+    }
+    match (arguments.num_proc, arguments.command.as_slice()) {
+        (Some(count), [_, ..]) => Ok(count),
+        _ => Err(missing),
+    }
 }
 
 /// The hosts that the user names.
@@ -353,8 +383,9 @@ pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
 fn first_files(arguments: &Arguments) -> Files {
     let first = listed(arguments).ok().flatten().and_then(|hosts| hosts.into_iter().next());
     let way = first.map(|host| hosts::way(&host, &hosts::hostname(), &Default::default()));
-    // What a script will name is not known; without a list the ranks run here.
-    match way.map_or(!arguments.elastic.discovers(), |way| way == Way::Local) {
+    // What a script will name, or who will dial in, is not known; without a list the ranks run here.
+    let come_later = arguments.elastic.discovers() || arguments.agents.are_wanted();
+    match way.map_or(!come_later, |way| way == Way::Local) {
         true => Files::Here,
         false => Files::Elsewhere,
     }

@@ -44,6 +44,8 @@ impl Happening {
     fn about_hosts(&self) -> Option<String> {
         Some(match self {
             // What the user has listed needs no repetition.
+            // The loss of an agent that had dialled in has been told.
+            Happening::HostUnlisted { source: Source::DialledIn, .. } => return None,
             Happening::HostFound { source: Source::List, .. }
             | Happening::HostResized { source: Source::List, .. }
             | Happening::HostUnlisted { source: Source::List, .. } => return None,

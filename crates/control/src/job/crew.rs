@@ -169,7 +169,10 @@ impl Machine {
         let open = || self.hosts.all.iter().filter(|host| host.is_open());
         let ready = open().filter(|host| matches!(host.agent, Agent::Ready(_)));
         let slots = ready.fold(0u32, |sum, host| sum.saturating_add(host.slots));
-        slots >= self.terms.start && !open().any(|host| matches!(host.agent, Agent::Reaching(_)))
+        let hosts = open().filter(|host| matches!(host.agent, Agent::Ready(_))).count();
+        slots >= self.terms.start
+            && hosts >= self.terms.least_hosts as usize
+            && !open().any(|host| matches!(host.agent, Agent::Reaching(_)))
     }
 
     /// The ranks that nobody has, from the lowest on.

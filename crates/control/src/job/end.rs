@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::ending::Step;
 use super::hosts::{Agent, Host};
 use super::words::End;
-use super::{Action, Machine, Outcome, PATIENCE, Reports, Told, World};
+use super::{Action, Machine, Outcome, PATIENCE, Reports, Terms, Told, World, words};
 use crate::Time;
 use crate::event::{self, Happening, Source};
 
@@ -17,6 +17,9 @@ impl Machine {
     pub(super) fn may_end(&mut self, now: Time) {
         if self.is_over || self.reports == Reports::Nobody {
             return;
+        }
+        if self.agents_due().is_some_and(|due| due <= now) {
+            self.miss_agents(now);
         }
         let idle = self.members.is_empty();
         if self.is_ending() || !self.terms.outlives_losses() {
@@ -96,8 +99,8 @@ impl Machine {
         if !self.terms.outlives_losses() {
             return self.verdict.outcome();
         }
-        if let Some(interrupted) = self.verdict.interrupted() {
-            return interrupted;
+        if let Some(outcome) = self.verdict.interrupted().or_else(|| self.verdict.called_off()) {
+            return outcome;
         }
         let Some(end) = &self.end else { return Outcome::well() };
         let first = self.verdict.first();
@@ -148,6 +151,23 @@ impl Machine {
             let timeout_seconds = timeout;
             self.happened(Happening::TooFewWorkers { there, needed, timeout_seconds });
         }
+    }
+
+    /// Until when agents that dial in may take before the job begins.
+    pub(super) fn agents_due(&self) -> Option<Time> {
+        let awaited = self.terms.source == Source::DialledIn && !self.begun && !self.is_ending();
+        awaited.then_some(self.terms.timeout)
+    }
+
+    /// Too few agents have dialled in.
+    fn miss_agents(&mut self, now: Time) {
+        let there = self.hosts.all.iter().filter(|host| host.slots > 0);
+        let (hosts, slots) = there.fold((0, 0), |(hosts, slots): (u32, u32), host| {
+            (hosts + 1, slots.saturating_add(host.slots))
+        });
+        let Terms { least_hosts, start, timeout, .. } = self.terms;
+        let text = words::too_few_agents((hosts, slots), (least_hosts, start), timeout);
+        self.called_off(text, now);
     }
 
     /// Workers there, or slots before there are any; and how many there must be.

@@ -4,7 +4,7 @@ use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
 use super::{Action, AgentId, Machine, PATIENCE, Recovery, Resting, World, words};
 use crate::cause::{Cause, CauseKind};
-use crate::event::Happening;
+use crate::event::{Happening, Source};
 use crate::wire::DriverToRank;
 use crate::wire::agent::Exit;
 use crate::{Rank, Time, Worker};
@@ -102,6 +102,10 @@ impl Machine {
         let host = self.hosts.all[index].name.clone();
         let was_ready = matches!(self.hosts.all[index].agent, Agent::Ready(_));
         self.hosts.all[index].agent = Agent::None;
+        if !self.begun && self.terms.source == Source::DialledIn {
+            // It may come again, or another one.
+            return self.happened(Happening::HostLost { host, reason, hint });
+        }
         let there = self.members.iter().filter(|(_, member)| member.agent == agent);
         let there: Vec<Worker> = there.map(|(worker, _)| *worker).collect();
         if !self.terms.outlives_losses() || self.is_ending() {

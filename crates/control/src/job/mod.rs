@@ -412,10 +412,16 @@ impl Machine {
             self.growth(),
             self.lingering,
             self.shortage_due(),
+            self.agents_due(),
             self.stateless.map(|since| since + PATIENCE),
             self.liveness.next_wakeup(),
         ];
         times.into_iter().flatten().min()
+    }
+
+    /// Whether one more host would be of use.
+    pub fn takes_hosts(&self) -> bool {
+        !self.is_ending() && !self.finishing && (self.terms.outlives_losses() || !self.begun)
     }
 
     /// Whether the agents have been dismissed.

@@ -15,6 +15,8 @@ pub struct Terms {
     pub min: u32,
     /// Above how many there are none, if there is such a number.
     pub max: Option<u32>,
+    /// How many hosts must be there before training starts.
+    pub least_hosts: u32,
     /// Whether it ends with the first loss or outlives its losses.
     pub kind: JobKind,
     /// Who says which hosts there are.
@@ -42,6 +44,7 @@ impl Terms {
             start: workers,
             min: workers,
             max: Some(workers),
+            least_hosts: 1,
             kind: JobKind::Fixed,
             source: Source::List,
             timeout: joining,

@@ -136,6 +136,22 @@ pub(super) fn twin(rank: Rank, (name, source): (&str, &str)) -> String {
     )
 }
 
+/// Too few agents have dialled in: how many with how many slots are there, and must be.
+pub(super) fn too_few_agents(there: (u32, u32), needed: (u32, u32), timeout: Duration) -> String {
+    let agents = |(hosts, slots): (u32, u32)| {
+        let noun = if hosts == 1 { "agent" } else { "agents" };
+        let slot = if slots == 1 { "slot" } else { "slots" };
+        format!("{hosts} {noun} with {slots} {slot}")
+    };
+    format!(
+        "error: {} have dialled in within {}, and the job needs {}\n\nhint: see what the others say \
+         (`ronde agent` tells why it cannot join), or give them longer with `--start-timeout`\n",
+        agents(there),
+        seconds(timeout),
+        agents(needed)
+    )
+}
+
 /// Nobody waits any longer for those who have not come.
 pub(super) fn missing(names: &[String], size: u32, limit: Duration) -> String {
     let mut shown: Vec<&str> = names.iter().take(8).map(String::as_str).collect();

@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ronde_control::job::{Action, AgentId, Event, Machine, Offer, Outcome, Start, Terms};
+use ronde_control::event::Source;
+use ronde_control::job::{self, Action, AgentId, Event, Machine, Outcome, Start, Terms};
 use ronde_control::muster::{self, Guest, Plan};
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
 use ronde_control::{Seat, Time, VERSION, Worker};
@@ -21,7 +22,9 @@ use super::start::{self, Part, Recipe, Span};
 use super::{Job, News, cluster, entropy, hex};
 use crate::agent::free_ports;
 use crate::hosts::{self, Host, Slot};
+use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
+use crate::source::HostSource;
 use crate::{LaunchError, machine};
 
 /// How long an agent that was told to stop waits for its workers to leave at their next commit.
@@ -35,8 +38,10 @@ pub(super) struct Driver {
     agents: BTreeMap<AgentId, Agent>,
     /// Hosts that have not arrived.
     parties: Vec<Party>,
+    /// Agents that have dialled in and that the job has not sent for, by the names of their hosts.
+    waiting: BTreeMap<String, Offer>,
     /// What the hosts offer, and how each is reached that was ever named.
-    offers: Vec<Offer>,
+    offers: Vec<job::Offer>,
     ways: BTreeMap<String, Way>,
     /// Where each rank sits, in rank order, where that is known from the beginning.
     slots: Vec<Slot>,
@@ -61,6 +66,7 @@ struct Office {
     span: Span,
     start_timeout: Duration,
     outlives_losses: bool,
+    source: Source,
     ranks: u32,
     news: mpsc::Sender<News>,
 }
@@ -80,7 +86,10 @@ enum State {
 impl Driver {
     pub(super) async fn start(job: &Job, news: &mpsc::Sender<News>) -> Result<Driver, LaunchError> {
         let span = job.hosts.span();
-        let stage = Stage::open(job, span, news).await?;
+        let stage = Stage::open(job, news).await?;
+        if let HostSource::DialledIn(agents) = &job.hosts {
+            stage.tell(&agents.invitation(&stage.addresses));
+        }
         let seed = entropy()?;
         let seed = seed.iter().fold(0, |seed: u64, byte| seed.rotate_left(8) ^ u64::from(*byte));
         let mut search = JoinSet::new();
@@ -94,6 +103,7 @@ impl Driver {
             stage,
             agents: BTreeMap::new(),
             parties: Vec::new(),
+            waiting: BTreeMap::new(),
             offers: Vec::new(),
             ways: BTreeMap::new(),
             slots: Vec::new(),
@@ -107,6 +117,7 @@ impl Driver {
                 span,
                 start_timeout: job.start_timeout,
                 outlives_losses: job.terms.outlives_losses(),
+                source: job.hosts.kind(),
                 ranks: job.terms.start,
                 news: news.clone(),
             },
@@ -154,6 +165,9 @@ impl Driver {
             }
             Action::Dismiss => {
                 self.search.abort_all();
+                for (_, offer) in std::mem::take(&mut self.waiting) {
+                    offer.refuse("the job is over");
+                }
                 for id in self.agents.keys().copied().collect::<Vec<_>>() {
                     self.release(id);
                 }
@@ -183,7 +197,7 @@ impl Driver {
                 Err(error) => events.push(self.unreached(id, host, error)),
             }
         }
-        let parties = match self.office.outlives_losses {
+        let parties = match self.office.outlives_losses || self.comes_by_itself() {
             true => guests.into_iter().map(|guest| vec![guest]).collect(),
             false => vec![guests],
         };
@@ -197,16 +211,26 @@ impl Driver {
     }
 
     fn reach_one(&mut self, id: AgentId, host: &str) -> std::io::Result<Guest> {
-        let way = self.ways.get(host).cloned().unwrap_or(Way::Local);
         let Office { program, id: mark, news, .. } = &self.office;
-        let hands = start::agent(id.0 as usize, (host, &way), (program, mark), news)?;
+        let index = id.0 as usize;
+        let hands = match self.waiting.remove(host) {
+            Some(offer) => {
+                let mark = offer.mark.clone();
+                Hands::new(index, (host.to_owned(), mark), offer.take()?, news.clone())
+            }
+            None => {
+                let way = self.ways.get(host).cloned().unwrap_or(Way::Local);
+                start::agent(index, (host, &way), (program, mark), news)?
+            }
+        };
+        let here = hands.ties.network;
         self.agents.insert(id, Agent { hands, state: State::Coming });
-        Ok(Guest { name: host.to_owned(), here: way.ties().network })
+        Ok(Guest { name: host.to_owned(), here })
     }
 
     fn unreached(&self, agent: AgentId, host: String, source: std::io::Error) -> Event {
         let error = LaunchError::Agent { host, source };
-        match self.office.outlives_losses {
+        match self.office.outlives_losses || self.comes_by_itself() {
             true => Event::Gone { agent, reason: error.in_full(), hint: error.hint().into() },
             false => {
                 Event::CalledOff(format!("error: {}\n\nhint: {}\n", error.in_full(), error.hint()))
@@ -229,6 +253,9 @@ impl Driver {
         self.stage.rename(start.worker, start.rank);
         if start.worker == Worker(0) {
             self.first = Some(start.agent);
+        }
+        if self.cluster.is_empty() {
+            self.cluster = self.cluster();
         }
         let Some(Agent { hands, state: State::Ready(plan) }) = self.agents.get(&start.agent) else {
             return;
@@ -255,6 +282,15 @@ impl Driver {
         );
     }
 
+    /// The ranks of a job whose seats are known as workers of TensorFlow's own strategies.
+    fn cluster(&self) -> Vec<SocketAddr> {
+        let hosts = self.agents.values().filter_map(|agent| match &agent.state {
+            State::Ready(plan) => Some((agent.hands.host.as_str(), plan)),
+            State::Coming | State::Leaving => None,
+        });
+        cluster::workers(&self.slots, &hosts.collect::<Vec<_>>())
+    }
+
     /// Asks a party what an event means, and does it.
     fn gather(&mut self, id: AgentId, event: muster::Event, now: Time) {
         let party = self.parties.iter_mut().find(|party| party.has(id));
@@ -273,20 +309,79 @@ impl Driver {
                     }
                 }
                 party::Step::Arrived(plans) => self.arrived(plans, now),
-                party::Step::Failed(_, text) if !self.office.outlives_losses => {
+                party::Step::Failed(_, text)
+                    if !self.office.outlives_losses && !self.comes_by_itself() =>
+                {
                     self.decide(Event::CalledOff(text), now);
                 }
                 party::Step::Failed(troubles, _) => {
-                    for (id, Trouble { reason, hint }) in troubles {
-                        if let Some(agent) = self.agents.get_mut(&id) {
-                            agent.hands.kill();
-                            agent.state = State::Leaving;
-                        }
-                        self.decide(Event::Gone { agent: id, reason, hint }, now);
+                    for (id, trouble) in troubles {
+                        self.failed(id, trouble, now);
                     }
                 }
             }
         }
+    }
+
+    /// A host cannot take part.
+    fn failed(&mut self, id: AgentId, Trouble { reason, hint }: Trouble, now: Time) {
+        let agent = self.agents.get_mut(&id).map(|agent| {
+            agent.hands.kill();
+            agent.state = State::Leaving;
+            agent.hands.host.clone()
+        });
+        self.decide(Event::Gone { agent: id, reason, hint }, now);
+        self.forget(agent, now);
+    }
+
+    /// Whether hosts come by themselves: nobody else starts their agents again.
+    fn comes_by_itself(&self) -> bool {
+        self.office.source == Source::DialledIn
+    }
+
+    /// An agent that nobody here has started offers its host.
+    fn offered(&mut self, offer: Offer, now: Time) {
+        if !self.comes_by_itself() {
+            return offer.refuse("this job starts its agents itself");
+        }
+        if let Some(mismatch) = offer.mismatch() {
+            return offer.refuse(&mismatch);
+        }
+        if !self.machine.takes_hosts() {
+            return offer.refuse("the job takes no more hosts");
+        }
+        let taken = |name: &str| self.offers.iter().any(|known| known.host == name);
+        // Two agents may be on one machine, or on machines of one name.
+        let names = (2..).map(|number| format!("{}-{number}", offer.name));
+        let name = std::iter::once(offer.name.clone()).chain(names).find(|name| !taken(name));
+        let name = name.unwrap_or_default();
+        tracing::info!(host = name, slots = offer.slots, address = ?offer.address, "an agent dialled in");
+        self.offers.push(job::Offer { host: name.clone(), slots: offer.slots });
+        self.waiting.insert(name, offer);
+        self.listed_anew(now);
+    }
+
+    /// A host whose agent had dialled in is not on offer any more.
+    fn forget(&mut self, host: Option<String>, now: Time) {
+        if let Some(host) = host.filter(|_| self.comes_by_itself()) {
+            self.offers.retain(|offer| offer.host != host);
+            self.listed_anew(now);
+        }
+    }
+
+    /// The hosts are others now.
+    fn listed_anew(&mut self, now: Time) {
+        if !self.office.outlives_losses {
+            let host = |offer: &job::Offer| Host {
+                name: offer.host.clone(),
+                user: None,
+                slots: offer.slots,
+            };
+            let hosts: Vec<Host> = self.offers.iter().map(host).collect();
+            let ranks = self.office.ranks;
+            self.slots = hosts::assign(&hosts, ranks).unwrap_or_default();
+        }
+        self.decide(Event::Discovered(self.offers.clone()), now);
     }
 
     /// Has an agent listen for the others, and find ports.
@@ -321,10 +416,6 @@ impl Driver {
             let error = machine("find a free port")(std::io::ErrorKind::AddrInUse.into());
             let text = format!("error: {}\n\nhint: {}\n", error.in_full(), error.hint());
             return self.decide(Event::CalledOff(text), now);
-        }
-        if !self.slots.is_empty() {
-            let hosts: Vec<_> = named.iter().map(|(_, host, plan)| (host.as_str(), plan)).collect();
-            self.cluster = cluster::workers(&self.slots, &hosts);
         }
         let ids: Vec<AgentId> = named.iter().map(|(id, ..)| *id).collect();
         for (id, _, plan) in named {
@@ -380,19 +471,19 @@ impl Driver {
         tracing::info!(host = agent.hands.host, reason, "an agent has gone");
         match agent.state {
             State::Coming => self.gather(id, muster::Event::Gone { reason, hint }, now),
-            _ => self.decide(Event::Gone { agent: id, reason, hint }, now),
+            State::Ready(_) | State::Leaving => {
+                self.decide(Event::Gone { agent: id, reason, hint }, now);
+                self.forget(Some(agent.hands.host), now);
+            }
         }
     }
 
     fn found(&mut self, hosts: Vec<(Host, Way)>, now: Time) {
-        let offer = |(host, _): &(Host, Way)| Offer { host: host.name.clone(), slots: host.slots };
+        let offer =
+            |(host, _): &(Host, Way)| job::Offer { host: host.name.clone(), slots: host.slots };
         self.offers = hosts.iter().map(offer).collect();
-        if !self.office.outlives_losses {
-            let named: Vec<Host> = hosts.iter().map(|(host, _)| host.clone()).collect();
-            self.slots = hosts::assign(&named, self.office.ranks).unwrap_or_default();
-        }
         self.ways.extend(hosts.into_iter().map(|(host, way)| (host.name, way)));
-        self.decide(Event::Discovered(self.offers.clone()), now);
+        self.listed_anew(now);
     }
 
     pub(super) fn on(&mut self, news: News, now: Time) {
@@ -403,6 +494,7 @@ impl Driver {
                     self.decide(event, now);
                 }
             }
+            News::Offered(offer) => self.offered(offer, now),
             News::Hosts(Ok(hosts)) => self.found(hosts, now),
             News::Hosts(Err(reason)) => self.decide(Event::Undiscovered(reason), now),
             News::Hello(index, version) => {
@@ -473,10 +565,10 @@ fn id(index: usize) -> AgentId {
 }
 
 /// The place that a worker will probably have, if all slots on offer are used.
-fn likely_slot(start: &Start, offers: &[Offer]) -> Slot {
+fn likely_slot(start: &Start, offers: &[job::Offer]) -> Slot {
     let Seat { host, slot } = &start.seat;
-    let has = |offer: &&Offer| offer.slots > *slot || offer.host == *host;
-    let having: Vec<&Offer> = offers.iter().filter(has).collect();
+    let has = |offer: &&job::Offer| offer.slots > *slot || offer.host == *host;
+    let having: Vec<&job::Offer> = offers.iter().filter(has).collect();
     let own = having.iter().position(|offer| offer.host == *host);
     Slot {
         rank: start.rank,
@@ -504,8 +596,8 @@ mod tests {
             size: 5,
             late: false,
         };
-        let offers =
-            [("a", 2), ("b", 1), ("c", 4)].map(|(host, slots)| Offer { host: host.into(), slots });
+        let offers = [("a", 2), ("b", 1), ("c", 4)]
+            .map(|(host, slots)| job::Offer { host: host.into(), slots });
         let slot = likely_slot(&start("c"), &offers);
         assert_eq!((slot.local_rank, slot.local_size), (1, 4));
         assert_eq!((slot.cross_rank, slot.cross_size), (1, 2));

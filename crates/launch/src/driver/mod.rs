@@ -3,7 +3,7 @@
 //! One loop takes all news in the order they come. What they mean is decided by the one machine for all
 //! jobs, `ronde_control::job`; the `conductor` carries that out. Around it lie the ways to a rank's screen
 //! and input (`stage`), to the agents (`hands`), to the ranks themselves (`service`) and to the hosts that
-//! are on their way (`party`), and where hosts come from (`sources`).
+//! are on their way (`party`).
 
 mod cluster;
 mod conductor;
@@ -16,7 +16,6 @@ pub(crate) mod hands;
 mod party;
 mod screen;
 pub mod service;
-pub mod sources;
 mod stage;
 pub(crate) mod start;
 mod stdin;
@@ -43,6 +42,7 @@ use crate::private::Places;
 use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
 use crate::signals::Signals;
+use crate::source::HostSource;
 use crate::wire::Sealed;
 use crate::{LaunchError, machine};
 use conductor::Driver;
@@ -50,7 +50,6 @@ pub use conductor::LINGER;
 use errand::Returned;
 use screen::Done;
 use service::Heard;
-pub use sources::HostSource;
 use watchers::Answer;
 
 /// News that may wait for the driver; whoever brings more waits.

@@ -15,10 +15,9 @@ use super::guests::Guests;
 use super::hands::Hands;
 use super::screen::{Done, Screen, Text, Viewer};
 use super::service::Outboxes;
-use super::start::{self, Span};
 use super::stdin::{self, Stdin};
 use super::watchers::{self, Watchers};
-use super::{Job, News, entropy, service};
+use super::{Job, News, service};
 use crate::logs::{Lines, Stamp, prefix};
 use crate::{LaunchError, machine};
 
@@ -42,17 +41,12 @@ pub(super) struct Stage {
 
 impl Stage {
     /// Opens the rendezvous and starts the threads.
-    pub(super) async fn open(
-        job: &Job,
-        span: Span,
-        news: &mpsc::Sender<News>,
-    ) -> Result<Stage, LaunchError> {
+    pub(super) async fn open(job: &Job, news: &mpsc::Sender<News>) -> Result<Stage, LaunchError> {
         let ranks = job.terms.start as usize;
         let all = (!job.terms.outlives_losses()).then_some(ranks);
         let files = job.output.files.as_deref().map(|path| Files::create(path, ranks));
         let files = files.transpose()?;
-        let key = JobKey::from_entropy(entropy()?);
-        let (listener, addresses) = start::listen(span, job.listen, &job.interfaces).await?;
+        let (key, listener, addresses) = job.hosts.open(job).await?;
         tracing::info!(?addresses, ranks, "the rendezvous is open");
         let viewer = match (&job.function, &job.deliveries) {
             (Some(_), None) => Viewer::Caller,
@@ -87,7 +81,6 @@ impl Stage {
         match news {
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
             News::Returned(rank, returned) => self.returned(rank, returned),
-            News::Offered(offer) => offer.refuse("this job starts its agents itself"),
             other => return Some(other),
         }
         None
@@ -142,6 +135,13 @@ impl Stage {
     /// From here on the lines of a worker say that they are those of `rank`.
     pub(super) fn rename(&mut self, worker: Worker, rank: Rank) {
         self.lines.rename(worker, rank);
+    }
+
+    /// Tells the user how to go on.
+    pub(super) fn tell(&self, text: &str) {
+        let text = printable(text);
+        tracing::info!("{text}");
+        self.screen.note(format!("[ronde] {text}\n"));
     }
 
     /// Something happened: whoever wants to know is told.

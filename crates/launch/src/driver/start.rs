@@ -120,16 +120,25 @@ pub(crate) async fn listen(
     alone: IpAddr,
     interfaces: &[String],
 ) -> Result<(TcpListener, Vec<SocketAddr>), LaunchError> {
+    listen_at((span == Span::ThisMachine).then_some(alone), 0, interfaces).await
+}
+
+/// The same at one address, or at all addresses.
+pub(crate) async fn listen_at(
+    address: Option<IpAddr>,
+    port: u16,
+    interfaces: &[String],
+) -> Result<(TcpListener, Vec<SocketAddr>), LaunchError> {
     let failed = || machine("listen for the ranks");
-    if span == Span::ThisMachine {
-        let listener = TcpListener::bind((alone, 0)).await.map_err(failed())?;
+    if let Some(address) = address {
+        let listener = TcpListener::bind((address, port)).await.map_err(failed())?;
         let address = listener.local_addr().map_err(failed())?;
         return Ok((listener, vec![address]));
     }
-    let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).await {
+    let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => listener,
-        // A kernel without IPv6.
-        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.map_err(failed())?,
+        // A kernel without IPv6, or a port that is taken.
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map_err(failed())?,
     };
     let port = listener.local_addr().map_err(failed())?.port();
     let all = interfaces::all().unwrap_or_default();

@@ -41,6 +41,7 @@ impl Theatre {
         let second = Duration::from_secs(1);
         Terms {
             kind: JobKind::Elastic,
+            least_hosts: 1,
             start,
             min: 1 + dice.below(start as usize) as u32,
             max: dice.once_in(2).then(|| start + dice.below(3) as u32),

@@ -34,6 +34,7 @@ fn limits(start: u32, min: u32) -> Terms {
         resting: Resting::Host,
         source: Source::Script,
         kind: JobKind::Elastic,
+        least_hosts: 1,
     }
 }
 

@@ -243,11 +243,8 @@ impl Verdict {
         if let Some(problem) = &self.problem {
             return Outcome::because(EndReason::HostLost, 1, self.problem_text(problem));
         }
-        if let Some(outcome) = self.interrupted() {
+        if let Some(outcome) = self.interrupted().or_else(|| self.called_off()) {
             return outcome;
-        }
-        if let Some(text) = &self.called_off {
-            return Outcome::because(EndReason::NotStarted, 1, text.clone());
         }
         let Some(first) = self.first() else { return Outcome::well() };
         Outcome {
@@ -270,6 +267,12 @@ impl Verdict {
         let code = Exit::Signal(signal).code();
         let outcome = Outcome::because(EndReason::Interrupted, code, text);
         Some(Outcome { signal: Some(signal), ..outcome })
+    }
+
+    /// The end of a job that has not begun.
+    pub(super) fn called_off(&self) -> Option<Outcome> {
+        let text = self.called_off.clone()?;
+        Some(Outcome::because(EndReason::NotStarted, 1, text))
     }
 
     /// Who failed first, found by following the blame from the first failure that was learned of.

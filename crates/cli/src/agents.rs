@@ -1,0 +1,98 @@
+//! The flags of jobs whose agents dial in instead of being started.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use ronde_control::wire::JobKey;
+use ronde_launch::private::{KeyFile, Places};
+use ronde_launch::source::{DialledIn, KeyPlace};
+
+use crate::horovodrun::number_of_processes;
+use crate::key;
+use crate::words::Mistake;
+
+/// What `horovodrun` takes for such jobs.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Agents that dial in")]
+pub(crate) struct Agents {
+    /// Wait for so many agents (`ronde agent --join`) and use their hosts, instead of starting any
+    #[arg(long, value_name = "N", value_parser = number_of_processes,
+          conflicts_with_all = ["hosts", "hostfile", "host_discovery_script"])]
+    agents: Option<u32>,
+
+    /// Where to wait for them, as in `10.0.0.1:4000` or `:4000` [default: all addresses, any port]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, requires = "agents")]
+    listen: Option<SocketAddr>,
+
+    /// A file with the key that they have, too, which only you may read [default: RONDE_JOB_KEY in the
+    /// environment, or a new key]
+    #[arg(long, value_name = "FILE", requires = "agents")]
+    key_file: Option<PathBuf>,
+}
+
+impl Agents {
+    /// Whether agents dial in.
+    pub(crate) fn are_wanted(&self) -> bool {
+        self.agents.is_some()
+    }
+
+    /// The agents to wait for, if any; makes a key if there is none.
+    pub(crate) fn source(&self) -> Result<Option<DialledIn>, Mistake> {
+        let Some(agents) = self.agents else { return Ok(None) };
+        let (key, place) = match &self.key_file {
+            Some(path) => (key::from_file(path)?, KeyPlace::File(path.clone())),
+            None => match key::from_environment()? {
+                Some(key) => (key, KeyPlace::Environment),
+                None => made()?,
+            },
+        };
+        let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
+        Ok(Some(DialledIn { agents, key, place, listen: self.listen.unwrap_or(everywhere) }))
+    }
+}
+
+/// A key for this job, in a file for those who start its agents.
+fn made() -> Result<(JobKey, KeyPlace), Mistake> {
+    let hint =
+        "make one and name it: `--key-file FILE`, 64 hexadecimal digits that only you may read";
+    let key = ronde_launch::new_key().map_err(|error| Mistake::new(error, hint))?;
+    let file = KeyFile::write(&Places::here(), &key)
+        .map_err(|why| Mistake::new(format!("the job's key cannot be kept: {why}"), hint))?;
+    Ok((key, KeyPlace::Made(Arc::new(file))))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let everywhere = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+    let port = text.strip_prefix(':').and_then(|port| port.parse().ok());
+    let address = port.map(|port| SocketAddr::new(everywhere, port)).or_else(|| text.parse().ok());
+    address.ok_or_else(|| "it must be an address and a port, as in `10.0.0.1:4000`".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_may_be_left_out_and_a_port_may_not() {
+        for (text, expected) in [
+            (":4000", Some("[::]:4000")),
+            ("10.0.0.1:4000", Some("10.0.0.1:4000")),
+            ("[fd00::1]:0", Some("[fd00::1]:0")),
+            ("4000", None),
+            ("10.0.0.1", None),
+            ("node-a:4000", None),
+            (":x", None),
+            (":", None),
+        ] {
+            let read = address(text).ok().map(|address| address.to_string());
+            assert_eq!(read.as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn without_the_option_nothing_is_made() {
+        assert!(Agents::default().source().unwrap().is_none());
+    }
+}

@@ -1,0 +1,116 @@
+//! Hosts whose agents dial in: the driver starts none, but waits for them at an address and with a key
+//! that are known to whoever starts them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ronde_control::wire::JobKey;
+use tokio::net::TcpListener;
+
+use crate::LaunchError;
+use crate::driver::start;
+use crate::private::KeyFile;
+
+/// The agents that a job waits for.
+#[derive(Clone, Debug)]
+pub struct DialledIn {
+    /// How many must have come before the job begins.
+    pub agents: u32,
+    /// What they must hold.
+    pub key: JobKey,
+    /// Where they have it from.
+    pub place: KeyPlace,
+    /// Where they reach the driver. The unspecified address means all addresses, port 0 any port.
+    pub listen: SocketAddr,
+}
+
+/// Where agents have a job's key from.
+#[derive(Clone, Debug)]
+pub enum KeyPlace {
+    /// From `RONDE_JOB_KEY` in their environment, as the driver has.
+    Environment,
+    /// From a file of the user's.
+    File(PathBuf),
+    /// From a file that was made for this job, and goes with it.
+    Made(Arc<KeyFile>),
+}
+
+impl DialledIn {
+    /// Opens the socket for them; gives the addresses by which other hosts may try to reach it.
+    pub async fn open(
+        &self,
+        interfaces: &[String],
+    ) -> Result<(TcpListener, Vec<SocketAddr>), LaunchError> {
+        let address = Some(self.listen.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
+        start::listen_at(address, self.listen.port(), interfaces).await
+    }
+
+    /// Tells the user how to start an agent, without the key itself. `addresses` are those by which the
+    /// driver may be reached.
+    pub fn invitation(&self, addresses: &[SocketAddr]) -> String {
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        let command = format!("ronde agent --join {}", addresses.join(","));
+        let (count, noun) = (self.agents, if self.agents == 1 { "agent" } else { "agents" });
+        let how = match &self.place {
+            KeyPlace::Environment => {
+                format!("`{command}` with the same RONDE_JOB_KEY in its environment")
+            }
+            KeyPlace::File(path) => with_file(&command, path),
+            KeyPlace::Made(file) => with_file(&command, file.path()),
+        };
+        format!("waiting for {count} {noun} to dial in; on each host run {how}")
+    }
+}
+
+fn with_file(command: &str, path: &std::path::Path) -> String {
+    format!(
+        "`{command} --key-file {}`, with a copy of that file which only you may read",
+        path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(listen: &str, place: KeyPlace) -> DialledIn {
+        let key = JobKey::from_entropy([0xab; 32]);
+        DialledIn { agents: 2, key, place, listen: listen.parse().unwrap() }
+    }
+
+    #[test]
+    fn users_are_told_how_to_start_an_agent_but_not_the_key() {
+        let addresses = ["10.0.0.1:4000", "[fd00::1]:4000"].map(|it| it.parse().unwrap());
+        let file = wanted("[::]:4000", KeyPlace::File("/home/me/job.key".into()));
+        assert_eq!(
+            file.invitation(&addresses),
+            "waiting for 2 agents to dial in; on each host run `ronde agent --join \
+             10.0.0.1:4000,[fd00::1]:4000 --key-file /home/me/job.key`, with a copy of that file \
+             which only you may read"
+        );
+        let environment = wanted("[::]:4000", KeyPlace::Environment);
+        let text = environment.invitation(&addresses);
+        assert!(text.ends_with("with the same RONDE_JOB_KEY in its environment"), "{text}");
+        let all = format!("{text} {environment:?} {}", file.invitation(&[]));
+        assert!(!all.contains(&environment.key.to_hex()), "{all}");
+    }
+
+    #[tokio::test]
+    async fn the_address_is_the_one_that_was_asked_for() {
+        let any = wanted("127.0.0.1:0", KeyPlace::Environment);
+        let (first, addresses) = any.open(&[]).await.unwrap();
+        assert_eq!(addresses, [first.local_addr().unwrap()]);
+        let taken = DialledIn { listen: addresses[0], ..any };
+        assert!(taken.open(&[]).await.is_err(), "somebody has that port");
+        let port = addresses[0].port();
+        drop(first);
+        let (again, _) = taken.open(&[]).await.unwrap();
+        assert_eq!(again.local_addr().unwrap().port(), port);
+        let all = wanted("0.0.0.0:0", KeyPlace::Environment);
+        let (everywhere, addresses) = all.open(&[]).await.unwrap();
+        assert!(everywhere.local_addr().unwrap().ip().is_unspecified());
+        let port = everywhere.local_addr().unwrap().port();
+        assert!(addresses.iter().all(|address| address.port() == port), "{addresses:?}");
+    }
+}

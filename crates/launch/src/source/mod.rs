@@ -1,0 +1,89 @@
+//! Where the hosts of a job come from; what each kind needs to know is a file of its own.
+
+pub mod dialled_in;
+mod script;
+
+use std::net::SocketAddr;
+
+use ronde_control::event::Source;
+use ronde_control::wire::JobKey;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+pub use dialled_in::{DialledIn, KeyPlace};
+pub use script::Script;
+
+use crate::LaunchError;
+use crate::driver::start::{self, Span};
+use crate::driver::{Job, News, entropy};
+use crate::hosts::Host;
+use crate::interfaces;
+use crate::reach::{Way, ssh};
+
+/// Where the hosts of a job come from.
+#[derive(Clone, Debug)]
+pub enum HostSource {
+    /// The user has named them, once and for all.
+    Listed(Vec<(Host, Way)>),
+    /// A script names them, again and again; they are reached by ssh in this way.
+    Script(Script, ssh::Options),
+    /// They come by themselves: their agents dial in.
+    DialledIn(DialledIn),
+}
+
+impl HostSource {
+    /// Its name, as the job and those who follow it know it.
+    pub fn kind(&self) -> Source {
+        match self {
+            HostSource::Listed(_) => Source::List,
+            HostSource::Script(..) => Source::Script,
+            HostSource::DialledIn(_) => Source::DialledIn,
+        }
+    }
+
+    /// The key of a job on such hosts, its socket, and the addresses by which hosts may try to reach it.
+    pub(crate) async fn open(
+        &self,
+        job: &Job,
+    ) -> Result<(JobKey, TcpListener, Vec<SocketAddr>), LaunchError> {
+        if let HostSource::DialledIn(agents) = self {
+            let (listener, addresses) = agents.open(&job.interfaces).await?;
+            return Ok((agents.key.clone(), listener, addresses));
+        }
+        let key = JobKey::from_entropy(entropy()?);
+        let (listener, addresses) = start::listen(self.span(), job.listen, &job.interfaces).await?;
+        Ok((key, listener, addresses))
+    }
+
+    /// Begins to look for hosts, of whom the driver will get news; gives those that are known.
+    pub(crate) fn begin(
+        &self,
+        job: &Job,
+        search: &mut JoinSet<()>,
+        news: &mpsc::Sender<News>,
+    ) -> Option<Vec<(Host, Way)>> {
+        match self {
+            HostSource::Listed(hosts) => return Some(hosts.clone()),
+            HostSource::Script(script, ssh) => {
+                search.spawn(script::search(script, ssh, job, news));
+            }
+            // They come by themselves.
+            HostSource::DialledIn(_) => {}
+        }
+        None
+    }
+
+    /// How far the job reaches. A script may name any host, but without a network there is only one.
+    pub(crate) fn span(&self) -> Span {
+        let is_here = match self {
+            HostSource::Listed(hosts) => hosts.iter().all(|(_, way)| way.ties().network),
+            HostSource::Script(..) => {
+                let all = interfaces::all().unwrap_or_default();
+                interfaces::for_others(&all).is_empty()
+            }
+            HostSource::DialledIn(agents) => agents.listen.ip().is_loopback(),
+        };
+        if is_here { Span::ThisMachine } else { Span::Hosts }
+    }
+}

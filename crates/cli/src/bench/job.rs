@@ -10,7 +10,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use ronde_control::job::Terms;
-use ronde_launch::{HostSource, Job, Output};
+use ronde_launch::source::HostSource;
+use ronde_launch::{Job, Output};
 use serde_json::json;
 use tempfile::TempDir;
 

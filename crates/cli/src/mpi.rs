@@ -43,12 +43,28 @@ pub(crate) enum Other {
     Jsrun,
 }
 
+impl Other {
+    /// Its option and its name.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Other::Mpirun => ("--mpi", "mpirun"),
+            Other::Jsrun => ("--jsrun", "jsrun"),
+        }
+    }
+}
+
+/// Another launcher does not say what happens.
+pub(crate) fn no_events(other: Other) -> Mistake {
+    let (flag, name) = other.words();
+    Mistake::new(
+        format!("`{flag}` does not go with `--event-log`: `{name}` does not tell what happens"),
+        format!("leave one of the two out; without `{flag}` the job runs the same, and is told"),
+    )
+}
+
 /// Another launcher cannot start ranks one by one.
 pub(crate) fn not_elastic(other: Other) -> Mistake {
-    let (flag, name) = match other {
-        Other::Mpirun => ("--mpi", "mpirun"),
-        Other::Jsrun => ("--jsrun", "jsrun"),
-    };
+    let (flag, name) = other.words();
     Mistake::new(
         format!(
             "`{flag}` does not go with `--min-np` or `--host-discovery-script`: `{name}` cannot \

@@ -26,6 +26,8 @@ pub const MOST_WAITING: usize = 8;
 pub enum WatcherToDriver {
     /// How does it stand?
     Ask,
+    /// What happens from now on, and what has happened last? Nothing else is asked after that.
+    Follow,
 }
 
 /// What the driver answers.
@@ -33,6 +35,13 @@ pub enum WatcherToDriver {
 pub enum DriverToWatcher {
     /// So.
     Status(Status),
+    /// Something has happened. The last event is that the job has ended.
+    Event {
+        /// It as JSON, as in the event log.
+        event: String,
+        /// How many before it could not be told because the watcher read too slowly.
+        missed: u64,
+    },
     /// The two do not understand each other.
     Refused {
         /// Why, and what to do.
@@ -49,6 +58,8 @@ pub struct Status {
     pub epoch: u64,
     /// Its ranks, in order.
     pub ranks: Vec<Standing>,
+    /// The last events as JSON, oldest first.
+    pub events: Vec<String>,
 }
 
 /// A rank at one moment.
@@ -237,7 +248,8 @@ impl Census {
             return None;
         }
         self.until = None;
-        Some(Status { age: now, epoch: self.epoch, ranks: self.ranks.clone() })
+        let (epoch, ranks) = (self.epoch, self.ranks.clone());
+        Some(Status { age: now, epoch, ranks, events: Vec::new() })
     }
 
     /// Whether somebody waits for an answer already.

@@ -54,7 +54,7 @@ impl Elastic {
         let was_ready = matches!(self.hosts.all[index].agent, Agent::Ready(_));
         self.hosts.all[index].agent = Agent::None;
         if !was_ready {
-            let retry_seconds = self.hosts.unreached(index, now);
+            let retry_seconds = Some(self.hosts.unreached(index, now));
             return self.happened(Happening::HostUnreachable { host, reason, hint, retry_seconds });
         }
         self.happened(Happening::HostLost { host, reason: reason.clone(), hint });

@@ -102,6 +102,9 @@ impl Elastic {
             (RankToDriver::Report(report), _) => {
                 self.actions.push(Action::Reported(worker, report));
             }
+            (RankToDriver::Stalled { tensor, during, waiting, late }, _) => {
+                self.happened(Happening::Stalled { tensor, seconds: during, waiting, late });
+            }
             (RankToDriver::WorldEnded, _) => member.answers = false,
             (RankToDriver::GivenUp { rank, cause }, _) => {
                 member.answers = false;

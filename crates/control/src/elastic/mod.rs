@@ -342,7 +342,7 @@ impl Elastic {
     /// Why the job has ended, when everything has been heard that workers wrote.
     pub fn judgement(&self) -> Judgement {
         let Some(mut reason) = self.reason.clone() else {
-            return Judgement { reason: EndReason::Done, signal: None, first: None, text: None };
+            return Judgement::of(EndReason::Done, None);
         };
         if let (Some(first), Some(failure)) = (reason.first_mut(), self.failures.first()) {
             first.cause = failure.cause();

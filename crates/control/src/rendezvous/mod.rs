@@ -19,11 +19,12 @@ use std::time::Duration;
 pub use member::Seat;
 
 use crate::cause::headline;
+use crate::event::{self, Happening};
 use crate::liveness::Roll;
 use crate::status::Report;
 use crate::wire::agent::Exit;
 use crate::wire::{DriverToRank, Greeting, Peer, RankToDriver};
-use crate::{Epoch, Rank, event};
+use crate::{Epoch, Rank};
 use member::{Member, Phase};
 
 /// A moment, counted from when the driver started.
@@ -71,6 +72,8 @@ pub enum Action {
         /// The rank whose loss caused that exception, if one did.
         blames: Option<Rank>,
     },
+    /// Something happened that belongs into the job's stream of events.
+    Happened(Happening),
     /// A rank has said what it has done so far.
     Reported(Rank, Report),
     /// A rank has answered a `Ping`, and for how long it has waited for others.
@@ -102,6 +105,8 @@ pub struct Rendezvous {
     connections: BTreeMap<Connection, Rank>,
     parked: Vec<Parked>,
     epoch: Epoch,
+    /// How many worlds were complete.
+    worlds: u64,
     /// Until when a gathering that has begun, or a world whose layout is open, must be complete.
     deadline: Option<Time>,
     /// Why no world can be formed any more, once a process has ended.
@@ -130,6 +135,7 @@ impl Rendezvous {
             connections: BTreeMap::new(),
             parked: Vec::new(),
             epoch: Epoch(0),
+            worlds: 0,
             deadline: None,
             doomed: None,
             given_up: None,
@@ -280,6 +286,10 @@ impl Rendezvous {
                 self.seat_parked(rank, now, actions);
             }
             (RankToDriver::Report(report), _) => actions.push(Action::Reported(rank, report)),
+            (RankToDriver::Stalled { tensor, during, waiting, late }, _) => {
+                let stalled = Happening::Stalled { tensor, seconds: during, waiting, late };
+                actions.push(Action::Happened(stalled));
+            }
             (RankToDriver::WorldEnded, _) => self.members[rank.index()].answers = false,
             (RankToDriver::GivenUp { rank: lost, cause }, _) => {
                 self.members[rank.index()].answers = false;
@@ -303,6 +313,8 @@ impl Rendezvous {
             self.members[rank.index()].seat = seat;
         }
         self.members[rank.index()].phase = Phase::Waiting(peer);
+        let member = self.members[rank.index()].seat.member(rank);
+        actions.push(Action::Happened(Happening::WorkerJoined { member }));
         if self.members.iter().all(|member| matches!(member.phase, Phase::Waiting(_))) {
             self.form(now, actions);
         } else if self.deadline.is_none() {
@@ -333,6 +345,13 @@ impl Rendezvous {
         if let Some(leaders) = found.collect() {
             self.deadline = None;
             actions.push(Action::Tell(self.insiders(), DriverToRank::Layout { leaders }));
+            self.worlds += 1;
+            let (world, epoch) = (self.worlds, self.epoch);
+            let members: Vec<event::Member> =
+                (0..).map(Rank).map_while(|r| self.member(r)).collect();
+            let newcomers = if world == 1 { members.len() as u32 } else { 0 };
+            let formed = Happening::WorldFormed { world, epoch, members, newcomers };
+            actions.push(Action::Happened(formed));
         }
     }
 

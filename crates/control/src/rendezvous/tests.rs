@@ -17,6 +17,7 @@ struct Stage {
     left: Vec<Rank>,
     reported: Vec<(Rank, Report)>,
     answered: Vec<(Rank, Option<Duration>)>,
+    happened: Vec<Happening>,
     now: Time,
 }
 
@@ -37,6 +38,7 @@ impl Stage {
             left: Vec::new(),
             reported: Vec::new(),
             answered: Vec::new(),
+            happened: Vec::new(),
             now: Duration::ZERO,
         }
     }
@@ -55,6 +57,7 @@ impl Stage {
                 Action::Left { rank, .. } => self.left.push(rank),
                 Action::Reported(rank, report) => self.reported.push((rank, report)),
                 Action::Answered(rank, waits) => self.answered.push((rank, waits)),
+                Action::Happened(what) => self.happened.push(what),
                 Action::Formed(_) => {}
             }
         }
@@ -449,4 +452,33 @@ fn ranks_can_be_asked_whether_they_run_and_a_stopped_one_can_be_given_up() {
     stage.on(Event::Condemned(Rank(1), "was stopped".into()));
     assert_eq!(stage.lost, [(Rank(1), "was stopped".to_owned())]);
     assert_eq!(stage.lost_to(0), Some((1, "was stopped")));
+}
+
+#[test]
+fn who_joins_and_which_world_is_complete_are_events() {
+    let mut stage = Stage::new(2);
+    stage.world(2);
+    let joined = |what: &Happening| match what {
+        Happening::WorkerJoined { member } => Some(member.rank),
+        _ => None,
+    };
+    let ranks: Vec<Rank> = stage.happened.iter().filter_map(joined).collect();
+    assert_eq!(ranks, [Rank(0), Rank(1)]);
+    (0..2).for_each(|rank| stage.leave(rank));
+    stage.world(2);
+    let formed = |what: &Happening| match what {
+        Happening::WorldFormed { world, members, newcomers, .. } => {
+            Some((*world, members.len(), *newcomers))
+        }
+        _ => None,
+    };
+    let worlds: Vec<_> = stage.happened.iter().filter_map(formed).collect();
+    assert_eq!(worlds, [(1, 2, 2), (2, 2, 0)]);
+    let (waiting, late) = (vec![Rank(0)], vec![Rank(1)]);
+    let during = Duration::from_secs(60);
+    let told = RankToDriver::Stalled { tensor: "g".into(), during, waiting, late };
+    stage.say(0, told);
+    assert!(
+        matches!(stage.happened.last(), Some(Happening::Stalled { late, .. }) if *late == [Rank(1)])
+    );
 }

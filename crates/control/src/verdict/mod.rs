@@ -12,6 +12,7 @@ mod tests;
 
 use crate::Rank;
 use crate::cause::{Cause, CauseKind, Farewell, Tail};
+use crate::event::{Culprit, EndReason, Happening, Judgement};
 use crate::rendezvous::Seat;
 use crate::wire::agent::{Exit, Obstacle, signal_name};
 
@@ -51,10 +52,8 @@ impl Account {
 pub struct Outcome {
     /// The launcher's exit code.
     pub code: u8,
-    /// What to tell the user, unless all went well. Ends with a newline.
-    pub text: Option<String>,
-    /// The rank that failed first, if one did.
-    pub first: Option<Rank>,
+    /// Why it has ended. A text ends with a newline.
+    pub verdict: Judgement,
 }
 
 impl Outcome {
@@ -65,7 +64,9 @@ impl Outcome {
             ranks => format!("and all {ranks} ranks with it"),
         };
         let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
-        Outcome { code: Exit::Signal(signal).code(), text: Some(text), first: None }
+        let verdict = Judgement::of(EndReason::Interrupted, Some(text));
+        let verdict = Judgement { signal: Some(signal), ..verdict };
+        Outcome { code: Exit::Signal(signal).code(), verdict }
     }
 
     /// The same if some output could not be written. A job that has not failed then gives code 1, as
@@ -79,7 +80,7 @@ impl Outcome {
              send the output elsewhere; `--output-filename` keeps a copy of it\n",
             lost.join("; ")
         );
-        Outcome { code: 1, text: Some(text), ..self }
+        Outcome { code: 1, verdict: Judgement::of(EndReason::OutputLost, Some(text)) }
     }
 }
 
@@ -110,17 +111,24 @@ impl Verdict {
         self.accounts[rank.index()].tail.wrote(line);
     }
 
-    /// A rank's process has ended.
-    pub fn exited(&mut self, rank: Rank, exit: Exit) {
+    /// A rank's process has ended; gives that as an event, if it is news.
+    pub fn exited(&mut self, rank: Rank, exit: &Exit) -> Option<Happening> {
+        let first = !self.accounts.iter().any(|it| it.exit.as_ref().is_some_and(Exit::is_success));
         let account = &mut self.accounts[rank.index()];
         if account.exit.is_some() {
-            return;
+            return None;
         }
         account.stopped = self.stopping;
         if !exit.is_success() && !self.stopping && !self.failures.contains(&rank) {
             self.failures.push(rank);
         }
-        account.exit = Some(exit);
+        account.exit = Some(exit.clone());
+        let Culprit { member, cause } = self.culprit(rank);
+        Some(match self.stopping {
+            _ if exit.is_success() => Happening::WorkerFinished { member, first },
+            true => Happening::stopped(member, exit),
+            false => Happening::lost(member, cause, Some(exit)),
+        })
     }
 
     /// A rank that others have waited for too long is about to be ended: it is the first cause, even if
@@ -169,10 +177,14 @@ impl Verdict {
     /// The launcher's exit code and last words.
     pub fn outcome(&self) -> Outcome {
         if let Some(problem) = &self.problem {
-            return Outcome { code: 1, text: Some(self.problem_text(problem)), first: None };
+            let text = Some(self.problem_text(problem));
+            let first = self.failures.first().map(|rank| self.culprit(*rank));
+            let verdict = Judgement { first, ..Judgement::of(EndReason::HostLost, text) };
+            return Outcome { code: 1, verdict };
         }
         if let (Some(text), None) = (&self.called_off, self.interrupted) {
-            return Outcome { code: 1, text: Some(text.clone()), first: None };
+            let verdict = Judgement::of(EndReason::NotStarted, Some(text.clone()));
+            return Outcome { code: 1, verdict };
         }
         if let Some(signal) = self.interrupted {
             let ranks = if self.called_off.is_some() { 0 } else { self.seats.len() };
@@ -180,9 +192,11 @@ impl Verdict {
         }
         match self.first_cause() {
             Some(rank) => {
-                Outcome { code: self.code(rank), text: Some(self.text(rank)), first: Some(rank) }
+                let (first, text) = (Some(self.culprit(rank)), Some(self.text(rank)));
+                let verdict = Judgement { first, ..Judgement::of(EndReason::RankFailed, text) };
+                Outcome { code: self.code(rank), verdict }
             }
-            None => Outcome { code: 0, text: None, first: None },
+            None => Outcome { code: 0, verdict: Judgement::of(EndReason::Done, None) },
         }
     }
 
@@ -217,17 +231,24 @@ impl Verdict {
 
     fn text(&self, first: Rank) -> String {
         let account = &self.accounts[first.index()];
-        let cause = match &account.condemned {
-            Some(what) => Cause::plain(CauseKind::Halted, what.clone()),
-            None => Cause::of(account.exit.as_ref(), &account.farewell, &account.tail),
-        };
-        let mut text = format!("error: {} {}\n{}", self.name(first), cause.what, cause.lines());
+        let culprit = self.culprit(first);
+        let mut text = culprit.lines("error: ");
         let early = account.blames.filter(|blamed| self.ended_well(*blamed));
         if let Some(blamed) = early {
             text += &format!("  {} had left early, with exit code 0\n", self.name(blamed));
         }
         text += &self.aftermath(first);
-        text + &format!("\nhint: {}\n", self.hint(first, &cause, early))
+        text + &format!("\nhint: {}\n", self.hint(first, &culprit.cause, early))
+    }
+
+    /// A rank that failed, and why, as far as is known.
+    fn culprit(&self, rank: Rank) -> Culprit {
+        let account = &self.accounts[rank.index()];
+        let cause = match &account.condemned {
+            Some(what) => Cause::plain(CauseKind::Halted, what.clone()),
+            None => Cause::of(account.exit.as_ref(), &account.farewell, &account.tail),
+        };
+        Culprit { member: self.seats[rank.index()].member(rank), cause }
     }
 
     /// What the other ranks suffered.

@@ -22,7 +22,7 @@ fn judge(story: Vec<Told>) -> Outcome {
                 verdict.left(Rank(rank), error.map(Into::into), blames.map(Rank));
             }
             Wrote(rank, line) => verdict.wrote(Rank(rank), line),
-            Told::Exit(rank, exit) => verdict.exited(Rank(rank), exit),
+            Told::Exit(rank, exit) => drop(verdict.exited(Rank(rank), &exit)),
             Stopping => verdict.stopping(),
             Interrupted(signal) => verdict.interrupted(signal),
             Condemned(rank, cause) => verdict.condemned(Rank(rank), cause.into()),
@@ -47,7 +47,7 @@ fn check(cases: Vec<Case>) {
         let outcome = judge(story);
         assert_eq!(outcome.code, code, "{name}: {outcome:?}");
         for text in texts {
-            let said = outcome.text.as_deref().unwrap_or_default();
+            let said = outcome.verdict.text.as_deref().unwrap_or_default();
             assert!(said.contains(text), "{name}: {text:?} is not in\n{said}");
         }
     }
@@ -228,14 +228,14 @@ fn what_never_ran_and_what_was_stopped_is_told() {
 #[test]
 fn a_job_without_failures_says_nothing() {
     let outcome = judge((0..4).map(|rank| code(rank, 0)).collect());
-    assert_eq!(outcome, Outcome { code: 0, text: None, first: None });
+    assert_eq!((outcome.code, outcome.verdict), (0, Judgement::of(EndReason::Done, None)));
 }
 
 #[test]
 fn long_texts_of_ranks_are_cut() {
     let long: &'static str = "é".repeat(5000).leak();
     let outcome = judge(vec![Left(0, Some(long), None), code(0, 1)]);
-    assert!(outcome.text.unwrap().len() < 2000);
+    assert!(outcome.verdict.text.unwrap().len() < 2000);
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn lost_output_is_an_error_unless_there_is_a_worse_one() {
     let well = || judge((0..4).map(|rank| code(rank, 0)).collect());
     assert_eq!(well().without(&[]), well());
     let outcome = well().without(&lost);
-    let text = outcome.text.unwrap();
+    let text = outcome.verdict.text.unwrap();
     assert!(outcome.code == 1 && text.contains("output is lost: standard output"), "{text}");
     let failed = || judge(vec![code(2, 3)]);
     assert_eq!(failed().without(&lost), failed());

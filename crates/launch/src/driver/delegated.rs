@@ -17,6 +17,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ronde_control::event::{EndReason, Judgement};
 use ronde_control::verdict::Outcome;
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{Exit, Stream, signal_name};
@@ -31,7 +32,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::ending::{Ending, Step};
 use super::errand::Returned;
 use super::guests::Guests;
-use super::screen::{Done, Screen, Text, Viewer};
+use super::screen::{Done, Screen, Text, Viewer, Written};
 use super::stage::Count;
 use super::start::{self, Span};
 use super::{NEWS, News, entropy, hex, service, stdin};
@@ -110,7 +111,12 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     let child = command.spawn().map_err(machine("start another launcher"))?;
     let window = Arc::new(Semaphore::new(WINDOW));
     let read = window.clone();
-    let done = move |done: Done| read.add_permits(done.cost as usize);
+    let done = move |written| {
+        // What cannot be written is told at the end.
+        if let Written::Done(done) = written {
+            read.add_permits(done.cost as usize);
+        }
+    };
     let screen = Screen::start(Viewer::Caller, None, done).map_err(machine("start a thread"))?;
     let caller = stdin::start(Viewer::Caller, sender.clone()).map_err(machine("start a thread"))?;
     let service = tokio::spawn(service::run(listener, key, sender.clone()));
@@ -233,7 +239,9 @@ fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> Outcome {
         (Some(signal), _) => {
             (Exit::Signal(signal).code(), format!(": stopped by {}", signal_name(signal)))
         }
-        (None, Some(Exit::Code(0))) => return Outcome { code: 0, text: None, first: None },
+        (None, Some(Exit::Code(0))) => {
+            return Outcome { code: 0, verdict: Judgement::of(EndReason::Done, None) };
+        }
         (None, Some(Exit::Signal(signal))) => {
             (Exit::Signal(signal).code(), format!(": it was killed by {}", signal_name(signal)))
         }
@@ -241,7 +249,9 @@ fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> Outcome {
         (None, None) => (1, ": nobody knows how it ended".to_owned()),
     };
     let text = format!("{name} failed with exit code {code}{how}\n");
-    Outcome { code, text: Some(text), first: None }
+    let reason = if told.is_some() { EndReason::Interrupted } else { EndReason::RankFailed };
+    let verdict = Judgement { signal: told, ..Judgement::of(reason, Some(text)) };
+    Outcome { code, verdict }
 }
 
 /// Passes a pipe's content on until it ends; no faster than the caller reads.
@@ -284,8 +294,8 @@ mod tests {
             (None, None, 1, "mpirun failed with exit code 1: nobody knows how it ended\n"),
         ] {
             let outcome = outcome("mpirun", exit, told);
-            assert_eq!((outcome.code, outcome.text.as_deref()), (code, Some(text)));
+            assert_eq!((outcome.code, outcome.verdict.text.as_deref()), (code, Some(text)));
         }
-        assert_eq!(outcome("mpirun", Some(Exit::Code(0)), None).text, None);
+        assert_eq!(outcome("mpirun", Some(Exit::Code(0)), None).verdict.text, None);
     }
 }

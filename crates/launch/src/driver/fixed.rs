@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use ronde_control::event::{Happening, Source};
 use ronde_control::liveness::{self, Liveness};
 use ronde_control::muster::{self, Muster};
 use ronde_control::rendezvous::{Action, Event, Rendezvous, Seat, Time};
@@ -20,7 +21,7 @@ use tokio::sync::mpsc;
 use super::ending::{Ending, Step};
 use super::hands::Hands;
 use super::screen::{Done, Screen};
-use super::stage::{self, Count, Stage};
+use super::stage::{self, Count, Remains, Stage};
 use super::start::{self, Span, Start};
 use super::watchers::Answer;
 use super::{Fixed, Job, News, entropy, hex};
@@ -56,7 +57,14 @@ impl Driver {
         let seat = |slot: &Slot| Seat { host: slot.host.clone(), slot: slot.local_rank };
         let seats: Vec<Seat> = crew.slots.iter().map(seat).collect();
         let (count, span) = (Count::Exactly(crew.slots.len()), Span::of(&crew.hosts));
-        let stage = Stage::open(job, count, span, &seats, news).await?;
+        let mut stage = Stage::open(job, count, span, &seats, news).await?;
+        let size = seats.len() as u32;
+        stage.started(job, count, (size, Some(size)));
+        for (host, _) in &crew.hosts {
+            let slots = seats.iter().filter(|seat| seat.host == *host).count() as u32;
+            let (host, source) = (host.clone(), Source::List);
+            stage.happened(Happening::HostFound { host, slots, source });
+        }
         let limit = job.stall_shutdown();
         let agents = start::agents(&crew.hosts, &job.program, &hex(&entropy()?[..12]), news)?;
         Ok(Driver {
@@ -98,6 +106,9 @@ impl Driver {
                 tracing::info!(rank = rank.0, pid, "a rank runs");
                 self.liveness.started(rank, index as u32, pid);
                 self.stage.watchers.census.started(rank, pid);
+                if let Some(member) = self.rendezvous.member(rank) {
+                    self.stage.happened(Happening::WorkerStarted { member, pid });
+                }
                 if rank == Rank(0) {
                     self.stage.feed(&self.agents[index]);
                 }
@@ -121,7 +132,9 @@ impl Driver {
         {
             self.condemn(culprit, cause, now);
         }
-        self.verdict.exited(rank, exit.clone());
+        if let Some(what) = self.verdict.exited(rank, &exit) {
+            self.stage.happened(what);
+        }
         self.meet(Event::Exited(rank, exit), now);
         if self.verdict.failed() {
             self.ending.failed(now);
@@ -136,8 +149,19 @@ impl Driver {
             return;
         }
         if !self.muster.is_over() {
+            self.stage.happened(Happening::HostUnreachable {
+                host,
+                reason: reason.clone(),
+                hint: hint.clone(),
+                retry_seconds: None,
+            });
             return self.gather(index, muster::Event::Gone { reason, hint }, now);
         }
+        self.stage.happened(Happening::HostLost {
+            host: host.clone(),
+            reason: reason.clone(),
+            hint: hint.clone(),
+        });
         let reason = format!("lost host `{host}`: {reason}");
         self.verdict.host_failed(reason.clone(), hint);
         let ranks = self.slots.iter().filter(|slot| slot.host == host).map(|slot| slot.rank);
@@ -162,6 +186,9 @@ impl Driver {
                 muster::Action::Dial(host, targets) => start::dial(&self.agents[host], targets),
                 muster::Action::Start(plans) => {
                     tracing::info!(?plans, "the hosts have found each other");
+                    for agent in &self.agents {
+                        self.stage.happened(Happening::HostReady { host: agent.host.clone() });
+                    }
                     if let Err(error) = self.start.ranks(&self.agents, &plans) {
                         self.call_off(format!("error: {error}\n"), now);
                     }
@@ -217,6 +244,7 @@ impl Driver {
                     tracing::info!(epoch = epoch.0, "a world is formed");
                     self.stage.watchers.census.formed(epoch.0);
                 }
+                Action::Happened(what) => self.stage.happened(what),
                 Action::Reported(rank, report) => self.stage.watchers.census.reported(rank, report),
                 Action::Answered(rank, waits) => self.liveness.heard(rank, waits, now),
                 Action::Left { rank, error, blames } => self.verdict.left(rank, error, blames),
@@ -351,8 +379,8 @@ impl super::Driver for Driver {
         self.given_up || self.agents.iter().all(|agent| agent.gone)
     }
 
-    fn finish(self) -> (Outcome, Option<Screen>) {
-        let screen = self.stage.close();
-        (self.verdict.outcome(), (!self.given_up).then_some(screen))
+    fn finish(self) -> (Outcome, Option<Screen>, Remains) {
+        let (screen, remains) = self.stage.close();
+        (self.verdict.outcome(), (!self.given_up).then_some(screen), remains)
     }
 }

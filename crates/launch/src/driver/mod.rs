@@ -6,6 +6,7 @@
 //! both do in the same way lies around them: the way to a rank's screen and input (`stage`), to the
 //! agents (`hands`), to the ranks themselves (`service`), and how ranks are made to end (`ending`).
 
+mod chronicle;
 mod cluster;
 pub mod delegated;
 pub mod elastic;
@@ -35,7 +36,7 @@ use ronde_control::settings;
 use ronde_control::verdict::Outcome;
 use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
-use ronde_control::{Rank, printable};
+use ronde_control::{Rank, event, printable};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -46,9 +47,11 @@ use crate::reach::{Trouble, Way};
 use crate::signals::Signals;
 use crate::wire::Sealed;
 use crate::{LaunchError, machine};
+use chronicle::Follower;
 use errand::Returned;
 use screen::{Done, Screen};
 use service::Heard;
+use stage::Remains;
 use watchers::Answer;
 
 /// News that may wait for the driver; whoever brings more waits.
@@ -124,6 +127,8 @@ pub struct Output {
     pub files: Option<PathBuf>,
     /// Whether lines begin with the time.
     pub times: Times,
+    /// The file where the job's events are written as lines of JSON.
+    pub event_log: Option<PathBuf>,
 }
 
 /// Everything the driver can learn.
@@ -150,6 +155,10 @@ pub(crate) enum News {
     Orphaned,
     /// Somebody wants to know how the job stands.
     Asked(Answer),
+    /// Somebody wants to know what happens from now on.
+    Followed(Follower),
+    /// Something that the job writes could not be written.
+    OutputLost(event::Output, String),
     /// These are the hosts of an elastic job now, or why that is not known.
     Hosts(Result<Vec<(Host, Way)>, String>),
 }
@@ -181,8 +190,9 @@ trait Driver {
     /// Whether nothing is left of the job.
     fn is_over(&self) -> bool;
 
-    /// How the job ended, and the screen if it is worth waiting for what it has still to show.
-    fn finish(self) -> (Outcome, Option<Screen>);
+    /// How the job ended, and what is still open of its surroundings; the screen only if it is worth
+    /// waiting for what it has still to show.
+    fn finish(self) -> (Outcome, Option<Screen>, Remains);
 }
 
 /// Runs a job to its end.
@@ -224,16 +234,20 @@ async fn conduct(
     }
     // The threads must not wait for a loop that has ended.
     drop(news);
-    let (mut outcome, screen) = driver.finish();
+    let (mut outcome, screen, remains) = driver.finish();
     // It quotes what ranks, hosts and scripts have said.
-    outcome.text = outcome.text.map(|text| printable(&text).into_owned());
+    outcome.verdict.text = outcome.verdict.text.map(|text| printable(&text).into_owned());
     if let Some(screen) = screen {
         tokio::select! {
             lost = tokio::task::spawn_blocking(|| screen.finish()) => {
-                return outcome.without(&lost.unwrap_or_default());
+                outcome = outcome.without(&lost.unwrap_or_default());
             }
             _ = signals.next() => {}
         }
+    }
+    tokio::select! {
+        () = remains.ended(&outcome) => {}
+        _ = signals.next() => {}
     }
     outcome
 }

@@ -1,20 +1,23 @@
 //! What every driver has around its decisions: the socket of the rendezvous and the ways to those who
 //! came there, the screen, the input, and those who come for something else.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 
-use ronde_control::event::{Happening, JobKind};
+use ronde_control::event::{Happening, JobKind, Output};
 use ronde_control::rendezvous::{Seat, Time};
+use ronde_control::verdict::Outcome;
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, output_cost};
-use ronde_control::{Rank, printable};
+use ronde_control::{Rank, VERSION};
 use tokio::sync::mpsc;
 
+use super::chronicle::Chronicle;
 use super::errand::Returned;
 use super::files::Files;
 use super::guests::Guests;
 use super::hands::Hands;
-use super::screen::{Done, Screen, Text, Viewer};
+use super::screen::{Done, Screen, Text, Viewer, Written};
 use super::service::Outboxes;
 use super::start::{self, Span};
 use super::stdin::{self, Stdin};
@@ -22,6 +25,9 @@ use super::watchers::{self, Watchers};
 use super::{Job, News, entropy, service};
 use crate::logs::{Lines, Stamp, prefix};
 use crate::{LaunchError, machine};
+
+/// Events that an answer to whoever watches shows.
+const LAST: usize = 8;
 
 /// The surroundings of a driver.
 pub(super) struct Stage {
@@ -37,7 +43,7 @@ pub(super) struct Stage {
     viewer: Viewer,
     deliveries: Option<std::sync::mpsc::Sender<Vec<u8>>>,
     guests: Guests,
-    kind: JobKind,
+    chronicle: Chronicle,
     service: tokio::task::JoinHandle<()>,
 }
 
@@ -48,6 +54,30 @@ pub(super) enum Count {
     Exactly(usize),
     /// So many at first.
     Initially(usize),
+}
+
+impl Count {
+    fn kind(self) -> JobKind {
+        match self {
+            Count::Exactly(_) => JobKind::Fixed,
+            Count::Initially(_) => JobKind::Elastic,
+        }
+    }
+}
+
+/// What is left of the surroundings when a job is over: those who wait for its last event.
+pub(super) struct Remains {
+    chronicle: Chronicle,
+    /// They are served until the end, and no longer.
+    _guests: Guests,
+}
+
+impl Remains {
+    /// Tells everybody how the job has ended.
+    pub(super) async fn ended(self, outcome: &Outcome) {
+        let Outcome { code, verdict } = outcome.clone();
+        self.chronicle.finish(Happening::JobEnded { exit_code: code, verdict }).await;
+    }
 }
 
 impl Stage {
@@ -62,6 +92,10 @@ impl Stage {
         let (Count::Exactly(ranks) | Count::Initially(ranks)) = count;
         let files = job.output.files.as_deref().map(|path| Files::create(path, ranks));
         let files = files.transpose()?;
+        let (log, unwritten) = (job.output.event_log.as_deref(), news.clone());
+        let chronicle = Chronicle::open(count.kind(), log, move |reason| {
+            let _ = unwritten.blocking_send(News::OutputLost(Output::EventLog, reason));
+        })?;
         let key = JobKey::from_entropy(entropy()?);
         let (listener, addresses) = start::listen(span, job.listen, &job.interfaces).await?;
         tracing::info!(?addresses, ranks, "the rendezvous is open");
@@ -70,8 +104,11 @@ impl Stage {
             _ => Viewer::Terminal,
         };
         let printed = news.clone();
-        let screen = Screen::start(viewer, files, move |done| {
-            let _ = printed.blocking_send(News::Printed(done));
+        let screen = Screen::start(viewer, files, move |written| {
+            let _ = printed.blocking_send(match written {
+                Written::Done(done) => News::Printed(done),
+                Written::Lost(output, reason) => News::OutputLost(output, reason),
+            });
         });
         let stdin = stdin::start(viewer, news.clone()).map_err(machine("start a thread"))?;
         let registration = watchers::register(job, ranks, &listener, &key);
@@ -88,10 +125,7 @@ impl Stage {
             viewer,
             deliveries: job.deliveries.clone(),
             guests: Guests::new(job.function.clone(), count, news.clone()),
-            kind: match count {
-                Count::Exactly(_) => JobKind::Fixed,
-                Count::Initially(_) => JobKind::Elastic,
-            },
+            chronicle,
             service,
         })
     }
@@ -101,6 +135,10 @@ impl Stage {
         match news {
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
             News::Returned(rank, returned) => self.returned(rank, returned),
+            News::Followed(follower) => self.chronicle.follow(follower),
+            News::OutputLost(output, reason) => {
+                self.happened(Happening::OutputLost { output, reason });
+            }
             other => return Some(other),
         }
         None
@@ -158,13 +196,25 @@ impl Stage {
     }
 
     /// Something happened: whoever wants to know is told.
-    #[expect(clippy::needless_pass_by_value, reason = "the stream of events will own it")]
     pub(super) fn happened(&mut self, what: Happening) {
-        if let Some(line) = what.line().filter(|_| what.is_shown_in(self.kind)) {
-            let line = printable(&line);
+        if let Some(line) = self.chronicle.record(what) {
             tracing::info!("{line}");
             self.screen.note(format!("[ronde] {line}\n"));
         }
+    }
+
+    /// The job begins, with at least `min` and at most `max` ranks.
+    pub(super) fn started(&mut self, job: &Job, count: Count, (min, max): (u32, Option<u32>)) {
+        let (Count::Exactly(ranks) | Count::Initially(ranks)) = count;
+        let word = |word: &OsString| word.to_string_lossy().into_owned();
+        self.happened(Happening::JobStarted {
+            version: VERSION.into(),
+            kind: count.kind(),
+            ranks: ranks as u32,
+            min,
+            max,
+            command: job.command.iter().map(word).collect(),
+        });
     }
 
     /// Tells the caller of `horovod.run` whose results count, in order.
@@ -176,7 +226,7 @@ impl Stage {
 
     /// Answers those who watch, if it is time.
     pub(super) fn tick(&mut self, now: Time) {
-        self.watchers.answer(now);
+        self.watchers.answer(now, || self.chronicle.last(LAST));
     }
 
     fn read(
@@ -198,13 +248,13 @@ impl Stage {
         self.screen.show(Text { rank, stream, bytes, done });
     }
 
-    /// Shows what is left and gives the screen.
-    pub(super) fn close(mut self) -> Screen {
+    /// Shows what is left and gives the screen, and what waits for the end.
+    pub(super) fn close(mut self) -> (Screen, Remains) {
         self.service.abort();
         for (rank, stream, bytes) in self.lines.end_all(self.stamp.text()) {
             self.show((rank, stream), bytes, None);
         }
-        self.screen
+        (self.screen, Remains { chronicle: self.chronicle, _guests: self.guests })
     }
 }
 

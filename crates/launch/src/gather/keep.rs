@@ -169,7 +169,7 @@ impl Desk {
                     }
                 }
                 Action::Answered(rank, waits) => self.liveness.heard(rank, waits, now),
-                Action::Left { .. } | Action::Reported(..) => {}
+                Action::Left { .. } | Action::Reported(..) | Action::Happened(_) => {}
                 Action::Lost { rank, cause } => {
                     tracing::debug!(rank = rank.0, cause, "lost a rank");
                 }

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use super::ending::{Ending, Step};
 use super::hands::Hands;
 use super::screen::{Done, Screen};
-use super::stage::{self, Count, Stage};
+use super::stage::{self, Count, Remains, Stage};
 use super::start::{self, Part, Recipe, Span};
 use super::watchers::Answer;
 use super::{Job, News, entropy, hex};
@@ -144,7 +144,8 @@ impl Driver {
     ) -> Result<Driver, LaunchError> {
         let span = crew.hosts.span();
         let count = Count::Initially(crew.limits.start as usize);
-        let stage = Stage::open(job, count, span, &[], news).await?;
+        let mut stage = Stage::open(job, count, span, &[], news).await?;
+        stage.started(job, count, (crew.limits.min, crew.limits.max));
         let drawn = entropy()?;
         let seed = drawn.iter().fold(0, |seed: u64, byte| seed.rotate_left(8) ^ u64::from(*byte));
         let mut discovery = JoinSet::new();
@@ -228,8 +229,8 @@ impl Driver {
                 }
             }
             Action::Happened(what) => self.stage.happened(what),
-            Action::End { code, text } => {
-                self.outcome = Some(Outcome { code, text, first: None });
+            Action::End { code, .. } => {
+                self.outcome = Some(Outcome { code, verdict: self.machine.judgement() });
                 self.judged = true;
                 self.dismiss();
                 if code != 0 {
@@ -359,6 +360,9 @@ impl Driver {
                 tracing::info!(worker = rank.0, pid, "a worker runs");
                 self.liveness.started(rank, id.0, pid);
                 self.workers.started(Worker(rank.0), pid);
+                if let Some(member) = self.machine.member(Worker(rank.0)) {
+                    self.stage.happened(Happening::WorkerStarted { member, pid });
+                }
                 if rank == Rank(0) {
                     self.stage.feed(&agent.hands);
                 }
@@ -391,6 +395,10 @@ impl Driver {
         self.liveness.ended(Rank(worker.0));
         if let Some(rank) = self.workers.rank(worker) {
             self.stage.watchers.census.exited(rank, exit.to_string());
+        }
+        // Once the end has begun, those who are left end because of it.
+        if let (Some(_), Some(member)) = (&self.outcome, self.machine.member(worker)) {
+            self.stage.happened(Happening::stopped(member, &exit));
         }
         self.decide(Event::Exited(worker, exit), now);
     }
@@ -586,14 +594,15 @@ impl super::Driver for Driver {
         self.given_up || (self.dismissed && self.agents.is_empty())
     }
 
-    fn finish(self) -> (Outcome, Option<Screen>) {
-        let screen = self.stage.close();
-        let mut outcome = self.outcome.unwrap_or(Outcome { code: 1, text: None, first: None });
+    fn finish(self) -> (Outcome, Option<Screen>, Remains) {
+        let (screen, remains) = self.stage.close();
+        let unknown = || Outcome { code: 1, verdict: self.machine.judgement() };
+        let mut outcome = self.outcome.unwrap_or_else(unknown);
         if self.judged {
             // By now everything has come that workers wrote before they ended.
-            outcome.text = self.machine.judgement().text;
+            outcome.verdict = self.machine.judgement();
         }
-        (outcome, (!self.given_up).then_some(screen))
+        (outcome, (!self.given_up).then_some(screen), remains)
     }
 }
 

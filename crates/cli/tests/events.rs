@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ronde_control::event::{EndReason, Happening, JobEvent};
+use ronde_control::event::{EndReason, Happening, JobEvent, Output};
 use support::eventually;
 
 /// A launcher whose job is listed in a folder of its own.
@@ -144,4 +144,41 @@ fn a_status_shows_the_last_events() {
     let last = events(&folder.path().join("events.jsonl")).pop().unwrap();
     let Happening::JobEnded { verdict, .. } = last.what else { panic!("{last:?}") };
     assert_eq!((verdict.reason, verdict.signal), (EndReason::Interrupted, Some(2)));
+}
+
+#[test]
+fn output_that_is_lost_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
+        .args(["--event-log", "events.jsonl", "-np", "1", "sh", "-c", "echo x; sleep 1"])
+        .current_dir(folder.path())
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let events = events(&folder.path().join("events.jsonl"));
+    let lost = |event: &&JobEvent| matches!(event.what, Happening::OutputLost { .. });
+    let lost: Vec<_> = events.iter().filter(lost).collect();
+    let [JobEvent { what: Happening::OutputLost { output, .. }, .. }] = &lost[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(*output, Output::Stdout);
+    let last = &events.last().unwrap().what;
+    assert!(
+        matches!(last, Happening::JobEnded { verdict, .. } if verdict.reason == EndReason::OutputLost)
+    );
+}
+
+#[test]
+fn an_event_log_that_cannot_be_written_is_told_and_the_job_goes_on() {
+    let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
+        .args(["--event-log", "/dev/full", "-np", "1", "sh", "-c", "sleep 1; echo done"])
+        .output()
+        .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    let reason = "[ronde] the event log cannot be written: No space left on device";
+    assert_eq!(told.matches(reason).count(), 1, "{told}");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("done"));
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use ronde_control::event::{Happening, JobEvent, JobKind};
+use ronde_control::event::{Happening, JobEvent, JobKind, Output};
 use ronde_control::printable;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -66,7 +66,9 @@ pub(super) struct Chronicle {
 struct Log {
     lines: mpsc::Sender<Arc<str>>,
     dropped: u64,
-    thread: JoinHandle<()>,
+    /// Whether the user has been told that it cannot be written.
+    is_told: bool,
+    thread: JoinHandle<Option<String>>,
 }
 
 impl Chronicle {
@@ -84,6 +86,11 @@ impl Chronicle {
     /// Takes in what happened, and gives the line to show on the screen, if there is one.
     pub(super) fn record(&mut self, what: Happening) -> Option<String> {
         let line = what.line().filter(|_| what.is_shown_in(self.kind));
+        if let (Happening::OutputLost { output: Output::EventLog, .. }, Some(log)) =
+            (&what, &mut self.log)
+        {
+            log.is_told = true;
+        }
         if let Some(count) = self.log.as_mut().and_then(Log::dropped) {
             self.append(Happening::EventsDropped { count });
         }
@@ -130,20 +137,26 @@ impl Chronicle {
         serde_json::to_string(&event).expect("an event has only names as keys").into()
     }
 
-    /// Records the last event and waits a moment until everybody has it.
-    pub(super) async fn finish(mut self, what: Happening) {
+    /// Records the last event and waits a moment until everybody has it. Gives a line for the user if it
+    /// turns out only now that the log cannot be written.
+    pub(super) async fn finish(mut self, what: Happening) -> Option<String> {
+        let mut line = None;
         let until = Instant::now() + FAREWELL;
         if let Some(count) = self.log.as_mut().and_then(Log::dropped) {
             self.append(Happening::EventsDropped { count });
         }
         let event = self.stamp(what);
-        if let Some(Log { lines, thread, .. }) = self.log {
+        if let Some(Log { lines, thread, is_told, .. }) = self.log {
             let _ = timeout_at(until, lines.send(event.clone())).await;
             drop(lines);
             let written = tokio::task::spawn_blocking(|| thread.join());
-            if timeout_at(until, written).await.is_err() {
-                tracing::warn!("the event log takes too long to be written");
-            }
+            let lost = match timeout_at(until, written).await {
+                Ok(joined) => joined.ok().and_then(Result::ok).flatten(),
+                Err(_) => Some(format!("it takes longer than {} s", FAREWELL.as_secs())),
+            };
+            let lost = lost.filter(|_| !is_told);
+            line =
+                lost.map(|reason| format!("the end of the event log cannot be written: {reason}"));
         }
         for (follower, missed) in self.followers {
             let last = Told { event: event.clone(), missed, last: true };
@@ -152,6 +165,7 @@ impl Chronicle {
                 let _ = timeout_at(until, follower.closed()).await;
             }
         }
+        line
     }
 }
 
@@ -171,12 +185,12 @@ impl Log {
         let thread = thread::Builder::new()
             .name("ronde-events".into())
             .spawn(move || {
-                if let Err(error) = write_all(file, incoming) {
-                    lost(error.to_string());
-                }
+                let reason = write_all(file, incoming).err()?.to_string();
+                lost(reason.clone());
+                Some(reason)
             })
             .map_err(machine("start a thread"))?;
-        Ok(Log { lines, dropped: 0, thread })
+        Ok(Log { lines, dropped: 0, is_told: false, thread })
     }
 
     /// How many events are missing, if that can be told now.
@@ -280,7 +294,8 @@ mod tests {
         let lost = move |reason| tell.send(reason).unwrap();
         let mut chronicle = Chronicle::open(JobKind::Fixed, Some(path), lost).unwrap();
         (0..9).for_each(|number| drop(chronicle.record(host(number))));
-        chronicle.finish(end()).await;
+        let line = chronicle.finish(end()).await.unwrap();
+        assert!(line.starts_with("the end of the event log cannot be written: No space"), "{line}");
         let reasons: Vec<String> = told.iter().collect();
         assert!(matches!(&reasons[..], [one] if one.contains("No space left")), "{reasons:?}");
     }

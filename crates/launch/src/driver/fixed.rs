@@ -149,12 +149,6 @@ impl Driver {
             return;
         }
         if !self.muster.is_over() {
-            self.stage.happened(Happening::HostUnreachable {
-                host,
-                reason: reason.clone(),
-                hint: hint.clone(),
-                retry_seconds: None,
-            });
             return self.gather(index, muster::Event::Gone { reason, hint }, now);
         }
         self.stage.happened(Happening::HostLost {
@@ -193,7 +187,14 @@ impl Driver {
                         self.call_off(format!("error: {error}\n"), now);
                     }
                 }
-                muster::Action::Fail(text) => self.call_off(text, now),
+                muster::Action::Fail(text) => {
+                    for (host, (reason, hint)) in self.muster.troubles(now) {
+                        let (host, retry_seconds) = (self.agents[host].host.clone(), None);
+                        let what = Happening::HostUnreachable { host, reason, hint, retry_seconds };
+                        self.stage.happened(what);
+                    }
+                    self.call_off(text, now);
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 //! came there, the screen, the input, and those who come for something else.
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use ronde_control::event::{Happening, JobKind, Output};
@@ -76,7 +77,11 @@ impl Remains {
     /// Tells everybody how the job has ended.
     pub(super) async fn ended(self, outcome: &Outcome) {
         let Outcome { code, verdict } = outcome.clone();
-        self.chronicle.finish(Happening::JobEnded { exit_code: code, verdict }).await;
+        let what = Happening::JobEnded { exit_code: code, verdict };
+        if let Some(line) = self.chronicle.finish(what).await {
+            // The screen has ended before.
+            let _ = writeln!(io::stderr(), "[ronde] {line}");
+        }
     }
 }
 

@@ -47,6 +47,11 @@ def nothing():
             ValueError,
             "`--mpi` does not go with `--min-np` or `--host-discovery-script`",
         ),
+        (
+            {"use_mpi": True, "event_log": "events.jsonl"},
+            ValueError,
+            "`--mpi` does not go with `--event-log`",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(arguments, kind, text):
@@ -66,12 +71,14 @@ def test_arguments_become_the_launchers_options():
     wanted = _HorovodArgs()
     wanted.num_proc, wanted.hosts, wanted.nics = 4, "a:2,b:2", ["eth0", "eth1"]
     wanted.verbose, wanted.output_filename, wanted.start_timeout = 2, "logs", 60
+    wanted.event_log = "events.jsonl"
     assert wanted.options() == [
         "--num-proc=4",
         "--hosts=a:2,b:2",
         "--network-interfaces=eth0,eth1",
         "--start-timeout=60",
         "--output-filename=logs",
+        "--event-log=events.jsonl",
         "--verbose",
     ]
 

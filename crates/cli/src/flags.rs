@@ -159,6 +159,8 @@ pub(crate) const FLAGS: &[Flag] = &[
         "A directory for what each rank writes: `rank.N/stdout` and `rank.N/stderr`",
     )
     .takes(1),
+    flag(&["--event-log"], "Write what happens in the job to this file, as lines of JSON")
+        .takes(1).key("event_log"),
     flag(&["--verbose"], "Tell each step on standard error"),
     flag(&["--config-file"], "A YAML file with options; those on the command line come first")
         .takes(1),

@@ -43,24 +43,37 @@ pub(crate) enum Other {
     Jsrun,
 }
 
+impl Other {
+    /// Its option and its name.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Other::Mpirun => ("--mpi", "mpirun"),
+            Other::Jsrun => ("--jsrun", "jsrun"),
+        }
+    }
+}
+
 /// Another launcher starts the ranks itself.
 pub(crate) fn no_agents(other: Other) -> Mistake {
-    let flag = match other {
-        Other::Mpirun => "--mpi",
-        Other::Jsrun => "--jsrun",
-    };
+    let (flag, _) = other.words();
     Mistake::new(
         format!("`{flag}` does not go with `--agents`: it starts the ranks in its own way"),
         "leave one of the two out",
     )
 }
 
+/// Another launcher does not say what happens.
+pub(crate) fn no_events(other: Other) -> Mistake {
+    let (flag, name) = other.words();
+    Mistake::new(
+        format!("`{flag}` does not go with `--event-log`: `{name}` does not tell what happens"),
+        format!("leave one of the two out; without `{flag}` the job runs the same, and is told"),
+    )
+}
+
 /// Another launcher cannot start ranks one by one.
 pub(crate) fn not_elastic(other: Other) -> Mistake {
-    let (flag, name) = match other {
-        Other::Mpirun => ("--mpi", "mpirun"),
-        Other::Jsrun => ("--jsrun", "jsrun"),
-    };
+    let (flag, name) = other.words();
     Mistake::new(
         format!(
             "`{flag}` does not go with `--min-np` or `--host-discovery-script`: `{name}` cannot \

@@ -51,6 +51,7 @@ fn help() {
           --binding-args <ARGUMENTS>      What to tell `mpirun` or `jsrun` about cores, instead of what it is told otherwise
           --start-timeout <SECONDS>       Seconds until all hosts must have answered [default: 30]
           --output-filename <DIRECTORY>   Also keep what each rank writes, in `rank.N/stdout` and `rank.N/stderr` in this directory
+          --event-log <FILE>              Write what happens in the job to this file, as lines of JSON
           --prefix-output-with-timestamp  Put the time in front of every line that a rank writes; also written `-prefix-timestamp`
           --config-file <FILE>            A YAML file with options; those on the command line come first
           --verbose                       Tell each step on standard error
@@ -176,6 +177,8 @@ fn mistakes() {
         "--hostfile f -H a:1 -np 2 x",
         "--config-file no-such-file -np 2 x",
         "--output-filename /proc/nowhere -np 1 true",
+        "--event-log /proc/nowhere -np 1 true",
+        "--mpi --event-log events -np 1 true",
         "--output-file-names=d --verbosity --cache-capacities=2 x",
         "--num-pros 2 x",
         "--nonsense",
@@ -339,6 +342,18 @@ fn mistakes() {
     error: cannot keep output in `/proc/nowhere`: No such file or directory (os error 2)
 
     hint: name a directory that can be made and written
+    (2)
+
+    $ horovodrun --event-log /proc/nowhere -np 1 true
+    error: cannot write the event log `/proc/nowhere`: No such file or directory (os error 2)
+
+    hint: name a file that can be made, in a directory that exists
+    (2)
+
+    $ horovodrun --mpi --event-log events -np 1 true
+    error: `--mpi` does not go with `--event-log`: `mpirun` does not tell what happens
+
+    hint: leave one of the two out; without `--mpi` the job runs the same, and is told
     (2)
 
     $ horovodrun --output-file-names=d --verbosity --cache-capacities=2 x

@@ -24,6 +24,8 @@ pub const MOST_WAITING: usize = 8;
 pub enum WatcherToDriver {
     /// How does it stand?
     Ask,
+    /// What happens from now on, and what has happened last? Nothing else is asked after that.
+    Follow,
 }
 
 /// What the driver answers.
@@ -31,6 +33,13 @@ pub enum WatcherToDriver {
 pub enum DriverToWatcher {
     /// So.
     Status(Status),
+    /// Something has happened. The last event is that the job has ended.
+    Event {
+        /// It as JSON, as in the event log.
+        event: String,
+        /// How many before it could not be told because the watcher read too slowly.
+        missed: u64,
+    },
     /// The two do not understand each other.
     Refused {
         /// Why, and what to do.
@@ -47,6 +56,8 @@ pub struct Status {
     pub epoch: u64,
     /// Its ranks, in order.
     pub ranks: Vec<Standing>,
+    /// The last events as JSON, oldest first.
+    pub events: Vec<String>,
 }
 
 /// A rank at one moment.

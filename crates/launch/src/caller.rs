@@ -9,7 +9,7 @@
 use std::io::{self, Read};
 
 use ronde_control::Rank;
-use ronde_control::event::{Culprit, EndReason, Member};
+use ronde_control::event::{EndReason, Judgement};
 use ronde_control::job::Outcome;
 
 /// What a frame holds.
@@ -52,15 +52,15 @@ pub fn frame(kind: Kind, rank: u32, bytes: &[u8]) -> Vec<u8> {
 /// The last frame. Programs that read the exception of Horovod's `run` look for the two lines that tell
 /// the first process and its code.
 pub fn over(outcome: &Outcome) -> Vec<u8> {
-    let text = outcome.text.as_deref().unwrap_or_default();
-    let fixed = outcome.reason == EndReason::RankFailed;
-    let (rank, text) = match outcome.first.as_ref().filter(|_| fixed) {
-        Some(Culprit { member: Member { rank: Rank(rank), .. }, .. }) => {
-            let code = outcome.code;
+    let Judgement { reason, first, text, .. } = &outcome.verdict;
+    let text = text.as_deref().unwrap_or_default();
+    let (rank, text) = match first {
+        Some(first) if *reason == EndReason::RankFailed => {
+            let (Rank(rank), code) = (first.member.rank, outcome.code);
             let first = "The first process to do so was:";
-            (*rank, format!("{first}\nProcess name: {rank}\nExit code: {code}\n{text}"))
+            (rank, format!("{first}\nProcess name: {rank}\nExit code: {code}\n{text}"))
         }
-        None => (NOBODY, text.to_owned()),
+        _ => (NOBODY, text.to_owned()),
     };
     frame(Kind::Over, rank, &[&[outcome.code], text.as_bytes()].concat())
 }
@@ -82,16 +82,18 @@ pub fn read_function(input: &mut impl Read) -> io::Result<Vec<u8>> {
 mod tests {
     use ronde_control::Worker;
     use ronde_control::cause::Cause;
+    use ronde_control::event::{Culprit, Member};
 
     use super::*;
 
     #[test]
     fn frames_are_what_python_reads() {
-        let outcome = Outcome::because(EndReason::RankFailed, 3, "x".into());
+        let verdict = Judgement::of(EndReason::RankFailed, Some("x".into()));
+        let outcome = Outcome { code: 3, verdict };
         assert_eq!(over(&outcome), [5, 255, 255, 255, 255, 2, 0, 0, 0, 3, b'x']);
-        let member = Member { worker: Worker(2), rank: Rank(2), host: "a".into(), slot: 2 };
+        let member = Member { worker: Worker(2), rank: Rank(2), host: "a".into(), slot: 0 };
         let first = Some(Culprit { member, cause: Cause::default() });
-        let told = over(&Outcome { first, ..outcome });
+        let told = over(&Outcome { verdict: Judgement { first, ..outcome.verdict }, ..outcome });
         let text = "The first process to do so was:\nProcess name: 2\nExit code: 3\nx";
         assert_eq!((told[1], &told[10..]), (2, text.as_bytes()));
         assert_eq!(frame(Kind::Started, NOBODY, b""), [0, 255, 255, 255, 255, 0, 0, 0, 0]);

@@ -65,6 +65,14 @@ pub enum LaunchError {
         /// Why.
         source: io::Error,
     },
+    /// The file of `--event-log` could not be made.
+    #[error("cannot write the event log `{path}`")]
+    EventLog {
+        /// Where.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
     /// The files for what the ranks write could not be made.
     #[error("cannot keep output in `{path}`")]
     Files {

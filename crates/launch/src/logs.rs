@@ -6,6 +6,7 @@
 //! the prefix may stand the time, as C's `asctime` writes it and as Horovod does.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use ronde_control::wire::agent::Stream;
 use ronde_control::{Rank, Worker};
@@ -47,6 +48,13 @@ impl Stamp {
         }
         &self.text
     }
+}
+
+/// The local time of day, as in `14:03:59`, of a moment counted from 1970.
+pub fn time_of_day(since_1970: Duration) -> String {
+    let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
+    let moment = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
+    moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string()
 }
 
 /// A line that grows beyond this is passed on in pieces.

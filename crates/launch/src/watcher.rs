@@ -42,15 +42,54 @@ impl Watcher {
 
     /// How the job stands now.
     pub fn ask(&mut self) -> io::Result<Status> {
-        self.stream.write_all(&self.sealer.seal(&encode(&WatcherToDriver::Ask)))?;
+        self.say(WatcherToDriver::Ask)?;
+        match self.hear()? {
+            DriverToWatcher::Status(status) => Ok(status),
+            answer => Err(refused(answer)),
+        }
+    }
+
+    /// What has happened last and what happens from now on.
+    pub fn follow(mut self) -> io::Result<Following> {
+        self.say(WatcherToDriver::Follow)?;
+        // Hours may pass in which nothing happens; if the driver's host dies, the kernel notices.
+        self.stream.set_read_timeout(None)?;
+        rustix::net::sockopt::set_socket_keepalive(&self.stream, true)?;
+        Ok(Following(self))
+    }
+
+    fn say(&mut self, message: WatcherToDriver) -> io::Result<()> {
+        self.stream.write_all(&self.sealer.seal(&encode(&message)))
+    }
+
+    fn hear(&mut self) -> io::Result<DriverToWatcher> {
         let mut header = [0; 4];
         self.stream.read_exact(&mut header)?;
         let mut sealed = vec![0; frame_length(header).map_err(io::Error::other)?];
         self.stream.read_exact(&mut sealed)?;
         let plain = self.opener.open(&sealed).map_err(io::Error::other)?;
-        match decode(&plain).map_err(io::Error::other)? {
-            DriverToWatcher::Status(status) => Ok(status),
-            DriverToWatcher::Refused { reason } => Err(io::Error::other(reason)),
+        decode(&plain).map_err(io::Error::other)
+    }
+}
+
+/// A job's events as they come.
+pub struct Following(Watcher);
+
+impl Following {
+    /// Waits for the next event; gives it as JSON, and how many were missed before it. Fails when the job is
+    /// gone, which was told before by its last event unless its driver was killed.
+    pub fn wait(&mut self) -> io::Result<(String, u64)> {
+        match self.0.hear()? {
+            DriverToWatcher::Event { event, missed } => Ok((event, missed)),
+            answer => Err(refused(answer)),
         }
+    }
+}
+
+/// The driver does not answer what it was asked.
+fn refused(answer: DriverToWatcher) -> io::Error {
+    match answer {
+        DriverToWatcher::Refused { reason } => io::Error::other(reason),
+        _ => io::Error::other("it answered something else than it was asked"),
     }
 }

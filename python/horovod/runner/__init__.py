@@ -48,6 +48,7 @@ def run(
     agents: int | None = None,
     listen: str | None = None,
     key_file: str | None = None,
+    event_log: str | None = None,
 ) -> list[Any]:
     """Calls `func(*args, **kwargs)` on `num_proc` ranks; gives what they returned, in rank order.
 
@@ -74,6 +75,7 @@ def run(
     wanted.start_timeout = start_timeout
     wanted.ssh_port, wanted.ssh_identity_file = ssh_port, ssh_identity_file
     wanted.disable_cache, wanted.output_filename = disable_cache, output_filename
+    wanted.event_log = event_log
     wanted.verbose, wanted.use_gloo, wanted.use_mpi = verbose, use_gloo, use_mpi
     wanted.mpi_args = mpi_args
     wanted.nics = _interfaces(network_interface, network_interfaces)

@@ -29,6 +29,7 @@ class _HorovodArgs:
         self.ssh_identity_file: str | None = None
         self.disable_cache: bool | None = None
         self.output_filename: str | None = None
+        self.event_log: str | None = None
         self.prefix_output_with_timestamp: bool | None = None
         self.verbose: int | None = None
         self.use_gloo: bool | None = None
@@ -88,6 +89,7 @@ class _HorovodArgs:
             ("--ssh-port", self.ssh_port),
             ("--ssh-identity-file", self.ssh_identity_file),
             ("--output-filename", self.output_filename),
+            ("--event-log", self.event_log),
             ("--mpi-args", self.mpi_args),
         ]
         options = [f"{name}={value}" for name, value in pairs if value is not None]

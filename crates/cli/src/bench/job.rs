@@ -71,7 +71,7 @@ pub(super) fn run(order: &Order<'_>, wanted: Progress) -> Result<Run, Failure> {
         outcome.map_err(|error| Failure::Mistake(about_launch(&error)))
     })?;
     if outcome.code != 0 {
-        progress(outcome.text.as_deref().unwrap_or_default().trim_end());
+        progress(outcome.verdict.text.as_deref().unwrap_or_default().trim_end());
         return Err(Failure::Told(outcome.code));
     }
     if !run.complete {

@@ -28,6 +28,9 @@ fn line(
     (hosts, slots): (Vec<Host>, &[Slot]),
     order: Order,
 ) -> Result<Line, Mistake> {
+    if arguments.event_log.is_some() {
+        return Err(mpi::no_events(other));
+    }
     let ssh = arguments.ssh.options(Duration::ZERO);
     let order = Order {
         count: slots.len() as u32,

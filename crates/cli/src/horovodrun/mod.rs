@@ -79,6 +79,10 @@ struct Arguments {
     #[arg(long, value_name = "DIRECTORY")]
     output_filename: Option<PathBuf>,
 
+    /// Write what happens in the job to this file, as lines of JSON
+    #[arg(long, value_name = "FILE")]
+    event_log: Option<PathBuf>,
+
     /// Put the time in front of every line that a rank writes; also written `-prefix-timestamp`
     #[arg(long)]
     prefix_output_with_timestamp: bool,
@@ -280,6 +284,7 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
                 true => Times::Shown,
                 false => Times::Left,
             },
+            event_log: arguments.event_log.map(|path| cwd.join(path)),
         },
         command: arguments.command,
         cwd,
@@ -433,12 +438,14 @@ fn report(outcome: Result<Outcome, LaunchError>, viewer: Viewer) -> u8 {
             if viewer == Viewer::Caller {
                 // Without a caller nobody wants to know.
                 let _ = tell_bytes(&caller::over(&outcome));
-            } else if let Some(text) = outcome.text {
+            } else if let Some(text) = outcome.verdict.text {
                 let _ = io::stderr().write_all(text.as_bytes());
             }
             outcome.code
         }
-        Err(error @ LaunchError::Files { .. }) => complain(&about_launch(&error), USAGE),
+        Err(error @ (LaunchError::Files { .. } | LaunchError::EventLog { .. })) => {
+            complain(&about_launch(&error), USAGE)
+        }
         Err(error) => complain(&about_launch(&error), 1),
     }
 }

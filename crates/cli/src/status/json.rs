@@ -36,7 +36,12 @@ pub(super) fn look(look: &Look<'_>) -> Value {
         "world": look.status.epoch,
         "ranks": ranks,
         "late": late,
+        "events": look.status.events.iter().filter_map(|event| value(event)).collect::<Vec<_>>(),
     })
+}
+
+fn value(event: &str) -> Option<Value> {
+    serde_json::from_str(event).ok()
 }
 
 fn rank(look: &Look<'_>, index: usize, standing: &Standing) -> Value {

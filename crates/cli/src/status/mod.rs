@@ -7,11 +7,12 @@ use std::io::{self, IsTerminal, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use ronde_control::event::{Happening, JobEvent};
 use ronde_control::printable;
 use ronde_control::status::Status;
 use ronde_launch::private::Places;
 use ronde_launch::registry::{self, Entry};
-use ronde_launch::watcher::Watcher;
+use ronde_launch::watcher::{Following, Watcher};
 use serde_json::json;
 
 use crate::horovodrun::{complain, written};
@@ -28,7 +29,11 @@ pub(crate) struct Arguments {
     #[arg(long)]
     once: bool,
 
-    /// Write JSON, an object on a line for each look
+    /// Print the last events, and each new one as it comes, until the job ends
+    #[arg(long, conflicts_with = "once")]
+    follow: bool,
+
+    /// Write JSON, an object on a line for each look or event
     #[arg(long)]
     json: bool,
 }
@@ -93,6 +98,9 @@ fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
         complain(&Mistake::new(error, "it may just have ended; run `ronde status` again"), 1)
     };
     let mut watcher = Watcher::connect(job).map_err(lost)?;
+    if arguments.follow {
+        return follow(watcher.follow().map_err(lost)?, arguments, lost);
+    }
     let status = watcher.ask().map_err(lost)?;
     let mut look = Look { job, status, before: None };
     let mut at = Instant::now();
@@ -115,6 +123,30 @@ fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
         look.before = Some((before, passed));
         look.show(arguments, clear)?;
         if arguments.once {
+            return Ok(0);
+        }
+    }
+}
+
+/// Prints events as they come, until the last one.
+fn follow(
+    mut events: Following,
+    arguments: &Arguments,
+    lost: impl Fn(io::Error) -> u8,
+) -> Result<u8, u8> {
+    loop {
+        let (event, missed) = events.wait().map_err(&lost)?;
+        if missed > 0 {
+            let _ = writeln!(io::stderr(), "{missed} events were missed: they came too fast");
+        }
+        // One of a kind that this version does not know is shown as it is.
+        let text = match arguments.json {
+            true => event.clone(),
+            false => table::event(&event).unwrap_or_else(|| event.clone()),
+        };
+        show(&format!("{text}\n"), false)?;
+        let event: Option<JobEvent> = serde_json::from_str(&event).ok();
+        if event.is_some_and(|event| matches!(event.what, Happening::JobEnded { .. })) {
             return Ok(0);
         }
     }

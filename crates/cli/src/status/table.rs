@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use ronde_control::event::JobEvent;
 use ronde_control::status::{Late, Report, Standing, State, Tensor};
+use ronde_launch::logs::time_of_day;
 use ronde_launch::registry::Entry;
 
 use super::Look;
@@ -51,7 +53,17 @@ pub(super) fn look(look: &Look<'_>) -> String {
     for late in status.late() {
         text += &format!("\n{}", late_line(&late));
     }
+    let events: Vec<String> = status.events.iter().filter_map(|event| self::event(event)).collect();
+    if !events.is_empty() {
+        text += &format!("\n{}\n", events.join("\n"));
+    }
     text
+}
+
+/// An event that came as JSON: when, and what.
+pub(super) fn event(json: &str) -> Option<String> {
+    let JobEvent { time, what, .. } = serde_json::from_str(json).ok()?;
+    Some(format!("{}  {}", time_of_day(time), what.text()))
 }
 
 fn late_line(late: &Late) -> String {
@@ -181,6 +193,7 @@ mod tests {
         Status {
             age: Duration::from_secs(754),
             epoch: 1,
+            events: vec![r#"{"number":1,"time":0.5,"event":"hosts_known"}"#.into(), "?".into()],
             ranks: vec![
                 standing(0, State::Joined, Some(report(&waits))),
                 standing(1, State::Joined, Some(report(&[]))),
@@ -202,6 +215,9 @@ mod tests {
         };
         let before = Some((status(900), Duration::from_secs(2)));
         let look = look(&Look { job: &job, status: status(1000), before });
+        let midnight = time_of_day(Duration::from_millis(500));
+        assert_eq!(midnight.len(), 8, "{midnight}");
+        let look = look.replace(&midnight, "[time]");
         insta::assert_snapshot!(look, @r"
         job 3990: 5 ranks on 1 host, world 1, for 12 min 34 s: python train.py
 
@@ -213,6 +229,8 @@ mod tests {
            4  node-a  4004  exited with code 0
 
         late: rank 1 has not submitted `layer.4.weight` (allreduce); 1 rank has waited 4.2 s
+
+        [time]  found out again which hosts there are
         ");
         assert_eq!(jobs(&[job]), " job  ranks  command\n3990      5  python train.py\n");
     }

@@ -56,7 +56,7 @@ fn of_hosts() -> Vec<Happening> {
             host: host(),
             reason: "nothing answers at port 22".into(),
             hint: "see whether sshd runs there".into(),
-            retry_seconds: SOME,
+            retry_seconds: Some(SOME),
         },
         Happening::HostLost {
             host: host(),

@@ -104,9 +104,9 @@ pub enum Happening {
         reason: String,
         /// What to do about it, in words.
         hint: String,
-        /// After how many seconds it is tried again.
-        #[serde(with = "seconds")]
-        retry_seconds: Duration,
+        /// After how many seconds it is tried again; `null` in a fixed job, which ends.
+        #[serde(with = "seconds::optional")]
+        retry_seconds: Option<Duration>,
     },
     /// A host that took part is lost, with its workers.
     HostLost {
@@ -306,7 +306,7 @@ pub enum Happening {
         /// How many.
         count: u64,
     },
-    /// The job has ended; this is always the last event.
+    /// The job has ended: the last event, unless the launcher itself was killed.
     JobEnded {
         /// The launcher's exit code.
         exit_code: u8,
@@ -386,6 +386,13 @@ pub struct Judgement {
     pub first: Option<Culprit>,
     /// What the user is told; `null` if all went well.
     pub text: Option<String>,
+}
+
+impl Judgement {
+    /// Nobody is to blame: all went well, or this text says what did not.
+    pub fn of(reason: EndReason, text: Option<String>) -> Judgement {
+        Judgement { reason, signal: None, first: None, text }
+    }
 }
 
 /// A worker that failed, and why.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Happening, JobKind, Member, Output, Source};
+use crate::Rank;
 use crate::wire::agent::{Condition, ProcessState};
 
 impl Happening {
@@ -24,6 +25,11 @@ impl Happening {
             | Happening::HostAnswers { .. } => self.about_hosts(),
             _ => self.about_workers(),
         }
+    }
+
+    /// The same for somebody who follows every event.
+    pub fn text(&self) -> String {
+        self.line().unwrap_or_else(|| self.about_the_rest())
     }
 
     /// Whether its line is shown in a job of this kind. A fixed job ends with its first loss and says
@@ -62,10 +68,12 @@ impl Happening {
                 "could not find out which hosts there are, going on with those known: {reason}"
             ),
             Happening::HostsKnown => "found out again which hosts there are".into(),
-            Happening::HostUnreachable { host, reason, hint, retry_seconds } => format!(
-                "host `{host}` cannot be used, trying again in {}: {reason} (hint: {hint})",
-                seconds(*retry_seconds)
-            ),
+            Happening::HostUnreachable { host, reason, hint, retry_seconds } => {
+                let again =
+                    retry_seconds.map(|time| format!(", trying again in {}", seconds(time)));
+                let again = again.unwrap_or_default();
+                format!("host `{host}` cannot be used{again}: {reason} (hint: {hint})")
+            }
             Happening::HostLost { host, reason, hint } => {
                 format!("lost host `{host}`: {reason} (hint: {hint})")
             }
@@ -127,6 +135,59 @@ impl Happening {
             }
             _ => return None,
         })
+    }
+}
+
+impl Happening {
+    /// What the screen does not show, because the user knows it or will be told otherwise.
+    fn about_the_rest(&self) -> String {
+        match self {
+            Happening::JobStarted { ranks, command, .. } => {
+                format!("the job starts with {}: {}", self::ranks(*ranks), command.join(" "))
+            }
+            Happening::HostFound { host, slots, .. } => {
+                format!("host `{host}` is listed with {}", many(*slots))
+            }
+            Happening::HostResized { host, slots, .. } => {
+                format!("host `{host}` has {} now", many(*slots))
+            }
+            Happening::HostUnlisted { host, .. } => format!("host `{host}` is not used any more"),
+            Happening::HostReady { host } => format!("host `{host}` is ready"),
+            Happening::WorkerStarted { member, pid } => format!("{member} runs as process {pid}"),
+            Happening::WorkerJoined { member } => format!("{member} has joined"),
+            Happening::WorkerStopped { member, .. } => format!("{member} was stopped"),
+            Happening::WorkerFinished { member, .. } => format!("{member} has finished"),
+            Happening::Stalled { tensor, seconds, waiting, late } => format!(
+                "{} have waited {} s for `{tensor}`, which {} not submitted",
+                list(waiting),
+                seconds.as_secs(),
+                match late.as_slice() {
+                    [rank] => format!("{rank} has"),
+                    ranks => format!("{} have", list(ranks)),
+                }
+            ),
+            Happening::OutputLost { reason, .. } => format!("output is lost: {reason}"),
+            Happening::EventsDropped { count } => {
+                format!("{count} events are missing in the event log: the disk was too slow")
+            }
+            Happening::JobEnded { exit_code, verdict } => {
+                let text = verdict.text.as_deref().unwrap_or_default();
+                let first = text.lines().next().map(|line| format!(": {line}"));
+                format!("the job has ended with code {exit_code}{}", first.unwrap_or_default())
+            }
+            // These have lines.
+            _ => String::new(),
+        }
+    }
+}
+
+/// `rank 3`, `ranks 0, 1 and 14 more`.
+fn list(ranks: &[Rank]) -> String {
+    let shown: Vec<String> = ranks.iter().take(8).map(|rank| rank.0.to_string()).collect();
+    match (ranks, ranks.len() - shown.len()) {
+        ([rank], _) => rank.to_string(),
+        (_, 0) => format!("ranks {}", shown.join(", ")),
+        (_, more) => format!("ranks {} and {more} more", shown.join(", ")),
     }
 }
 
@@ -235,5 +296,30 @@ pub(crate) fn seconds(time: Duration) -> String {
     match time.subsec_nanos() {
         0 => format!("{} s", time.as_secs()),
         _ => format!("{:.2} s", time.as_secs_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::examples::examples;
+    use super::*;
+
+    #[test]
+    fn whoever_follows_reads_something_about_every_event() {
+        for what in examples() {
+            assert!(what.text().len() > 10, "{what:?}");
+        }
+        let listed = Happening::HostFound { host: "a".into(), slots: 1, source: Source::List };
+        assert_eq!(
+            (listed.line(), listed.text().as_str()),
+            (None, "host `a` is listed with 1 slot")
+        );
+        let (seconds, tensor) = (Duration::from_secs(60), "g".into());
+        let (waiting, late) = ((0..12).map(Rank).collect(), vec![Rank(12)]);
+        assert_eq!(
+            Happening::Stalled { tensor, seconds, waiting, late }.text(),
+            "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more have waited 60 s for `g`, which rank 12 has not \
+             submitted"
+        );
     }
 }

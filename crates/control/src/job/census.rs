@@ -77,7 +77,7 @@ impl Machine {
         for (index, standing) in ranks.iter_mut().enumerate() {
             standing.rank = Rank(index as u32);
         }
-        Status { age: now, epoch: self.epoch.0, ranks }
+        Status { age: now, epoch: self.epoch.0, ranks, events: Vec::new() }
     }
 
     fn standing(&self, worker: Worker) -> Standing {

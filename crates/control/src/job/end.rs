@@ -7,7 +7,7 @@ use super::hosts::{Agent, Host};
 use super::words::End;
 use super::{Action, Machine, Outcome, PATIENCE, Reports, Terms, Told, World, words};
 use crate::Time;
-use crate::event::{self, Happening, Source};
+use crate::event::{self, Happening, Judgement, Source};
 
 /// How long too few workers are borne in silence.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -109,7 +109,7 @@ impl Machine {
             (_, Some(first)) => self.verdict.code(first.member.worker).max(1),
         };
         let text = Some(format!("{}\n", end.text(first.as_ref()).trim_end()));
-        Outcome { code, reason: end.reason(), signal: None, first, text }
+        Outcome { code, verdict: Judgement { first, ..Judgement::of(end.reason(), text) } }
     }
 
     /// Ends the job once nobody has had the state for a moment: the word of one who has may still be

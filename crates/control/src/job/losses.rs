@@ -124,7 +124,7 @@ impl Machine {
         }
         if !was_ready {
             let again = self.hosts.unreached(index, now);
-            let retry_seconds = again;
+            let retry_seconds = Some(again);
             return self.happened(Happening::HostUnreachable { host, reason, hint, retry_seconds });
         }
         self.happened(Happening::HostLost { host, reason: reason.clone(), hint });
@@ -146,10 +146,14 @@ impl Machine {
     /// A worker has failed: its world is over, and its host rests.
     fn fail(&mut self, worker: Worker, cause: &Cause, now: Time) {
         let Some(host) = self.members.get(&worker).map(|member| member.host) else { return };
-        let exit = self.verdict.exit(worker);
-        self.happened(Happening::lost(self.who(worker), cause.clone(), exit));
+        let who = self.who(worker);
+        self.happened(match self.verdict.exit(worker) {
+            Some(exit) if self.verdict.was_stopped(worker) => Happening::stopped(who, exit),
+            exit => Happening::lost(who, cause.clone(), exit),
+        });
         self.lose(worker, cause, now);
         match self.terms.outlives_losses() {
+            true if self.is_ending() => {}
             true => self.let_rest(host, now),
             false => self.ending.failed(now),
         }

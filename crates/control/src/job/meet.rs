@@ -132,6 +132,9 @@ impl Machine {
             }
             (RankToDriver::Leaving { error, blames }, _) => self.left(worker, error, blames, now),
             (RankToDriver::WorldEnded, _) => member.answers = false,
+            (RankToDriver::Stalled { tensor, during, waiting, late }, _) => {
+                self.happened(Happening::Stalled { tensor, seconds: during, waiting, late });
+            }
             (RankToDriver::GivenUp { rank, cause }, _) => {
                 member.answers = false;
                 self.given_up(worker, rank, &cause, now);

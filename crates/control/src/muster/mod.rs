@@ -220,6 +220,15 @@ impl Muster {
         words::trouble(&self.hosts[host], self.paths.calls(host, self.hosts.len()), self.limit)
     }
 
+    /// The hosts because of which a muster has failed: what is wrong with each, and what to do.
+    pub fn troubles(&self, now: Time) -> Vec<(usize, (String, String))> {
+        let absent = words::absent(&self.hosts, self.limit, now);
+        match absent.is_empty() {
+            true => words::lonely(&self.hosts, &self.paths),
+            false => absent,
+        }
+    }
+
     fn go_on(&mut self, now: Time) -> Vec<Action> {
         match self.phase {
             Phase::Gathering { fail_at } => self.gather(fail_at, now),

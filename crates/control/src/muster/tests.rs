@@ -132,6 +132,9 @@ fn who_cannot_reach_whom_is_said_with_addresses() {
     // From `b` to `c` nobody needs a way.
     assert!(!text.contains("`b` cannot"), "{text}");
     assert!(text.contains("firewall"), "{text}");
+    let troubles = muster.troubles(ms(5050));
+    let [(2, (reason, _))] = troubles.as_slice() else { panic!("{troubles:?}") };
+    assert!(reason.starts_with("it cannot reach `b`: "), "{reason}");
 }
 
 #[test]
@@ -146,6 +149,9 @@ fn all_hosts_that_fail_within_a_moment_are_named_together() {
     let text =
         "error: 2 of 4 hosts cannot take part\n  `b`: no key\n  `c`: no name\n\nhint: do this\n";
     assert_eq!(ended, [Action::Fail(text.into())]);
+    let troubles = muster.troubles(ms(100) + TOGETHER);
+    let hosts: Vec<usize> = troubles.iter().map(|(host, _)| *host).collect();
+    assert_eq!(hosts, [1, 2], "nobody knows what is wrong with the last one");
 }
 
 #[test]

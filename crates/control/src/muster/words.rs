@@ -14,21 +14,10 @@ const LINES: usize = 8;
 pub(super) fn missing(hosts: &[Host], limit: Duration, now: Time) -> String {
     let mut lines = Vec::new();
     let mut hints: Vec<String> = Vec::new();
-    for host in hosts {
-        let name = &host.guest.name;
-        match &host.state {
-            State::Gone { reason, hint } => {
-                lines.push(format!("`{name}`: {reason}"));
-                if !hints.contains(hint) {
-                    hints.push(hint.clone());
-                }
-            }
-            State::Awaited | State::There if now >= limit => {
-                let (reason, hint) = not_answered(&host.guest, limit);
-                lines.push(format!("`{name}`: {reason}"));
-                hints.push(hint);
-            }
-            _ => {}
+    for (host, (reason, hint)) in absent(hosts, limit, now) {
+        lines.push(format!("`{}`: {reason}", hosts[host].guest.name));
+        if !hints.contains(&hint) {
+            hints.push(hint);
         }
     }
     let title = match (lines.as_slice(), hosts) {
@@ -36,6 +25,18 @@ pub(super) fn missing(hosts: &[Host], limit: Duration, now: Time) -> String {
         (lines, _) => format!("{} of {} hosts cannot take part", lines.len(), hosts.len()),
     };
     text(&title, &lines, &hints)
+}
+
+/// Hosts that could not be reached, were lost, or have not answered: what was seen of each, and what to
+/// do about it.
+pub(super) fn absent(hosts: &[Host], limit: Duration, now: Time) -> Vec<(usize, (String, String))> {
+    let trouble = |host: &Host| match &host.state {
+        State::Gone { reason, hint } => Some((reason.clone(), hint.clone())),
+        State::Awaited | State::There if now >= limit => Some(not_answered(&host.guest, limit)),
+        _ => None,
+    };
+    let hosts = hosts.iter().enumerate();
+    hosts.filter_map(|(number, host)| Some((number, trouble(host)?))).collect()
 }
 
 /// What is wrong with one host, which has called the launcher with these outcomes.
@@ -52,17 +53,31 @@ pub(super) fn trouble(host: &Host, calls: &[Call], limit: Duration) -> (String, 
 
 /// All hosts are there, but some cannot reach others.
 pub(super) fn unreachable(hosts: &[Host], paths: &Paths) -> String {
-    let name = |host: usize| format!("`{}`", hosts[host].guest.name);
     let broken = paths.broken();
-    let whom = |to: Option<usize>| to.map_or("the launcher".into(), name);
     let lines: Vec<String> = broken
         .iter()
         .map(|(from, to, calls)| {
-            format!("{} cannot reach {}: {}", name(*from), whom(*to), how(calls))
+            let name = &hosts[*from].guest.name;
+            format!("`{name}` cannot reach {}: {}", whom(hosts, *to), how(calls))
         })
         .collect();
     let hint = to_open(broken.iter().flat_map(|(.., calls)| calls.iter()));
     text("some hosts cannot reach each other", &lines, &[hint.to_owned()])
+}
+
+/// The same as [`absent`] gives it: each host that cannot reach another, with the first it cannot.
+pub(super) fn lonely(hosts: &[Host], paths: &Paths) -> Vec<(usize, (String, String))> {
+    let mut broken = paths.broken();
+    broken.dedup_by_key(|(from, ..)| *from);
+    let trouble = |(from, to, calls): (usize, Option<usize>, &[Call])| {
+        let reason = format!("it cannot reach {}: {}", whom(hosts, to), how(calls));
+        (from, (reason, to_open(calls.iter()).to_owned()))
+    };
+    broken.into_iter().map(trouble).collect()
+}
+
+fn whom(hosts: &[Host], to: Option<usize>) -> String {
+    to.map_or("the launcher".into(), |host| format!("`{}`", hosts[host].guest.name))
 }
 
 /// What to do about calls that failed.

@@ -46,6 +46,8 @@ pub struct Stall {
     pub name: String,
     /// Since when.
     pub since: Duration,
+    /// Who has announced it.
+    pub waiting: Vec<Rank>,
     /// Who has not announced it.
     pub missing: Vec<Rank>,
 }
@@ -130,6 +132,7 @@ impl Coordinator {
         let stall = |(name, gathering): (&String, &Gathering)| Stall {
             name: name.clone(),
             since: gathering.since,
+            waiting: gathering.waiting(&self.sets),
             missing: gathering.missing(&self.sets, &self.joined),
         };
         let late = self.gathering.iter().filter(|(_, gathering)| gathering.since <= before);

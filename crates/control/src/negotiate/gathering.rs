@@ -66,6 +66,12 @@ impl Gathering {
         }
     }
 
+    /// The members that have announced it.
+    pub(super) fn waiting(&self, sets: &Sets) -> Vec<Rank> {
+        let members = sets.members(self.request.set).iter().zip(&self.present);
+        members.filter(|(_, present)| **present).map(|(rank, _)| *rank).collect()
+    }
+
     /// The members that have neither announced it nor joined.
     pub(super) fn missing(&self, sets: &Sets, joined: &[Rank]) -> Vec<Rank> {
         let members = sets.members(self.request.set).iter().zip(&self.present);

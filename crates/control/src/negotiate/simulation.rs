@@ -272,7 +272,8 @@ fn the_late_are_named() {
     coordinator.on(Rank(1), MemberToCoordinator::Announce(sum("a", 1)), second);
     coordinator.on(Rank(3), MemberToCoordinator::Announce(sum("a", 1)), 2 * second);
     assert_eq!(coordinator.stalls(Duration::ZERO), []);
-    let stall = Stall { name: "a".into(), since: second, missing: vec![Rank(0), Rank(2)] };
+    let (waiting, missing) = (vec![Rank(1), Rank(3)], vec![Rank(0), Rank(2)]);
+    let stall = Stall { name: "a".into(), since: second, waiting, missing };
     assert_eq!(coordinator.stalls(second), [stall]);
 }
 

@@ -11,7 +11,7 @@
 //! says `Leaving` before it ends. Whoever sees the other end vanish knows that it died. A rank that has
 //! lost its connection to another one which lives says `GivenUp`, and the driver passes that on: so all
 //! ranks name the same two, instead of each the one that it saw give up. When somebody watches the job,
-//! the driver says `Ask` and the rank answers `Report`. Every other second it says `Ping`, from the
+//! the driver says `Ask` and the rank answers `Report`; `Stalled` comes unasked. Every other second it says `Ping`, from the
 //! greeting on, and a rank whose process runs answers `Pong`.
 
 use std::net::SocketAddr;
@@ -162,6 +162,17 @@ pub enum RankToDriver {
     },
     /// The world is over for this rank: until it joins again it answers no `Ping`.
     WorldEnded,
+    /// Rank 0 has noticed that some ranks wait for others; told once for each tensor.
+    Stalled {
+        /// The tensor's name.
+        tensor: String,
+        /// For how long the first of those who wait has done so.
+        during: Duration,
+        /// Who waits.
+        waiting: Vec<Rank>,
+        /// Who is late.
+        late: Vec<Rank>,
+    },
 }
 
 /// How far a worker of an elastic job has come since its world was formed.

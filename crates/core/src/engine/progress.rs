@@ -286,8 +286,11 @@ impl Progress {
                 }
             }
         }
-        if stalls.look(coordinator, now) {
+        if let Some(news) = stalls.look(coordinator, now) {
             self.watch.ledger().count_stall();
+            // A word that does not fit into the socket is not worth a wait.
+            let at_once = Instant::now();
+            news.iter().for_each(|word| self.vigil.sentinel.tell_launcher(word, at_once));
         }
         // One bucket at a time: what becomes ready while it is on the wire makes the next one.
         if own.is_empty() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ronde_control::Rank;
 use ronde_control::negotiate::{Coordinator, LastSeen, Stall};
-use ronde_control::wire::Peer;
+use ronde_control::wire::{Peer, RankToDriver};
 
 /// Tensors that one report names.
 const NAMED: usize = 6;
@@ -15,8 +15,8 @@ pub(super) struct StallWatch {
     shutdown: Option<Duration>,
     peers: Vec<Peer>,
     next: Duration,
-    /// Whether the last look has found something.
-    has_stall: bool,
+    /// The tensors that the last look has found.
+    known: BTreeSet<String>,
 }
 
 /// What a late rank did last, in words.
@@ -41,42 +41,58 @@ impl StallWatch {
         peers: Vec<Peer>,
     ) -> StallWatch {
         let next = [warning, shutdown].into_iter().flatten().min().unwrap_or(Duration::MAX);
-        StallWatch { warning, shutdown, peers, next, has_stall: false }
+        StallWatch { warning, shutdown, peers, next, known: BTreeSet::new() }
     }
 
-    /// Reports what has waited too long, and ends the job if the user asked for that; gives whether
-    /// there was anything to report.
-    pub(super) fn look(&mut self, coordinator: &mut Coordinator, now: Duration) -> bool {
+    /// Reports what has waited too long, and ends the job if the user asked for that. If there was
+    /// anything to report, gives what the launcher should hear: the oldest that it has not heard of.
+    pub(super) fn look(
+        &mut self,
+        coordinator: &mut Coordinator,
+        now: Duration,
+    ) -> Option<Vec<RankToDriver>> {
         if now < self.next {
-            return false;
+            return None;
         }
         if let Some(limit) = self.shutdown {
             let late = coordinator.stalls(now.saturating_sub(limit));
             if !late.is_empty() && now > limit {
                 let error = format!("{} Will shutdown.", self.report(coordinator, &late, now));
                 tracing::error!("{error}");
-                let missing = late.into_iter().flat_map(|stall| stall.missing);
+                let missing = late.iter().flat_map(|stall| stall.missing.iter().copied());
                 let missing = missing.collect::<BTreeSet<Rank>>();
                 coordinator.give_up(missing.into_iter().collect(), error);
                 self.next = Duration::MAX;
-                return true;
+                return Some(self.news(&late, now));
             }
         }
-        let mut has_stall = false;
+        let mut news = None;
         if let Some(limit) = self.warning.filter(|limit| now > *limit) {
             let late = coordinator.stalls(now - limit);
-            has_stall = !late.is_empty();
-            if has_stall {
+            if !late.is_empty() {
                 tracing::warn!("{}", self.report(coordinator, &late, now));
+                if self.known.is_empty() {
+                    coordinator.ask_for_records();
+                }
+                news = Some(self.news(&late, now));
             }
-            if has_stall && !self.has_stall {
-                coordinator.ask_for_records();
-            }
-            self.has_stall = has_stall;
+            self.known = late.into_iter().map(|stall| stall.name).collect();
         }
         let pause = [self.warning, self.shutdown].into_iter().flatten().min();
         self.next = now + pause.unwrap_or(Duration::MAX / 2).min(Duration::from_secs(60));
-        has_stall
+        news
+    }
+
+    /// What is new for the launcher. One rank that is late may hold up thousands of tensors.
+    fn news(&self, late: &[Stall], now: Duration) -> Vec<RankToDriver> {
+        let unknown = late.iter().filter(|stall| !self.known.contains(&stall.name));
+        let stalled = |stall: &Stall| RankToDriver::Stalled {
+            tensor: stall.name.clone(),
+            during: now.saturating_sub(stall.since),
+            waiting: stall.waiting.clone(),
+            late: stall.missing.clone(),
+        };
+        unknown.take(NAMED).map(stalled).collect()
     }
 
     fn report(&self, coordinator: &Coordinator, late: &[Stall], now: Duration) -> String {
@@ -152,9 +168,17 @@ mod tests {
              2: [allreduce.x] (node-a, slot 2; it waits for `allreduce.y` itself, its number 2, \
              since 3 s)"
         );
-        assert!(watch.look(&mut coordinator, 6 * second));
+        let told = watch.look(&mut coordinator, 6 * second).unwrap();
+        let first = RankToDriver::Stalled {
+            tensor: "first".into(),
+            during: 6 * second,
+            waiting: vec![Rank(1), Rank(2)],
+            late: vec![Rank(0)],
+        };
+        assert_eq!((told.len(), &told[0]), (3, &first));
         assert_eq!(coordinator.take_messages(), [CoordinatorToMember::WriteDown]);
-        assert!(watch.look(&mut coordinator, 8 * second), "it is reported again");
+        let again = watch.look(&mut coordinator, 8 * second);
+        assert_eq!(again, Some(vec![]), "it is reported again, but not told again");
         assert_eq!(coordinator.take_messages(), [], "but written down once");
     }
 
@@ -177,9 +201,9 @@ mod tests {
         let mut coordinator = Coordinator::new(3, 0, 0);
         coordinator.on(Rank(1), barrier("allreduce.x"), Duration::ZERO);
         let mut watch = StallWatch::new(Some(second), Some(5 * second), peers());
-        assert!(watch.look(&mut coordinator, 2 * second));
+        assert_eq!(watch.look(&mut coordinator, 2 * second).map(|told| told.len()), Some(1));
         coordinator.take_messages();
-        assert!(watch.look(&mut coordinator, 6 * second));
+        assert_eq!(watch.look(&mut coordinator, 6 * second), Some(vec![]));
         let messages = coordinator.take_messages();
         let [CoordinatorToMember::Stalled { missing, error }] = messages.as_slice() else {
             panic!("{messages:?}")

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ronde_control::event::Source;
+use ronde_control::event::{Happening, Source};
 use ronde_control::job::{self, Action, AgentId, Event, Machine, Outcome, Start, Terms};
 use ronde_control::muster::{self, Guest, Plan};
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use super::hands::Hands;
 use super::party::{self, Party};
 use super::screen::{Done, Screen};
-use super::stage::{self, Stage};
+use super::stage::{self, Remains, Stage};
 use super::start::{self, Part, Recipe, Span};
 use super::{Job, News, cluster, entropy, hex};
 use crate::agent::free_ports;
@@ -86,7 +86,8 @@ enum State {
 impl Driver {
     pub(super) async fn start(job: &Job, news: &mpsc::Sender<News>) -> Result<Driver, LaunchError> {
         let span = job.hosts.span();
-        let stage = Stage::open(job, news).await?;
+        let mut stage = Stage::open(job, news).await?;
+        stage.started(job);
         if let HostSource::DialledIn(agents) = &job.hosts {
             stage.tell(&agents.invitation(&stage.addresses));
         }
@@ -145,7 +146,7 @@ impl Driver {
                 tracing::info!(epoch = epoch.0, ?workers, "a world is formed");
                 self.stage.tell_world(&workers);
             }
-            Action::Answer(status) => self.stage.watchers.answer(&status),
+            Action::Answer(status) => self.stage.answer(status),
             Action::Happened(what) => self.stage.happened(what),
             Action::Reach(hosts) => return self.reach(hosts, now),
             Action::Release(agent) => self.release(agent),
@@ -309,9 +310,10 @@ impl Driver {
                     }
                 }
                 party::Step::Arrived(plans) => self.arrived(plans, now),
-                party::Step::Failed(_, text)
+                party::Step::Failed(troubles, text)
                     if !self.office.outlives_losses && !self.comes_by_itself() =>
                 {
+                    self.tell_of_hosts(troubles);
                     self.decide(Event::CalledOff(text), now);
                 }
                 party::Step::Failed(troubles, _) => {
@@ -332,6 +334,17 @@ impl Driver {
         });
         self.decide(Event::Gone { agent: id, reason, hint }, now);
         self.forget(agent, now);
+    }
+
+    /// Hosts keep the job from starting.
+    fn tell_of_hosts(&mut self, troubles: Vec<(AgentId, Trouble)>) {
+        for (id, Trouble { reason, hint }) in troubles {
+            if let Some(agent) = self.agents.get(&id) {
+                let (host, retry_seconds) = (agent.hands.host.clone(), None);
+                let what = Happening::HostUnreachable { host, reason, hint, retry_seconds };
+                self.stage.happened(what);
+            }
+        }
     }
 
     /// Whether hosts come by themselves: nobody else starts their agents again.
@@ -552,11 +565,12 @@ impl Driver {
         self.given_up || (self.machine.is_over() && self.agents.is_empty())
     }
 
-    /// How the job ended, and the screen if it is worth waiting for what it has still to show.
-    pub(super) fn finish(self) -> (Outcome, Option<Screen>) {
-        let screen = self.stage.close();
+    /// How the job ended, and what is still open of its surroundings; the screen only if it is worth
+    /// waiting for what it has still to show.
+    pub(super) fn finish(self) -> (Outcome, Option<Screen>, Remains) {
+        let (screen, remains) = self.stage.close();
         // By now everything has come that workers wrote before they ended.
-        (self.machine.outcome(), (!self.given_up).then_some(screen))
+        (self.machine.outcome(), (!self.given_up).then_some(screen), remains)
     }
 }
 

@@ -17,7 +17,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::event::EndReason;
+use ronde_control::event::{EndReason, Judgement};
 use ronde_control::job::Outcome;
 use ronde_control::job::ending::{Ending, Step};
 use ronde_control::wire::JobKey;
@@ -32,7 +32,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::errand::Returned;
 use super::guests::Guests;
-use super::screen::{Done, Screen, Text, Viewer};
+use super::screen::{Done, Screen, Text, Viewer, Written};
 use super::start::{self, Span};
 use super::{NEWS, News, entropy, hex, service, stdin};
 use crate::caller::{NOBODY, RAISED};
@@ -110,7 +110,12 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     let child = command.spawn().map_err(machine("start another launcher"))?;
     let window = Arc::new(Semaphore::new(WINDOW));
     let read = window.clone();
-    let done = move |done: Done| read.add_permits(done.cost as usize);
+    let done = move |written| {
+        // What cannot be written is told at the end.
+        if let Written::Done(done) = written {
+            read.add_permits(done.cost as usize);
+        }
+    };
     let screen = Screen::start(Viewer::Caller, None, done).map_err(machine("start a thread"))?;
     let caller = stdin::start(Viewer::Caller, sender.clone()).map_err(machine("start a thread"))?;
     let service = tokio::spawn(service::run(listener, key, sender.clone()));
@@ -242,7 +247,8 @@ fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> Outcome {
     };
     let text = format!("{name} failed with exit code {code}{how}\n");
     let reason = if told.is_some() { EndReason::Interrupted } else { EndReason::RankFailed };
-    Outcome { signal: told, ..Outcome::because(reason, code, text) }
+    let verdict = Judgement { signal: told, ..Judgement::of(reason, Some(text)) };
+    Outcome { code, verdict }
 }
 
 /// Passes a pipe's content on until it ends; no faster than the caller reads.
@@ -285,8 +291,8 @@ mod tests {
             (None, None, 1, "mpirun failed with exit code 1: nobody knows how it ended\n"),
         ] {
             let outcome = outcome("mpirun", exit, told);
-            assert_eq!((outcome.code, outcome.text.as_deref()), (code, Some(text)));
+            assert_eq!((outcome.code, outcome.verdict.text.as_deref()), (code, Some(text)));
         }
-        assert_eq!(outcome("mpirun", Some(Exit::Code(0)), None).text, None);
+        assert_eq!(outcome("mpirun", Some(Exit::Code(0)), None).verdict.text, None);
     }
 }

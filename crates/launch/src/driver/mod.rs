@@ -5,6 +5,7 @@
 //! and input (`stage`), to the agents (`hands`), to the ranks themselves (`service`) and to the hosts that
 //! are on their way (`party`).
 
+mod chronicle;
 mod cluster;
 mod conductor;
 pub mod delegated;
@@ -32,7 +33,7 @@ use ronde_control::job::{Outcome, Terms};
 use ronde_control::settings;
 use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
-use ronde_control::{Rank, printable};
+use ronde_control::{Rank, event, printable};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -45,6 +46,7 @@ use crate::signals::Signals;
 use crate::source::HostSource;
 use crate::wire::Sealed;
 use crate::{LaunchError, machine};
+use chronicle::Follower;
 use conductor::Driver;
 pub use conductor::LINGER;
 use errand::Returned;
@@ -107,6 +109,8 @@ pub struct Output {
     pub files: Option<PathBuf>,
     /// Whether lines begin with the time.
     pub times: Times,
+    /// The file where the job's events are written as lines of JSON.
+    pub event_log: Option<PathBuf>,
 }
 
 /// Everything the driver can learn.
@@ -135,6 +139,10 @@ pub(crate) enum News {
     Asked(Answer),
     /// An agent that nobody here has started offers its host.
     Offered(Offer),
+    /// Somebody wants to know what happens from now on.
+    Followed(Follower),
+    /// Something that the job writes could not be written.
+    OutputLost(event::Output, String),
     /// These are the hosts of an elastic job now, or why that is not known.
     Hosts(Result<Vec<(Host, Way)>, String>),
 }
@@ -173,16 +181,20 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError
     }
     // The threads must not wait for a loop that has ended.
     drop(news);
-    let (mut outcome, screen) = driver.finish();
+    let (mut outcome, screen, remains) = driver.finish();
     // It quotes what ranks, hosts and scripts have said.
-    outcome.text = outcome.text.map(|text| printable(&text).into_owned());
+    outcome.verdict.text = outcome.verdict.text.map(|text| printable(&text).into_owned());
     if let Some(screen) = screen {
         tokio::select! {
             lost = tokio::task::spawn_blocking(|| screen.finish()) => {
-                return Ok(outcome.without(&lost.unwrap_or_default()));
+                outcome = outcome.without(&lost.unwrap_or_default());
             }
             _ = signals.next() => {}
         }
+    }
+    tokio::select! {
+        () = remains.ended(&outcome) => {}
+        _ = signals.next() => {}
     }
     Ok(outcome)
 }

@@ -65,14 +65,16 @@ impl Party {
         let Some(index) = self.agents.iter().position(|known| *known == agent) else {
             return Vec::new();
         };
-        let actions = self.muster.on(index, event, now.saturating_sub(self.since));
-        self.steps(actions)
+        let now = now.saturating_sub(self.since);
+        let actions = self.muster.on(index, event, now);
+        self.steps(actions, now)
     }
 
     /// Time has passed.
     pub(super) fn tick(&mut self, now: Time) -> Vec<Step> {
-        let actions = self.muster.tick(now.saturating_sub(self.since));
-        self.steps(actions)
+        let now = now.saturating_sub(self.since);
+        let actions = self.muster.tick(now);
+        self.steps(actions, now)
     }
 
     /// Whether they have arrived, or never will.
@@ -85,17 +87,20 @@ impl Party {
         self.muster.next_wakeup().map(|time| self.since + time)
     }
 
-    fn steps(&self, actions: Vec<Action>) -> Vec<Step> {
+    fn steps(&self, actions: Vec<Action>, now: Time) -> Vec<Step> {
         let agents = || self.agents.iter().copied();
-        let trouble = |(index, agent)| {
-            let (reason, hint) = self.muster.trouble(index);
-            (agent, Trouble { reason, hint })
+        let troubles = || match self.agents.len() {
+            1 => vec![(0, self.muster.trouble(0))],
+            _ => self.muster.troubles(now),
+        };
+        let trouble = |(index, (reason, hint)): (usize, (String, String))| {
+            (self.agents[index], Trouble { reason, hint })
         };
         let step = |action| match action {
             Action::Listen(index) => Step::Listen(self.agents[index]),
             Action::Dial(index, targets) => Step::Dial(self.agents[index], targets),
             Action::Start(plans) => Step::Arrived(agents().zip(plans).collect()),
-            Action::Fail(text) => Step::Failed(agents().enumerate().map(trouble).collect(), text),
+            Action::Fail(text) => Step::Failed(troubles().into_iter().map(trouble).collect(), text),
         };
         actions.into_iter().map(step).collect()
     }

@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use ronde_control::event::Output;
 use ronde_control::wire::agent::Stream;
 use ronde_control::{Rank, Worker};
 
@@ -54,6 +55,14 @@ pub(crate) struct Done {
     pub(super) cost: u32,
 }
 
+/// What the thread tells.
+pub(super) enum Written {
+    /// This is done.
+    Done(Done),
+    /// This cannot be written, for this reason; told once for each.
+    Lost(Output, String),
+}
+
 /// The thread and the way to it.
 pub(super) struct Screen {
     items: mpsc::Sender<Item>,
@@ -61,16 +70,17 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Starts the thread, which writes to `files` too. `done` is called on it.
+    /// Starts the thread, which writes to `files` too. `written` is called on it.
     pub(super) fn start(
         viewer: Viewer,
         files: Option<Files>,
-        done: impl Fn(Done) + Send + 'static,
+        written: impl Fn(Written) + Send + 'static,
     ) -> io::Result<Screen> {
         let (items, incoming) = mpsc::channel();
         let thread = thread::Builder::new().name("ronde-screen".into()).spawn(move || {
-            let mut printer = Printer { viewer, files, lost: Vec::new() };
-            printer.print(&incoming, &done);
+            let lost = Vec::new();
+            let mut printer = Printer { viewer, files, lost, written: Box::new(written) };
+            printer.print(&incoming);
             printer.lost
         })?;
         Ok(Screen { items, thread })
@@ -111,10 +121,11 @@ struct Printer {
     files: Option<Files>,
     /// What of standard output and standard error could not be written, and why.
     lost: Vec<String>,
+    written: Box<dyn Fn(Written)>,
 }
 
 impl Printer {
-    fn print(&mut self, items: &mpsc::Receiver<Item>, done: &impl Fn(Done)) {
+    fn print(&mut self, items: &mpsc::Receiver<Item>) {
         if self.viewer == Viewer::Caller {
             self.write(Stream::Stdout, &caller::frame(Kind::Started, NOBODY, b""));
         }
@@ -123,7 +134,7 @@ impl Printer {
                 Item::Text(text) => {
                     self.show(&text);
                     if let Some(credit) = text.done {
-                        done(credit);
+                        (self.written)(Written::Done(credit));
                     }
                 }
                 Item::Returned(Rank(rank), Returned::Piece(bytes, _place)) => {
@@ -154,13 +165,18 @@ impl Printer {
         let files = self.files.as_mut();
         if let Some(trouble) = files.and_then(|it| it.write(text.rank, text.stream, &text.bytes)) {
             self.write(Stream::Stderr, format!("[ronde] {trouble}\n").as_bytes());
+            (self.written)(Written::Lost(Output::Files, trouble));
         }
     }
 
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
-        let (name, result) = match stream {
-            Stream::Stdout => ("standard output", write(&mut io::stdout().lock(), bytes)),
-            Stream::Stderr => ("standard error", write(&mut io::stderr().lock(), bytes)),
+        let (name, output, result) = match stream {
+            Stream::Stdout => {
+                ("standard output", Output::Stdout, write(&mut io::stdout().lock(), bytes))
+            }
+            Stream::Stderr => {
+                ("standard error", Output::Stderr, write(&mut io::stderr().lock(), bytes))
+            }
         };
         let Err(error) = result else { return };
         tracing::debug!(%error, "{name} could not be written");
@@ -170,6 +186,7 @@ impl Printer {
         }
         let trouble = format!("{name} cannot be written: {error}");
         self.lost.push(trouble.clone());
+        (self.written)(Written::Lost(output, error.to_string()));
         if stream == Stream::Stdout {
             let line = format!("[ronde] {trouble}; the job goes on, and what it prints is lost\n");
             self.write(Stream::Stderr, line.as_bytes());

@@ -1,25 +1,33 @@
 //! What the driver has around it: the socket of the rendezvous and the ways to those who
 //! came there, the screen, the input, and those who come for something else.
 
+use std::ffi::OsString;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 
-use ronde_control::event::{Happening, JobKind};
+use ronde_control::event::{Happening, JobKind, Output};
+use ronde_control::job::{Outcome, Terms};
+use ronde_control::status::Status;
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, output_cost};
-use ronde_control::{Rank, Worker, printable};
+use ronde_control::{Rank, VERSION, Worker, printable};
 use tokio::sync::mpsc;
 
+use super::chronicle::Chronicle;
 use super::errand::Returned;
 use super::files::Files;
 use super::guests::Guests;
 use super::hands::Hands;
-use super::screen::{Done, Screen, Text, Viewer};
+use super::screen::{Done, Screen, Text, Viewer, Written};
 use super::service::Outboxes;
 use super::stdin::{self, Stdin};
 use super::watchers::{self, Watchers};
 use super::{Job, News, service};
 use crate::logs::{Lines, Stamp, prefix};
 use crate::{LaunchError, machine};
+
+/// Events that an answer to whoever watches shows.
+const LAST: usize = 8;
 
 /// The surroundings of a driver.
 pub(super) struct Stage {
@@ -35,8 +43,28 @@ pub(super) struct Stage {
     viewer: Viewer,
     deliveries: Option<std::sync::mpsc::Sender<Vec<u8>>>,
     guests: Guests,
+    chronicle: Chronicle,
     kind: JobKind,
     service: tokio::task::JoinHandle<()>,
+}
+
+/// What is left of the surroundings when a job is over: those who wait for its last event.
+pub(super) struct Remains {
+    chronicle: Chronicle,
+    /// They are served until the end, and no longer.
+    _guests: Guests,
+}
+
+impl Remains {
+    /// Tells everybody how the job has ended.
+    pub(super) async fn ended(self, outcome: &Outcome) {
+        let Outcome { code, verdict } = outcome.clone();
+        let what = Happening::JobEnded { exit_code: code, verdict };
+        if let Some(line) = self.chronicle.finish(what).await {
+            // The screen has ended before.
+            let _ = writeln!(io::stderr(), "[ronde] {line}");
+        }
+    }
 }
 
 impl Stage {
@@ -46,6 +74,10 @@ impl Stage {
         let all = (!job.terms.outlives_losses()).then_some(ranks);
         let files = job.output.files.as_deref().map(|path| Files::create(path, ranks));
         let files = files.transpose()?;
+        let (log, unwritten) = (job.output.event_log.as_deref(), news.clone());
+        let chronicle = Chronicle::open(job.terms.kind, log, move |reason| {
+            let _ = unwritten.blocking_send(News::OutputLost(Output::EventLog, reason));
+        })?;
         let (key, listener, addresses) = job.hosts.open(job).await?;
         tracing::info!(?addresses, ranks, "the rendezvous is open");
         let viewer = match (&job.function, &job.deliveries) {
@@ -53,8 +85,11 @@ impl Stage {
             _ => Viewer::Terminal,
         };
         let printed = news.clone();
-        let screen = Screen::start(viewer, files, move |done| {
-            let _ = printed.blocking_send(News::Printed(done));
+        let screen = Screen::start(viewer, files, move |written| {
+            let _ = printed.blocking_send(match written {
+                Written::Done(done) => News::Printed(done),
+                Written::Lost(output, reason) => News::OutputLost(output, reason),
+            });
         });
         let stdin = stdin::start(viewer, news.clone()).map_err(machine("start a thread"))?;
         let registration = watchers::register(job, ranks, &listener, &key);
@@ -72,6 +107,7 @@ impl Stage {
             deliveries: job.deliveries.clone(),
             guests: Guests::new(job.function.clone(), all, news.clone()),
             kind: job.terms.kind,
+            chronicle,
             service,
         })
     }
@@ -81,6 +117,10 @@ impl Stage {
         match news {
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
             News::Returned(rank, returned) => self.returned(rank, returned),
+            News::Followed(follower) => self.chronicle.follow(follower),
+            News::OutputLost(output, reason) => {
+                self.happened(Happening::OutputLost { output, reason });
+            }
             other => return Some(other),
         }
         None
@@ -145,13 +185,31 @@ impl Stage {
     }
 
     /// Something happened: whoever wants to know is told.
-    #[expect(clippy::needless_pass_by_value, reason = "the stream of events will own it")]
     pub(super) fn happened(&mut self, what: Happening) {
-        if let Some(line) = what.line().filter(|_| what.is_shown_in(self.kind)) {
-            let line = printable(&line);
+        if let Some(line) = self.chronicle.record(what) {
             tracing::info!("{line}");
             self.screen.note(format!("[ronde] {line}\n"));
         }
+    }
+
+    /// The job begins.
+    pub(super) fn started(&mut self, job: &Job) {
+        let Terms { kind, start, min, max, .. } = job.terms;
+        let word = |word: &OsString| word.to_string_lossy().into_owned();
+        self.happened(Happening::JobStarted {
+            version: VERSION.into(),
+            kind,
+            ranks: start,
+            min,
+            max,
+            command: job.command.iter().map(word).collect(),
+        });
+    }
+
+    /// Answers those who have asked how the job stands.
+    pub(super) fn answer(&mut self, status: Status) {
+        let events = self.chronicle.last(LAST);
+        self.watchers.answer(&Status { events, ..status });
     }
 
     /// Tells the caller of `horovod.run` whose results count, in order.
@@ -181,13 +239,13 @@ impl Stage {
         self.screen.show(Text { rank, stream, bytes, done });
     }
 
-    /// Shows what is left and gives the screen.
-    pub(super) fn close(mut self) -> Screen {
+    /// Shows what is left and gives the screen, and what waits for the end.
+    pub(super) fn close(mut self) -> (Screen, Remains) {
         self.service.abort();
         for (rank, stream, bytes) in self.lines.end_all(self.stamp.text()) {
             self.show((rank, stream), bytes, None);
         }
-        self.screen
+        (self.screen, Remains { chronicle: self.chronicle, _guests: self.guests })
     }
 }
 

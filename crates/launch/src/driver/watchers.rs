@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+use super::chronicle::{self, Told};
 use super::{Job, News};
 use crate::registry::{Entry, Registration};
 use crate::wire::{Sealed, read_sealed};
@@ -79,13 +80,37 @@ pub(super) async fn serve(
         return tell(&mut sealed, &DriverToWatcher::Refused { reason }).await;
     }
     while let Some(plain) = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST).await? {
-        let WatcherToDriver::Ask = wire::decode(&plain).map_err(io::Error::other)?;
+        match wire::decode(&plain).map_err(io::Error::other)? {
+            WatcherToDriver::Ask => {}
+            WatcherToDriver::Follow => return follow(sealed, news).await,
+        }
         let (answer, status) = oneshot::channel();
         news.send(News::Asked(answer)).await.map_err(io::Error::other)?;
         let status = status.await.map_err(io::Error::other)?;
         tell(&mut sealed, &DriverToWatcher::Status(status)).await?;
     }
     Ok(())
+}
+
+/// Tells what happens until the job ends, no faster than the watcher reads.
+async fn follow(mut sealed: Sealed, news: &mpsc::Sender<News>) -> io::Result<()> {
+    let (follower, mut events) = chronicle::follower();
+    news.send(News::Followed(follower)).await.map_err(io::Error::other)?;
+    loop {
+        let hang_up = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST);
+        tokio::select! {
+            told = events.recv() => {
+                let Some(Told { event, missed, last }) = told else { return Ok(()) };
+                let event = String::from(&*event);
+                tell(&mut sealed, &DriverToWatcher::Event { event, missed }).await?;
+                if last {
+                    return Ok(());
+                }
+            }
+            // There is nothing more to say for a follower: it has gone.
+            _ = hang_up => return Ok(()),
+        }
+    }
 }
 
 async fn tell(sealed: &mut Sealed, message: &DriverToWatcher) -> io::Result<()> {

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::panic::catch_unwind;
 use std::time::Duration;
 
-use ronde_control::event::{EndReason, JobKind};
+use ronde_control::event::{EndReason, JobKind, Judgement};
 use ronde_control::job::{Action, AgentId, Event, Machine, Offer, Outcome, Start, Terms};
 use ronde_control::wire::agent::Exit;
 use ronde_control::wire::{DriverToRank, Greeting, RankToDriver};
@@ -220,7 +220,7 @@ impl Theatre {
 
     /// What must hold of every end.
     fn judge(&mut self, outcome: &Outcome) {
-        let Outcome { code, reason, first, text, .. } = outcome;
+        let Outcome { code, verdict: Judgement { reason, first, text, .. } } = outcome;
         self.hold((*code == 0) == text.is_none(), "a failure without a word, or words without");
         self.hold((*code == 0) == (*reason == EndReason::Done), "a reason that does not fit");
         self.hold(*code == 0 || self.faults > 0, "a job fails in which nothing went wrong");
@@ -259,7 +259,7 @@ impl Theatre {
             Action::Look(..) | Action::Answer(_) | Action::Happened(_) => {}
             Action::GiveUp => self.fail("the machine gives up on processes that can be killed"),
             Action::Dismiss => {
-                let Outcome { code, text, .. } = self.machine.outcome();
+                let Outcome { code, verdict: Judgement { text, .. } } = self.machine.outcome();
                 let (worlds, faults, end) = (self.epoch, self.faults, self.now);
                 let (kind, events) = (self.terms.kind, self.events);
                 self.report = Some(Report { code, text, worlds, faults, end, kind, events });

@@ -81,8 +81,8 @@ impl Play {
                 Action::Formed(_, workers) => self.world = workers,
                 Action::Happened(what) => self.notes.extend(what.line()),
                 Action::Dismiss => {
-                    let Outcome { code, text, .. } = self.machine.outcome();
-                    self.end = Some((code, text.unwrap_or_default()));
+                    let Outcome { code, verdict } = self.machine.outcome();
+                    self.end = Some((code, verdict.text.unwrap_or_default()));
                 }
                 _ => {}
             }
@@ -424,7 +424,7 @@ fn a_script_that_always_raises_is_the_reason_for_the_end() {
     // Its last line comes when its end is known already.
     play.machine.wrote(Worker(1), "KeyError: 'lr'");
     let (code, _) = play.end.clone().unwrap();
-    let text = play.machine.outcome().text.unwrap();
+    let text = play.machine.outcome().verdict.text.unwrap();
     let said = "error: rank 1 (a, slot 1) raised KeyError: 'lr'\n  at train.py:7\n  1 of at least 2 \
                 ranks are left and no host may start more\n";
     assert!(code == 1 && text.starts_with(said), "{text}");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::cause::{CauseKind, Raised};
-use crate::event::EndReason;
+use crate::event::{EndReason, Happening};
 use crate::job::*;
 use crate::status::{Report, State};
 
@@ -70,6 +70,13 @@ impl Stage {
                 _ => {}
             }
         }
+    }
+
+    fn happened(&self) -> impl Iterator<Item = &Happening> {
+        self.all.iter().filter_map(|action| match action {
+            Action::Happened(what) => Some(what),
+            _ => None,
+        })
     }
 
     fn wait(&mut self, seconds: f64) {
@@ -511,8 +518,8 @@ fn a_stopped_rank_is_the_first_cause_of_what_the_others_suffer() {
     stage.on(Event::Exited(Worker(2), Exit::Code(1)));
     assert_eq!(stage.all.last(), Some(&Action::Dismiss));
     let outcome = stage.machine.outcome();
-    assert_eq!((outcome.code, outcome.reason), (1, EndReason::RankFailed));
-    let first = outcome.first.unwrap();
+    assert_eq!((outcome.code, outcome.verdict.reason), (1, EndReason::RankFailed));
+    let first = outcome.verdict.first.unwrap();
     assert_eq!((first.member.rank, first.cause.kind), (Rank(1), CauseKind::Halted));
 }
 
@@ -537,7 +544,7 @@ fn the_end_of_a_job_is_asked_for_and_then_enforced() {
     assert!(stage.machine.is_over());
     let outcome = stage.machine.outcome();
     assert_eq!(outcome.code, 3);
-    assert!(outcome.text.unwrap().contains("rank 0 was stopped"));
+    assert!(outcome.verdict.text.unwrap().contains("rank 0 was stopped"));
 }
 
 #[test]
@@ -548,9 +555,9 @@ fn a_signal_to_the_launcher_is_passed_on_and_ends_the_job() {
     assert!(stage.all.contains(&Action::SignalAll(2)));
     (0..2).for_each(|worker| stage.on(Event::Exited(Worker(worker), Exit::Signal(2))));
     let outcome = stage.machine.outcome();
-    assert_eq!((outcome.code, outcome.signal), (130, Some(2)));
+    assert_eq!((outcome.code, outcome.verdict.signal), (130, Some(2)));
     assert_eq!(
-        outcome.text.unwrap(),
+        outcome.verdict.text.unwrap(),
         "error: stopped by signal 2 (SIGINT), and all 2 ranks with it\n"
     );
 }
@@ -567,8 +574,8 @@ fn a_job_whose_hosts_do_not_come_together_is_called_off() {
     stage.on(Event::CalledOff("error: no\n".into()));
     assert_eq!(stage.all.last(), Some(&Action::Dismiss));
     let outcome = stage.machine.outcome();
-    assert_eq!((outcome.code, outcome.reason), (1, EndReason::NotStarted));
-    assert_eq!(outcome.text.as_deref(), Some("error: no\n"));
+    assert_eq!((outcome.code, outcome.verdict.reason), (1, EndReason::NotStarted));
+    assert_eq!(outcome.verdict.text.as_deref(), Some("error: no\n"));
 }
 
 #[test]
@@ -598,10 +605,39 @@ fn a_lost_host_ends_the_job_and_is_its_reason() {
     assert_eq!(stage.lost_to(0).unwrap().0, 2);
     (0..2).for_each(|worker| stage.on(Event::Exited(Worker(worker), Exit::Code(1))));
     let outcome = stage.machine.outcome();
-    assert_eq!((outcome.code, outcome.reason), (1, EndReason::HostLost));
-    let text = outcome.text.unwrap();
+    assert_eq!((outcome.code, outcome.verdict.reason), (1, EndReason::HostLost));
+    let text = outcome.verdict.text.unwrap();
     assert!(
         text.starts_with("error: lost host `b`: it does not answer any more\n  3 of 3"),
         "{text}"
+    );
+}
+
+#[test]
+fn who_joins_and_which_world_is_complete_are_events() {
+    let mut stage = Stage::new(2);
+    stage.world(2);
+    let joined = |what: &Happening| match what {
+        Happening::WorkerJoined { member } => Some(member.rank),
+        _ => None,
+    };
+    let ranks: Vec<Rank> = stage.happened().filter_map(joined).collect();
+    assert_eq!(ranks, [Rank(0), Rank(1)]);
+    (0..2).for_each(|rank| stage.leave(rank));
+    stage.world(2);
+    let formed = |what: &Happening| match what {
+        Happening::WorldFormed { world, members, newcomers, .. } => {
+            Some((*world, members.len(), *newcomers))
+        }
+        _ => None,
+    };
+    let worlds: Vec<_> = stage.happened().filter_map(formed).collect();
+    assert_eq!(worlds, [(1, 2, 2), (2, 2, 0)]);
+    let (waiting, late) = (vec![Rank(0)], vec![Rank(1)]);
+    let during = Duration::from_secs(60);
+    let told = RankToDriver::Stalled { tensor: "g".into(), during, waiting, late };
+    stage.say(0, told);
+    assert!(
+        matches!(stage.happened().last(), Some(Happening::Stalled { late, .. }) if *late == [Rank(1)])
     );
 }

@@ -13,7 +13,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::cause::{Cause, CauseKind, Farewell, Raised, Tail};
-use crate::event::{Culprit, EndReason, Happening, Judgement, Member};
+use crate::event::{Culprit, EndReason, Judgement, Member};
 use crate::wire::agent::{Exit, Obstacle, signal_name};
 use crate::{Rank, Seat, Worker};
 
@@ -79,25 +79,19 @@ impl Account {
 pub struct Outcome {
     /// The launcher's exit code.
     pub code: u8,
-    /// What ended it.
-    pub reason: EndReason,
-    /// The signal that the launcher was sent, if that ended the job.
-    pub signal: Option<i32>,
-    /// The worker that failed first, if one did, and why.
-    pub first: Option<Culprit>,
-    /// What to tell the user, unless all went well. Ends with a newline.
-    pub text: Option<String>,
+    /// Why it has ended. A text ends with a newline.
+    pub verdict: Judgement,
 }
 
 impl Outcome {
     /// That of a job in which nothing went wrong.
     pub fn well() -> Outcome {
-        Outcome { code: 0, reason: EndReason::Done, signal: None, first: None, text: None }
+        Outcome { code: 0, verdict: Judgement::of(EndReason::Done, None) }
     }
 
     /// That of a job that ended for this reason and in these words, by nobody's failure.
     pub fn because(reason: EndReason, code: u8, text: String) -> Outcome {
-        Outcome { code, reason, signal: None, first: None, text: Some(text) }
+        Outcome { code, verdict: Judgement::of(reason, Some(text)) }
     }
 
     /// The same if some output could not be written. A job that has not failed then gives code 1, as
@@ -112,13 +106,6 @@ impl Outcome {
             lost.join("; ")
         );
         Outcome::because(EndReason::OutputLost, 1, text)
-    }
-
-    /// What those are told who follow the job.
-    pub fn ended(&self) -> Happening {
-        let Outcome { code, reason, signal, first, text } = self.clone();
-        let verdict = Judgement { reason, signal, first, text };
-        Happening::JobEnded { exit_code: code, verdict }
     }
 }
 
@@ -225,6 +212,11 @@ impl Verdict {
         self.accounts.get(&worker).map(Account::cause).unwrap_or_default()
     }
 
+    /// Whether a worker has ended because the launcher ended it.
+    pub(super) fn was_stopped(&self, worker: Worker) -> bool {
+        self.accounts.get(&worker).is_some_and(|account| account.stopped)
+    }
+
     /// How a worker that has ended did so.
     pub(super) fn exit(&self, worker: Worker) -> Option<&Exit> {
         self.accounts.get(&worker)?.exit.as_ref()
@@ -247,13 +239,9 @@ impl Verdict {
             return outcome;
         }
         let Some(first) = self.first() else { return Outcome::well() };
-        Outcome {
-            code: self.code(first.member.worker),
-            reason: EndReason::RankFailed,
-            signal: None,
-            text: Some(self.text(&first)),
-            first: Some(first),
-        }
+        let verdict = Judgement::of(EndReason::RankFailed, Some(self.text(&first)));
+        let code = self.code(first.member.worker);
+        Outcome { code, verdict: Judgement { first: Some(first), ..verdict } }
     }
 
     /// The end of a launcher that was told to stop.
@@ -264,9 +252,9 @@ impl Verdict {
             ranks => format!("and all {ranks} ranks with it"),
         };
         let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
-        let code = Exit::Signal(signal).code();
-        let outcome = Outcome::because(EndReason::Interrupted, code, text);
-        Some(Outcome { signal: Some(signal), ..outcome })
+        let verdict = Judgement::of(EndReason::Interrupted, Some(text));
+        let verdict = Judgement { signal: Some(signal), ..verdict };
+        Some(Outcome { code: Exit::Signal(signal).code(), verdict })
     }
 
     /// The end of a job that has not begun.

@@ -56,7 +56,7 @@ fn check(cases: Vec<Case>) {
         let outcome = judge(story);
         assert_eq!(outcome.code, code, "{name}: {outcome:?}");
         for text in texts {
-            let said = outcome.text.as_deref().unwrap_or_default();
+            let said = outcome.verdict.text.as_deref().unwrap_or_default();
             assert!(said.contains(text), "{name}: {text:?} is not in\n{said}");
         }
     }
@@ -241,7 +241,7 @@ fn a_job_without_failures_says_nothing() {
 fn long_texts_of_ranks_are_cut() {
     let long: &'static str = "é".repeat(5000).leak();
     let outcome = judge(vec![Left(0, Some(long), None), code(0, 1)]);
-    assert!(outcome.text.unwrap().len() < 2000);
+    assert!(outcome.verdict.text.unwrap().len() < 2000);
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn lost_output_is_an_error_unless_there_is_a_worse_one() {
     let well = || judge((0..4).map(|rank| code(rank, 0)).collect());
     assert_eq!(well().without(&[]), well());
     let outcome = well().without(&lost);
-    let text = outcome.text.unwrap();
+    let text = outcome.verdict.text.unwrap();
     assert!(outcome.code == 1 && text.contains("output is lost: standard output"), "{text}");
     let failed = || judge(vec![code(2, 3)]);
     assert_eq!(failed().without(&lost), failed());

@@ -1,0 +1,341 @@
+//! The stream of what happens in a job: each event gets its number and its time here, and goes on to
+//! everybody who reads it: the screen, the file of `--event-log`, and those who follow.
+//!
+//! Nobody who reads holds up the job. The file is written by a thread of its own; if it is so slow that
+//! too many events wait, the next ones are left out of it, and an event says how many as soon as there is
+//! room. A follower that does not keep up is told how many it has missed. What is kept for those who come
+//! later is bounded, too.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, SystemTime};
+
+use ronde_control::event::{Happening, JobEvent, JobKind, Output};
+use ronde_control::printable;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::{LaunchError, machine};
+
+/// Events that may wait for the disk.
+const WAITING: usize = 1024;
+
+/// Events that may wait for one follower.
+const BEHIND: usize = 256;
+
+/// Events that are kept for those who come later, and their bytes.
+const KEPT: usize = 256;
+const KEPT_BYTES: usize = 1 << 20;
+
+/// How long the last event may take to reach the file and the followers.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// One event as it goes to a follower.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// It as JSON.
+    pub(super) event: Arc<str>,
+    /// How many before it the follower has missed.
+    pub(super) missed: u64,
+    /// Whether it is the last one of all.
+    pub(super) last: bool,
+}
+
+/// Where a follower's events go; it hangs up by dropping the other end.
+pub(crate) type Follower = mpsc::Sender<Told>;
+
+/// A place for a follower, and where it reads.
+pub(super) fn follower() -> (Follower, mpsc::Receiver<Told>) {
+    mpsc::channel(BEHIND)
+}
+
+/// The stream and its readers, but for the screen.
+pub(super) struct Chronicle {
+    kind: JobKind,
+    next: u64,
+    kept: VecDeque<Arc<str>>,
+    log: Option<Log>,
+    followers: Vec<(Follower, u64)>,
+}
+
+/// The file of `--event-log`.
+struct Log {
+    lines: mpsc::Sender<Arc<str>>,
+    dropped: u64,
+    /// Whether the user has been told that it cannot be written.
+    is_told: bool,
+    thread: JoinHandle<Option<String>>,
+}
+
+impl Chronicle {
+    /// Nothing has happened yet. The file is there from now on; `lost` is called, once and on another
+    /// thread, if it cannot be written any more.
+    pub(super) fn open(
+        kind: JobKind,
+        file: Option<&Path>,
+        lost: impl Fn(String) + Send + 'static,
+    ) -> Result<Chronicle, LaunchError> {
+        let log = file.map(|path| Log::create(path, lost)).transpose()?;
+        Ok(Chronicle { kind, next: 0, kept: VecDeque::new(), log, followers: Vec::new() })
+    }
+
+    /// Takes in what happened, and gives the line to show on the screen, if there is one.
+    pub(super) fn record(&mut self, what: Happening) -> Option<String> {
+        let line = what.line().filter(|_| what.is_shown_in(self.kind));
+        if let (Happening::OutputLost { output: Output::EventLog, .. }, Some(log)) =
+            (&what, &mut self.log)
+        {
+            log.is_told = true;
+        }
+        if let Some(count) = self.log.as_mut().and_then(Log::dropped) {
+            self.append(Happening::EventsDropped { count });
+        }
+        self.append(what);
+        line.map(|line| printable(&line).into_owned())
+    }
+
+    /// The last events as JSON, oldest first, no more than `count`.
+    pub(super) fn last(&self, count: usize) -> Vec<String> {
+        let skipped = self.kept.len().saturating_sub(count);
+        self.kept.iter().skip(skipped).map(|event| String::from(&**event)).collect()
+    }
+
+    /// Somebody follows from now on; what is kept comes first.
+    pub(super) fn follow(&mut self, follower: Follower) {
+        self.followers.retain(|(known, _)| !known.is_closed());
+        let mut missed = 0;
+        for event in &self.kept {
+            tell(&follower, &mut missed, event);
+        }
+        self.followers.push((follower, missed));
+    }
+
+    fn append(&mut self, what: Happening) {
+        let event = self.stamp(what);
+        if let Some(log) = &mut self.log {
+            log.write(&event);
+        }
+        for (follower, missed) in &mut self.followers {
+            tell(follower, missed, &event);
+        }
+        self.kept.push_back(event);
+        let mut bytes: usize = self.kept.iter().map(|event| event.len()).sum();
+        while self.kept.len() > KEPT || (bytes > KEPT_BYTES && self.kept.len() > 1) {
+            bytes -= self.kept.pop_front().map_or(0, |event| event.len());
+        }
+    }
+
+    fn stamp(&mut self, what: Happening) -> Arc<str> {
+        let number = self.next;
+        self.next += 1;
+        let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let event = JobEvent { number, time, what };
+        serde_json::to_string(&event).expect("an event has only names as keys").into()
+    }
+
+    /// Records the last event and waits a moment until everybody has it. Gives a line for the user if it
+    /// turns out only now that the log cannot be written.
+    pub(super) async fn finish(mut self, what: Happening) -> Option<String> {
+        let mut line = None;
+        let until = Instant::now() + FAREWELL;
+        if let Some(count) = self.log.as_mut().and_then(Log::dropped) {
+            self.append(Happening::EventsDropped { count });
+        }
+        let event = self.stamp(what);
+        if let Some(Log { lines, thread, is_told, .. }) = self.log {
+            let _ = timeout_at(until, lines.send(event.clone())).await;
+            drop(lines);
+            let written = tokio::task::spawn_blocking(|| thread.join());
+            let lost = match timeout_at(until, written).await {
+                Ok(joined) => joined.ok().and_then(Result::ok).flatten(),
+                Err(_) => Some(format!("it takes longer than {} s", FAREWELL.as_secs())),
+            };
+            let lost = lost.filter(|_| !is_told);
+            line =
+                lost.map(|reason| format!("the end of the event log cannot be written: {reason}"));
+        }
+        for (follower, missed) in self.followers {
+            let last = Told { event: event.clone(), missed, last: true };
+            if let Ok(Ok(())) = timeout_at(until, follower.send(last)).await {
+                // It hangs up when it has passed on the last event.
+                let _ = timeout_at(until, follower.closed()).await;
+            }
+        }
+        line
+    }
+}
+
+fn tell(follower: &Follower, missed: &mut u64, event: &Arc<str>) {
+    let told = Told { event: event.clone(), missed: *missed, last: false };
+    match follower.try_send(told) {
+        Ok(()) => *missed = 0,
+        Err(_) => *missed += 1,
+    }
+}
+
+impl Log {
+    fn create(path: &Path, lost: impl Fn(String) + Send + 'static) -> Result<Log, LaunchError> {
+        let file = File::create(path)
+            .map_err(|source| LaunchError::EventLog { path: path.display().to_string(), source })?;
+        let (lines, incoming) = mpsc::channel(WAITING);
+        let thread = thread::Builder::new()
+            .name("ronde-events".into())
+            .spawn(move || {
+                let reason = write_all(file, incoming).err()?.to_string();
+                lost(reason.clone());
+                Some(reason)
+            })
+            .map_err(machine("start a thread"))?;
+        Ok(Log { lines, dropped: 0, is_told: false, thread })
+    }
+
+    /// How many events are missing, if that can be told now.
+    fn dropped(&mut self) -> Option<u64> {
+        let has_room = self.lines.capacity() > 1;
+        (self.dropped > 0 && has_room).then(|| std::mem::take(&mut self.dropped))
+    }
+
+    fn write(&mut self, event: &Arc<str>) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.lines.try_send(event.clone()) {
+            self.dropped += 1;
+        }
+    }
+}
+
+/// Writes each event as it comes, as a line that is whole: nothing is kept back.
+fn write_all(mut file: File, mut events: mpsc::Receiver<Arc<str>>) -> io::Result<()> {
+    while let Some(event) = events.blocking_recv() {
+        file.write_all(format!("{event}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc as std_mpsc;
+
+    use super::*;
+
+    fn host(number: usize) -> Happening {
+        Happening::HostReady { host: format!("node-{number}") }
+    }
+
+    fn events(text: &str) -> Vec<JobEvent> {
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn end() -> Happening {
+        Happening::HostUsable { host: "last".into() }
+    }
+
+    #[tokio::test]
+    async fn the_file_has_every_event_in_order_and_the_last_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        let mut chronicle = Chronicle::open(JobKind::Elastic, Some(&path), |_| {}).unwrap();
+        assert!(path.exists(), "before anything has happened");
+        assert_eq!(chronicle.record(host(0)), None);
+        let line = chronicle.record(Happening::HostsKnown);
+        assert_eq!(line.as_deref(), Some("found out again which hosts there are"));
+        chronicle.finish(end()).await;
+        let events = events(&std::fs::read_to_string(path).unwrap());
+        let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        assert_eq!(events[2].what, end());
+        assert!(events[0].time.as_secs() > 1_600_000_000);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_stands_still_misses_events_and_says_how_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        // Opening a pipe waits for its reader, which opens it only to read later.
+        let reader = {
+            let path = path.clone();
+            std::thread::spawn(move || File::open(path).unwrap())
+        };
+        let mut chronicle = Chronicle::open(JobKind::Fixed, Some(&path), |_| {}).unwrap();
+        let mut pipe = reader.join().unwrap();
+        // More than a pipe and the channel hold.
+        for number in 0..WAITING + 4096 {
+            chronicle.record(host(number));
+        }
+        let dropped = chronicle.log.as_ref().unwrap().dropped;
+        assert!(dropped > 1000, "{dropped}");
+        let reading = std::thread::spawn(move || io::read_to_string(&mut pipe).unwrap());
+        while chronicle.log.as_ref().unwrap().lines.capacity() < WAITING {
+            tokio::task::yield_now().await;
+        }
+        chronicle.record(host(1));
+        chronicle.finish(end()).await;
+        let events = events(&reading.join().unwrap());
+        let last: Vec<&Happening> = events[events.len() - 3..].iter().map(|it| &it.what).collect();
+        assert_eq!(last, [&Happening::EventsDropped { count: dropped }, &host(1), &end()]);
+        let whole = events.len() as u64 + dropped;
+        assert_eq!(events.last().unwrap().number + 1, whole, "nothing else is missing");
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_is_full_is_told_once_and_holds_up_nobody() {
+        let (tell, told) = std_mpsc::channel();
+        let path = Path::new("/dev/full");
+        let lost = move |reason| tell.send(reason).unwrap();
+        let mut chronicle = Chronicle::open(JobKind::Fixed, Some(path), lost).unwrap();
+        (0..9).for_each(|number| drop(chronicle.record(host(number))));
+        let line = chronicle.finish(end()).await.unwrap();
+        assert!(line.starts_with("the end of the event log cannot be written: No space"), "{line}");
+        let reasons: Vec<String> = told.iter().collect();
+        assert!(matches!(&reasons[..], [one] if one.contains("No space left")), "{reasons:?}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_made_is_an_error() {
+        let made = Chronicle::open(JobKind::Fixed, Some(Path::new("/nowhere/at/all")), |_| {});
+        assert!(matches!(made, Err(LaunchError::EventLog { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_follower_gets_what_is_kept_and_what_comes_and_hears_what_it_missed() {
+        let mut chronicle = Chronicle::open(JobKind::Fixed, None, |_| {}).unwrap();
+        (0..3).for_each(|number| drop(chronicle.record(host(number))));
+        let (sender, mut receiver) = follower();
+        chronicle.follow(sender);
+        for number in 3..BEHIND + 10 {
+            chronicle.record(host(number));
+        }
+        let mut seen = Vec::new();
+        while let Ok(told) = receiver.try_recv() {
+            assert_eq!(told.missed, 0);
+            seen.push(told);
+        }
+        assert_eq!(seen.len(), BEHIND);
+        chronicle.record(host(7));
+        assert_eq!(receiver.recv().await.unwrap().missed, 10);
+        let reader = tokio::spawn(async move { receiver.recv().await });
+        chronicle.finish(end()).await;
+        let last: JobEvent = serde_json::from_str(&reader.await.unwrap().unwrap().event).unwrap();
+        assert_eq!(last.what, end());
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut chronicle = Chronicle::open(JobKind::Fixed, None, |_| {}).unwrap();
+        (0..2 * KEPT).for_each(|number| drop(chronicle.record(host(number))));
+        assert_eq!((chronicle.kept.len(), chronicle.last(5).len()), (KEPT, 5));
+        let large = || Happening::HostReady { host: "x".repeat(KEPT_BYTES / 4) };
+        (0..9).for_each(|_| drop(chronicle.record(large())));
+        assert_eq!(chronicle.kept.len(), 3);
+    }
+}

@@ -5,11 +5,15 @@ a backward pass. Whatever class the framework has for what fails there, the attr
 `HorovodInternalError` say who was lost, where, how, and which tensor was waited for.
 """
 
+import json
+import os
 import signal
+import subprocess
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
-from jobs import Job
+from jobs import LIMIT_SECONDS, Job, launcher, until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -29,7 +33,7 @@ raw.barrier()
 
 KILLED = """
 if RANK == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
 # The launcher ends the rest after a second, which may be too short to put an error together.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 try:
@@ -172,6 +176,15 @@ WAYS = {
 }
 
 
+def waiting_for(job):
+    """Which ranks are late, and for how many others."""
+    ronde = Path(launcher()).parent / "ronde"
+    command = [ronde, "status", "--once", "--json", str(job.launcher.pid)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    late = json.loads(told.stdout)["late"] if told.returncode == 0 else []
+    return [(each["rank"], each["waiting_ranks"]) for each in late]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_lost_rank_is_known_as_data(tmp_path, way):
     script, kind, framework = WAYS[way]
@@ -179,6 +192,8 @@ def test_a_lost_rank_is_known_as_data(tmp_path, way):
         pytest.skip(f"{framework} is not installed")
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     with Job(tmp_path, 3, script, BEGIN, KILLED, api="", env=env) as job:
+        until(lambda: waiting_for(job) == [(1, 2)], LIMIT_SECONDS, job.output)
+        os.kill(job.pids()[1], signal.SIGKILL)
         for said in job.hear("lost", [0, 2]):
             tensor = said["last"].pop("tensor")
             assert said["last"] == {"ranks": [1], "hosts": ["localhost"], "cause": "signal"}
@@ -194,7 +209,7 @@ ENDS = {
     "exception": ("raise ValueError('boom')", 1),
     "exit_code": ("os._exit(3)", 3),
     "left": ("raw.shutdown()", 1),
-    "stalled": ("signal.pause()", 1),
+    "stalled": ("pass", 1),
 }
 
 
@@ -203,16 +218,22 @@ def test_each_way_to_lose_a_rank_has_its_own_name(tmp_path, cause):
     does, code = ENDS[cause]
     script = f"""
     if RANK == 1:
+        while not os.path.exists(os.path.join(os.environ["SAY_FOLDER"], "now")):
+            time.sleep(0.01)
         {does}
     else:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             once()
         except HorovodInternalError as error:
             say("lost", **known(error), text=str(error))
             raise
     """
-    env = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    env = {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"} if cause == "stalled" else {}
     with Job(tmp_path, 2, RAW, BEGIN, script, api="", env=env) as job:
+        if cause != "stalled":
+            until(lambda: waiting_for(job) == [(1, 1)], LIMIT_SECONDS, job.output)
+            (tmp_path / "now").touch()
         (said,) = job.hear("lost", [0])
         assert (said["ranks"], said["hosts"], said["cause"]) == ([1], ["localhost"], cause)
         assert said["tensor"] == "allreduce.x", said

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import horovod.torch as hvd
+from horovod import _native
 
 DTYPES = [
     torch.uint8,
@@ -128,6 +129,25 @@ def test_tensors_that_are_not_contiguous_are_copied_or_refused():
         with pytest.raises(ValueError) as error:
             call()
         assert str(error.value) == "Tensor is required to be contiguous."
+
+
+def test_an_output_that_shares_memory_with_another_tensor_is_refused():
+    tensor = torch.arange(6.0)
+    left, right = tensor[:4], tensor[2:]
+    for inputs, outputs in (
+        ([left], [right]),
+        ([left, right], [left, right]),
+        ([torch.ones(4), right], [left, torch.ones(4)]),
+        ([tensor, tensor], [tensor, tensor]),
+    ):
+        with pytest.raises(ValueError, match="an output shares memory with another tensor"):
+            _native.grouped_allreduce(inputs, outputs, "overlap", hvd.Sum)
+    with pytest.raises(ValueError, match="an output shares memory with another tensor"):
+        _native.allreduce(left, right, "overlap", hvd.Sum)
+    assert torch.equal(tensor, torch.arange(6.0))
+    results = hvd.grouped_allreduce([left, right, tensor], op=hvd.Sum)
+    assert [len(result) for result in results] == [4, 4, 6]
+    assert hvd.grouped_allreduce_([tensor[:3], tensor[3:]], op=hvd.Sum)[1][0] == 3.0
 
 
 def test_strides_of_dimensions_of_length_one_do_not_matter():

@@ -52,21 +52,19 @@ impl<'a> Linked<'a> {
         incoming: Option<Flow<RowMut<'_>>>,
     ) -> Result<(), Error> {
         if self.tuning.connections == 1 {
-            let outgoing = outgoing.into_iter().map(|Flow { peer, row }| (peer, row));
-            let incoming = incoming.into_iter().map(|Flow { peer, row }| (peer, row));
-            return self.flow(outgoing, incoming.map(landing), |_, _, _| ());
+            let incoming = incoming.into_iter().map(|flow| flow.map(Landing::Row)).collect();
+            return self.flow(outgoing.into_iter().collect(), incoming, |_, _, _| ());
         }
-        let outgoing = outgoing.into_iter().flat_map(|Flow { peer, row }| {
+        let mut incoming = incoming;
+        let outgoing = outgoing.iter().flat_map(|Flow { peer, row }| {
             let stripes = self.stripes(row.length()).into_iter();
-            stripes.map(move |stripe| (peer, row.slice(stripe)))
+            stripes.map(|stripe| Flow { peer: *peer, row: row.slice(stripe) })
         });
-        let outgoing: Vec<(usize, Row<'_>)> = outgoing.collect();
-        let (from, mut into) = match incoming {
-            Some(Flow { peer, row }) => (peer, row),
-            None => return self.flow(outgoing, [], |_, _, _| ()),
-        };
-        let stripes = self.stripes(into.length());
-        let incoming = into.split(&stripes).into_iter().map(|row| landing((from, row)));
+        let incoming = incoming.iter_mut().flat_map(|Flow { peer, row }| {
+            let rows = row.split(&self.stripes(row.length())).into_iter();
+            rows.map(|row| Flow { peer: *peer, row: Landing::Row(row) })
+        });
+        let (outgoing, incoming) = (outgoing.collect(), incoming.collect());
         self.flow(outgoing, incoming, |_, _, _| ())
     }
 
@@ -78,25 +76,20 @@ impl<'a> Linked<'a> {
         incoming: Vec<Flow<Scratch<'_>>>,
         arrived: impl FnMut(usize, usize, &[u8]),
     ) -> Result<(), Error> {
-        let outgoing = outgoing.into_iter().map(|Flow { peer, row }| (peer, row));
-        let incoming = incoming.into_iter().map(|Flow { peer, row }| (peer, Landing::Scratch(row)));
+        let incoming = incoming.into_iter().map(|flow| flow.map(Landing::Scratch)).collect();
         self.flow(outgoing, incoming, arrived)
     }
 
     /// Flows to places become flows to ranks of the world.
-    fn flow<'b>(
+    fn flow(
         &mut self,
-        outgoing: impl IntoIterator<Item = (usize, Row<'b>)>,
-        incoming: impl IntoIterator<Item = (usize, Landing<'b>)>,
+        mut outgoing: Vec<Flow<Row<'_>>>,
+        mut incoming: Vec<Flow<Landing<'_>>>,
         arrived: impl FnMut(usize, usize, &[u8]),
     ) -> Result<(), Error> {
         let ranks = &self.members.ranks;
-        let outgoing = outgoing.into_iter().map(|(peer, row)| Flow { peer: ranks[peer], row });
-        let incoming = incoming.into_iter().map(|(peer, row)| Flow { peer: ranks[peer], row });
-        self.links.exchange(outgoing.collect(), incoming.collect(), arrived)
+        outgoing.iter_mut().for_each(|flow| flow.peer = ranks[flow.peer]);
+        incoming.iter_mut().for_each(|flow| flow.peer = ranks[flow.peer]);
+        self.links.exchange(outgoing, incoming, arrived)
     }
-}
-
-fn landing((peer, row): (usize, RowMut<'_>)) -> (usize, Landing<'_>) {
-    (peer, Landing::Row(row))
 }

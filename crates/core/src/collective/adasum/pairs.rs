@@ -20,15 +20,17 @@ impl<'a> Turn<'a> {
         let Turn { send, receive, longest } = self;
         let (mut with, mut without) =
             (Turn { longest, ..Turn::default() }, Turn { longest, ..Turn::default() });
-        match send.map(|Flow { peer, row }| (seat(peer), peer, row)) {
-            Some((Some(seat), _, row)) => with.send = Some(Flow { peer: seat, row }),
-            Some((None, peer, row)) => without.send = Some(Flow { peer, row }),
-            None => {}
+        if let Some(flow) = send {
+            match seat(flow.peer) {
+                Some(peer) => with.send = Some(Flow { peer, ..flow }),
+                None => without.send = Some(flow),
+            }
         }
-        match receive.map(|Flow { peer, row }| (seat(peer), peer, row)) {
-            Some((Some(seat), _, row)) => with.receive = Some(Flow { peer: seat, row }),
-            Some((None, peer, row)) => without.receive = Some(Flow { peer, row }),
-            None => {}
+        if let Some(flow) = receive {
+            match seat(flow.peer) {
+                Some(peer) => with.receive = Some(Flow { peer, ..flow }),
+                None => without.receive = Some(flow),
+            }
         }
         (with, without)
     }

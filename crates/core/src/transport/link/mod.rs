@@ -61,6 +61,12 @@ pub(crate) struct Flow<R> {
     pub(crate) row: R,
 }
 
+impl<R> Flow<R> {
+    pub(crate) fn map<T>(self, of: impl FnOnce(R) -> T) -> Flow<T> {
+        Flow { peer: self.peer, row: of(self.row) }
+    }
+}
+
 impl Links {
     pub(crate) fn new(opening: Opening, vigil: Arc<Vigil>, hands: Hands) -> Links {
         let open = (0..opening.ranks()).map(|_| Vec::new()).collect();
@@ -76,9 +82,11 @@ impl Links {
         incoming: Vec<Flow<Landing<'_>>>,
         mut arrived: impl FnMut(usize, usize, &[u8]),
     ) -> Result<(), Error> {
-        let (to, from) = (outgoing.iter().map(|f| f.peer), incoming.iter().map(|f| f.peer));
-        for (connection, peer) in to.enumerate().chain(from.enumerate()) {
-            self.open(peer, connection)?;
+        for (connection, flow) in outgoing.iter().enumerate() {
+            self.open(flow.peer, connection)?;
+        }
+        for (connection, flow) in incoming.iter().enumerate() {
+            self.open(flow.peer, connection)?;
         }
         let mut exchange = Exchange { to: self.ends(outgoing), from: self.ends(incoming) };
         if self.hands == Hands::Two

@@ -3,7 +3,7 @@
 //! One anonymous file per world has a stretch for each rank, and every rank maps all of it. A rank
 //! gives out blocks of its own stretch only. The stretches are reserved, not filled: a page costs
 //! memory from its first write until the last block on it is dropped. Who may touch which block of
-//! another rank when is agreed on through the counters (see `group::shared`).
+//! another rank when is agreed on through the counters (see `stage`).
 //!
 //! A block keeps the mapping, so that a tensor stays valid when its world has ended.
 #![expect(unsafe_code, reason = "shared memory is raw memory")]

@@ -7,7 +7,7 @@ pub(super) const LOG: usize = 256 << 10;
 
 /// Counters of one rank in one set of ranks: published, reduced, finished, offered.
 const COUNTERS: usize = 4;
-/// Pieces of staging memory of one rank; see `group::shared`.
+/// Pieces of staging memory of one rank; see `stage`.
 pub(crate) const SLOTS: usize = 4;
 /// Sets of ranks that can exist at the same time, the world among them.
 pub(crate) const LANES: usize = 256;

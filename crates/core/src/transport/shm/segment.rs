@@ -1,7 +1,7 @@
 //! The mapping itself, and the words in it.
 //!
 //! Every word that more than one process touches is an atomic. Staging memory is plain bytes: who
-//! may touch which of them when is agreed on through the counters (see `group::shared`).
+//! may touch which of them when is agreed on through the counters (see `stage`).
 #![expect(unsafe_code, reason = "shared memory is raw memory")]
 
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) enum Counter {
     Reduced = 1,
     /// Steps after which this rank reads nothing of the others any more.
     Finished = 2,
-    /// Steps for which this rank has said whether its tensors lie in the arena; see `group::shared`.
+    /// Steps for which this rank has said whether its tensors lie in the arena; see `stage`.
     Offered = 3,
 }
 

@@ -7,8 +7,9 @@
 //! later is bounded, too.
 
 use std::collections::VecDeque;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -16,6 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use ronde_control::event::{Happening, JobEvent, JobKind, Output};
 use ronde_control::printable;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -32,7 +34,7 @@ const KEPT: usize = 256;
 const KEPT_BYTES: usize = 1 << 20;
 
 /// How long the last event may take to reach the file and the followers.
-const FAREWELL: Duration = Duration::from_secs(2);
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// One event as it goes to a follower.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +144,10 @@ impl Chronicle {
     pub(super) async fn finish(mut self, what: Happening) -> Option<String> {
         let mut line = None;
         let until = Instant::now() + FAREWELL;
+        if let Some(log) = self.log.as_ref().filter(|log| log.dropped > 0) {
+            // Room for how many are missing, and for the last event.
+            let _ = timeout_at(until, log.lines.reserve_many(2)).await;
+        }
         if let Some(count) = self.log.as_mut().and_then(Log::dropped) {
             self.append(Happening::EventsDropped { count });
         }
@@ -179,7 +185,7 @@ fn tell(follower: &Follower, missed: &mut u64, event: &Arc<str>) {
 
 impl Log {
     fn create(path: &Path, lost: impl Fn(String) + Send + 'static) -> Result<Log, LaunchError> {
-        let file = File::create(path)
+        let file = make(path)
             .map_err(|source| LaunchError::EventLog { path: path.display().to_string(), source })?;
         let (lines, incoming) = mpsc::channel(WAITING);
         let thread = thread::Builder::new()
@@ -204,6 +210,15 @@ impl Log {
             self.dropped += 1;
         }
     }
+}
+
+/// Makes the file. If it is a pipe that nobody reads, that is an error: a job must not wait for a reader.
+fn make(path: &Path) -> io::Result<File> {
+    let at_once = OFlags::NONBLOCK.bits() as i32;
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).custom_flags(at_once).open(path)?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// Writes each event as it comes, as a line that is whole: nothing is kept back.
@@ -253,21 +268,14 @@ mod tests {
     async fn a_file_that_stands_still_misses_events_and_says_how_many() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &path,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::from_raw_mode(0o600),
-            0,
-        )
-        .unwrap();
-        // Opening a pipe waits for its reader, which opens it only to read later.
-        let reader = {
-            let path = path.clone();
-            std::thread::spawn(move || File::open(path).unwrap())
-        };
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let alone = Chronicle::open(JobKind::Fixed, Some(&path), |_| {});
+        assert!(alone.is_err(), "nobody reads the pipe");
+        let at_once = OFlags::NONBLOCK.bits() as i32;
+        let mut pipe = OpenOptions::new().read(true).custom_flags(at_once).open(&path).unwrap();
         let mut chronicle = Chronicle::open(JobKind::Fixed, Some(&path), |_| {}).unwrap();
-        let mut pipe = reader.join().unwrap();
+        fcntl_setfl(&pipe, OFlags::empty()).unwrap();
         // More than a pipe and the channel hold.
         for number in 0..WAITING + 4096 {
             chronicle.record(host(number));
@@ -275,14 +283,10 @@ mod tests {
         let dropped = chronicle.log.as_ref().unwrap().dropped;
         assert!(dropped > 1000, "{dropped}");
         let reading = std::thread::spawn(move || io::read_to_string(&mut pipe).unwrap());
-        while chronicle.log.as_ref().unwrap().lines.capacity() < WAITING {
-            tokio::task::yield_now().await;
-        }
-        chronicle.record(host(1));
         chronicle.finish(end()).await;
         let events = events(&reading.join().unwrap());
-        let last: Vec<&Happening> = events[events.len() - 3..].iter().map(|it| &it.what).collect();
-        assert_eq!(last, [&Happening::EventsDropped { count: dropped }, &host(1), &end()]);
+        let last: Vec<&Happening> = events[events.len() - 2..].iter().map(|it| &it.what).collect();
+        assert_eq!(last, [&Happening::EventsDropped { count: dropped }, &end()]);
         let whole = events.len() as u64 + dropped;
         assert_eq!(events.last().unwrap().number + 1, whole, "nothing else is missing");
     }

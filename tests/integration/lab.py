@@ -140,7 +140,7 @@ class Host:
 
     def signal(self, number):
         """Sends a signal to everything that runs on the host but what holds it together."""
-        for pid in _inside(self.sshd.pid):
+        for pid in inside(self.sshd.pid):
             if pid != self.sshd.pid:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
@@ -149,7 +149,7 @@ class Host:
         """Takes the host down with all that runs on it."""
         if self.sshd is None:
             return
-        for pid in _inside(self.sshd.pid):
+        for pid in inside(self.sshd.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.sshd.kill()
@@ -227,7 +227,7 @@ def horovodrun():
     return str(beside) if beside.exists() else shutil.which("horovodrun")
 
 
-def _inside(pid):
+def inside(pid):
     """Everything that runs in the network of this process."""
     try:
         network = os.readlink(f"/proc/{pid}/ns/net")

@@ -1,17 +1,21 @@
 """What SECURITY.md says of listening sockets, against those of all processes of real jobs."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 import uuid
+from contextlib import contextmanager
 from pathlib import Path
 
+import lab as labs
 import listening
 import pytest
-from jobs import MARK, launcher
-from lab import marked
+from jobs import MARK, launcher, until
+from lab import Lab, inside, marked
 
 PATIENCE = float(os.environ.get("RONDE_TEST_PATIENCE", "1"))
 pytestmark = pytest.mark.timeout(60 * PATIENCE)
@@ -35,17 +39,22 @@ LOOPBACK = {"127.0.0.1", "::1"}
 
 
 class Listening:
-    """A job whose ranks have met: what its ranks listen at, and what everybody else of it does."""
+    """A job whose ranks have met: what its ranks listen at, and what everybody else of it does.
 
-    def __init__(self, folder, size, command, script, env=None):
+    In a lab everybody else is whatever runs on its hosts; the launcher is on the first one.
+    `meanwhile` is called with the launcher's process once that runs.
+    """
+
+    def __init__(self, folder, size, command, script, env=None, lab=None, meanwhile=None):
         path = folder / "script.py"
         path.write_text(RANK + textwrap.dedent(script))
         mark = uuid.uuid4().hex
         # No setting of whoever runs the tests, and no sockets of theirs.
         env = {**os.environ, "SAY_FOLDER": str(folder), MARK: mark, **(env or {})}
+        prefix = lab.hosts[0].prefix(folder) if lab else []
         with (folder / "output.txt").open("w") as output:
             self._job = subprocess.Popen(
-                [*command, sys.executable, str(path)],
+                [*prefix, *command, sys.executable, str(path)],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -53,6 +62,8 @@ class Listening:
             )
         self._folder = folder
         try:
+            if meanwhile:
+                meanwhile(self._job)
             ready = [folder / f"{rank}.ready" for rank in range(size)]
             end = time.monotonic() + 50 * PATIENCE
             while not all(file.exists() and file.read_text() for file in ready):
@@ -61,7 +72,8 @@ class Listening:
                 time.sleep(0.02)
             pids = [int(file.read_text()) for file in ready]
             self.ranks = [sorted(listening.of(pid)) for pid in pids]
-            self.others = listening.of_all(set(marked(mark)) - set(pids))
+            everybody = on_hosts(lab) if lab else marked(mark)
+            self.others = of_a_job(set(everybody) - set(pids), lab)
         finally:
             (folder / "go").touch()
             try:
@@ -71,6 +83,18 @@ class Listening:
                 self._job.wait()
         assert self.code == 0, Path(folder / "output.txt").read_text()
         assert listening.of_all(marked(mark)) == []
+        assert not lab or of_a_job(on_hosts(lab), lab) == []
+
+
+def on_hosts(lab):
+    """Everything that runs in a lab."""
+    return [pid for host in lab.hosts for pid in inside(host.sshd.pid)]
+
+
+def of_a_job(pids, lab):
+    """What processes listen at, but for the sshds of a lab."""
+    ssh = {host.port for host in lab.hosts} if lab else set()
+    return [where for where in listening.of_all(pids) if where[0] == "unix" or where[2] not in ssh]
 
 
 def addresses(sockets):
@@ -148,6 +172,173 @@ def test_metrics_are_one_socket_for_each_rank(tmp_path):
     for rank, sockets in enumerate(job.ranks):
         assert sockets == [("unix", f"{tmp_path}/metrics.{rank}")]
     assert addresses(job.others) == ["127.0.0.1"]
+
+
+def test_metrics_over_tcp_are_one_loopback_port_for_each_rank(tmp_path):
+    first = two_free_ports()
+    env = {"RONDE_METRICS": f"127.0.0.1:{first}"}
+    job = Listening(tmp_path, 2, horovodrun(2), "stay()", env)
+    for rank, sockets in enumerate(job.ranks):
+        assert sockets == [("tcp", "127.0.0.1", first + rank)]
+    assert addresses(job.others) == ["127.0.0.1"]
+    assert len(job.others) == 1
+
+
+def two_free_ports():
+    """The first of two neighbours on which nobody listens."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            first = one.getsockname()[1]
+            try:
+                other.bind(("127.0.0.1", first + 1))
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+def test_a_function_on_ranks_that_come_and_go_listens_as_such_a_job_does(tmp_path):
+    script = """
+    import horovod
+    if __name__ == "__main__":
+        horovod.run(stay, num_proc=2, min_num_proc=2)
+    """
+    job = Listening(tmp_path, 2, [], script)
+    assert job.ranks == [[], []]
+    assert len(job.others) == 1
+    assert addresses(job.others) == ["127.0.0.1"]
+
+
+def test_a_measurement_listens_at_one_loopback_port_and_one_private_unix_socket(tmp_path):
+    words = ["bench", "-np", "2", "--sizes", "4", "--seconds", "50"]
+    with started(tmp_path, [ronde(), *words], {"TMPDIR": str(tmp_path)}) as (job, mark):
+
+        def measures():
+            assert job.poll() is None, (tmp_path / "output.txt").read_text()
+            found = listening.of_all(marked(mark))
+            # Until the ranks have met they listen at sockets of their own.
+            return found if [where[0] for where in found] == ["tcp", "unix"] else None
+
+        (_, address, _), (_, path) = until(
+            measures, 40 * PATIENCE, lambda: listening.of_all(marked(mark))
+        )
+        assert address == "127.0.0.1"
+        assert Path(path).parent.stat().st_mode & 0o777 == 0o700
+        job.send_signal(signal.SIGTERM)
+        job.wait(20 * PATIENCE)
+    assert listening.of_all(marked(mark)) == []
+
+
+def test_an_agent_that_waits_for_its_launcher_listens_at_nothing(tmp_path):
+    key = tmp_path / "key"
+    key.touch(mode=0o600)
+    key.write_text("ab" * 32)
+    with socket.socket() as place:
+        # Bound, but nobody listens: no other process can, meanwhile.
+        place.bind(("127.0.0.1", 0))
+        join = f"127.0.0.1:{place.getsockname()[1]}"
+        command = [ronde(), "agent", "--join", join, "--key-file", str(key)]
+        with started(tmp_path, command) as (agent, mark):
+            output = tmp_path / "output.txt"
+
+            def waits():
+                return "waiting for the launcher" in output.read_text()
+
+            until(waits, 20 * PATIENCE, output.read_text)
+            assert len(marked(mark)) == 2
+            assert listening.of_all(marked(mark)) == []
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(20 * PATIENCE) == 128 + signal.SIGTERM
+
+
+@contextmanager
+def started(folder, command, env=None):
+    """A command on its way; gives its process and the mark of all that it starts."""
+    mark = uuid.uuid4().hex
+    with (folder / "output.txt").open("w") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, MARK: mark, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield process, mark
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ronde():
+    return str(Path(launcher()).with_name("ronde"))
+
+
+NO_LAB = labs.why_not()
+across_hosts = pytest.mark.skipif(NO_LAB is not None, reason=str(NO_LAB))
+
+
+@pytest.fixture
+def lab(tmp_path):
+    with Lab(tmp_path, 3, network="10.80.0") as lab:
+        yield lab
+
+
+def across(lab, *options):
+    hosts = ",".join(f"{host.name}:1" for host in lab.hosts)
+    return [*horovodrun(3, "-H", hosts, "-p", str(lab.hosts[0].port)), *options]
+
+
+def check_ranks_across(lab, ranks):
+    """Each listens at one port of its host's address, and at no more than one abstract socket."""
+    for host, sockets in zip(lab.hosts, ranks):
+        assert addresses(sockets) == [host.address]
+        names = [where[1] for where in sockets if where[0] == "unix"]
+        assert len(names) <= 1 and all(name.startswith("@") for name in names)
+
+
+@across_hosts
+def test_across_hosts_the_launcher_and_each_rank_listen_at_one_port(tmp_path, lab):
+    job = Listening(tmp_path, 3, across(lab), "stay()", lab=lab)
+    check_ranks_across(lab, job.ranks)
+    assert len(job.others) == 1, "the agents listen no more once the ranks run"
+    assert addresses(job.others)[0] in {"0.0.0.0", "::"}
+
+
+@across_hosts
+def test_an_elastic_job_across_hosts_listens_as_any_across_hosts_does(tmp_path, lab):
+    job = Listening(tmp_path, 3, across(lab, "--min-np", "2"), "stay()", lab=lab)
+    # Workers are not started in the order of the hosts, and ranks need not be in that of workers.
+    each = sorted(address for sockets in job.ranks for address in addresses(sockets))
+    assert each == [host.address for host in lab.hosts]
+    assert len(job.others) == 1
+    assert addresses(job.others)[0] in {"0.0.0.0", "::"}
+
+
+@across_hosts
+def test_agents_listen_at_one_port_of_each_address_until_the_ranks_start(tmp_path, lab):
+    first, second, late = lab.hosts
+
+    def look(job):
+        """While the last host keeps them waiting."""
+
+        def both_listen():
+            assert job.poll() is None, (tmp_path / "output.txt").read_text()
+            found = of_a_job(on_hosts(lab), lab)
+            return found if len(found) == 3 else None
+
+        try:
+            found = until(both_listen, 20 * PATIENCE, lambda: of_a_job(on_hosts(lab), lab))
+        finally:
+            late.sshd.send_signal(signal.SIGCONT)
+        everywhere = [address for address in addresses(found) if address in {"0.0.0.0", "::"}]
+        assert len(everywhere) == 1, found
+        assert sorted(set(addresses(found)) - set(everywhere)) == [first.address, second.address]
+
+    late.sshd.send_signal(signal.SIGSTOP)
+    job = Listening(tmp_path, 3, across(lab), "stay()", lab=lab, meanwhile=look)
+    check_ranks_across(lab, job.ranks)
+    assert len(job.others) == 1
 
 
 def test_a_world_of_one_listens_at_nothing(tmp_path):

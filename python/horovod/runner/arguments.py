@@ -129,7 +129,8 @@ class _HorovodArgs:
         named = (self.hosts, self.hostfile, self.host_discovery_script)
         if self.agents is not None and any(hosts is not None for hosts in named):
             raise ValueError(
-                "Argument agents and hosts, hostfile or host_discovery_script only allow one provided."
+                "Argument agents and hosts, hostfile or host_discovery_script only allow one "
+                "provided."
             )
         if self.use_gloo and self.use_mpi:
             raise ValueError("Argument use_gloo and use_mpi only allow one set True.")

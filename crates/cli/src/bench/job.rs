@@ -4,7 +4,9 @@
 //! on several they do it by collectives.
 
 use std::ffi::OsString;
+use std::fs::Permissions;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -81,8 +83,10 @@ pub(super) fn run(order: &Order<'_>, wanted: Progress) -> Result<Run, Failure> {
     Ok(run)
 }
 
+/// A folder that only this user may enter: a socket will be in it.
 fn folder() -> std::io::Result<TempDir> {
-    tempfile::Builder::new().prefix("ronde-bench-").tempdir()
+    let private = Permissions::from_mode(0o700);
+    tempfile::Builder::new().prefix("ronde-bench-").permissions(private).tempdir()
 }
 
 /// Takes what rank 0 reports until it has ended: a JSON object on each line.

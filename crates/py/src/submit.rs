@@ -202,10 +202,9 @@ fn one_to_one(
     next: Next,
 ) -> PyResult<u64> {
     let (source, target) = (Tensor::of(input)?, Tensor::of_target(output)?);
-    let sources = vec![source];
-    let request = request(name, set, kind, &sources);
+    let request = request(name, set, kind, std::slice::from_ref(&source));
     let answer = Answer::Output(output.clone().unbind());
-    handles::submit(request, Lent::pairs(sources, vec![target])?, answer, next)
+    handles::submit(request, Lent::pair(source, target)?, answer, next)
 }
 
 fn one_to_made(
@@ -215,9 +214,9 @@ fn one_to_made(
     set: SetId,
     next: Next,
 ) -> PyResult<u64> {
-    let sources = vec![Tensor::of(input)?];
-    let request = request(name, set, kind, &sources);
-    handles::submit(request, Lent::sources(sources)?, Answer::Made, next)
+    let source = Tensor::of(input)?;
+    let request = request(name, set, kind, std::slice::from_ref(&source));
+    handles::submit(request, Lent::source(source), Answer::Made, next)
 }
 
 fn many_to_made(

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::slice;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use pyo3::exceptions::PyValueError;
@@ -215,6 +216,10 @@ pub(crate) unsafe fn operands(
 
 /// Whether no target has a byte in common with another tensor, but for a source that is the same.
 fn are_apart(sources: &[View], targets: &[View]) -> bool {
+    if let ([source], [target]) = (sources, targets) {
+        let (read, written) = (source.place(), target.place());
+        return read == written || read.end <= written.start || written.end <= read.start;
+    }
     let others =
         sources.iter().zip(targets).filter(|(source, target)| source.start != target.start);
     let reads = others.map(|(source, _)| (source.place(), false));
@@ -279,6 +284,25 @@ impl Lent {
         Lent { tensors: Tensors::NONE, keeper: Arc::new(()) }
     }
 
+    /// A tensor, with one for its result.
+    pub(crate) fn pair(source: Tensor, target: Tensor) -> PyResult<Lent> {
+        same(&source.view, &target.view)?;
+        let views = (source.view, target.view);
+        Lent::given(
+            slice::from_ref(&views.0),
+            slice::from_ref(&views.1),
+            (source.object, target.object),
+        )
+    }
+
+    /// A tensor whose result gets memory of our own.
+    pub(crate) fn source(Tensor { view, object }: Tensor) -> Lent {
+        let keeper: Keeper = Arc::new(object);
+        // SAFETY: as in `given`.
+        let input = unsafe { view.input(Some(keeper.clone())) };
+        Lent { tensors: Tensors::Made(vec![input]), keeper }
+    }
+
     /// Tensors, each with one for its result.
     pub(crate) fn pairs(sources: Vec<Tensor>, targets: Vec<Tensor>) -> PyResult<Lent> {
         let one_type = sources.iter().all(|source| source.dtype() == sources[0].dtype());
@@ -292,11 +316,19 @@ impl Lent {
             return Err(mixed_types());
         }
         kept.extend(more);
-        let keeper: Keeper = Arc::new(kept);
+        Lent::given(&sources, &targets, kept)
+    }
+
+    fn given<K: Send + Sync + 'static>(
+        sources: &[View],
+        targets: &[View],
+        objects: K,
+    ) -> PyResult<Lent> {
+        let keeper: Keeper = Arc::new(objects);
         // SAFETY: the framework says that the tensors lie there as long as their objects live, which
         // the keeper has; that nobody touches them meanwhile is the program's contract, which it has
         // with every asynchronous call.
-        let operands = unsafe { operands(&sources, &targets, Some(&keeper)) };
+        let operands = unsafe { operands(sources, targets, Some(&keeper)) };
         let tensors = Tensors::Given(operands.map_err(PyValueError::new_err)?);
         Ok(Lent { tensors, keeper })
     }
@@ -309,7 +341,7 @@ impl Lent {
         let (sources, kept) = divide(sources);
         let keeper: Keeper = Arc::new(kept);
         let input = |source: &View| {
-            // SAFETY: as above.
+            // SAFETY: as in `given`.
             unsafe { source.input(Some(keeper.clone())) }
         };
         let tensors = Tensors::Made(sources.iter().map(input).collect());
@@ -394,7 +426,7 @@ fn numbers(start: *const i64, count: usize) -> Vec<i64> {
         return Vec::new();
     }
     // SAFETY: DLPack's arrays have one entry per dimension and live as long as the tensor.
-    unsafe { std::slice::from_raw_parts(start, count) }.to_vec()
+    unsafe { slice::from_raw_parts(start, count) }.to_vec()
 }
 
 pub(crate) fn is_contiguous(shape: &[i64], strides: &[i64]) -> bool {

@@ -174,8 +174,8 @@ impl Block {
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: no other block has these bytes, the block keeps the mapping, and other ranks touch
-        // them only while they are submitted and offered, for which the block is handed over.
+        // SAFETY: no other block has these bytes, and the block keeps the mapping. Other ranks touch
+        // them only while they are submitted and offered, and then the block has been handed over.
         unsafe { std::slice::from_raw_parts(self.start(), self.length) }
     }
 

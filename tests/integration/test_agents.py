@@ -1,0 +1,194 @@
+"""Agents that dial in (`ronde agent --join`), on three hosts of a lab: nobody here starts them by ssh."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+from elastic_jobs import PROGRAM
+from jobs import until
+from lab import Lab, horovodrun, inside, why_not
+from workers import heard
+
+REASON = why_not()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+
+PATIENCE = float(os.environ.get("RONDE_TEST_PATIENCE", "1"))
+PORT = 4000
+KEY = "5" * 64
+
+FIXED = """
+import json, os, socket, time
+import numpy as np
+import horovod.raw as hvd
+
+hvd.init()
+total = hvd.allreduce(np.ones(3), op=hvd.Sum)
+facts = {"rank": hvd.rank(), "local": hvd.local_rank(), "host": socket.gethostname(), "pid": os.getpid()}
+with open(os.path.join(os.environ["SAY_FOLDER"], f"{hvd.rank()}.jsonl"), "a") as file:
+    file.write(json.dumps({"event": "met", "total": float(total[0]), **facts}) + "\\n")
+if os.environ.get("STAY"):
+    while True:
+        hvd.allreduce(np.ones(3), op=hvd.Sum)
+        time.sleep(0.01)
+"""
+
+
+def ronde():
+    return os.path.join(os.path.dirname(horovodrun()), "ronde")
+
+
+class Dialled:
+    """A launcher on the first host of a lab that waits for agents, and the agents."""
+
+    def __init__(self, folder, lab, program, *options, **env):
+        self.folder, self.lab = folder, lab
+        self.log = folder / "events.jsonl"
+        (folder / "program.py").write_text(program)
+        self.key = folder / "key"
+        self.key.write_text(KEY)
+        self.key.chmod(0o600)
+        self.processes = []
+        at = ["--listen", f"{lab.hosts[0].address}:{PORT}", "--key-file", str(self.key)]
+        command = [horovodrun(), *options, *at, "--event-log", str(self.log)]
+        command += [sys.executable, str(folder / "program.py")]
+        facts = {"SAY_FOLDER": str(folder), "RONDE_FLIGHT_RECORDER_DIR": "off"}
+        with (folder / "output.txt").open("w") as output:
+            self.launcher = lab.start(
+                *command, env={**facts, **env}, stdout=output, stderr=subprocess.STDOUT
+            )
+        self.processes.append(self.launcher)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def agent(self, host, *options):
+        """Starts an agent on a host, as a scheduler would."""
+        join = f"{self.lab.hosts[0].address}:{PORT}"
+        command = [ronde(), "agent", "--join", join, "--key-file", str(self.key), *options]
+        with (self.folder / f"{host.name}.txt").open("a") as output:
+            process = subprocess.Popen(
+                [*host.prefix(), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def output(self):
+        texts = sorted(self.folder.glob("*.txt"))
+        return "\n".join(f"{path.name}: {path.read_text(errors='replace')}" for path in texts)
+
+    def events(self, name):
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        events = [json.loads(line) for line in lines if line.endswith("}")]
+        return [event for event in events if event["event"] == name]
+
+    def until(self, condition):
+        return until(condition, 40 * PATIENCE, self.output)
+
+    def wait(self):
+        return self.launcher.wait(40 * PATIENCE)
+
+    def worlds(self):
+        return [sorted(one["host"] for one in it["members"]) for it in self.events("world_formed")]
+
+
+@pytest.fixture(name="lab")
+def _lab(tmp_path):
+    with Lab(tmp_path, 3, network="10.78.9") as lab:
+        yield lab
+
+
+def test_three_agents_that_dial_in_run_a_fixed_job(tmp_path, lab):
+    with Dialled(tmp_path, lab, FIXED, "--agents", "3", "-np", "4") as job:
+        agents = [
+            job.agent(host, "--slots", slots)
+            for host, slots in zip(lab.hosts, ("2", "1", "1"), strict=True)
+        ]
+        assert job.wait() == 0, job.output()
+        said = [heard(tmp_path, rank)[0] for rank in range(4)]
+        assert {one["total"] for one in said} == {4.0}
+        assert sorted(one["host"] for one in said) == ["node-a", "node-a", "node-b", "node-c"]
+        assert "waiting for 3 agents to dial in" in job.output()
+        assert [agent.wait(20 * PATIENCE) for agent in agents] == [0, 0, 0], job.output()
+        assert {it["source"] for it in job.events("host_found")} == {"dialled_in"}
+
+
+def test_a_fixed_job_ends_with_an_agent_that_is_killed_and_names_its_host(tmp_path, lab):
+    options = ("--agents", "3", "-np", "3")
+    with Dialled(tmp_path, lab, FIXED, *options, STAY="1") as job:
+        for host in lab.hosts:
+            job.agent(host, "--slots", "1")
+        job.until(lambda: all(heard(tmp_path, rank) for rank in range(3)))
+        lab.hosts[2].signal(signal.SIGKILL)
+        assert job.wait() == 1, job.output()
+        verdict = job.events("job_ended")[0]["verdict"]
+        assert verdict["reason"] == "host_lost", verdict
+        assert "lost host `node-c`" in job.output()
+        # Nothing of the job is left on any host.
+        for host in lab.hosts:
+            job.until(lambda host=host: inside(host.sshd.pid) == [host.sshd.pid])
+
+
+def test_agents_of_an_elastic_job_come_late_leave_and_come_again(tmp_path, lab):
+    first, second, third = lab.hosts
+    options = ("--agents", "1", "-np", "1", "--min-np", "1")
+    with Dialled(tmp_path, lab, PROGRAM, *options) as job:
+        job.agent(first, "--slots", "1")
+        job.until(lambda: job.worlds()[-1:] == [["node-a"]])
+        job.agent(second, "--slots", "1")
+        leaver = job.agent(third, "--slots", "1")
+        everybody = ["node-a", "node-b", "node-c"]
+        job.until(lambda: job.worlds()[-1:] == [everybody])
+        # One host dies without a word.
+        second.signal(signal.SIGKILL)
+        job.until(lambda: job.worlds()[-1:] == [["node-a", "node-c"]])
+        lost = job.events("worker_lost")[-1]
+        assert (lost["host"], lost["cause"]["kind"]) == ("node-b", "host_lost"), lost
+        # Somebody starts an agent there again: the host is taken as if it were new.
+        job.agent(second, "--slots", "1")
+        job.until(lambda: job.worlds()[-1:] == [everybody])
+        # One is asked to end, and leaves in order.
+        os.killpg(leaver.pid, signal.SIGTERM)
+        job.until(lambda: job.worlds()[-1:] == [["node-a", "node-b"]])
+        (tmp_path / "over").touch()
+        assert job.wait() == 0, job.output()
+        assert job.events("job_ended")[0]["verdict"]["reason"] == "done"
+        for host in lab.hosts:
+            job.until(lambda host=host: inside(host.sshd.pid) == [host.sshd.pid])
+
+
+def test_agents_that_do_not_come_end_the_wait_with_words(tmp_path, lab):
+    options = ("--agents", "2", "-np", "2", "--start-timeout", "4")
+    with Dialled(tmp_path, lab, FIXED, *options) as job:
+        job.agent(lab.hosts[0], "--slots", "1")
+        assert job.wait() == 1, job.output()
+        said = "1 agent with 1 slot have dialled in within 4 s, and the job needs 2 agents with 2 slots"
+        assert said in job.output()
+        assert job.events("job_ended")[0]["verdict"]["reason"] == "not_started"
+
+
+def test_an_agent_without_the_key_is_turned_away(tmp_path, lab):
+    with Dialled(tmp_path, lab, FIXED, "--agents", "1", "-np", "1") as job:
+        wrong = tmp_path / "wrong"
+        wrong.write_text("6" * 64)
+        wrong.chmod(0o600)
+        job.key, right = wrong, job.key
+        stranger = job.agent(lab.hosts[1], "--slots", "1", "--timeout", "3")
+        assert stranger.wait(20 * PATIENCE) == 1, job.output()
+        job.key = right
+        job.agent(lab.hosts[2], "--slots", "1")
+        assert job.wait() == 0, job.output()
+        assert heard(tmp_path, 0)[0]["host"] == "node-c"

@@ -143,8 +143,9 @@ pub(super) fn too_few_agents(there: (u32, u32), needed: (u32, u32), timeout: Dur
         let slot = if slots == 1 { "slot" } else { "slots" };
         format!("{hosts} {noun} with {slots} {slot}")
     };
+    let have = if there.0 == 1 { "has" } else { "have" };
     format!(
-        "error: {} have dialled in within {}, and the job needs {}\n\nhint: see what the others say \
+        "error: {} {have} dialled in within {}, and the job needs {}\n\nhint: see what the others say \
          (`ronde agent` tells why it cannot join), or give them longer with `--start-timeout`\n",
         agents(there),
         seconds(timeout),

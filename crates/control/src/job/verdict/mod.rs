@@ -233,7 +233,8 @@ impl Verdict {
     /// The launcher's exit code and last words, for a job that ends with its first loss.
     pub fn outcome(&self) -> Outcome {
         if let Some(problem) = &self.problem {
-            return Outcome::because(EndReason::HostLost, 1, self.problem_text(problem));
+            let verdict = Judgement::of(EndReason::HostLost, Some(self.problem_text(problem)));
+            return Outcome { code: 1, verdict: Judgement { first: self.first(), ..verdict } };
         }
         if let Some(outcome) = self.interrupted().or_else(|| self.called_off()) {
             return outcome;

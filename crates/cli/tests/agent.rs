@@ -18,7 +18,8 @@ use ronde_control::{VERSION, Worker};
 use ronde_launch::driver::service;
 use ronde_launch::reach::AgentLink;
 use ronde_launch::reach::dialled::Offer;
-use support::{PATIENCE, alive, eventually, signal};
+use support::rank::{Meeting, TELL_MEETING};
+use support::{PATIENCE, alive, eventually, launch, signal};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -430,6 +431,20 @@ fn a_refusal_is_told_in_the_launchers_words() {
     let text = format!("does not take this agent: the launcher has Ronde {VERSION}");
     assert!(said.text.contains(&text), "{}", said.text);
     assert!(said.text.contains("have the same version of Ronde on both sides"), "{}", said.text);
+}
+
+#[test]
+fn a_job_that_starts_its_agents_itself_takes_no_others() {
+    for options in [&["-np", "1"][..], &["-np", "1", "--min-np", "1"]] {
+        let launched = launch(options, TELL_MEETING);
+        let meeting = Meeting::told_by(&launched);
+        let said = join_with(&meeting.address.to_string(), &meeting.key, &[]).ended();
+        assert_eq!(said.code, Some(1));
+        let text = "does not take this agent: this job starts its agents itself";
+        assert!(said.text.contains(text), "{}", said.text);
+        launched.signal("TERM");
+        assert_eq!(launched.end().code, Some(143));
+    }
 }
 
 #[test]

@@ -529,9 +529,19 @@ fn a_launcher_that_waits_for_agents_has_a_key_that_it_does_not_tell() {
         ("-np 2 --mpi --agents 2", None, 2, "`--mpi` does not go with `--agents`"),
         ("-np 2 --agents 2 --key-file /no/such", None, 2, "the key file `/no/such` cannot be read"),
         ("-np 2 --agents 2", Some("abc"), 2, "RONDE_JOB_KEY holds no key"),
-        ("-np 2 --agents 2", Some(hex.as_str()), 1, "whose agents dial in"),
-        ("-np 2 --agents 2", None, 1, "whose agents dial in"),
-        ("-np 2 --min-np 1 --agents 2 --key-file $KEY", None, 1, "whose agents dial in"),
+        (
+            "-np 2 --agents 2 --start-timeout 1",
+            Some(hex.as_str()),
+            1,
+            "longer with `--start-timeout`",
+        ),
+        ("-np 2 --agents 2 --start-timeout 1", None, 1, "0 agents with 0 slots have dialled in"),
+        (
+            "-np 2 --min-np 1 --agents 2 --elastic-timeout 1 --key-file $KEY",
+            None,
+            1,
+            "longer with `--elastic-timeout`",
+        ),
     ] {
         let (given, text) = run(options, env);
         assert_eq!(given, Some(code), "{options}: {text}");

@@ -31,6 +31,7 @@ fn version() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "it is as long as the help")]
 fn help() {
     insta::assert_snapshot!(run("--help"), @r"
     Runs a script on several processes that train one model together

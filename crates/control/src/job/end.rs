@@ -166,7 +166,11 @@ impl Machine {
             (hosts + 1, slots.saturating_add(host.slots))
         });
         let Terms { least_hosts, start, timeout, .. } = self.terms;
-        let text = words::too_few_agents((hosts, slots), (least_hosts, start), timeout);
+        let option = match self.terms.outlives_losses() {
+            true => "--elastic-timeout",
+            false => "--start-timeout",
+        };
+        let text = words::too_few_agents((hosts, slots), (least_hosts, start), (timeout, option));
         self.called_off(text, now);
     }
 

@@ -137,7 +137,11 @@ pub(super) fn twin(rank: Rank, (name, source): (&str, &str)) -> String {
 }
 
 /// Too few agents have dialled in: how many with how many slots are there, and must be.
-pub(super) fn too_few_agents(there: (u32, u32), needed: (u32, u32), timeout: Duration) -> String {
+pub(super) fn too_few_agents(
+    there: (u32, u32),
+    needed: (u32, u32),
+    (timeout, option): (Duration, &str),
+) -> String {
     let agents = |(hosts, slots): (u32, u32)| {
         let noun = if hosts == 1 { "agent" } else { "agents" };
         let slot = if slots == 1 { "slot" } else { "slots" };
@@ -146,7 +150,7 @@ pub(super) fn too_few_agents(there: (u32, u32), needed: (u32, u32), timeout: Dur
     let have = if there.0 == 1 { "has" } else { "have" };
     format!(
         "error: {} {have} dialled in within {}, and the job needs {}\n\nhint: see what the others say \
-         (`ronde agent` tells why it cannot join), or give them longer with `--start-timeout`\n",
+         (`ronde agent` tells why it cannot join), or give them longer with `{option}`\n",
         agents(there),
         seconds(timeout),
         agents(needed)

@@ -94,6 +94,9 @@ impl LaunchError {
     pub fn hint(&self) -> &'static str {
         match self {
             LaunchError::Files { .. } => "name a directory that can be made and written",
+            LaunchError::EventLog { .. } => {
+                "name a file that can be made, in a directory that exists"
+            }
             LaunchError::Agent { .. } if !std::path::Path::new("/proc/self/stat").exists() => {
                 "`/proc` is not mounted, and Ronde needs it to start and end processes: `mount -t proc \
                  proc /proc`, or start the container with it"

@@ -206,8 +206,9 @@ impl Theatre {
     fn resume_all(&mut self) {
         let stopped = self.players.iter().filter(|(_, player)| player.is_stopped());
         for worker in stopped.map(|(worker, _)| *worker).collect::<Vec<_>>() {
-            // Some stay as they are: the machine must give up on them, if it may.
-            if self.dice.once_in(2) || self.terms.stopped.is_none() {
+            // Some stay as they are: the machine must give up on them. That of a fixed job may do so only
+            // while others wait for them.
+            if self.dice.once_in(2) || self.terms.kind == JobKind::Fixed {
                 self.go_on(worker);
             }
         }

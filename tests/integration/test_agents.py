@@ -175,7 +175,9 @@ def test_agents_that_do_not_come_end_the_wait_with_words(tmp_path, lab):
     with Dialled(tmp_path, lab, FIXED, *options) as job:
         job.agent(lab.hosts[0], "--slots", "1")
         assert job.wait() == 1, job.output()
-        said = "1 agent with 1 slot has dialled in within 4 s, and the job needs 2 agents with 2 slots"
+        said = (
+            "1 agent with 1 slot has dialled in within 4 s, and the job needs 2 agents with 2 slots"
+        )
         assert said in job.output()
         assert job.events("job_ended")[0]["verdict"]["reason"] == "not_started"
 

@@ -49,9 +49,9 @@ def cause(log):
     if first is None:
         return Cause(verdict["reason"])
     kind = first["cause"]["kind"]
-    # Whoever waited in vain fails with an exception; the one to blame is the one who is late.
+    # Whoever waited in vain tells of it; the one to blame is the one who is late.
     for stall in of(log, "stalled"):
-        if kind in ("exception", "stalled") and first["rank"] in stall["waiting"]:
+        if kind == "stalled" and first["rank"] in stall["waiting"]:
             (late,) = stall["late"]
             world = {member["rank"]: member for member in of(log, "world_formed")[-1]["members"]}
             return Cause(verdict["reason"], "stalled", late, world[late]["host"])

@@ -1,4 +1,4 @@
-"""Agents that dial in (`ronde agent --join`), on three hosts of a lab: nobody here starts them by ssh."""
+"""Agents that dial in (`ronde agent --join`), on three hosts of a lab: no ssh starts them."""
 
 import json
 import os
@@ -27,7 +27,7 @@ import horovod.raw as hvd
 
 hvd.init()
 total = hvd.allreduce(np.ones(3), op=hvd.Sum)
-facts = {"rank": hvd.rank(), "local": hvd.local_rank(), "host": socket.gethostname(), "pid": os.getpid()}
+facts = {"rank": hvd.rank(), "host": socket.gethostname(), "pid": os.getpid()}
 with open(os.path.join(os.environ["SAY_FOLDER"], f"{hvd.rank()}.jsonl"), "a") as file:
     file.write(json.dumps({"event": "met", "total": float(total[0]), **facts}) + "\\n")
 if os.environ.get("STAY"):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -194,3 +195,46 @@ def test_an_agent_without_the_key_is_turned_away(tmp_path, lab):
         job.agent(lab.hosts[2], "--slots", "1")
         assert job.wait() == 0, job.output()
         assert heard(tmp_path, 0)[0]["host"] == "node-c"
+
+
+CALLER = """
+import sys
+import horovod
+
+def work():
+    import numpy as np
+    import horovod.raw as hvd
+    hvd.init()
+    return hvd.rank(), float(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
+
+if __name__ == "__main__":
+    print(horovod.run(work, np=2, agents=1, listen=sys.argv[1], key_file=sys.argv[2]))
+"""
+
+
+def test_a_program_can_be_the_driver(tmp_path):
+    """No lab is needed: the agent is on this machine."""
+    key = tmp_path / "key"
+    key.write_text(KEY)
+    key.chmod(0o600)
+    (tmp_path / "caller.py").write_text(CALLER)
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{place.getsockname()[1]}"
+    agent = subprocess.Popen(
+        [ronde(), "agent", "--join", at, "--key-file", str(key), "--slots", "2"],
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        called = subprocess.run(
+            [sys.executable, str(tmp_path / "caller.py"), at, str(key)],
+            capture_output=True,
+            text=True,
+            timeout=50 * PATIENCE,
+            check=False,
+        )
+        assert called.stdout.strip() == "[(0, 2.0), (1, 2.0)]", called
+        assert agent.wait(20 * PATIENCE) == 0
+    finally:
+        agent.kill()
+        agent.wait()

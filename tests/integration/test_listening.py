@@ -48,7 +48,7 @@ class Listening:
     def __init__(self, folder, size, command, script, env=None, lab=None, meanwhile=None):
         path = folder / "script.py"
         path.write_text(RANK + textwrap.dedent(script))
-        mark = uuid.uuid4().hex
+        mark = (env or {}).get(MARK, uuid.uuid4().hex)
         # No setting of whoever runs the tests, and no sockets of theirs.
         env = {**os.environ, "SAY_FOLDER": str(folder), MARK: mark, **(env or {})}
         prefix = lab.hosts[0].prefix(folder) if lab else []
@@ -249,6 +249,22 @@ def test_an_agent_that_waits_for_its_launcher_listens_at_nothing(tmp_path):
             assert listening.of_all(marked(mark)) == []
             agent.send_signal(signal.SIGTERM)
             assert agent.wait(20 * PATIENCE) == 128 + signal.SIGTERM
+
+
+def test_a_job_whose_agents_dial_in_listens_as_any_other(tmp_path):
+    key = tmp_path / "key"
+    key.touch(mode=0o600)
+    key.write_text("ab" * 32)
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{place.getsockname()[1]}"
+    options = ["--agents", "1", "--listen", at, "--key-file", str(key)]
+    agent = [ronde(), "agent", "--join", at, "--key-file", str(key), "--slots", "2"]
+    (tmp_path / "agent").mkdir()
+    with started(tmp_path / "agent", agent) as (_, mark):
+        job = Listening(tmp_path, 2, horovodrun(2, *options), "stay()", {MARK: mark})
+    assert job.ranks == [[], []], "the ranks of one host share memory"
+    assert addresses(job.others) == ["127.0.0.1"], "the launcher's rendezvous, and nothing else"
 
 
 @contextmanager

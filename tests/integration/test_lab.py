@@ -264,7 +264,7 @@ def test_addresses_that_look_alike_or_are_dead_do_not_fool_it(own_lab, tmp_path)
     result = own_lab.run(horovodrun(), *command)
     assert result.returncode == 0, result.stderr
     assert time.monotonic() - start < 30
-    plans = re.findall(r"listen: \[([^]]*)\]", result.stderr.split("found each other")[1])
+    plans = re.findall(r"listen: \[([^]]*)\]", result.stderr.split("hosts have arrived")[1])
     assert plans == [host.address for host in own_lab.hosts]
 
 

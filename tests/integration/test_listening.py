@@ -229,10 +229,16 @@ def test_a_measurement_listens_at_one_loopback_port_and_one_private_unix_socket(
     assert listening.of_all(marked(mark)) == []
 
 
-def test_an_agent_that_waits_for_its_launcher_listens_at_nothing(tmp_path):
-    key = tmp_path / "key"
+def a_key(folder):
+    """A file with a job's key, as its owner keeps one."""
+    key = folder / "key"
     key.touch(mode=0o600)
     key.write_text("ab" * 32)
+    return key
+
+
+def test_an_agent_that_waits_for_its_launcher_listens_at_nothing(tmp_path):
+    key = a_key(tmp_path)
     with socket.socket() as place:
         # Bound, but nobody listens: no other process can, meanwhile.
         place.bind(("127.0.0.1", 0))
@@ -252,9 +258,7 @@ def test_an_agent_that_waits_for_its_launcher_listens_at_nothing(tmp_path):
 
 
 def test_a_job_whose_agents_dial_in_listens_as_any_other(tmp_path):
-    key = tmp_path / "key"
-    key.touch(mode=0o600)
-    key.write_text("ab" * 32)
+    key = a_key(tmp_path)
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{place.getsockname()[1]}"

@@ -142,7 +142,7 @@ pub enum Happening {
     },
     /// A worker's process runs.
     WorkerStarted {
-        /// Which.
+        /// The worker, and its place in the job.
         #[serde(flatten)]
         member: Member,
         /// Its process id on its host.
@@ -150,7 +150,7 @@ pub enum Happening {
     },
     /// A worker has called `init` and waits for the others.
     WorkerJoined {
-        /// Which.
+        /// The worker, and its place in the job.
         #[serde(flatten)]
         member: Member,
     },
@@ -179,7 +179,7 @@ pub enum Happening {
     },
     /// A worker's process is stopped or frozen.
     WorkerHalted {
-        /// Which.
+        /// The worker, and its place in the job.
         #[serde(flatten)]
         member: Member,
         /// Its process, or one of those that it has started.
@@ -193,7 +193,7 @@ pub enum Happening {
     },
     /// A worker does not answer, and its process has not been found stopped.
     WorkerSilent {
-        /// Which.
+        /// The worker, and its place in the job.
         #[serde(flatten)]
         member: Member,
         /// Its process as its agent has seen it; `null` if nobody could look.
@@ -204,7 +204,7 @@ pub enum Happening {
     },
     /// A worker that was stopped or silent goes on.
     WorkerResumed {
-        /// Which.
+        /// The worker, and its place in the job.
         #[serde(flatten)]
         member: Member,
         /// After how many seconds.
@@ -232,7 +232,7 @@ pub enum Happening {
     /// A worker has failed or is as good as dead. What it said last may still be on its way: the
     /// verdict at the end knows more.
     WorkerLost {
-        /// Which.
+        /// The worker, and its place in the job.
         #[serde(flatten)]
         member: Member,
         /// Why.
@@ -244,7 +244,7 @@ pub enum Happening {
     },
     /// A worker is told to leave the job.
     WorkerRemoved {
-        /// Which.
+        /// The worker, and its place in the job.
         #[serde(flatten)]
         member: Member,
         /// Why, in words.
@@ -252,7 +252,7 @@ pub enum Happening {
     },
     /// A worker's process has ended that had been told to: when it was removed, or at the end of the job.
     WorkerStopped {
-        /// Which.
+        /// The worker, and its place in the job.
         #[serde(flatten)]
         member: Member,
         /// The code that its process gave; `null` if it gave none.
@@ -262,7 +262,7 @@ pub enum Happening {
     },
     /// A worker's process has ended with code 0.
     WorkerFinished {
-        /// Which.
+        /// The worker, and its place in the job.
         #[serde(flatten)]
         member: Member,
         /// Whether it is the first: an elastic job forms no new world from then on.
@@ -398,7 +398,7 @@ impl Judgement {
 /// A worker that failed, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Culprit {
-    /// Which.
+    /// The worker, and its place in the job.
     #[serde(flatten)]
     pub member: Member,
     /// Why, with everything that it has said and written.

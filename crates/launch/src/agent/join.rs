@@ -13,18 +13,16 @@ use std::time::Duration;
 use ronde_control::wire::agent::OfferAnswer;
 use ronde_control::wire::{self, Callee, Greeting, JobKey};
 use ronde_control::{VERSION, printable};
-use rustix::process::{
-    Signal, getpid, set_child_subreaper, set_parent_process_death_signal, setsid,
-};
+use rustix::process::setsid;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{DRAIN, Parting, TERMINATE, run};
+use super::{DRAIN, Parting, TERMINATE, begin, run};
 use crate::reach::Trouble;
 use crate::stream::{self, Stream};
-use crate::supervise::{guardian, shim};
+use crate::supervise::guardian;
 use crate::wire::{Sealed, call, read_sealed};
 
 /// How long one address may take to answer, and to prove itself.
@@ -85,23 +83,12 @@ impl Offering {
 pub fn main(program: &Path, mark: &OsStr, parent: &OsStr, words: &[OsString]) -> u8 {
     // Whoever signals the group of the guardian means the guardian, who passes it on.
     let _ = setsid();
-    let _ = set_parent_process_death_signal(Some(Signal::TERM));
-    let _ = set_child_subreaper(Some(getpid()));
+    let Some(runtime) = begin(parent) else { return 1 };
     let mut key = String::new();
     let read = io::stdin().take(1024).read_to_string(&mut key);
     let (Some(offering), Ok(key)) = (Offering::from_words(words), JobKey::from_hex(&key)) else {
         tracing::error!(?read, "the guardian has not said what to join");
         return 1;
-    };
-    if !shim::is_parent(parent) {
-        return 1;
-    }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!(%error, "the agent has no event loop");
-            return 1;
-        }
     };
     let mark = mark.to_string_lossy().into_owned();
     let parting = runtime.block_on(take_part(&offering, &key, program, mark));

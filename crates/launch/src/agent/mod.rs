@@ -30,6 +30,7 @@ use rustix::process::{
     waitpid,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -61,21 +62,21 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// The number of the signal that asks a process to end.
 const TERMINATE: u8 = 15;
 
-/// The agent as a process of its own: its pipe is standard input and output.
-pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
+/// What every agent's process begins with: an event loop, if the guardian that started it still lives.
+fn begin(parent: &OsStr) -> Option<Runtime> {
     // Should the guardian die, nobody would be left to clear up after this agent: it ends in order.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let _ = set_child_subreaper(Some(getpid()));
     if !shim::is_parent(parent) {
-        return 1;
+        return None;
     }
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            tracing::error!(%error, "the agent has no event loop");
-            return 1;
-        }
-    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.inspect_err(|error| tracing::error!(%error, "the agent has no event loop")).ok()
+}
+
+/// The agent as a process of its own: its pipe is standard input and output.
+pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
+    let Some(runtime) = begin(parent) else { return 1 };
     let mark = mark.to_string_lossy().into_owned();
     let pipe = (tokio::io::stdin(), tokio::io::stdout());
     let result = runtime.block_on(run(pipe, program.to_owned(), mark));

@@ -8,8 +8,9 @@ use ronde_control::wire::JobKey;
 use ronde_launch::agent::join::Offering;
 use ronde_launch::hosts;
 
-use crate::horovodrun::{complain, number_of_processes, seconds};
+use crate::horovodrun::{complain, seconds};
 use crate::key;
+use crate::processes;
 use crate::words::{Mistake, USAGE, both};
 
 /// The longest name of a host.
@@ -26,7 +27,7 @@ pub(crate) struct Arguments {
     join: Vec<String>,
 
     /// How many ranks this host can take [default: as many as it has CPUs for this process]
-    #[arg(long, value_name = "N", value_parser = number_of_processes)]
+    #[arg(long, value_name = "N", value_parser = processes::number)]
     slots: Option<u32>,
 
     /// What to call this host [default: its hostname]

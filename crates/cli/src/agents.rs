@@ -9,8 +9,8 @@ use ronde_control::wire::JobKey;
 use ronde_launch::private::{KeyFile, Places};
 use ronde_launch::source::{DialledIn, KeyPlace};
 
-use crate::horovodrun::number_of_processes;
 use crate::key;
+use crate::processes;
 use crate::words::Mistake;
 
 /// What `horovodrun` takes for such jobs.
@@ -18,7 +18,7 @@ use crate::words::Mistake;
 #[command(next_help_heading = "Agents that dial in")]
 pub(crate) struct Agents {
     /// Wait for so many agents (`ronde agent --join`) and use their hosts, instead of starting any
-    #[arg(long, value_name = "N", value_parser = number_of_processes,
+    #[arg(long, value_name = "N", value_parser = processes::number,
           conflicts_with_all = ["hosts", "hostfile", "host_discovery_script"])]
     agents: Option<u32>,
 

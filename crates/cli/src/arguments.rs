@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::flags::{FLAGS, Flag, Form, Support, Variable, nearest};
+use crate::foreign;
+use crate::script::MODULE;
 use crate::words::Mistake;
 
 /// A command line, taken apart.
@@ -164,6 +166,7 @@ impl Form {
 struct Mistakes {
     errors: Vec<String>,
     meant: Vec<String>,
+    foreign: Vec<String>,
 }
 
 impl Mistakes {
@@ -173,6 +176,9 @@ impl Mistakes {
 
     fn unknown(&mut self, name: &str) {
         self.errors.push(format!("there is no option `{name}`"));
+        if let Some(told) = foreign::about(name) {
+            return self.foreign.push(told);
+        }
         let known = FLAGS.iter().flat_map(|flag| flag.names).copied();
         self.meant.extend(nearest(name, known).map(|meant| format!("`{meant}`")));
     }
@@ -181,16 +187,19 @@ impl Mistakes {
         if self.errors.is_empty() {
             return Ok(done);
         }
-        let hint = match self.meant.as_slice() {
-            [] => "`horovodrun --help` lists all options".into(),
-            meant => format!("did you mean {}?", meant.join(" and ")),
-        };
-        Err(Mistake { errors: self.errors, hint })
+        let meant = format!("did you mean {}?", self.meant.join(" and "));
+        let mut hints = self.foreign;
+        hints.extend((!self.meant.is_empty()).then_some(meant));
+        if hints.is_empty() {
+            hints.push("`horovodrun --help` lists all options".into());
+        }
+        Err(Mistake { errors: self.errors, hint: hints.join("; ") })
     }
 }
 
+/// `-m` begins the command: what follows is a module and its arguments.
 fn is_option(argument: &OsString) -> bool {
-    argument.len() > 1 && argument.as_encoded_bytes().starts_with(b"-")
+    argument != MODULE && argument.len() > 1 && argument.as_encoded_bytes().starts_with(b"-")
 }
 
 /// One value stands in the same word, so that it may look like an option; several stand behind it.
@@ -284,6 +293,7 @@ mod tests {
             ("-np 1 x -np 2 --mpi -- y", "--num-proc=1 -- x -np 2 --mpi -- y"),
             ("-np 1 -- -x --verbose", "--num-proc=1 -- -x --verbose"),
             ("-np 1 - x", "--num-proc=1 -- - x"),
+            ("-np 1 -m train -x", "--num-proc=1 -- -m train -x"),
             ("--timeline-f t.json -np 1 x", "--num-proc=1 -- x"),
             ("--slots 2 --min-num-proc 1 x", "--slots-per-host=2 --min-np=1 -- x"),
             ("--blacklist 1 2 x", "--blacklist-cooldown-range 1 2 -- x"),

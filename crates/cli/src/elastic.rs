@@ -12,7 +12,8 @@ use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::reach::ssh::Options;
 use ronde_launch::source::{DialledIn, HostSource, Script};
 
-use crate::horovodrun::{about_hosts, number_of_processes, seconds};
+use crate::horovodrun::{about_hosts, seconds};
+use crate::processes;
 use crate::words::{Mistake, both};
 
 /// The longest rest of a host that has failed, in seconds, as in Horovod.
@@ -23,11 +24,11 @@ const LONGEST_COOLDOWN: u64 = 3600;
 #[command(next_help_heading = "Elastic jobs")]
 pub(crate) struct Elastic {
     /// The fewest processes to go on with; with this, ranks may come and go [default: as `-np`]
-    #[arg(long, value_name = "N", value_parser = number_of_processes)]
+    #[arg(long, value_name = "N", value_parser = processes::number)]
     min_np: Option<u32>,
 
     /// The most processes to use [default: one for each slot]
-    #[arg(long, value_name = "N", value_parser = number_of_processes)]
+    #[arg(long, value_name = "N", value_parser = processes::number)]
     max_np: Option<u32>,
 
     /// A program that prints the hosts there are, `node-a:4` on each line; it is run every second
@@ -35,7 +36,7 @@ pub(crate) struct Elastic {
     host_discovery_script: Option<OsString>,
 
     /// Slots of a host for which the script prints no number
-    #[arg(long, value_name = "N", value_parser = number_of_processes)]
+    #[arg(long, value_name = "N", value_parser = processes::number)]
     slots_per_host: Option<u32>,
 
     /// Seconds to wait for enough processes after a change [default: 600]

@@ -144,7 +144,8 @@ const DEPRECATED: &str = "An old spelling, accepted";
 pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--help", "-h"], "Print help"),
     flag(&["--version", "-v"], "Show the version"),
-    flag(&["--num-proc", "-np", "-n"], "How many processes to start").takes(1),
+    flag(&["--num-proc", "-np", "-n"], "How many processes to start: a number, `auto`, `gpu` or `cpu`")
+        .takes(1),
     flag(&["--check-build", "-cb"], "Show what this installation can do"),
     flag(&["--disable-cache"], "Look at all hosts anew")
         .is(Already("nothing about hosts is remembered between jobs")),

@@ -5,19 +5,22 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use ronde_control::VERSION;
 
 use crate::agent;
 use crate::bench;
+use crate::completion;
 use crate::doctor;
+use crate::environment;
 use crate::horovodrun::{complain, hidden_part, log_to_stderr, tell};
+use crate::selftest;
 use crate::status;
 use crate::words::{Mistake, USAGE};
 
 const ALL_COMMANDS: &str = "`ronde --help` lists all commands";
 
-/// Looks at what Ronde does on this machine; `horovodrun` starts jobs.
+/// Tests, measures and watches Ronde; `horovodrun` starts jobs.
 #[derive(Debug, Parser)]
 #[command(name = "ronde", disable_version_flag = true, disable_help_subcommand = true)]
 struct Arguments {
@@ -33,8 +36,11 @@ struct Arguments {
 enum Command {
     Agent(agent::Arguments),
     Bench(Box<bench::Arguments>),
+    Completion(completion::Arguments),
     Doctor(doctor::Arguments),
+    Env(environment::Arguments),
     Status(status::Arguments),
+    Test(selftest::Arguments),
 }
 
 /// The command: `arguments` are those behind the name, `program` is the executable that can also play
@@ -63,18 +69,20 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
             log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
             doctor::run(program, &arguments)
         }
+        Some(Command::Completion(arguments)) => completion::run::<Arguments>(&arguments),
+        Some(Command::Env(arguments)) => environment::run(program, &arguments),
         Some(Command::Status(arguments)) => status::run(&arguments),
-        None => complain(&Mistake::new("the command is missing", ALL_COMMANDS), USAGE),
+        Some(Command::Test(arguments)) => selftest::run(program, &arguments),
+        None => tell(&Arguments::command().render_help().to_string()),
     }
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     let name = std::iter::once(OsString::from("ronde"));
-    let help = match arguments.first().and_then(|word| word.to_str()) {
-        Some(command @ ("agent" | "bench" | "doctor" | "status")) => {
-            format!("`ronde {command} --help`")
-        }
-        _ => "`ronde --help`".into(),
+    let first = arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
+    let help = match Arguments::command().find_subcommand(first) {
+        Some(command) => format!("`ronde {} --help`", command.get_name()),
+        None => "`ronde --help`".into(),
     };
     let arguments = arguments.into_iter().map(spelled_for_clap);
     Arguments::try_parse_from(name.chain(arguments)).map_err(|error| match error.kind() {

@@ -21,21 +21,25 @@ fn version_and_help() {
     (0)
     ");
     insta::assert_snapshot!(run("--help"), @r"
-    Looks at what Ronde does on this machine; `horovodrun` starts jobs
+    Tests, measures and watches Ronde; `horovodrun` starts jobs
 
     Usage: ronde [COMMAND]
 
     Commands:
-      agent   Offer this host to a job whose launcher waits for agents (`horovodrun --agents`)
-      bench   Measure the collectives on this machine or others, beside torch's gloo and MPI if asked
-      doctor  Look at the hosts of a job and between them, and say what would go wrong
-      status  Show how a running job of yours on this machine stands
+      agent       Offer this host to a job whose launcher waits for agents (`horovodrun --agents`)
+      bench       Measure the collectives on this machine or others, beside torch's gloo and MPI if asked
+      completion  Print what completes `ronde` and `horovodrun` in a shell
+      doctor      Look at the hosts of a job and between them, and say what would go wrong
+      env         Print a report about this installation and this machine, for a bug report
+      status      Show how a running job of yours on this machine stands
+      test        Try this installation on two ranks, with every framework that is here, and say what works
 
     Options:
       -v, --version  Show the version
       -h, --help     Print help
     (0)
     ");
+    assert_eq!(run(""), run("--help"));
     insta::assert_snapshot!(run("bench --help"), @r"
     Measure the collectives on this machine or others, beside torch's gloo and MPI if asked
 
@@ -69,10 +73,32 @@ fn version_and_help() {
 }
 
 #[test]
+fn a_shell_takes_the_completions() {
+    let program = env!("CARGO_BIN_EXE_ronde");
+    let script = format!(
+        "source <({program} completion bash)
+         complete -p ronde horovodrun
+         for words in 'ronde st' 'ronde bench --com' 'horovodrun --num'; do
+             COMP_WORDS=($words); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+             _${{COMP_WORDS[0]}} ${{COMP_WORDS[0]}} ${{COMP_WORDS[COMP_CWORD]}} ${{COMP_WORDS[COMP_CWORD-1]}}
+             echo ${{COMPREPLY[*]}}
+         done"
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].ends_with(" ronde") && lines[1].ends_with(" horovodrun"), "{told}");
+    assert_eq!(lines[2..], ["status", "--compare", "--num-proc"]);
+    for shell in ["zsh", "fish"] {
+        assert!(run(&format!("completion {shell}")).contains("num-proc"), "{shell}");
+    }
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "one flat list of mistakes and their words")]
 fn mistakes() {
     let lines = [
-        "",
         "bnech",
         "train",
         "--nonsense",
@@ -94,12 +120,6 @@ fn mistakes() {
         .map(|line| format!("$ {}\n{}\n", format!("ronde {line}").trim_end(), run(line)))
         .collect();
     insta::assert_snapshot!(told.join("\n"), @r"
-    $ ronde
-    error: the command is missing
-
-    hint: `ronde --help` lists all commands
-    (2)
-
     $ ronde bnech
     error: there is no command `bnech`
 

@@ -19,6 +19,34 @@ fn run(line: &str) -> String {
 }
 
 #[test]
+fn a_script_needs_no_interpreter_and_a_module_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = "import os, sys; print(os.environ['HOROVOD_SIZE'], *sys.argv[1:])";
+    std::fs::write(folder.path().join("train.py"), program).unwrap();
+    let here = |line: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
+            .args(line.split_whitespace())
+            .current_dir(folder.path())
+            .env_remove("PYTHONSAFEPATH")
+            .output()
+            .unwrap();
+        let mut lines: Vec<_> =
+            String::from_utf8_lossy(&output.stdout).lines().map(String::from).collect();
+        lines.sort_unstable();
+        (lines, String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let both = vec!["[0]<stdout>:2 --lr 1".to_owned(), "[1]<stdout>:2 --lr 1".to_owned()];
+    assert_eq!(here("-np 2 train.py --lr 1"), (both.clone(), String::new()));
+    assert_eq!(here("-np 2 -m train --lr 1"), (both.clone(), String::new()));
+    // Without a number: as many as the hosts named have slots, or one, which is said.
+    assert_eq!(here("-H localhost:2 ./train.py --lr 1"), (both.clone(), String::new()));
+    assert_eq!(here("-np auto -H localhost:2 train.py --lr 1"), (both, String::new()));
+    let (lines, note) = here("train.py");
+    assert_eq!(lines, ["[0]<stdout>:1"]);
+    assert!(note.starts_with("note: starting 1 process, as `-np` is not given;"), "{note}");
+}
+
+#[test]
 fn version() {
     for line in ["-v", "--version", "--vers"] {
         insta::allow_duplicates! {
@@ -39,7 +67,7 @@ fn help() {
     Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
 
     Options:
-          --num-proc <N>                  How many processes to start; also written `-np <N>`
+          --num-proc <N>                  How many processes to start, on all hosts together; also written `-np <N>`. `auto`: one per slot of the hosts named, or per GPU or else per core of this machine; `gpu`, `cpu`: one for each of these
       -H, --hosts <HOSTS>                 Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
           --hostfile <FILE>               A file of them: `node-a slots=4`, one host on a line
           --network-interfaces <NAMES>    Interfaces by which hosts may reach each other, as in `eth0,ib0`; each host uses those of these names that it has [default: whatever works]
@@ -182,6 +210,11 @@ fn mistakes() {
         "--mpi --event-log events -np 1 true",
         "--output-file-names=d --verbosity --cache-capacities=2 x",
         "--num-pros 2 x",
+        "--nproc_per_node 2 --nnodes=2 train.py",
+        "--standalone train.py",
+        "-np 2 -m",
+        "-np gpu -H node-a:2 x",
+        "-np auto --agents 2 x",
         "--nonsense",
     ];
     let told: Vec<_> = lines
@@ -209,19 +242,19 @@ fn mistakes() {
     (2)
 
     $ horovodrun -np 0 x
-    error: invalid value `0` for `--num-proc <N>`: it must be a whole number from 1
+    error: invalid value `0` for `--num-proc <N>`: it must be a whole number from 1, or auto, gpu or cpu
 
     hint: `horovodrun --help` lists all options
     (2)
 
     $ horovodrun -np -3 x
-    error: invalid value `-3` for `--num-proc <N>`: it must be a whole number from 1
+    error: invalid value `-3` for `--num-proc <N>`: it must be a whole number from 1, or auto, gpu or cpu
 
     hint: `horovodrun --help` lists all options
     (2)
 
     $ horovodrun -np two x
-    error: invalid value `two` for `--num-proc <N>`: it must be a whole number from 1
+    error: invalid value `two` for `--num-proc <N>`: it must be a whole number from 1, or auto, gpu or cpu
 
     hint: `horovodrun --help` lists all options
     (2)
@@ -369,6 +402,36 @@ fn mistakes() {
     error: there is no option `--num-pros`
 
     hint: did you mean `--num-proc`?
+    (2)
+
+    $ horovodrun --nproc_per_node 2 --nnodes=2 train.py
+    error: there is no option `--nproc_per_node`
+
+    hint: instead of `--nproc_per_node` of `torchrun`, use `-np`, the number of processes on all hosts together
+    (2)
+
+    $ horovodrun --standalone train.py
+    error: there is no option `--standalone`
+
+    hint: leave out `--standalone` of `torchrun`: one `horovodrun` starts the ranks on all hosts in `-H`, and they find each other
+    (2)
+
+    $ horovodrun -np 2 -m
+    error: `-m` needs the name of a module
+
+    hint: say for example `horovodrun -np 2 -m package.train`
+    (2)
+
+    $ horovodrun -np gpu -H node-a:2 x
+    error: `-np gpu` and `-np cpu` count what this machine has, and other hosts are named
+
+    hint: say `-np auto` for one process per slot of these hosts, or a number
+    (2)
+
+    $ horovodrun -np auto --agents 2 x
+    error: which hosts there will be is not known yet, so nothing can be counted
+
+    hint: say a number, as in `-np 4`
     (2)
 
     $ horovodrun --nonsense

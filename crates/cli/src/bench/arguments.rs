@@ -11,7 +11,8 @@ use ronde_launch::reach::Way;
 
 use super::results::{ARENA, COPY, ENGINE, OURS};
 use super::units;
-use crate::horovodrun::{about_hosts, number_of_processes};
+use crate::horovodrun::about_hosts;
+use crate::processes;
 use crate::ssh::Ssh;
 use crate::words::Mistake;
 
@@ -31,7 +32,7 @@ const ALL: &str = "all";
 pub(crate) struct Arguments {
     /// How many ranks; several numbers are measured one after the other; also written `-np <N>`
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "2",
-          value_parser = number_of_processes)]
+          value_parser = processes::number)]
     num_proc: Vec<u32>,
 
     /// Hosts and how many ranks each takes [default: localhost:<N>]

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs::Permissions;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -22,6 +22,7 @@ use super::progress;
 use super::results::{Run, Told};
 use super::units;
 use crate::horovodrun::{about_launch, complain};
+use crate::script;
 use crate::settings::{self, Files};
 use crate::words::{Mistake, USAGE};
 
@@ -138,7 +139,7 @@ fn job(
     let set = env.iter().filter(|(name, _)| name == "RONDE_TRANSPORT" || name == "RONDE_TUNING");
     let set = set.cloned().collect();
     let join_timeout = settings::check(&set, Files::Elsewhere).map_err(refuse)?.join_timeout;
-    let python = python(order.program).into_os_string();
+    let python = script::python(order.program).into_os_string();
     let command = [python, "-m".into(), "horovod._bench".into(), plan.to_string().into()];
     Ok(Job {
         command: command.to_vec(),
@@ -171,12 +172,6 @@ fn environment(order: &Order<'_>) -> Vec<(OsString, OsString)> {
         set("RONDE_TUNING", tuning);
     }
     env
-}
-
-/// The interpreter that this command was installed for, or the one on the PATH.
-fn python(program: &Path) -> PathBuf {
-    let beside = program.parent().map(|folder| folder.join("python"));
-    beside.filter(|python| python.is_file()).unwrap_or_else(|| "python3".into())
 }
 
 fn no_folder(error: &std::io::Error) -> Failure {

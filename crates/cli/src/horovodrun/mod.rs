@@ -31,7 +31,9 @@ use crate::config;
 use crate::elastic::{Elastic, Named};
 use crate::files;
 use crate::mpi::{self, Mpi, Other};
+use crate::processes::{Place, Processes, processes};
 use crate::python;
+use crate::script;
 use crate::settings::{self, Files};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
@@ -47,10 +49,11 @@ use crate::words::{Mistake, USAGE, both};
     after_help = "Everything from the first word that is no option is the command and stays as it \
                   is.\n\nExample:\n  horovodrun -np 4 -H localhost:4 python train.py"
 )]
-struct Arguments {
-    /// How many processes to start; also written `-np <N>`
-    #[arg(long, value_name = "N", value_parser = number_of_processes)]
-    num_proc: Option<u32>,
+pub(crate) struct Arguments {
+    /// How many processes to start, on all hosts together; also written `-np <N>`. `auto`: one per slot of
+    /// the hosts named, or per GPU or else per core of this machine; `gpu`, `cpu`: one for each of these
+    #[arg(long, value_name = "N", value_parser = processes)]
+    num_proc: Option<Processes>,
 
     /// Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
     #[arg(short = 'H', long, value_name = "HOSTS")]
@@ -135,10 +138,13 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     }
     let parsed = read(arguments).map_err(|mistake| complain(&mistake, USAGE));
     let parsed = parsed.and_then(|(line, set)| Ok((parse(line.for_clap())?, set)));
-    let (arguments, set) = match parsed {
+    let (mut arguments, set) = match parsed {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
+    if let Err(mistake) = name_interpreter(program, &mut arguments) {
+        return complain(&mistake, USAGE);
+    }
     log_to_stderr(log_filter(&arguments, &set));
     if arguments.version {
         return tell(&format!("{VERSION}\n"));
@@ -163,6 +169,29 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
         Err(mistake) => complain(&mistake, USAGE),
     }
 }
+
+/// A script or a module gets its interpreter, and without `-np` one process, as with `torchrun`; or, if
+/// hosts are named, one for each slot.
+fn name_interpreter(program: &Path, arguments: &mut Arguments) -> Result<(), Mistake> {
+    let command = std::mem::take(&mut arguments.command);
+    let length = command.len();
+    arguments.command = script::with_interpreter(program, command)?;
+    let is_script = arguments.command.len() > length;
+    if is_script && arguments.num_proc.is_none() && !arguments.elastic.is_wanted() {
+        let places_named = arguments.hosts.is_some() || arguments.hostfile.is_some();
+        arguments.num_proc = Some(match places_named {
+            true => Processes::Auto,
+            false => {
+                let _ = writeln!(io::stderr(), "{ONE_PROCESS}");
+                Processes::Number(1)
+            }
+        });
+    }
+    Ok(())
+}
+
+const ONE_PROCESS: &str = "note: starting 1 process, as `-np` is not given; `-np auto` starts one per \
+                           GPU, or one per core where there is no GPU";
 
 /// The first word of a command line that `horovod.run` writes; users never type it.
 const CALLED: &str = "__ronde-called";
@@ -310,7 +339,7 @@ fn terms(
             Some(agents) => Named::Agents(agents),
             None => Named::Hosts(listed(arguments)?),
         };
-        return arguments.elastic.terms(arguments.num_proc, named, ssh, join_timeout);
+        return arguments.elastic.terms(count(arguments)?, named, ssh, join_timeout);
     }
     if arguments.agents.are_wanted() {
         let ranks = required(arguments)?;
@@ -360,10 +389,22 @@ fn required(arguments: &Arguments) -> Result<u32, Mistake> {
     if arguments.command.is_empty() {
         missing.errors.push("the command to run is missing".into());
     }
-    match (arguments.num_proc, arguments.command.as_slice()) {
+    match (count(arguments)?, arguments.command.as_slice()) {
         (Some(count), [_, ..]) => Ok(count),
         _ => Err(missing),
     }
+}
+
+/// What `-np` comes to.
+fn count(arguments: &Arguments) -> Result<Option<u32>, Mistake> {
+    let Some(wanted) = arguments.num_proc else { return Ok(None) };
+    let listed = listed(arguments)?;
+    let place = match &listed {
+        Some(hosts) => Place::Listed(hosts),
+        None if arguments.elastic.discovers() || arguments.agents.are_wanted() => Place::Unknown,
+        None => Place::Here,
+    };
+    wanted.count(&place).map(Some)
 }
 
 /// The hosts that the user names.
@@ -462,13 +503,6 @@ pub(crate) fn about_hosts(error: &HostsError) -> Mistake {
 
 pub(crate) fn about_launch(error: &LaunchError) -> Mistake {
     Mistake::new(error.in_full(), error.hint())
-}
-
-pub(crate) fn number_of_processes(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(number @ 1..) => Ok(number),
-        _ => Err("it must be a whole number from 1".into()),
-    }
 }
 
 pub(crate) fn seconds(text: &str) -> Result<u64, String> {

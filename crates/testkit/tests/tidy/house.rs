@@ -139,14 +139,15 @@ pub(crate) const HOROVOD_NAMES: &[&str] = &[
 ];
 
 /// Each framework and the folders under `python/horovod` that may import it; `_bench` measures
-/// torch's own collectives beside ours, and Lightning is a framework on top of torch.
+/// torch's own collectives beside ours, `_selftest` is a user of all, and Lightning is a framework on top
+/// of torch.
 pub(crate) const FRAMEWORKS: &[(&str, &[&str])] = &[
-    ("torch", &["torch", "lightning", "_bench"]),
+    ("torch", &["torch", "lightning", "_bench", "_selftest"]),
     ("lightning", &["lightning"]),
-    ("tensorflow", &["tensorflow", "keras", "_keras"]),
-    ("keras", &["tensorflow", "keras", "_keras"]),
-    ("jax", &["jax"]),
-    ("mxnet", &["mxnet"]),
+    ("tensorflow", &["tensorflow", "keras", "_keras", "_selftest"]),
+    ("keras", &["tensorflow", "keras", "_keras", "_selftest"]),
+    ("jax", &["jax", "_selftest"]),
+    ("mxnet", &["mxnet", "_selftest"]),
 ];
 
 /// Marks of unfinished work. Written in two halves, so that this file does not break its own rule.
@@ -179,6 +180,7 @@ pub(crate) const ENVIRONMENT_PLACES: &[&str] = &[
     "python/horovod/runner/program.py",
     // The environment of a child process.
     "python/horovod/_bench/mpirun.py",
+    "python/horovod/_selftest/__main__.py",
 ];
 
 /// Ways to decide something by the text of an error.

@@ -1,0 +1,176 @@
+//! `ronde env`: what somebody who helps has to know of an installation, to be pasted into a bug report.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+use ronde_control::VERSION;
+use ronde_control::doctor::{Facts, Limit};
+use ronde_launch::doctor::Rounds;
+use ronde_launch::reach::Way;
+use serde_json::json;
+
+use crate::bench::units;
+use crate::horovodrun::{about_launch, complain, tell};
+
+/// Print a report about this installation and this machine, for a bug report.
+#[derive(Clone, Debug, Args)]
+#[command(
+    after_help = "Values of variables that may be secret are left out. Read it before you send it."
+)]
+pub(crate) struct Arguments {
+    /// Write it as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Variables that change what a job does begin like this.
+const PREFIXES: &[&str] =
+    &["HOROVOD_", "RONDE_", "NCCL_", "CUDA_", "OMP_", "OMPI_", "SLURM_", "TORCH_"];
+
+/// Those whose values are nobody's business.
+const SECRETS: &[&str] = &["SECRET", "KEY", "TOKEN", "PASSWORD", "CREDENTIAL"];
+
+/// How long the machine has to answer.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Prints the report.
+pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
+    let rounds = Rounds {
+        hosts: vec![("localhost".into(), Way::Local, 1)],
+        program: program.to_owned(),
+        interfaces: Vec::new(),
+        limit: LIMIT,
+    };
+    let facts = match ronde_launch::doctor::visit(&rounds) {
+        Ok(report) => report.hosts.into_iter().find_map(|host| host.facts).unwrap_or_default(),
+        Err(error) => return complain(&about_launch(&error), 1),
+    };
+    let system = system();
+    let mpi = mpi();
+    let settings = settings(std::env::vars_os());
+    tell(&match arguments.json {
+        true => {
+            let document = json!({
+                "ronde": VERSION, "program": program, "system": system, "machine": facts,
+                "mpirun": mpi, "settings": settings,
+            });
+            format!("{document:#}\n")
+        }
+        false => text(program, &system, &facts, mpi.as_deref(), &settings),
+    })
+}
+
+fn text(
+    program: &Path,
+    system: &str,
+    facts: &Facts,
+    mpi: Option<&str>,
+    settings: &[(String, String)],
+) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(out, "{name:<10} {value}");
+    };
+    line("Ronde", &format!("{VERSION}, {}", program.display()));
+    line("System", &format!("{system}, Linux {}", facts.kernel));
+    let cpus = &facts.cpus;
+    line("Processor", &format!("{}, {} of {} cores", cpus.model, cpus.usable, cpus.online));
+    let shm = facts.shm_bytes.map_or("none".into(), units::bytes);
+    let (total, free) = (facts.memory.total_bytes, facts.memory.available_bytes);
+    line(
+        "Memory",
+        &format!("{}, {} available; /dev/shm {shm}", units::bytes(total), units::bytes(free)),
+    );
+    let (files, processes) = (limit(facts.limits.files), limit(facts.limits.processes));
+    line("Limits", &format!("{files} open files, {processes} processes"));
+    let gpus: Vec<_> =
+        facts.gpus.devices.iter().map(|gpu| format!("{} ({})", gpu.name, gpu.memory)).collect();
+    let driver = facts.gpus.driver.as_ref().map(|driver| format!("; driver {driver}"));
+    line("GPUs", &(or_none(&gpus) + &driver.unwrap_or_default()));
+    if let Some(problem) = &facts.gpus.problem {
+        line("", &format!("nvidia-smi: {problem}"));
+    }
+    let addresses: Vec<_> =
+        facts.addresses.iter().map(|at| format!("{} {}", at.interface, at.address)).collect();
+    line("Network", &or_none(&addresses));
+    line("mpirun", mpi.unwrap_or("none on the PATH"));
+    let python = &facts.python;
+    let version = python.version.as_deref().unwrap_or("does not run");
+    line("Python", &format!("{version}, {}", python.executable));
+    if let Some(problem) = &python.problem {
+        line("", problem);
+    }
+    let packages: Vec<_> =
+        python.packages.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    line("Packages", &or_none(&packages));
+    let settings: Vec<_> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    line("Settings", settings.first().map_or("none", String::as_str));
+    settings.iter().skip(1).for_each(|setting| line("", setting));
+    out
+}
+
+fn or_none(items: &[String]) -> String {
+    if items.is_empty() { "none".into() } else { items.join(", ") }
+}
+
+fn limit(limit: Limit) -> String {
+    limit.soft.map_or("unlimited".into(), |limit| limit.to_string())
+}
+
+/// The distribution and the C library.
+fn system() -> String {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let name = name.unwrap_or("an unknown system").trim_matches('"').to_owned();
+    format!("{name}, {}", std::env::consts::ARCH)
+}
+
+/// The first line of what `mpirun` says about itself.
+fn mpi() -> Option<String> {
+    let asked = Command::new("mpirun").arg("--version").stdin(Stdio::null()).output().ok()?;
+    let told = String::from_utf8_lossy(&asked.stdout).into_owned();
+    told.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+/// The variables that matter here, without secrets.
+fn settings(variables: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+    let text = |word: OsString| word.to_string_lossy().into_owned();
+    let mut all: Vec<_> = variables
+        .map(|(name, value)| (text(name), text(value)))
+        .filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+        .map(|(name, value)| {
+            let hidden = SECRETS.iter().any(|secret| name.contains(secret));
+            (name, if hidden { "(not shown)".into() } else { value })
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_shown_and_secrets_are_not() {
+        let variables = [
+            ("RONDE_SECRET", "0f0f"),
+            ("PATH", "/bin"),
+            ("HOROVOD_LOG_LEVEL", "debug"),
+            ("NCCL_DEBUG", "INFO"),
+        ];
+        let variables = variables.map(|(name, value)| (name.into(), value.into()));
+        let told = settings(variables.into_iter());
+        let expected = [
+            ("HOROVOD_LOG_LEVEL", "debug"),
+            ("NCCL_DEBUG", "INFO"),
+            ("RONDE_SECRET", "(not shown)"),
+        ];
+        assert_eq!(told, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+}

@@ -1,0 +1,147 @@
+//! How many processes `-np` asks for: a number, or what to count on this machine, as `torchrun` takes it.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use ronde_launch::hosts::Host;
+
+use crate::words::Mistake;
+
+/// What follows `-np`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Processes {
+    Number(u32),
+    /// One per slot of the hosts that are named; without any, per GPU of this machine, or per core where
+    /// there is none.
+    Auto,
+    Gpu,
+    Cpu,
+}
+
+/// Reads a value of `-np`.
+pub(crate) fn processes(text: &str) -> Result<Processes, String> {
+    match text {
+        "auto" => Ok(Processes::Auto),
+        "gpu" => Ok(Processes::Gpu),
+        "cpu" => Ok(Processes::Cpu),
+        _ => number(text)
+            .map(Processes::Number)
+            .map_err(|_| "it must be a whole number from 1, or auto, gpu or cpu".into()),
+    }
+}
+
+/// Reads a number of processes.
+pub(crate) fn number(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number @ 1..) => Ok(number),
+        _ => Err("it must be a whole number from 1".into()),
+    }
+}
+
+/// Where the processes will run, as far as it is known before the job starts.
+pub(crate) enum Place<'a> {
+    Here,
+    Listed(&'a [Host]),
+    /// A script names the hosts, or their agents dial in.
+    Unknown,
+}
+
+impl Processes {
+    /// The number.
+    pub(crate) fn count(self, place: &Place<'_>) -> Result<u32, Mistake> {
+        match (self, place) {
+            (Processes::Number(number), _) => Ok(number),
+            (Processes::Auto, Place::Listed(hosts)) => {
+                Ok(hosts.iter().fold(0, |sum, host| sum.saturating_add(host.slots)))
+            }
+            (Processes::Auto, Place::Here) => Ok(some_gpus().unwrap_or_else(cores)),
+            (Processes::Cpu, Place::Here) => Ok(cores()),
+            (Processes::Gpu, Place::Here) => some_gpus().ok_or_else(|| {
+                let hint =
+                    "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or say `-np cpu` or a number";
+                Mistake::new("`-np gpu`: this machine has no GPU that a process may use", hint)
+            }),
+            (_, Place::Listed(_)) => Err(Mistake::new(
+                "`-np gpu` and `-np cpu` count what this machine has, and other hosts are named",
+                "say `-np auto` for one process per slot of these hosts, or a number",
+            )),
+            (_, Place::Unknown) => Err(Mistake::new(
+                "which hosts there will be is not known yet, so nothing can be counted",
+                "say a number, as in `-np 4`",
+            )),
+        }
+    }
+}
+
+fn cores() -> u32 {
+    thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
+}
+
+/// The GPUs that a process here may use, if there are any.
+fn some_gpus() -> Option<u32> {
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    Some(gpus(Path::new("/dev"), visible.as_deref())).filter(|gpus| *gpus > 0)
+}
+
+/// CUDA's own rule: of the visible devices, those behind one that cannot be do not count.
+fn gpus(devices: &Path, visible: Option<&str>) -> u32 {
+    let is_gpu = |name: &str| {
+        let number = name.strip_prefix("nvidia").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    let entries = fs::read_dir(devices).into_iter().flatten().flatten();
+    let present = entries.filter(|entry| is_gpu(&entry.file_name().to_string_lossy())).count();
+    let listed = visible.map_or(present, |visible| {
+        let can_be = |device: &&str| !device.is_empty() && !device.starts_with('-');
+        visible.split(',').map(str::trim).take_while(can_be).count()
+    });
+    listed.min(present) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_or_what_to_count() {
+        assert_eq!(processes("4"), Ok(Processes::Number(4)));
+        assert_eq!(processes("auto"), Ok(Processes::Auto));
+        assert_eq!(processes("gpu"), Ok(Processes::Gpu));
+        assert_eq!(processes("cpu"), Ok(Processes::Cpu));
+        for text in ["0", "-1", "two", "", "AUTO"] {
+            assert!(processes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn hosts_that_are_named_give_their_slots() {
+        let hosts = [Host::local(2), Host::local(3)];
+        assert_eq!(Processes::Auto.count(&Place::Listed(&hosts)), Ok(5));
+        assert!(Processes::Gpu.count(&Place::Listed(&hosts)).is_err());
+        assert!(Processes::Auto.count(&Place::Unknown).is_err());
+        assert_eq!(Processes::Number(7).count(&Place::Unknown), Ok(7));
+        assert_eq!(Processes::Cpu.count(&Place::Here), Ok(cores()));
+    }
+
+    #[test]
+    fn gpus_are_those_present_and_visible() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "null"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        for (visible, expected) in [
+            (None, 3),
+            (Some("0"), 1),
+            (Some("1,0"), 2),
+            (Some("0,-1,1"), 1),
+            (Some("-1"), 0),
+            (Some(""), 0),
+            (Some("GPU-8932f937, GPU-1"), 2),
+            (Some("0,1,2,3"), 3),
+        ] {
+            assert_eq!(gpus(folder.path(), visible), expected, "{visible:?}");
+        }
+        assert_eq!(gpus(Path::new("/nonexistent"), None), 0);
+    }
+}

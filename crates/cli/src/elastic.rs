@@ -1,7 +1,6 @@
 //! The flags of elastic jobs, whose ranks come and go, and what they mean together.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::Args;
@@ -14,7 +13,7 @@ use ronde_launch::source::{DialledIn, HostSource, Script};
 
 use crate::horovodrun::{about_hosts, seconds};
 use crate::processes;
-use crate::words::{Mistake, both};
+use crate::words::{Mistake, both, say};
 
 /// The longest rest of a host that has failed, in seconds, as in Horovod.
 const LONGEST_COOLDOWN: u64 = 3600;
@@ -96,7 +95,7 @@ impl Elastic {
                     "warning: `{flag}` means nothing without `--min-np` or \
                      `--host-discovery-script`"
                 );
-                let _ = writeln!(io::stderr(), "{text}");
+                say(&text);
             }
         }
     }

@@ -385,8 +385,9 @@ fn reference_page() -> String {
             None => String::new(),
         };
         let works = match flag.support {
+            Yes if flag.about == NOTHING_HERE => "has no effect".into(),
             Yes => "yes".into(),
-            Already(why) => format!("yes: {why}"),
+            Already(why) => format!("has no effect: {why}"),
         };
         page += &format!("| {} | {about} | {key} | {variable} | {works} |\n", names.join(", "));
     }

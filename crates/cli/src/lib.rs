@@ -25,6 +25,7 @@ mod selftest;
 mod settings;
 mod ssh;
 mod status;
+mod tables;
 mod tunables;
 mod words;
 

@@ -8,7 +8,7 @@ use ronde_launch::delegate::mpirun::{self, Flavour, Unfit};
 use ronde_launch::delegate::{Line, Order, jsrun, split};
 use ronde_launch::hosts::Slot;
 
-use crate::words::Mistake;
+use crate::words::{Mistake, say};
 
 const INSTALL: &str = "install Open MPI (`apt-get install openmpi-bin`) or MPICH (`pip install mpich`), \
                        or leave `--mpi` out: Ronde needs no MPI";
@@ -108,7 +108,7 @@ impl Mpi {
         for (flag, given) in [("mpi", &self.mpi_args), ("binding", &self.binding_args)] {
             if given.is_some() {
                 let text = format!("warning: `--{flag}-args` means nothing without `--mpi`");
-                let _ = writeln!(io::stderr(), "{text}");
+                say(&text);
             }
         }
     }

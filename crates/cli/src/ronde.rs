@@ -1,7 +1,6 @@
 //! `ronde`: the command for what Horovod has no command for; each of its own commands is a file.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::path::Path;
 
 use clap::error::{ContextKind, ErrorKind};
@@ -13,10 +12,10 @@ use crate::bench;
 use crate::completion;
 use crate::doctor;
 use crate::environment;
-use crate::horovodrun::{complain, hidden_part, log_to_stderr, tell};
+use crate::horovodrun::{complain, hidden_part, log_to_stderr, show_help, tell};
 use crate::selftest;
 use crate::status;
-use crate::words::{Mistake, USAGE};
+use crate::words::{Mistake, USAGE, say};
 
 const ALL_COMMANDS: &str = "`ronde --help` lists all commands";
 
@@ -73,7 +72,7 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
         Some(Command::Env(arguments)) => environment::run(program, &arguments),
         Some(Command::Status(arguments)) => status::run(&arguments),
         Some(Command::Test(arguments)) => selftest::run(program, &arguments),
-        None => tell(&Arguments::command().render_help().to_string()),
+        None => show_help(&Arguments::command().render_help()),
     }
 }
 
@@ -86,7 +85,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     };
     let arguments = arguments.into_iter().map(spelled_for_clap);
     Arguments::try_parse_from(name.chain(arguments)).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp => tell(&error.render().to_string()),
+        ErrorKind::DisplayHelp => show_help(&error.render()),
         ErrorKind::InvalidSubcommand => complain(&unknown_command(&error), USAGE),
         ErrorKind::UnknownArgument => complain(&unknown_option(&error, &help), USAGE),
         _ => {
@@ -94,7 +93,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
             let hint = format!("hint: {help} lists all options");
             let text =
                 text.replace("For more information, try '--help'.", &hint).replace('\'', "`");
-            let _ = io::stderr().write_all(text.as_bytes());
+            say(&text);
             USAGE
         }
     })

@@ -1,6 +1,37 @@
-//! How mistakes are told: what happened, then what to do.
+//! How mistakes are told: what happened, then what to do; on a terminal in colour.
 
 use std::fmt::Display;
+use std::io::Write;
+
+use anstyle::{AnsiColor, Style};
+use ronde_control::printable;
+
+/// Words that begin a line and say what kind of line it is.
+const MARKS: [(&str, AnsiColor); 4] = [
+    ("error:", AnsiColor::Red),
+    ("warning:", AnsiColor::Yellow),
+    ("hint:", AnsiColor::Cyan),
+    ("note:", AnsiColor::Green),
+];
+
+/// Writes to standard error; on a terminal, unless NO_COLOR says otherwise, the words that say what a line
+/// is stand out.
+pub(crate) fn say(text: &str) {
+    // Where nobody reads it, nothing can be told.
+    let _ =
+        writeln!(anstream::stderr().lock(), "{}", coloured(printable(text).trim_end_matches('\n')));
+}
+
+fn coloured(text: &str) -> String {
+    let line = |line: &str| match MARKS.iter().find(|(mark, _)| line.starts_with(mark)) {
+        Some((mark, color)) => {
+            let style = Style::new().bold().fg_color(Some((*color).into()));
+            format!("{style}{mark}{style:#}{}", &line[mark.len()..])
+        }
+        None => line.to_owned(),
+    };
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
 
 /// The exit code for a mistake on the command line or in the settings.
 pub(crate) const USAGE: u8 = 2;
@@ -49,5 +80,21 @@ impl Display for Mistake {
             writeln!(f, "error: {error}")?;
         }
         write!(f, "\nhint: {}", self.hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_a_line_stands_out() {
+        let text = "error: a\n\nhint: b\nc error: d";
+        let told = coloured(text);
+        assert_eq!(
+            told,
+            "\x1b[1m\x1b[31merror:\x1b[0m a\n\n\x1b[1m\x1b[36mhint:\x1b[0m b\nc error: d"
+        );
+        assert_eq!(anstream::adapter::strip_str(&told).to_string(), text);
     }
 }

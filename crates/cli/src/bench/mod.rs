@@ -12,7 +12,7 @@ mod results;
 mod table;
 pub(crate) mod units;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 pub(crate) use arguments::Arguments;
@@ -21,7 +21,8 @@ use job::{Failure, Progress};
 use results::Run;
 
 use crate::horovodrun::{complain, tell};
-use crate::words::{Mistake, USAGE};
+use crate::tables::terminal_width;
+use crate::words::{Mistake, USAGE, say};
 
 /// Does what the arguments ask for; `program` is the executable that can also play a job's parts.
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
@@ -63,7 +64,7 @@ fn show(runs: &[Run], arguments: &Arguments) -> Result<(), Failure> {
         Some(file) => write(file, &results::json(runs))?,
         None => {}
     }
-    print(&table::markdown(runs))
+    print(&table::markdown(runs, terminal_width()))
 }
 
 /// Writes results to standard output.
@@ -85,5 +86,5 @@ fn cannot_write(file: &Path, error: &io::Error) -> Failure {
 
 /// What happens meanwhile; standard output is for results.
 fn progress(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    say(text);
 }

@@ -4,6 +4,7 @@ use ronde_control::bench::Collective;
 
 use super::results::{ARENA, COPY, ENGINE, OURS, Row, Run, SYSTEMS};
 use super::units;
+use crate::tables;
 
 /// Below this a copy takes as long as the call that makes it, and says nothing about memory.
 const LEAST_COPY: u64 = 4096;
@@ -15,20 +16,57 @@ Ronde's, by NCCL's definitions: the algorithm's and the bus's. `copies` is how m
 rank's tensor, made by all ranks at once, take as long as the call.
 ";
 
-/// One table for each collective of each run, and what to know about them.
-pub(super) fn markdown(runs: &[Run]) -> String {
+/// What is left out first where a terminal is too narrow for all columns.
+const LESS: [&str; 5] = ["engine to engine", "from the arena", "bus GB/s", "copies", "GB/s"];
+
+const NARROW: &str = "\
+This terminal is too narrow for all columns: a wider one, a file or a pipe shows them, and so does `--json`.
+";
+
+/// One table for each collective of each run, and what to know about them. Columns for which there is no
+/// room in `width` are left out, the least first.
+pub(super) fn markdown(runs: &[Run], width: Option<u16>) -> String {
     let mut out = String::new();
+    let mut left_out = false;
     for run in runs {
         out += &heading(run);
         for collective in run.collectives() {
-            out += &format!("{}\n", table(run, collective));
+            let mut columns = columns(run, collective);
+            left_out |= width.is_some_and(|width| narrow(&mut columns, width.into()));
+            out += &format!("{}\n", tables::markdown(&columns));
         }
         for note in &run.notes {
             out += &format!("Note: {note}\n\n");
         }
     }
-    out + LEGEND
+    out + LEGEND + if left_out { NARROW } else { "" }
 }
+
+/// Leaves columns out until the rest fits; whether there were any. The times of peers go last: their
+/// ratios stay.
+fn narrow(columns: &mut Vec<Column>, width: usize) -> bool {
+    let count = columns.len();
+    let wide = |columns: &[Column]| {
+        let cell = |(name, cells): &Column| {
+            cells.iter().chain([name]).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        columns.iter().map(|column| cell(column) + 3).sum::<usize>() + 1 > width
+    };
+    let peers: Vec<String> =
+        columns.iter().filter_map(|(name, _)| Some(name.strip_suffix(RATIO)?.to_owned())).collect();
+    for name in LESS.into_iter().chain(peers.iter().map(String::as_str)) {
+        if wide(columns) {
+            columns.retain(|(column, _)| column != name);
+        }
+    }
+    columns.len() < count
+}
+
+/// A heading and its cells.
+type Column = (String, Vec<String>);
+
+/// Behind the name of a peer.
+const RATIO: &str = " / Ronde";
 
 fn heading(run: &Run) -> String {
     let way = match (run.hosts, run.transport.as_str()) {
@@ -57,7 +95,7 @@ fn heading(run: &Run) -> String {
     )
 }
 
-fn table(run: &Run, collective: Collective) -> String {
+fn columns(run: &Run, collective: Collective) -> Vec<Column> {
     let rows = run.rows_of(collective);
     let dtype = rows.first().map(|row| row.dtype.as_str()).unwrap_or_default();
     let first = match collective {
@@ -73,15 +111,15 @@ fn table(run: &Run, collective: Collective) -> String {
     }
     for (system, name) in shown().filter(|(system, _)| !matches!(*system, OURS | ENGINE | ARENA)) {
         let cell = |row: &&Row| row.times_ours(system).map(units::ratio);
-        columns.push((format!("{name} / Ronde"), cells(&rows, cell)));
+        columns.push((format!("{name}{RATIO}"), cells(&rows, cell)));
     }
     if collective != Collective::Barrier {
         columns.extend(bandwidths(&rows, run.ranks));
     }
-    aligned(&columns)
+    columns
 }
 
-fn bandwidths(rows: &[&Row], ranks: u32) -> [(String, Vec<String>); 3] {
+fn bandwidths(rows: &[&Row], ranks: u32) -> [Column; 3] {
     let median = |row: &Row| row.figures(OURS).map(|figures| figures.median);
     let algorithm = |row: &&Row| {
         let seconds = median(row)?;
@@ -112,48 +150,36 @@ fn cells(rows: &[&Row], cell: impl Fn(&&Row) -> Option<String>) -> Vec<String> {
     rows.iter().map(|row| cell(row).unwrap_or_else(|| "–".into())).collect()
 }
 
-/// Columns, each a heading and its cells, as lines of equal length.
-fn aligned(columns: &[(String, Vec<String>)]) -> String {
-    let width = |text: &str| text.chars().count();
-    let widths: Vec<usize> = columns
-        .iter()
-        .map(|(name, cells)| {
-            cells.iter().map(|cell| width(cell)).max().unwrap_or(0).max(width(name))
-        })
-        .collect();
-    let line = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
-    };
-    let mut out = line(columns.iter().map(|(name, _)| name.as_str()).collect());
-    let rules: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
-    out += &line(rules.iter().map(String::as_str).collect());
-    let rows = columns.first().map_or(0, |(_, cells)| cells.len());
-    for row in 0..rows {
-        out += &line(columns.iter().map(|(_, cells)| cells[row].as_str()).collect());
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::bench::results::sample;
 
     #[test]
+    fn a_narrow_terminal_shows_what_matters() {
+        let text = markdown(&[sample()], Some(80));
+        let tables: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
+        assert!(tables.iter().all(|line| line.chars().count() <= 80), "{text}");
+        let heads = ["allreduce, float32", "Ronde", "torch gloo / Ronde", "MPI / Ronde"];
+        let first: Vec<&str> = tables[0].trim_matches('|').split('|').map(str::trim).collect();
+        assert_eq!(first, heads);
+        assert!(text.ends_with(NARROW));
+    }
+
+    #[test]
     fn a_run_with_peers() {
-        insta::assert_snapshot!(markdown(&[sample()]), @r"
+        insta::assert_snapshot!(markdown(&[sample()], None), @r"
         ## 2 ranks in shared memory
 
         Example CPU, 2 cores, load 0.5 at the start, Linux 6.1; Ronde (1.0), torch gloo (torch 2.9), Open MPI v4.1.4
 
         | allreduce, float32 | Ronde               | engine to engine    | from the arena      | torch gloo          | MPI                 | torch gloo / Ronde | MPI / Ronde | GB/s | bus GB/s | copies |
-        | ------------------ | ------------------- | ------------------- | ------------------- | ------------------- | ------------------- | ------------------ | ----------- | ---- | -------- | ------ |
+        |--------------------|---------------------|---------------------|---------------------|---------------------|---------------------|--------------------|-------------|------|----------|--------|
         | 4 B                | 5.00 µs (4.20–5.80) | 2.00 µs (2.00–2.00) | 5.00 µs (5.00–5.00) | 200 µs (200–280)    | 1.00 µs (1.00–1.00) | 50.0               | 0.20        | 0.00 | 0.00     | –      |
         | 64 MiB             | 21.0 ms (20.2–28.2) | 20.0 ms (20.0–20.0) | 10.0 ms (10.0–10.0) | 90.0 ms (82.0–98.0) | 40.0 ms (32.0–48.0) | 4.00               | 2.00        | 3.20 | 3.20     | 2.10   |
 
         | barrier   | Ronde               | MPI                 | MPI / Ronde |
-        | --------- | ------------------- | ------------------- | ----------- |
+        |-----------|---------------------|---------------------|-------------|
         | all ranks | 3.00 µs (3.00–3.00) | 1.00 µs (1.00–1.00) | 0.33        |
 
         Note: gloo for alltoall is left out: not supported

@@ -15,6 +15,7 @@ use ronde_control::doctor::Report;
 use serde_json::json;
 
 use crate::horovodrun::{about_launch, complain, tell};
+use crate::tables::terminal_width;
 use crate::words::USAGE;
 
 /// Does what the arguments ask for; `program` is the executable that can also play an agent.
@@ -31,7 +32,7 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
     let taken = start.elapsed();
     let told = tell(&match arguments.json {
         true => document(&report, taken),
-        false => screen::text(&report, taken),
+        false => screen::text(&report, taken, terminal_width()),
     });
     told.max(u8::from(!report.is_well()))
 }

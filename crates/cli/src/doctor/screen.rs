@@ -10,6 +10,8 @@ use ronde_control::doctor::{
     Clock, Facts, Finding, Gpus, HostReport, Limit, Report, Severity, Speed,
 };
 
+use crate::tables::plain;
+
 /// Up to so many hosts the ways between them are a table; of more, only the worst are shown.
 const MATRIX: usize = 8;
 
@@ -18,16 +20,16 @@ const PACKAGES: [&str; 9] =
     ["ronde", "horovod", "torch", "tensorflow", "keras", "jax", "mxnet", "lightning", "numpy"];
 
 /// Everything, tables first.
-pub(super) fn text(report: &Report, taken: Duration) -> String {
+pub(super) fn text(report: &Report, taken: Duration, width: Option<u16>) -> String {
     let count = plural(report.hosts.len(), "host");
     let mut text = format!("Ronde {VERSION}: {count} in {:.1} s\n\n", taken.as_secs_f64());
-    text += &aligned(&software(&report.hosts));
+    text += &plain(&software(&report.hosts), &[], width);
     text += "\n";
-    text += &aligned(&machines(&report.hosts));
+    text += &plain(&machines(&report.hosts), &[], width);
     if !report.speeds.is_empty() {
         text += "\n";
         text += &match report.hosts.len() <= MATRIX {
-            true => aligned(&ways(report)),
+            true => plain(&ways(report), &[], width),
             false => worst(&report.speeds),
         };
     }
@@ -171,23 +173,6 @@ fn with_header(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Vec<
     std::iter::once(header).chain(rows).collect()
 }
 
-/// Rows of cells as lines, the columns two blanks apart.
-fn aligned(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| {
-        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
-    };
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
-}
-
 fn plural(count: usize, word: &str) -> String {
     format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }
@@ -288,7 +273,7 @@ mod tests {
     }
 
     fn shown(report: &Report) -> String {
-        text(report, Duration::from_millis(1840)).replace(VERSION, "1")
+        text(report, Duration::from_millis(1840), None).replace(VERSION, "1")
     }
 
     #[test]

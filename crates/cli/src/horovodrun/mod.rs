@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
+use clap::builder::StyledStr;
 use clap::error::ErrorKind;
 use ronde_control::event::Source;
 use ronde_control::job::Terms;
@@ -37,7 +38,7 @@ use crate::script;
 use crate::settings::{self, Files};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
-use crate::words::{Mistake, USAGE, both};
+use crate::words::{Mistake, USAGE, both, say};
 
 /// Runs a script on several processes that train one model together.
 #[derive(Debug, Parser)]
@@ -182,7 +183,7 @@ fn name_interpreter(program: &Path, arguments: &mut Arguments) -> Result<(), Mis
         arguments.num_proc = Some(match places_named {
             true => Processes::Auto,
             false => {
-                let _ = writeln!(io::stderr(), "{ONE_PROCESS}");
+                say(ONE_PROCESS);
                 Processes::Number(1)
             }
         });
@@ -275,12 +276,12 @@ fn log_filter(arguments: &Arguments, set: &Variables) -> &'static str {
 fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     let name = std::iter::once(OsString::from("horovodrun"));
     Arguments::try_parse_from(name.chain(arguments)).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp => tell(&error.render().to_string()),
+        ErrorKind::DisplayHelp => show_help(&error.render()),
         _ => {
             let text = error.render().to_string();
             let hint = "hint: `horovodrun --help` lists all options";
             let text = text.replace("For more information, try '--help'.", hint).replace('\'', "`");
-            let _ = io::stderr().write_all(text.as_bytes());
+            say(&text);
             USAGE
         }
     })
@@ -480,7 +481,7 @@ fn report(outcome: Result<Outcome, LaunchError>, viewer: Viewer) -> u8 {
                 // Without a caller nobody wants to know.
                 let _ = tell_bytes(&caller::over(&outcome));
             } else if let Some(text) = outcome.verdict.text {
-                let _ = io::stderr().write_all(text.as_bytes());
+                say(&text);
             }
             outcome.code
         }
@@ -521,8 +522,13 @@ pub(crate) fn log_to_stderr(filter: &str) {
 }
 
 pub(crate) fn complain(mistake: &Mistake, code: u8) -> u8 {
-    let _ = writeln!(io::stderr(), "{}", printable(&mistake.to_string()));
+    say(&mistake.to_string());
     code
+}
+
+/// Writes help to standard output, in colour on a terminal; gives the exit code.
+pub(crate) fn show_help(help: &StyledStr) -> u8 {
+    written(anstream::stdout().lock().write_all(help.ansi().to_string().as_bytes()))
 }
 
 /// Writes to standard output; gives the exit code.

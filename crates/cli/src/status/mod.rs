@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 use ronde_control::event::{Happening, JobEvent};
 use ronde_control::printable;
-use ronde_control::status::Status;
+use ronde_control::status::{State, Status};
 use ronde_launch::private::Places;
 use ronde_launch::registry::{self, Entry};
 use ronde_launch::watcher::{Following, Watcher};
 use serde_json::json;
 
 use crate::horovodrun::{complain, written};
-use crate::words::{Mistake, USAGE};
+use crate::tables::terminal_width;
+use crate::words::{Mistake, USAGE, say};
 
 /// Show how a running job of yours on this machine stands
 #[derive(Debug, clap::Args)]
@@ -84,11 +85,10 @@ fn list(jobs: &[Entry], arguments: &Arguments) -> u8 {
         let all: Vec<_> = jobs.iter().map(json::job).collect();
         return show(&format!("{}\n", json!(all)), false).map_or_else(|code| code, |()| 0);
     }
-    if let Err(code) = show(&table::jobs(jobs), false) {
+    if let Err(code) = show(&table::jobs(jobs, terminal_width()), false) {
         return code;
     }
-    let _ =
-        writeln!(io::stderr(), "\nhint: `ronde status {}` shows the first of them", jobs[0].pid);
+    say(&format!("\nhint: `ronde status {}` shows the first of them", jobs[0].pid));
     0
 }
 
@@ -111,10 +111,11 @@ fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
     loop {
         sleep(if arguments.once { SHORT } else { PERIOD });
         let Ok(status) = watcher.ask() else {
-            if arguments.once {
+            look.end();
+            if arguments.once || clear {
                 look.show(arguments, clear)?;
             }
-            let _ = writeln!(io::stderr(), "the job has ended");
+            say("the job has ended");
             return Ok(0);
         };
         let passed = at.elapsed();
@@ -137,7 +138,7 @@ fn follow(
     loop {
         let (event, missed) = events.wait().map_err(&lost)?;
         if missed > 0 {
-            let _ = writeln!(io::stderr(), "{missed} events were missed: they came too fast");
+            say(&format!("{missed} events were missed: they came too fast"));
         }
         // One of a kind that this version does not know is shown as it is.
         let text = match arguments.json {
@@ -156,7 +157,16 @@ impl Look<'_> {
     fn show(&self, arguments: &Arguments, clear: bool) -> Result<(), u8> {
         match arguments.json {
             true => show(&format!("{}\n", json::look(self)), clear),
-            false => show(&table::look(self), clear),
+            false => show(&table::look(self, terminal_width()), clear),
+        }
+    }
+
+    /// Whoever ran at the last look does not any more.
+    fn end(&mut self) {
+        for one in &mut self.status.ranks {
+            if !matches!(one.state, State::Ended(_)) {
+                one.state = State::Ended("ended".into());
+            }
         }
     }
 

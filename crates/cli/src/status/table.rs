@@ -9,6 +9,7 @@ use ronde_launch::registry::Entry;
 
 use super::Look;
 use crate::bench::units;
+use crate::tables;
 
 const HEADS: [&str; 9] =
     ["rank", "host", "pid", "state", "collectives", "/s", "bytes", "/s", "last, or waits for"];
@@ -19,18 +20,18 @@ const RIGHT: [bool; 9] = [true, false, true, false, true, true, true, true, fals
 /// Characters of a tensor's name that are shown: its end, which tells more.
 const NAME: usize = 40;
 
-/// The jobs there are.
-pub(super) fn jobs(jobs: &[Entry]) -> String {
+/// The jobs there are, in columns that fit into `width`.
+pub(super) fn jobs(jobs: &[Entry], width: Option<u16>) -> String {
     let mut rows = vec![["job", "ranks", "command"].map(str::to_owned).to_vec()];
     rows.extend(
         jobs.iter()
             .map(|job| vec![job.pid.to_string(), job.ranks.to_string(), job.command.clone()]),
     );
-    aligned(&rows, &[true, true, false])
+    tables::plain(&rows, &[true, true, false], width)
 }
 
-/// One look.
-pub(super) fn look(look: &Look<'_>) -> String {
+/// One look, in columns that fit into `width`.
+pub(super) fn look(look: &Look<'_>, width: Option<u16>) -> String {
     let status = &look.status;
     let mut hosts: Vec<&str> = status.ranks.iter().map(|one| one.host.as_str()).collect();
     hosts.sort_unstable();
@@ -49,7 +50,7 @@ pub(super) fn look(look: &Look<'_>) -> String {
     );
     let mut rows = vec![HEADS.map(str::to_owned).to_vec()];
     rows.extend(status.ranks.iter().enumerate().map(|(index, one)| row(look, index, one)));
-    text += &aligned(&rows, &RIGHT);
+    text += &tables::plain(&rows, &RIGHT, width);
     for late in status.late() {
         text += &format!("\n{}", late_line(&late));
     }
@@ -124,7 +125,11 @@ fn named(tensor: &Tensor) -> String {
     let length = tensor.name.chars().count();
     let end: String = tensor.name.chars().skip(length.saturating_sub(NAME)).collect();
     let cut = if length > NAME { "…" } else { "" };
-    format!("{} {cut}{end}", tensor.kind)
+    // Names that nobody gave begin with the kind.
+    match tensor.name.starts_with(tensor.kind.as_str()) {
+        true => format!("{cut}{end}"),
+        false => format!("{} {cut}{end}", tensor.kind),
+    }
 }
 
 fn count(number: usize, thing: &str) -> String {
@@ -140,26 +145,6 @@ fn long(time: Duration) -> String {
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
         _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
     }
-}
-
-fn aligned(rows: &[Vec<String>], right: &[bool]) -> String {
-    let width = |column: usize| {
-        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..right.len()).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for ((cell, width), right) in row.iter().zip(&widths).zip(right) {
-            match right {
-                true => line += &format!("{cell:>width$}  "),
-                false => line += &format!("{cell:<width$}  "),
-            }
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
 }
 
 #[cfg(test)]
@@ -214,7 +199,7 @@ mod tests {
             command: "python train.py".into(),
         };
         let before = Some((status(900), Duration::from_secs(2)));
-        let look = look(&Look { job: &job, status: status(1000), before });
+        let look = look(&Look { job: &job, status: status(1000), before }, None);
         let midnight = time_of_day(Duration::from_millis(500));
         assert_eq!(midnight.len(), 8, "{midnight}");
         let look = look.replace(&midnight, "[time]");
@@ -232,7 +217,7 @@ mod tests {
 
         [time]  found out again which hosts there are
         ");
-        assert_eq!(jobs(&[job]), " job  ranks  command\n3990      5  python train.py\n");
+        assert_eq!(jobs(&[job], None), " job  ranks  command\n3990      5  python train.py\n");
     }
 
     #[test]

@@ -6,10 +6,10 @@ without Python or JAX. What remains is the second less the others.
 """
 
 import argparse
-import json
 import platform
 import time
 
+import figures
 import job
 
 # How many leaves a tree has, and of how many elements.
@@ -50,7 +50,7 @@ def measure(options):
         show(results, hvd.size(), machine)
         if options.json:
             whole = {"ranks": hvd.size(), "machine": machine, "trees": results}
-            options.json.write_text(json.dumps(whole, indent=1) + "\n")
+            figures.save(options.json, whole)
 
 
 def step_of(jax, hvd, leaves, elements, rounds):

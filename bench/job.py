@@ -11,7 +11,7 @@ from record import RESULTS, processor
 
 
 def start(program, options, flags, env=None):
-    """Runs a program on all ranks; with `--save` keeps what it prints and all rounds.
+    """Runs a program on all ranks; with `--save` keeps what it prints and the figures.
 
     `options` say the number of ranks and where results go; `flags` are passed on.
     """
@@ -39,7 +39,7 @@ def launcher():
 def add_options(parser):
     """The options that such programs have in common."""
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="a file for all rounds")
+    parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--save", action="store_true", help="keep it under bench/results")
 
 

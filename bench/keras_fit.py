@@ -11,7 +11,6 @@ The strategy does not get along with `fit` of Keras 3, so that all ways have Ker
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -19,6 +18,7 @@ import time
 from importlib.metadata import version
 from importlib.util import find_spec
 
+import figures
 import job
 
 LIMIT = "alone"
@@ -81,7 +81,7 @@ def measure(options):
         show(seconds, hvd.size(), machine)
         if options.json:
             whole = {"ranks": hvd.size(), "machine": machine, "seconds": seconds}
-            options.json.write_text(json.dumps(whole, indent=1) + "\n")
+            figures.save(options.json, whole)
 
 
 def prepare(tf, hvd, strategy, options):

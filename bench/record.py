@@ -5,10 +5,13 @@ after the processor, so that figures of several machines can lie side by side.
 """
 
 import argparse
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from figures import save
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -28,6 +31,7 @@ def main():
         table = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if table.returncode != 0:
             sys.exit(table.returncode)
+        save(RESULTS / f"{name}.json", json.loads((RESULTS / f"{name}.json").read_text()))
         text = f"# Collectives on {ranks} ranks\n\n![times]({name}.svg)\n\n{table.stdout}"
         (RESULTS / f"{name}.md").write_text(text)
 

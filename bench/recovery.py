@@ -7,7 +7,6 @@ step. Rounds of both alternate.
 """
 
 import argparse
-import json
 import os
 import platform
 import signal
@@ -19,6 +18,7 @@ import time
 from pathlib import Path
 
 import torch
+from figures import save
 from job import launcher as horovodrun
 from networks import NETWORKS
 from record import RESULTS, processor
@@ -46,7 +46,7 @@ def main():
     if options.save:
         stem = RESULTS / f"recovery-{processor()}"
         stem.with_suffix(".md").write_text(text)
-        stem.with_suffix(".json").write_text(json.dumps(figures, indent=1) + "\n")
+        save(stem.with_suffix(".json"), figures)
 
 
 def recovery(options):

@@ -7,7 +7,6 @@ processes without a launcher.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -17,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from figures import save
 from record import RESULTS, processor
 
 BARE = "import horovod.raw as hvd"
@@ -38,7 +38,7 @@ def main():
     if options.save:
         stem = RESULTS / f"start-{processor()}"
         stem.with_suffix(".md").write_text(f"# Beginning a job\n\n{text}")
-        stem.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+        save(stem.with_suffix(".json"), rows)
 
 
 def ways(ranks, folder):

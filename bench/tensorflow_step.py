@@ -9,13 +9,13 @@ below their number.
 """
 
 import argparse
-import json
 import os
 import platform
 import socket
 import tempfile
 import time
 
+import figures
 import job
 
 # How many tensors a step reduces, and of how many elements.
@@ -58,7 +58,7 @@ def measure(options):
         show(results, hvd.size(), machine)
         if options.json:
             whole = {"ranks": hvd.size(), "machine": machine, "steps": results}
-            options.json.write_text(json.dumps(whole, indent=1) + "\n")
+            figures.save(options.json, whole)
 
 
 def step_of(tf, hvd, tensors, elements, rounds):

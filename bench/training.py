@@ -9,7 +9,6 @@ the rank that took longest; one thread per rank.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -18,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 
+import figures
 import torch
 import torch.distributed as dist
 from job import launcher
@@ -89,7 +89,7 @@ def measure(options):
         show(results, machine)
         if options.json:
             whole = {"ranks": hvd.size(), "machine": machine, "seconds": results}
-            options.json.write_text(json.dumps(whole, indent=1) + "\n")
+            figures.save(options.json, whole)
     dist.destroy_process_group()
 
 

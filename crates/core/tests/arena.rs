@@ -150,7 +150,10 @@ fn sets_of_ranks_and_the_world_take_turns_in_the_arena() {
                 member.wait(&ticket).unwrap();
                 let sum = Tensor::new(DType::F32, &[length as u64], &mine.bytes()).as_floats();
                 let right = |i: usize| {
-                    [0, 2].map(|rank| 1.0f32 / (1.0 + (i * 7 + rank * 13) as f32)).iter().sum()
+                    [0, 2]
+                        .map(|rank| 1.0f32 / (1.0 + (i * 7 + rank * 13) as f32))
+                        .iter()
+                        .sum::<f32>()
                 };
                 assert!((0..length).all(|i| sum[i] == right(i)), "round {round}");
             }

@@ -6,7 +6,7 @@
 //! Open MPI's are addresses of its symbols, MPICH's and those of MPI's own binary interface numbers.
 #![expect(unsafe_code, reason = "a C library whose functions are found by name")]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,21 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 
+use crate::native::Library;
+
 /// A communicator or a type: an address or a number, whichever the library has.
 pub(crate) type Handle = usize;
 
-const RTLD_NOW: c_int = 2;
-const RTLD_GLOBAL: c_int = 0x100;
 const THREAD_SINGLE: c_int = 0;
 const THREAD_MULTIPLE: c_int = 3;
 const SUCCESS: c_int = 0;
-
-#[link(name = "dl")]
-unsafe extern "C" {
-    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-    fn dlclose(library: *mut c_void) -> c_int;
-}
 
 type InitThread =
     unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
@@ -219,15 +212,16 @@ fn ask(function: Asked) -> Result<c_int, c_int> {
 }
 
 fn open(path: &str, family: Option<&str>) -> Result<Mpi, String> {
-    let library = Library::open(path, RTLD_NOW)?;
-    let found = library.family(path);
+    // SAFETY: the user has installed it, or `mpirun` has named it.
+    let library = unsafe { Library::open(path, 0) }?;
+    let found = family_of(&library, path);
     if family.is_some_and(|wanted| !is_of(found, wanted)) {
-        library.close();
         return Err(format!("`{path}` is {found}, which is not {}", family.unwrap_or_default()));
     }
-    let mpi = library.mpi(found)?;
+    let mpi = functions(&library, path, found)?;
     // Plug-ins of the library, and mpi4py, look its symbols up in the whole process.
-    Library::open(path, RTLD_NOW | RTLD_GLOBAL)?;
+    // SAFETY: it is loaded already.
+    unsafe { Library::open(path, libc::RTLD_GLOBAL) }?.stay();
     Ok(mpi)
 }
 
@@ -236,83 +230,50 @@ fn is_of(found: &str, wanted: &str) -> bool {
     found == wanted || (found == "MPI ABI" && wanted == "MPICH")
 }
 
-/// An opened library.
-struct Library {
-    path: String,
-    handle: *mut c_void,
+fn family_of(library: &Library, path: &str) -> &'static str {
+    match library.address(c"ompi_mpi_comm_world") {
+        Some(_) => "Open MPI",
+        None if path.contains("mpi_abi") => "MPI ABI",
+        None => "MPICH",
+    }
 }
 
-impl Library {
-    fn open(path: &str, flags: c_int) -> Result<Library, String> {
-        let name = CString::new(path).map_err(|error| error.to_string())?;
-        // SAFETY: the name ends with a zero. What a library does when it is opened is up to whoever
-        // has installed it.
-        let handle = unsafe { dlopen(name.as_ptr(), flags) };
-        if handle.is_null() {
-            return Err(format!("`{path}` cannot be opened"));
-        }
-        Ok(Library { path: path.to_owned(), handle })
+fn functions(library: &Library, path: &str, family: &'static str) -> Result<Mpi, String> {
+    let missing = |name: String| format!("`{path}` has no {name}");
+    let handle = |name: &CStr| {
+        let address = library.address(name).map(|address| address as Handle);
+        address.ok_or_else(|| missing(name.to_string_lossy().into_owned()))
+    };
+    let (world, byte) = match family {
+        "Open MPI" => (handle(c"ompi_mpi_comm_world")?, handle(c"ompi_mpi_byte")?),
+        "MPI ABI" => (0x101, 0x247),
+        _ => (0x4400_0000, 0x4c00_010d),
+    };
+    // A handle that is a number is an `int` to its library, which reads the lower half of the
+    // register that holds ours.
+    macro_rules! function {
+        ($name:literal as $kind:ty) => {{
+            // SAFETY: MPI's standard says what the function of this name takes and gives.
+            let found = unsafe { library.function::<$kind>($name) };
+            found.map_err(missing)?
+        }};
     }
-
-    fn close(self) {
-        // SAFETY: the handle is from `dlopen`, and nothing that was found in it is used.
-        unsafe { dlclose(self.handle) };
-    }
-
-    fn find(&self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the handle is from `dlopen` and the name ends with a zero.
-        let symbol = unsafe { dlsym(self.handle, name.as_ptr()) };
-        (!symbol.is_null()).then_some(symbol)
-    }
-
-    fn need(&self, name: &CStr) -> Result<*mut c_void, String> {
-        let missing = || format!("`{}` has no {}", self.path, name.to_string_lossy());
-        self.find(name).ok_or_else(missing)
-    }
-
-    fn family(&self, path: &str) -> &'static str {
-        match self.find(c"ompi_mpi_comm_world") {
-            Some(_) => "Open MPI",
-            None if path.contains("mpi_abi") => "MPI ABI",
-            None => "MPICH",
-        }
-    }
-
-    fn mpi(&self, family: &'static str) -> Result<Mpi, String> {
-        let (world, byte) = match family {
-            "Open MPI" => {
-                let (world, byte) = (c"ompi_mpi_comm_world", c"ompi_mpi_byte");
-                (self.need(world)? as Handle, self.need(byte)? as Handle)
-            }
-            "MPI ABI" => (0x101, 0x247),
-            _ => (0x4400_0000, 0x4c00_010d),
-        };
-        // A handle that is a number is an `int` to its library, which reads the lower half of the
-        // register that holds ours.
-        macro_rules! function {
-            ($name:literal as $kind:ty) => {{
-                let symbol = self.need($name)?;
-                // SAFETY: MPI's standard says what the function of this name takes and gives.
-                unsafe { std::mem::transmute::<*mut c_void, $kind>(symbol) }
-            }};
-        }
-        Ok(Mpi {
-            init_thread: function!(c"MPI_Init_thread" as InitThread),
-            initialized: function!(c"MPI_Initialized" as Asked),
-            finalized: function!(c"MPI_Finalized" as Asked),
-            query_thread: function!(c"MPI_Query_thread" as Asked),
-            finalize: function!(c"MPI_Finalize" as Finalize),
-            abort: function!(c"MPI_Abort" as Abort),
-            comm_rank: function!(c"MPI_Comm_rank" as AskedOf),
-            comm_size: function!(c"MPI_Comm_size" as AskedOf),
-            comm_group: function!(c"MPI_Comm_group" as GroupOf),
-            group_incl: function!(c"MPI_Group_incl" as Include),
-            comm_create_group: function!(c"MPI_Comm_create_group" as CreateGroup),
-            broadcast: function!(c"MPI_Bcast" as Broadcast),
-            world,
-            byte,
-            family,
-            ours: AtomicBool::new(false),
-        })
-    }
+    Ok(Mpi {
+        init_thread: function!(c"MPI_Init_thread" as InitThread),
+        initialized: function!(c"MPI_Initialized" as Asked),
+        finalized: function!(c"MPI_Finalized" as Asked),
+        query_thread: function!(c"MPI_Query_thread" as Asked),
+        finalize: function!(c"MPI_Finalize" as Finalize),
+        abort: function!(c"MPI_Abort" as Abort),
+        comm_rank: function!(c"MPI_Comm_rank" as AskedOf),
+        comm_size: function!(c"MPI_Comm_size" as AskedOf),
+        comm_group: function!(c"MPI_Comm_group" as GroupOf),
+        group_incl: function!(c"MPI_Group_incl" as Include),
+        comm_create_group: function!(c"MPI_Comm_create_group" as CreateGroup),
+        broadcast: function!(c"MPI_Bcast" as Broadcast),
+        world,
+        byte,
+        family,
+        ours: AtomicBool::new(false),
+    })
 }

@@ -1,17 +1,16 @@
 //! Writes the flight recorder down when something has gone wrong: one line of JSON about the rank and
 //! the reason, then one for each submission that is remembered, oldest first.
 
-use std::fmt::Write as _;
 use std::fs::OpenOptions;
-use std::io::{self, Write as _};
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ronde_control::watching::DumpTo;
+use serde::Serialize;
 
 use super::Who;
-use super::json::quoted;
 use super::record::{Record, Recorder};
 
 /// How the names of the files begin.
@@ -75,60 +74,100 @@ fn clear(directory: &Path, kept: usize) {
 
 /// The whole text; `now` is the time since this rank's world began.
 pub(super) fn text(recorder: &Recorder, who: &Who, reason: &str, now: Duration) -> String {
-    let remembered = recorder.records().count();
-    let mut out = format!(
-        "{{\"rank\": {}, \"size\": {}, \"host\": {}, \"pid\": {}, \"reason\": {}, \"now_us\": {}, \
-         \"submitted\": {}, \"remembered\": {remembered}}}\n",
-        who.rank.0,
-        who.size,
-        quoted(&who.host),
-        who.pid,
-        quoted(reason),
-        micros(now),
-        recorder.count(),
-    );
-    recorder.records().for_each(|record| line(record, &mut out));
-    out
+    let head = Head {
+        rank: who.rank.0,
+        size: who.size,
+        host: &who.host,
+        pid: who.pid,
+        reason,
+        now_us: micros(now),
+        submitted: recorder.count(),
+        remembered: recorder.records().count(),
+    };
+    let lines = recorder.records().map(|record| json(&Line::from(record)));
+    std::iter::once(json(&head)).chain(lines).collect()
 }
 
-fn line(record: &Record, out: &mut String) {
-    let _ = write!(
-        out,
-        "{{\"number\": {}, \"state\": \"{}\", \"kind\": \"{}\", \"name\": {}, \"set\": {}, \
-         \"dtype\": \"{}\", \"tensors\": {}, \"bytes\": {}",
-        record.number,
-        record.state(),
-        record.kind,
-        quoted(record.name()),
-        record.set,
-        record.dtype.name(),
-        record.tensors,
-        record.bytes,
-    );
-    if !record.way.is_empty() {
-        let (ranks, bucket, way) = (record.ranks, record.bucket, record.way);
-        let _ = write!(out, ", \"ranks\": {ranks}, \"bucket\": {bucket}, \"way\": \"{way}\"");
-    }
-    if !record.algorithm.is_empty() {
-        let _ = write!(out, ", \"algorithm\": \"{}\"", record.algorithm);
-    }
-    let times = [
-        ("queued_us", record.queued),
-        ("released_us", record.released),
-        ("started_us", record.started),
-        ("finished_us", record.finished),
-    ];
-    for (name, time) in times.into_iter().filter(|(_, time)| !time.is_zero()) {
-        let _ = write!(out, ", \"{name}\": {}", micros(time));
-    }
-    if let Some(error) = &record.error {
-        let _ = write!(out, ", \"error\": {}", quoted(error));
-    }
-    out.push_str("}\n");
+/// The first line.
+#[derive(Serialize)]
+struct Head<'a> {
+    rank: u32,
+    size: u32,
+    host: &'a str,
+    pid: u32,
+    reason: &'a str,
+    now_us: f64,
+    submitted: u64,
+    remembered: usize,
 }
 
-fn micros(time: Duration) -> String {
-    format!("{}.{:03}", time.as_micros(), time.subsec_nanos() % 1000)
+/// One submission, as far as it has come.
+#[derive(Serialize)]
+struct Line<'a> {
+    number: u64,
+    state: &'static str,
+    kind: &'static str,
+    name: &'a str,
+    set: u32,
+    dtype: &'static str,
+    tensors: u32,
+    bytes: u64,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    bucket: Option<Bucket>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    algorithm: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queued_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    released_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    started_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    finished_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
+
+/// How it travelled.
+#[derive(Serialize)]
+struct Bucket {
+    ranks: u32,
+    bucket: u64,
+    way: &'static str,
+}
+
+impl<'a> From<&'a Record> for Line<'a> {
+    fn from(record: &'a Record) -> Line<'a> {
+        let Record { ranks, bucket, way, .. } = *record;
+        let time = |time: Duration| (!time.is_zero()).then(|| micros(time));
+        Line {
+            number: record.number,
+            state: record.state(),
+            kind: record.kind,
+            name: record.name(),
+            set: record.set,
+            dtype: record.dtype.name(),
+            tensors: record.tensors,
+            bytes: record.bytes,
+            bucket: (!way.is_empty()).then_some(Bucket { ranks, bucket, way }),
+            algorithm: record.algorithm,
+            queued_us: time(record.queued),
+            released_us: time(record.released),
+            started_us: time(record.started),
+            finished_us: time(record.finished),
+            error: record.error.as_deref(),
+        }
+    }
+}
+
+/// A line of JSON.
+fn json(what: &impl Serialize) -> String {
+    // Structs of numbers and texts always can be written.
+    serde_json::to_string(what).unwrap_or_default() + "\n"
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1000.0
 }
 
 #[cfg(test)]
@@ -182,9 +221,9 @@ mod tests {
         record.error = Some("lost \"rank 1\"".into());
         recorder.queue(&request("late"), Duration::from_micros(9));
         let who = Who { rank: Rank(0), size: 2, host: "node-a".into(), pid: 17 };
-        let expected = r#"{"rank": 0, "size": 2, "host": "node-a", "pid": 17, "reason": "SIGUSR1", "now_us": 10.000, "submitted": 2, "remembered": 2}
-{"number": 0, "state": "failed", "kind": "ALLGATHER", "name": "done", "set": 0, "dtype": "float32", "tensors": 1, "bytes": 40, "ranks": 2, "bucket": 7, "way": "SHM", "algorithm": "sliced", "queued_us": 1.500, "released_us": 2.000, "started_us": 3.000, "finished_us": 4.000, "error": "lost \"rank 1\""}
-{"number": 1, "state": "waiting", "kind": "ALLGATHER", "name": "late", "set": 0, "dtype": "float32", "tensors": 1, "bytes": 40, "queued_us": 9.000}
+        let expected = r#"{"rank":0,"size":2,"host":"node-a","pid":17,"reason":"SIGUSR1","now_us":10.0,"submitted":2,"remembered":2}
+{"number":0,"state":"failed","kind":"ALLGATHER","name":"done","set":0,"dtype":"float32","tensors":1,"bytes":40,"ranks":2,"bucket":7,"way":"SHM","algorithm":"sliced","queued_us":1.5,"released_us":2.0,"started_us":3.0,"finished_us":4.0,"error":"lost \"rank 1\""}
+{"number":1,"state":"waiting","kind":"ALLGATHER","name":"late","set":0,"dtype":"float32","tensors":1,"bytes":40,"queued_us":9.0}
 "#;
         assert_eq!(text(&recorder, &who, "SIGUSR1", Duration::from_micros(10)), expected);
     }

@@ -5,7 +5,6 @@
 //! done by threads of this room. It decides nothing, and nothing here changes what the engine does.
 
 mod dump;
-mod json;
 mod ledger;
 mod metrics;
 mod post;

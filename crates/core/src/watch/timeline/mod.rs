@@ -59,7 +59,7 @@ impl Timeline {
     pub(super) fn start(&self, path: &Path, cycles: Cycles, now: Duration) -> io::Result<()> {
         self.stop();
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let file = ArrayFile::create(path, &Trace::head(epoch.as_micros()))?;
+        let file = ArrayFile::create(path, &Trace::head(epoch.as_micros() as u64))?;
         let (events, received) = sync_channel(ROOM);
         let (finished, done) = sync_channel(0);
         let dropped = self.dropped.clone();

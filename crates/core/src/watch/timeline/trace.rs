@@ -7,10 +7,10 @@
 //! that a lost event leaves no end without a beginning.
 
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::time::Duration;
 
-use super::super::json::quoted;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 /// Something that a timeline shows. Times count from the start of this rank's world.
 #[derive(Clone, Debug)]
@@ -65,13 +65,11 @@ impl Trace {
     }
 
     /// The records that every trace begins with.
-    pub(super) fn head(epoch_micros: u128) -> String {
-        format!(
-            "{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": 0, \"args\": \
-             {{\"start_time_since_epoch_in_micros\": {epoch_micros}}}}},\n\
-             {{\"name\": \"process_sort_index\", \"ph\": \"M\", \"pid\": 0, \"args\": \
-             {{\"sort_index\": 0}}}}"
-        )
+    pub(super) fn head(epoch_micros: u64) -> String {
+        let began = json!({ "start_time_since_epoch_in_micros": epoch_micros });
+        let records = [("process_name", began), ("process_sort_index", json!({ "sort_index": 0 }))];
+        let records = records.map(|(name, args)| Record::about(name, args, 0).json());
+        records.join(",\n")
     }
 
     /// Writes the records of an event, each with a comma in front.
@@ -81,43 +79,40 @@ impl Trace {
                 let ts = self.micros(*at);
                 let row = self.row(name, kind, out);
                 if row.stage != Stage::Negotiating {
-                    row.close(&ts, "", out);
-                    row.begin(&format!("NEGOTIATE_{kind}"), &ts, out);
+                    row.close(ts, None, out);
+                    row.begin(&format!("NEGOTIATE_{kind}"), ts, out);
                     row.stage = Stage::Negotiating;
                 }
-                let pid = row.pid;
-                record(out, &format!(r#""ph": "X", "name": "{rank}", "ts": {ts}, "dur": 0"#), pid);
+                let (rank, pid) = (rank.to_string(), row.pid);
+                let (name, ts, dur) = (Some(rank.as_str()), Some(ts), Some(0));
+                Record { ph: "X", name, ts, dur, pid, ..Record::default() }.write(out);
             }
             Event::Ready { name, at } => {
                 let ts = self.micros(*at);
                 let Some(row) = self.rows.get_mut(name) else { return };
                 if row.stage == Stage::Negotiating {
-                    row.queue(&ts, out);
+                    row.queue(ts, out);
                 }
             }
             Event::Started { name, kind, activity, at } => {
                 let ts = self.micros(*at);
                 let row = self.row(name, kind, out);
                 if row.stage != Stage::Queued {
-                    row.close(&ts, "", out);
-                    row.queue(&ts, out);
+                    row.close(ts, None, out);
+                    row.queue(ts, out);
                 }
-                row.end(&ts, "", out);
-                row.begin(activity, &ts, out);
+                row.end(ts, None, out);
+                row.begin(activity, ts, out);
                 row.stage = Stage::Running;
             }
             Event::Finished { name, at, result } => {
                 let ts = self.micros(*at);
                 let Some(row) = self.rows.get_mut(name) else { return };
-                row.close(&ts, &result.arguments(), out);
+                row.close(ts, result.arguments(), out);
             }
             Event::Cycle { at } => {
-                let ts = self.micros(*at);
-                record(
-                    out,
-                    &format!(r#""ph": "i", "name": "CYCLE_START", "ts": {ts}, "s": "g""#),
-                    0,
-                );
+                let (name, ts, s) = (Some("CYCLE_START"), Some(self.micros(*at)), Some("g"));
+                Record { ph: "i", name, ts, s, ..Record::default() }.write(out);
             }
         }
     }
@@ -125,15 +120,8 @@ impl Trace {
     fn row(&mut self, name: &str, kind: &'static str, out: &mut String) -> &mut Row {
         let pid = self.rows.len() + 1;
         let row = self.rows.entry(name.into()).or_insert_with(|| {
-            let named = format!(
-                "\"name\": \"process_name\", \"ph\": \"M\", \"args\": {{\"name\": {}}}",
-                quoted(name)
-            );
-            record(out, &named, pid);
-            let sorted = format!(
-                "\"name\": \"process_sort_index\", \"ph\": \"M\", \"args\": {{\"sort_index\": {pid}}}"
-            );
-            record(out, &sorted, pid);
+            Record::about("process_name", json!({ "name": name }), pid).write(out);
+            Record::about("process_sort_index", json!({ "sort_index": pid }), pid).write(out);
             Row { pid, kind, stage: Stage::Closed }
         });
         row.kind = kind;
@@ -141,38 +129,39 @@ impl Trace {
     }
 
     /// Microseconds since the trace began, to the nanosecond: a small tensor takes only a few.
-    fn micros(&self, at: Duration) -> String {
-        let nanos = at.saturating_sub(self.start).as_nanos();
-        format!("{}.{:03}", nanos / 1000, nanos % 1000)
+    fn micros(&self, at: Duration) -> f64 {
+        at.saturating_sub(self.start).as_nanos() as f64 / 1000.0
     }
 }
 
 impl Row {
-    fn begin(&self, name: &str, ts: &str, out: &mut String) {
-        record(out, &format!(r#""ph": "B", "name": "{name}", "ts": {ts}"#), self.pid);
+    fn begin(&self, name: &str, ts: f64, out: &mut String) {
+        let (name, ts, pid) = (Some(name), Some(ts), self.pid);
+        Record { ph: "B", name, ts, pid, ..Record::default() }.write(out);
     }
 
-    fn end(&self, ts: &str, arguments: &str, out: &mut String) {
-        record(out, &format!(r#""ph": "E", "ts": {ts}{arguments}"#), self.pid);
+    fn end(&self, ts: f64, args: Option<Value>, out: &mut String) {
+        let (ts, pid) = (Some(ts), self.pid);
+        Record { ph: "E", ts, args, pid, ..Record::default() }.write(out);
     }
 
     /// From the negotiation, or from nothing, into the queue.
-    fn queue(&mut self, ts: &str, out: &mut String) {
+    fn queue(&mut self, ts: f64, out: &mut String) {
         if self.stage == Stage::Negotiating {
-            self.end(ts, "", out);
+            self.end(ts, None, out);
         }
         self.begin(self.kind, ts, out);
         self.begin("QUEUE", ts, out);
         self.stage = Stage::Queued;
     }
 
-    fn close(&mut self, ts: &str, arguments: &str, out: &mut String) {
+    fn close(&mut self, ts: f64, args: Option<Value>, out: &mut String) {
         match self.stage {
             Stage::Closed => {}
-            Stage::Negotiating => self.end(ts, arguments, out),
+            Stage::Negotiating => self.end(ts, args, out),
             Stage::Queued | Stage::Running => {
-                self.end(ts, "", out);
-                self.end(ts, arguments, out);
+                self.end(ts, None, out);
+                self.end(ts, args, out);
             }
         }
         self.stage = Stage::Closed;
@@ -180,23 +169,47 @@ impl Row {
 }
 
 impl Shape {
-    fn arguments(&self) -> String {
+    fn arguments(&self) -> Option<Value> {
         match self {
-            Shape::Of(dtype, shape) => {
-                format!(
-                    ", \"args\": {{\"dtype\": {}, \"shape\": {}}}",
-                    quoted(dtype),
-                    quoted(shape)
-                )
-            }
-            Shape::Failed(error) => format!(", \"args\": {{\"error\": {}}}", quoted(error)),
-            Shape::Elsewhere => String::new(),
+            Shape::Of(dtype, shape) => Some(json!({ "dtype": dtype, "shape": shape })),
+            Shape::Failed(error) => Some(json!({ "error": error })),
+            Shape::Elsewhere => None,
         }
     }
 }
 
-fn record(out: &mut String, fields: &str, pid: usize) {
-    let _ = write!(out, ",\n{{{fields}, \"pid\": {pid}}}");
+/// One record; its names are those of the format.
+#[derive(Default, Serialize)]
+struct Record<'a> {
+    ph: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ts: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<Value>,
+    pid: usize,
+}
+
+impl Record<'_> {
+    /// One that says something about a row.
+    fn about(name: &'static str, args: Value, pid: usize) -> Record<'static> {
+        Record { ph: "M", name: Some(name), args: Some(args), pid, ..Record::default() }
+    }
+
+    fn json(&self) -> String {
+        // Numbers and texts always can be written.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    fn write(&self, out: &mut String) {
+        out.push_str(",\n");
+        out.push_str(&self.json());
+    }
 }
 
 #[cfg(test)]
@@ -241,19 +254,19 @@ mod tests {
             finished(9),
         ];
         let expected = r#",
-{"name": "process_name", "ph": "M", "args": {"name": "allreduce.x"}, "pid": 1},
-{"name": "process_sort_index", "ph": "M", "args": {"sort_index": 1}, "pid": 1},
-{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1.000, "pid": 1},
-{"ph": "X", "name": "0", "ts": 1.000, "dur": 0, "pid": 1},
-{"ph": "X", "name": "1", "ts": 5.000, "dur": 0, "pid": 1},
-{"ph": "E", "ts": 5.000, "pid": 1},
-{"ph": "B", "name": "ALLREDUCE", "ts": 5.000, "pid": 1},
-{"ph": "B", "name": "QUEUE", "ts": 5.000, "pid": 1},
-{"ph": "i", "name": "CYCLE_START", "ts": 6.000, "s": "g", "pid": 0},
-{"ph": "E", "ts": 7.000, "pid": 1},
-{"ph": "B", "name": "SHM_ALLREDUCE", "ts": 7.000, "pid": 1},
-{"ph": "E", "ts": 9.000, "pid": 1},
-{"ph": "E", "ts": 9.000, "args": {"dtype": "float32", "shape": "[2, 3]"}, "pid": 1}"#;
+{"ph":"M","name":"process_name","args":{"name":"allreduce.x"},"pid":1},
+{"ph":"M","name":"process_sort_index","args":{"sort_index":1},"pid":1},
+{"ph":"B","name":"NEGOTIATE_ALLREDUCE","ts":1.0,"pid":1},
+{"ph":"X","name":"0","ts":1.0,"dur":0,"pid":1},
+{"ph":"X","name":"1","ts":5.0,"dur":0,"pid":1},
+{"ph":"E","ts":5.0,"pid":1},
+{"ph":"B","name":"ALLREDUCE","ts":5.0,"pid":1},
+{"ph":"B","name":"QUEUE","ts":5.0,"pid":1},
+{"ph":"i","name":"CYCLE_START","ts":6.0,"s":"g","pid":0},
+{"ph":"E","ts":7.0,"pid":1},
+{"ph":"B","name":"SHM_ALLREDUCE","ts":7.0,"pid":1},
+{"ph":"E","ts":9.0,"pid":1},
+{"ph":"E","ts":9.0,"args":{"dtype":"float32","shape":"[2, 3]"},"pid":1}"#;
         assert_eq!(written(&events), expected);
     }
 
@@ -261,8 +274,8 @@ mod tests {
     fn the_head_tells_when_the_trace_began() {
         assert_eq!(
             Trace::head(1_700_000_000_000_000),
-            r#"{"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": 1700000000000000}},
-{"name": "process_sort_index", "ph": "M", "pid": 0, "args": {"sort_index": 0}}"#
+            r#"{"ph":"M","name":"process_name","args":{"start_time_since_epoch_in_micros":1700000000000000},"pid":0},
+{"ph":"M","name":"process_sort_index","args":{"sort_index":0},"pid":0}"#
         );
     }
 
@@ -284,8 +297,8 @@ mod tests {
             let kept: Vec<Event> = kept.map(|(_, event)| event.clone()).collect();
             let mut open = 0;
             for line in written(&kept).lines() {
-                open += i32::from(line.contains(r#""ph": "B""#));
-                open -= i32::from(line.contains(r#""ph": "E""#));
+                open += i32::from(line.contains(r#""ph":"B""#));
+                open -= i32::from(line.contains(r#""ph":"E""#));
                 assert!((0..=2).contains(&open), "{lost:b}: {line}");
             }
         }

@@ -101,16 +101,16 @@ fn the_timeline_shows_each_step_and_is_whole_while_it_grows() {
         });
         let text = fs::read_to_string(&path).unwrap();
         let count = |part: &str| records(&text).iter().filter(|line| line.contains(part)).count();
-        assert_eq!(count(r#""name": "allreduce.x""#), 1);
-        assert_eq!(count(r#""name": "NEGOTIATE_ALLREDUCE""#), 300);
-        assert_eq!(count(r#""name": "ALLREDUCE""#), 300);
-        assert_eq!(count(r#""name": "QUEUE""#), 301);
-        assert_eq!(count(&format!("\"name\": \"{way}_ALLREDUCE\"")), 300);
-        assert_eq!(count(&format!("\"name\": \"{way}_BROADCAST\"")), 1);
-        assert_eq!(count(r#""name": "CYCLE_START""#), 301);
-        (0..3).for_each(|rank| assert_eq!(count(&format!("\"X\", \"name\": \"{rank}\"")), 301));
-        assert_eq!(count(r#""ph": "B""#), count(r#""ph": "E""#));
-        assert_eq!(count(r#""args": {"dtype": "float32", "shape": "[100]"}"#), 301);
+        assert_eq!(count(r#""name":"allreduce.x""#), 1);
+        assert_eq!(count(r#""name":"NEGOTIATE_ALLREDUCE""#), 300);
+        assert_eq!(count(r#""name":"ALLREDUCE""#), 300);
+        assert_eq!(count(r#""name":"QUEUE""#), 301);
+        assert_eq!(count(&format!("\"name\":\"{way}_ALLREDUCE\"")), 300);
+        assert_eq!(count(&format!("\"name\":\"{way}_BROADCAST\"")), 1);
+        assert_eq!(count(r#""name":"CYCLE_START""#), 301);
+        (0..3).for_each(|rank| assert_eq!(count(&format!("\"X\",\"name\":\"{rank}\"")), 301));
+        assert_eq!(count(r#""ph":"B""#), count(r#""ph":"E""#));
+        assert_eq!(count(r#""args":{"dtype":"float32","shape":"[100]"}"#), 301);
     }
 }
 
@@ -131,7 +131,7 @@ fn a_timeline_starts_and_stops_at_run_time() {
             member.engine.stop_timeline().unwrap();
             member.barrier("stopped").unwrap();
             let text = fs::read_to_string(&path).unwrap();
-            let name_of = |name: &str| format!("{{\"name\": \"{name}\"}}");
+            let name_of = |name: &str| format!("{{\"name\":\"{name}\"}}");
             assert!(text.contains(&name_of(name)), "{text}");
             assert!(!text.contains(&name_of("before")), "{text}");
             assert!(!text.contains("CYCLE_START"));
@@ -164,7 +164,7 @@ fn a_world_of_one_has_a_timeline_too() {
     });
     let text = fs::read_to_string(&path).unwrap();
     for name in ["NEGOTIATE_ALLREDUCE", "ALLREDUCE", "QUEUE", "LOCAL_ALLREDUCE", "CYCLE_START"] {
-        assert!(text.contains(&format!("\"name\": \"{name}\"")), "{name}: {text}");
+        assert!(text.contains(&format!("\"name\":\"{name}\"")), "{name}: {text}");
     }
     records(&text);
 }
@@ -193,16 +193,14 @@ fn a_death_has_the_others_write_down_what_they_did_last() {
         assert_eq!(texts.len(), 2, "{texts:?}");
         for (rank, text) in texts.iter().enumerate() {
             let lines: Vec<&str> = text.lines().collect();
-            assert!(lines[0].starts_with(&format!("{{\"rank\": {rank}, \"size\": 3")), "{text}");
+            assert!(lines[0].starts_with(&format!("{{\"rank\":{rank},\"size\":3")), "{text}");
             assert!(lines[0].contains("lost rank 2 (testhost, slot 2)"), "{text}");
-            assert!(
-                lines[1].contains(r#""state": "finished", "kind": "ALLREDUCE", "name": "good""#)
-            );
-            assert!(lines[1].contains(&format!("\"ranks\": 3, \"bucket\": 1, \"way\": \"{way}\"")));
+            assert!(lines[1].contains(r#""state":"finished","kind":"ALLREDUCE","name":"good""#));
+            assert!(lines[1].contains(&format!("\"ranks\":3,\"bucket\":1,\"way\":\"{way}\"")));
             assert!(lines[1].contains(if way == "SHM" { "oneshot" } else { "doubling" }), "{text}");
-            assert!(lines[1].contains(r#""bytes": 400"#) && lines[1].contains("finished_us"));
-            assert!(lines[2].contains(r#""state": "failed""#), "{text}");
-            assert!(lines[2].contains(r#""name": "pending""#) && lines[2].contains("lost rank 2"));
+            assert!(lines[1].contains(r#""bytes":400"#) && lines[1].contains("finished_us"));
+            assert!(lines[2].contains(r#""state":"failed""#), "{text}");
+            assert!(lines[2].contains(r#""name":"pending""#) && lines[2].contains("lost rank 2"));
         }
     }
 }
@@ -239,8 +237,8 @@ fn a_stall_has_everybody_write_down_what_they_did_last() {
     });
     let texts = folder.texts();
     assert_eq!(texts.len(), 2, "{texts:?}");
-    assert!(texts.iter().all(|text| text.contains(r#""reason": "somebody is late""#)));
-    assert!(texts[0].contains(r#""state": "waiting", "kind": "ALLREDUCE", "name": "late""#));
+    assert!(texts.iter().all(|text| text.contains(r#""reason":"somebody is late""#)));
+    assert!(texts[0].contains(r#""state":"waiting","kind":"ALLREDUCE","name":"late""#));
     assert!(!texts[1].contains("late\", \"set\""), "{}", texts[1]);
 }
 

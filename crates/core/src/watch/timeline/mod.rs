@@ -161,7 +161,7 @@ mod tests {
         timeline.send(event(0));
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(text.matches(r#""ph": "X""#).count(), 1000);
+        assert_eq!(text.matches(r#""ph":"X""#).count(), 1000);
         assert!(text.starts_with("[\n{") && text.ends_with("}\n]\n"));
     }
 

@@ -92,7 +92,7 @@ impl Doctor {
         let ways: Vec<(String, Way)> = ways.collect();
         let (listener, addresses) =
             start::listen(Span::of(&ways), Ipv4Addr::LOCALHOST.into(), &rounds.interfaces).await?;
-        let agents = start::agents(&ways, &rounds.program, &hex(&entropy()?[..12]), &news)?;
+        let agents = start::agents(&ways, &rounds.program, &hex(&entropy::<12>()?), &news)?;
         let service = tokio::spawn(service::run(listener, key.clone(), news));
         let guest = |(name, way, slots): &(String, Way, u32)| {
             (Guest { name: name.clone(), here: way.ties().network }, *slots)

@@ -92,7 +92,7 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     let (listener, addresses) =
         start::listen(span, std::net::Ipv4Addr::LOCALHOST.into(), &job.interfaces).await?;
     let (sender, news) = mpsc::channel(NEWS);
-    let mark = hex(&entropy()?[..8]);
+    let mark = hex(&entropy::<8>()?);
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let mut command = Command::new(&job.program);
     command

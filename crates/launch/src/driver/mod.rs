@@ -161,7 +161,7 @@ impl From<Heard> for News {
 /// Runs a job to its end.
 pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError> {
     let (sender, mut news) = mpsc::channel(NEWS);
-    let mut driver = Driver::start(job, &sender).await?;
+    let mut driver = Driver::start(job, sender).await?;
     let start = Instant::now();
     driver.tick(start.elapsed());
     while !driver.is_over() {
@@ -199,11 +199,12 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError
     Ok(outcome)
 }
 
-pub(crate) fn entropy() -> Result<[u8; 32], LaunchError> {
-    let mut bytes = [0u8; 32];
+/// Random numbers that nobody can guess.
+pub(crate) fn entropy<const COUNT: usize>() -> Result<[u8; COUNT], LaunchError> {
+    let mut bytes = [0; COUNT];
     let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     match count {
-        Ok(32) => Ok(bytes),
+        Ok(count) if count == COUNT => Ok(bytes),
         Ok(_) => Err(machine("draw random numbers")(std::io::Error::other("too few were given"))),
         Err(error) => Err(machine("draw random numbers")(error.into())),
     }

@@ -1,6 +1,7 @@
 //! Hosts on their way into a job: agents are sent for or dial in, hosts come together, and are there.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use ronde_control::Time;
 use ronde_control::event::{Happening, Source};
@@ -8,17 +9,20 @@ use ronde_control::job::{self, AgentId, Event};
 use ronde_control::muster::{self, Guest, Plan};
 use ronde_control::wire::agent::DriverToAgent;
 
-use super::{Agent, Driver, LINGER, Office, State};
+use super::{Agent, Driver, LINGER, State};
 use crate::agent::free_ports;
 use crate::driver::hands::Hands;
 use crate::driver::party::{self, Party};
-use crate::driver::start::{self, Recipe};
+use crate::driver::start;
 use crate::hosts::{self, Host};
 use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
 use crate::{LaunchError, machine};
 
-impl Driver {
+/// How long one call between hosts may take.
+const CALL: Duration = Duration::from_secs(5);
+
+impl Driver<'_> {
     /// Gets agents onto hosts: all in one party in a job that needs all of them.
     pub(super) fn reach(&mut self, hosts: Vec<(AgentId, String)>, now: Time) -> Vec<Event> {
         let mut events = Vec::new();
@@ -29,30 +33,28 @@ impl Driver {
                 Err(error) => events.push(self.unreached(id, host, error)),
             }
         }
-        let parties = match self.office.outlives_losses || self.comes_by_itself() {
+        let parties = match self.job.terms.outlives_losses() || self.comes_by_itself() {
             true => guests.into_iter().map(|guest| vec![guest]).collect(),
             false => vec![guests],
         };
         let parties = parties.into_iter().filter(|guests: &Vec<_>| !guests.is_empty());
         for guests in parties {
-            let Office { span, start_timeout, .. } = self.office;
-            let addresses = self.stage.addresses.clone();
-            self.parties.push(Party::new(guests, span, addresses, (start_timeout, now)));
+            let (addresses, limit) = (self.stage.addresses.clone(), self.job.start_timeout);
+            self.parties.push(Party::new(guests, self.span, addresses, (limit, now)));
         }
         events
     }
 
     fn reach_one(&mut self, id: AgentId, host: &str) -> std::io::Result<Guest> {
-        let Office { program, id: mark, news, .. } = &self.office;
         let index = id.0 as usize;
         let hands = match self.waiting.remove(host) {
             Some(offer) => {
                 let mark = offer.mark.clone();
-                Hands::new(index, (host.to_owned(), mark), offer.take()?, news.clone())
+                Hands::new(index, (host.to_owned(), mark), offer.take()?, self.news.clone())
             }
             None => {
                 let way = self.ways.get(host).cloned().unwrap_or(Way::Local);
-                start::agent(index, (host, &way), (program, mark), news)?
+                start::agent(index, (host, &way), (&self.job.program, &self.id), &self.news)?
             }
         };
         let here = hands.ties.network;
@@ -62,7 +64,7 @@ impl Driver {
 
     fn unreached(&self, agent: AgentId, host: String, source: std::io::Error) -> Event {
         let error = LaunchError::Agent { host, source };
-        match self.office.outlives_losses || self.comes_by_itself() {
+        match self.job.terms.outlives_losses() || self.comes_by_itself() {
             true => Event::Gone { agent, reason: error.in_full(), hint: error.hint().into() },
             false => {
                 Event::CalledOff(format!("error: {}\n\nhint: {}\n", error.in_full(), error.hint()))
@@ -83,13 +85,12 @@ impl Driver {
             match step {
                 party::Step::Listen(id) => self.listen(id),
                 party::Step::Dial(id, targets) => {
-                    if let Some(agent) = self.agents.get(&id) {
-                        start::dial(&agent.hands, targets);
-                    }
+                    let limit_millis = CALL.as_millis() as u32;
+                    self.tell(id, DriverToAgent::Dial { targets, limit_millis });
                 }
                 party::Step::Arrived(plans) => self.arrived(plans, now),
                 party::Step::Failed(troubles, text)
-                    if !self.office.outlives_losses && !self.comes_by_itself() =>
+                    if !self.job.terms.outlives_losses() && !self.comes_by_itself() =>
                 {
                     self.tell_of_hosts(troubles);
                     self.decide(Event::CalledOff(text), now);
@@ -127,7 +128,7 @@ impl Driver {
 
     /// Whether hosts come by themselves: nobody else starts their agents again.
     fn comes_by_itself(&self) -> bool {
-        self.office.source == Source::DialledIn
+        self.job.hosts.kind() == Source::DialledIn
     }
 
     /// An agent that nobody here has started offers its host.
@@ -162,15 +163,14 @@ impl Driver {
 
     /// The hosts are others now.
     fn listed_anew(&mut self, now: Time) {
-        if !self.office.outlives_losses {
+        if !self.job.terms.outlives_losses() {
             let host = |offer: &job::Offer| Host {
                 name: offer.host.clone(),
                 user: None,
                 slots: offer.slots,
             };
             let hosts: Vec<Host> = self.offers.iter().map(host).collect();
-            let ranks = self.office.ranks;
-            self.slots = hosts::assign(&hosts, ranks).unwrap_or_default();
+            self.slots = hosts::assign(&hosts, self.job.terms.start).unwrap_or_default();
         }
         self.decide(Event::Discovered(self.offers.clone()), now);
     }
@@ -178,7 +178,12 @@ impl Driver {
     /// Has an agent listen for the others, and find ports.
     fn listen(&self, id: AgentId) {
         if let Some(agent) = self.agents.get(&id) {
-            self.recipe.listen((id.0, &agent.hands), self.ports_for(&agent.hands.host));
+            agent.hands.tell(DriverToAgent::Listen {
+                key: self.stage.key.clone(),
+                host: id.0,
+                interfaces: self.job.interfaces.clone(),
+                ports: self.ports_for(&agent.hands.host),
+            });
         }
     }
 
@@ -211,8 +216,11 @@ impl Driver {
         let ids: Vec<AgentId> = named.iter().map(|(id, ..)| *id).collect();
         for (id, _, plan) in named {
             let Some(agent) = self.agents.get_mut(&id) else { continue };
-            Recipe::stay(&agent.hands, &plan);
-            if self.office.outlives_losses {
+            // One that is a child can only vanish together with the launcher.
+            if !agent.hands.ties.child {
+                agent.hands.tell(DriverToAgent::Stay { addresses: plan.rendezvous.clone() });
+            }
+            if self.job.terms.outlives_losses() {
                 let millis = LINGER.as_millis() as u32;
                 agent.hands.tell(DriverToAgent::Linger { millis });
             }

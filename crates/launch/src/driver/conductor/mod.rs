@@ -4,37 +4,42 @@
 mod arrivals;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use ronde_control::event::Source;
 use ronde_control::job::{self, Action, AgentId, Event, Machine, Outcome, Start, Terms};
 use ronde_control::muster::{self, Plan};
-use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
+use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, WorkerSpec};
 use ronde_control::{Seat, Time, VERSION, Worker};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::environment::{self, Part};
 use super::hands::Hands;
 use super::party::Party;
 use super::screen::{Done, Screen};
 use super::stage::{self, Remains, Stage};
-use super::start::{Part, Recipe, Span};
+use super::start::Span;
 use super::{Job, News, cluster, entropy, hex};
 use crate::LaunchError;
-use crate::hosts::{Host, Slot};
+use crate::hosts::Slot;
 use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
-use crate::source::HostSource;
+use crate::source::{HostSource, Search};
 
 /// How long an agent that was told to stop waits for its workers to leave at their next commit.
 pub const LINGER: Duration = Duration::from_secs(30);
 
 /// A job on its way.
-pub(super) struct Driver {
+pub(super) struct Driver<'a> {
+    job: &'a Job,
+    /// What the marks of its processes begin with.
+    id: String,
+    span: Span,
+    news: mpsc::Sender<News>,
     machine: Machine,
-    recipe: Recipe,
     stage: Stage,
     agents: BTreeMap<AgentId, Agent>,
     /// Hosts that have not arrived.
@@ -53,23 +58,8 @@ pub(super) struct Driver {
     /// The agent of the worker that has the launcher's input.
     first: Option<AgentId>,
     given_up: bool,
-    office: Office,
     /// Finds hosts.
     search: JoinSet<()>,
-    /// The hosts that the user has named, until that is told.
-    listed: Option<Vec<(Host, Way)>>,
-}
-
-/// What it takes to start an agent.
-struct Office {
-    program: PathBuf,
-    id: String,
-    span: Span,
-    start_timeout: Duration,
-    outlives_losses: bool,
-    source: Source,
-    ranks: u32,
-    news: mpsc::Sender<News>,
 }
 
 struct Agent {
@@ -84,24 +74,24 @@ enum State {
     Leaving,
 }
 
-impl Driver {
-    pub(super) async fn start(job: &Job, news: &mpsc::Sender<News>) -> Result<Driver, LaunchError> {
-        let span = job.hosts.span();
-        let mut stage = Stage::open(job, news).await?;
+impl<'a> Driver<'a> {
+    pub(super) async fn start(
+        job: &'a Job,
+        news: mpsc::Sender<News>,
+    ) -> Result<Driver<'a>, LaunchError> {
+        let mut stage = Stage::open(job, &news).await?;
         stage.started(job);
         if let HostSource::DialledIn(agents) = &job.hosts {
             stage.tell(&agents.invitation(&stage.addresses));
         }
-        let seed = entropy()?;
-        let seed = seed.iter().fold(0, |seed: u64, byte| seed.rotate_left(8) ^ u64::from(*byte));
-        let mut search = JoinSet::new();
-        let listed = job.hosts.begin(job, &mut search, news);
         // Whoever may end a stalled job may end a stopped worker.
         let stopped = job.terms.stopped.into_iter().chain(job.stall_shutdown()).min();
         let terms = Terms { stopped, ..job.terms.clone() };
-        Ok(Driver {
-            machine: Machine::new(VERSION, terms, seed),
-            recipe: Recipe::new(job, stage.key.clone()),
+        let mut driver = Driver {
+            job,
+            id: hex(&entropy::<12>()?),
+            span: job.hosts.span(),
+            machine: Machine::new(VERSION, terms, u64::from_ne_bytes(entropy()?)),
             stage,
             agents: BTreeMap::new(),
             parties: Vec::new(),
@@ -113,19 +103,20 @@ impl Driver {
             master: None,
             first: None,
             given_up: false,
-            office: Office {
-                program: job.program.clone(),
-                id: hex(&entropy()?[..12]),
-                span,
-                start_timeout: job.start_timeout,
-                outlives_losses: job.terms.outlives_losses(),
-                source: job.hosts.kind(),
-                ranks: job.terms.start,
-                news: news.clone(),
-            },
-            search,
-            listed,
-        })
+            search: JoinSet::new(),
+            news,
+        };
+        match &job.hosts {
+            HostSource::Listed(hosts) => driver.found(hosts.clone(), Time::ZERO),
+            HostSource::Script(script, ssh) => {
+                let (job, news) = (job.clone(), driver.news.clone());
+                let search = Search { script: script.clone(), ssh: ssh.clone(), job, news };
+                driver.search.spawn(search.run());
+            }
+            // They come by themselves.
+            HostSource::DialledIn(_) => {}
+        }
+        Ok(driver)
     }
 
     /// Asks what an event means, and does it.
@@ -211,26 +202,33 @@ impl Driver {
         let Some(Agent { hands, state: State::Ready(plan) }) = self.agents.get(&start.agent) else {
             return;
         };
-        let (address, master_port) = self.master.unwrap_or((Ipv4Addr::LOCALHOST.into(), 0));
-        let first = plan.first.filter(|_| !self.office.outlives_losses).unwrap_or(address);
-        let plan = Plan { first: Some(first), ..plan.clone() };
+        let (address, port) = self.master.unwrap_or((Ipv4Addr::LOCALHOST.into(), 0));
+        let is_elastic = self.job.terms.outlives_losses();
+        let address = plan.first.filter(|_| !is_elastic).unwrap_or(address);
         let slot = match self.slots.get(start.rank.index()) {
             Some(slot) => slot.clone(),
             None => likely_slot(start, &self.offers),
         };
-        self.recipe.start(
-            hands,
-            &plan,
-            Part {
-                slot: &slot,
-                worker: start.worker,
-                is_elastic: self.office.outlives_losses,
-                late: start.late,
-                size: start.size,
-                master_port,
-                cluster: &self.cluster,
-            },
-        );
+        let part = Part {
+            slot: &slot,
+            start,
+            is_elastic,
+            master: (address, port),
+            cluster: &self.cluster,
+        };
+        let bytes = |text: &OsString| text.clone().into_vec();
+        let inherits = hands.ties.environment;
+        let travels = |(name, _): &&(OsString, OsString)| inherits || environment::travels(name);
+        let inherited = self.job.env.iter().filter(travels).cloned();
+        let spec = WorkerSpec {
+            worker: start.worker,
+            argv: self.job.command.iter().map(bytes).collect(),
+            cwd: self.job.cwd.clone().into_os_string().into_vec(),
+            env: environment::of(inherited, (&self.stage.key, &hands.mark), plan, part),
+            own: if inherits { Vec::new() } else { environment::own() },
+        };
+        // One at a time: an environment may be large, and a frame is not endless.
+        hands.tell(DriverToAgent::Start { workers: vec![spec] });
     }
 
     /// The ranks of a job whose seats are known as workers of TensorFlow's own strategies.
@@ -337,10 +335,7 @@ impl Driver {
 
     /// Time has passed.
     pub(super) fn tick(&mut self, now: Time) {
-        match self.listed.take() {
-            Some(hosts) => self.found(hosts, now),
-            None => self.decide(Event::Tick, now),
-        }
+        self.decide(Event::Tick, now);
         let steps = self.parties.iter_mut().flat_map(|party| party.tick(now)).collect();
         self.proceed(steps, now);
     }

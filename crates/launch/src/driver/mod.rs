@@ -33,7 +33,7 @@ use ronde_control::job::{Outcome, Terms};
 use ronde_control::settings;
 use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
-use ronde_control::{Rank, event, printable};
+use ronde_control::{Rank, event};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -181,22 +181,7 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError
     }
     // The threads must not wait for a loop that has ended.
     drop(news);
-    let (mut outcome, screen, remains) = driver.finish();
-    // It quotes what ranks, hosts and scripts have said.
-    outcome.verdict.text = outcome.verdict.text.map(|text| printable(&text).into_owned());
-    if let Some(screen) = screen {
-        tokio::select! {
-            lost = tokio::task::spawn_blocking(|| screen.finish()) => {
-                outcome = outcome.without(&lost.unwrap_or_default());
-            }
-            _ = signals.next() => {}
-        }
-    }
-    tokio::select! {
-        () = remains.ended(&outcome) => {}
-        _ = signals.next() => {}
-    }
-    Ok(outcome)
+    Ok(driver.finish(&mut signals).await)
 }
 
 /// Random numbers that nobody can guess.

@@ -5,32 +5,41 @@ mod arrivals;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
+use ronde_control::event::Happening;
 use ronde_control::job::{self, Action, AgentId, Event, Machine, Outcome, Start, Terms};
 use ronde_control::muster::{self, Plan};
-use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, WorkerSpec};
-use ronde_control::{Seat, Time, VERSION, Worker};
+use ronde_control::status::Status;
+use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, WorkerSpec, output_cost};
+use ronde_control::{Seat, Time, VERSION, Worker, printable};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::environment::{self, Part};
+use super::errand::Returned;
 use super::hands::Hands;
 use super::party::Party;
-use super::screen::{Done, Screen};
-use super::stage::{self, Remains, Stage};
+use super::screen::{Done, Text, Viewer};
+use super::stage::Stage;
 use super::start::Span;
 use super::{Job, News, cluster, entropy, hex};
 use crate::LaunchError;
 use crate::hosts::Slot;
+use crate::logs::prefix;
 use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
+use crate::signals::Signals;
 use crate::source::{HostSource, Search};
 
 /// How long an agent that was told to stop waits for its workers to leave at their next commit.
 pub const LINGER: Duration = Duration::from_secs(30);
+
+/// Events that an answer to whoever watches shows.
+const LAST: usize = 8;
 
 /// A job on its way.
 pub(super) struct Driver<'a> {
@@ -136,9 +145,18 @@ impl<'a> Driver<'a> {
             Action::Close(connection) => self.stage.outboxes.close(connection),
             Action::Formed(epoch, workers) => {
                 tracing::info!(epoch = epoch.0, ?workers, "a world is formed");
-                self.stage.tell_world(&workers);
+                // The caller of `horovod.run` must know whose results count.
+                if self.stage.viewer == Viewer::Caller && self.job.terms.outlives_losses() {
+                    self.stage.screen.tell_world(&workers);
+                }
             }
-            Action::Answer(status) => self.stage.answer(status),
+            Action::Answer(status) => {
+                let status = Status { events: self.stage.chronicle.last(LAST), ..status };
+                for asker in self.stage.askers.drain(..) {
+                    // Whoever does not wait any more loses nothing.
+                    let _ = asker.send(status.clone());
+                }
+            }
             Action::Happened(what) => self.stage.happened(what),
             Action::Reach(hosts) => return self.reach(hosts, now),
             Action::Release(agent) => self.release(agent),
@@ -192,7 +210,7 @@ impl<'a> Driver<'a> {
     }
 
     fn start_worker(&mut self, start: &Start) {
-        self.stage.rename(start.worker, start.rank);
+        self.stage.lines.rename(start.worker, start.rank);
         if start.worker == Worker(0) {
             self.first = Some(start.agent);
         }
@@ -243,9 +261,6 @@ impl<'a> Driver<'a> {
     fn hear(&mut self, id: AgentId, message: AgentToDriver, now: Time) {
         let Some(agent) = self.agents.get(&id) else { return };
         self.machine.on(Event::Heard(id), now);
-        let from = (id.0 as usize, &agent.hands);
-        let complains = |worker, line: &str| self.machine.wrote(worker, line);
-        let Some(message) = self.stage.hear(from, message, complains) else { return };
         match message {
             AgentToDriver::Listening { listeners, known, ports } => {
                 self.gather(id, muster::Event::Listening { listeners, known, ports }, now);
@@ -258,13 +273,30 @@ impl<'a> Driver<'a> {
             AgentToDriver::Started { worker, pid } => {
                 tracing::info!(worker = worker.0, pid, "a worker runs");
                 if worker == Worker(0) {
-                    self.stage.feed(&agent.hands);
+                    match self.stage.viewer {
+                        Viewer::Terminal => self.stage.stdin.next(),
+                        Viewer::Caller => agent.hands.tell(DriverToAgent::StdinEnd),
+                    }
                 }
                 self.decide(Event::Started(worker, pid), now);
             }
             AgentToDriver::Exited { worker, exit } => {
                 tracing::info!(worker = worker.0, "the worker {exit}");
                 self.decide(Event::Exited(worker, exit), now);
+            }
+            AgentToDriver::Output { worker, stream, bytes } => {
+                let done = Done { agent: id.0 as usize, cost: output_cost(bytes.len()) };
+                let stamp = self.stage.stamp.text();
+                let text = self.stage.lines.push(worker, stream, &bytes, stamp);
+                self.show((worker, stream), text, Some(done));
+            }
+            AgentToDriver::OutputEnd { worker, stream } => {
+                let text = self.stage.lines.end(worker, stream, self.stage.stamp.text());
+                self.show((worker, stream), text, None);
+            }
+            AgentToDriver::StdinTaken => self.stage.stdin.next(),
+            AgentToDriver::Problem { reason } => {
+                tracing::warn!(host = agent.hands.host, reason, "an agent has a problem");
             }
             AgentToDriver::Stopped { worker } => self.decide(Event::Stopped(worker), now),
             AgentToDriver::Continued { worker } => self.decide(Event::Continued(worker), now),
@@ -273,6 +305,18 @@ impl<'a> Driver<'a> {
             // Nobody asks for the rest.
             _ => {}
         }
+    }
+
+    /// Shows what a worker wrote, with its prefixes; the machine reads what of it are complaints.
+    fn show(&mut self, (worker, stream): (Worker, Stream), bytes: Vec<u8>, done: Option<Done>) {
+        let rank = self.stage.lines.name(worker);
+        if stream == Stream::Stderr {
+            let prefix = format!("{}{}", self.stage.stamp.text(), prefix(rank, stream));
+            for line in String::from_utf8_lossy(&bytes).split(['\n', '\r']) {
+                self.machine.wrote(worker, line.strip_prefix(&prefix).unwrap_or(line));
+            }
+        }
+        self.stage.screen.show(Text { rank, stream, bytes, done });
     }
 
     fn agent_gone(&mut self, id: AgentId, trouble: Trouble, now: Time) {
@@ -289,7 +333,6 @@ impl<'a> Driver<'a> {
     }
 
     pub(super) fn on(&mut self, news: News, now: Time) {
-        let Some(news) = self.stage.on(news) else { return };
         match news {
             News::Rendezvous(heard) => {
                 if let Some(event) = self.stage.outboxes.take_in(heard) {
@@ -315,13 +358,30 @@ impl<'a> Driver<'a> {
             News::Printed(Done { agent, cost }) => {
                 self.tell(id(agent), DriverToAgent::Printed { cost });
             }
+            News::Guest(sealed, greeting) => self.stage.guests.receive(sealed, greeting),
+            News::Returned(rank, returned) => match (&self.job.deliveries, returned) {
+                // Nobody may listen any more; then what comes is for nobody.
+                (Some(deliveries), Returned::Piece(bytes, _place)) => drop(deliveries.send(bytes)),
+                (Some(_), Returned::End) => {}
+                (None, returned) => self.stage.screen.hand_over(rank, returned),
+            },
+            News::Followed(follower) => self.stage.chronicle.follow(follower),
+            News::OutputLost(output, reason) => {
+                self.stage.happened(Happening::OutputLost { output, reason });
+            }
             News::Asked(answer) => {
-                self.stage.watchers.add(answer);
+                self.stage.askers.push(answer);
                 self.decide(Event::Asked, now);
             }
             News::Stdin(piece) => {
                 if let Some(first) = self.first {
-                    self.tell(first, stage::input(piece));
+                    self.tell(
+                        first,
+                        match piece {
+                            Some(bytes) => DriverToAgent::Stdin { bytes },
+                            None => DriverToAgent::StdinEnd,
+                        },
+                    );
                 }
             }
             _ => {}
@@ -351,12 +411,32 @@ impl<'a> Driver<'a> {
         self.given_up || (self.machine.is_over() && self.agents.is_empty())
     }
 
-    /// How the job ended, and what is still open of its surroundings; the screen only if it is worth
-    /// waiting for what it has still to show.
-    pub(super) fn finish(self) -> (Outcome, Option<Screen>, Remains) {
-        let (screen, remains) = self.stage.close();
+    /// Waits until everybody knows how the job ended, or for a signal.
+    pub(super) async fn finish(self, signals: &mut Signals) -> Outcome {
         // By now everything has come that workers wrote before they ended.
-        (self.machine.outcome(), (!self.given_up).then_some(screen), remains)
+        let mut outcome = self.machine.outcome();
+        // It quotes what ranks, hosts and scripts have said.
+        outcome.verdict.text = outcome.verdict.text.map(|text| printable(&text).into_owned());
+        let (screen, chronicle, _guests) = self.stage.close();
+        if !self.given_up {
+            tokio::select! {
+                lost = tokio::task::spawn_blocking(|| screen.finish()) => {
+                    outcome = outcome.without(&lost.unwrap_or_default());
+                }
+                _ = signals.next() => {}
+            }
+        }
+        let Outcome { code, verdict } = outcome.clone();
+        tokio::select! {
+            line = chronicle.finish(Happening::JobEnded { exit_code: code, verdict }) => {
+                if let Some(line) = line {
+                    // The screen has ended before.
+                    let _ = writeln!(io::stderr(), "[ronde] {line}");
+                }
+            }
+            _ = signals.next() => {}
+        }
+        outcome
     }
 }
 

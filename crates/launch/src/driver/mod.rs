@@ -31,9 +31,9 @@ use std::time::Duration;
 
 use ronde_control::job::{Outcome, Terms};
 use ronde_control::settings;
-use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
-use ronde_control::{Rank, event};
+use ronde_control::wire::{Greeting, RankToDriver};
+use ronde_control::{Connection, Rank, event};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -51,7 +51,7 @@ use conductor::Driver;
 pub use conductor::LINGER;
 use errand::Returned;
 use screen::Done;
-use service::Heard;
+use service::Outbox;
 use watchers::Answer;
 
 /// News that may wait for the driver; whoever brings more waits.
@@ -115,8 +115,12 @@ pub struct Output {
 
 /// Everything the driver can learn.
 pub(crate) enum News {
-    /// Something happened at the rendezvous.
-    Rendezvous(Heard),
+    /// A rank has come to the rendezvous.
+    Greeted(Connection, Greeting, Outbox),
+    /// It said something.
+    Said(Connection, RankToDriver),
+    /// Its connection has ended, whoever ended it.
+    Closed(Connection),
     /// An agent is there; this is its version.
     Hello(usize, String),
     /// An agent said something.
@@ -145,17 +149,6 @@ pub(crate) enum News {
     OutputLost(event::Output, String),
     /// These are the hosts of an elastic job now, or why that is not known.
     Hosts(Result<Vec<(Host, Way)>, String>),
-}
-
-impl From<Heard> for News {
-    fn from(heard: Heard) -> News {
-        match heard {
-            Heard::Silent(host, error) => News::Silent(host as usize, error),
-            Heard::Guest(sealed, greeting) => News::Guest(sealed, greeting),
-            Heard::Offered(offer) => News::Offered(offer),
-            heard => News::Rendezvous(heard),
-        }
-    }
 }
 
 /// Runs a job to its end.

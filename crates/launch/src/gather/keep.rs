@@ -15,7 +15,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::driver::service::{self, Heard, Outboxes};
+use crate::driver::News;
+use crate::driver::service::{self, Outboxes};
 
 /// News that may wait; whoever brings more waits.
 const NEWS: usize = 1024;
@@ -81,11 +82,11 @@ async fn serve(
     mut stopped: oneshot::Receiver<()>,
 ) {
     let (sender, mut news) = mpsc::channel(NEWS);
-    let service = tokio::spawn(service::run::<Heard>(listener, key, sender));
+    let service = tokio::spawn(service::run(listener, key, sender));
     loop {
         let wakeup = desk.machine.next_wakeup().map(|time| desk.start + time);
         tokio::select! {
-            Some(heard) = news.recv() => desk.hear(heard),
+            Some(item) = news.recv() => desk.hear(item),
             () = sleep_until(wakeup.unwrap_or(desk.start)), if wakeup.is_some() => {
                 desk.meet(Event::Tick);
             }
@@ -95,7 +96,7 @@ async fn serve(
     let end = Instant::now() + FAREWELL;
     while (desk.own.is_some() || !desk.outboxes.are_empty()) && Instant::now() < end {
         tokio::select! {
-            Some(heard) = news.recv() => desk.hear(heard),
+            Some(item) = news.recv() => desk.hear(item),
             () = sleep(Duration::from_millis(1)) => {}
         }
     }
@@ -113,8 +114,8 @@ struct Desk {
 }
 
 impl Desk {
-    fn hear(&mut self, heard: Heard) {
-        let Some(event) = self.outboxes.take_in(heard) else { return };
+    fn hear(&mut self, news: News) {
+        let Some(event) = self.outboxes.take_in(news) else { return };
         match &event {
             Event::Greeted(connection, Greeting::Rendezvous { rank: Rank(0), .. }) => {
                 self.own = Some(*connection);

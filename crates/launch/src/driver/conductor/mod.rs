@@ -334,11 +334,6 @@ impl<'a> Driver<'a> {
 
     pub(super) fn on(&mut self, news: News, now: Time) {
         match news {
-            News::Rendezvous(heard) => {
-                if let Some(event) = self.stage.outboxes.take_in(heard) {
-                    self.decide(event, now);
-                }
-            }
             News::Offered(offer) => self.offered(offer, now),
             News::Hosts(Ok(hosts)) => self.found(hosts, now),
             News::Hosts(Err(reason)) => self.decide(Event::Undiscovered(reason), now),
@@ -384,7 +379,11 @@ impl<'a> Driver<'a> {
                     );
                 }
             }
-            _ => {}
+            meeting => {
+                if let Some(event) = self.stage.outboxes.take_in(meeting) {
+                    self.decide(event, now);
+                }
+            }
         }
     }
 

@@ -32,9 +32,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::errand::Returned;
 use super::guests::Guests;
-use super::screen::{Done, Screen, Text, Viewer, Written};
+use super::screen::{Done, Item, Screen, Text, Viewer};
 use super::start::{self, Span};
-use super::{NEWS, News, entropy, hex, service, stdin};
+use super::stdin::Stdin;
+use super::{NEWS, News, entropy, hex, service};
 use crate::caller::{NOBODY, RAISED};
 use crate::delegate::Line;
 use crate::signals::Signals;
@@ -109,15 +110,10 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
         .stderr(Stdio::piped());
     let child = command.spawn().map_err(machine("start another launcher"))?;
     let window = Arc::new(Semaphore::new(WINDOW));
-    let read = window.clone();
-    let done = move |written| {
-        // What cannot be written is told at the end.
-        if let Written::Done(done) = written {
-            read.add_permits(done.cost as usize);
-        }
-    };
-    let screen = Screen::start(Viewer::Caller, None, done).map_err(machine("start a thread"))?;
-    let caller = stdin::start(Viewer::Caller, sender.clone()).map_err(machine("start a thread"))?;
+    let screen = Screen::start(Viewer::Caller, None, sender.clone());
+    let screen = screen.map_err(machine("start a thread"))?;
+    let caller = Stdin::start(sender.clone()).map_err(machine("start a thread"))?;
+    caller.next();
     let service = tokio::spawn(service::run(listener, key, sender.clone()));
     let guests = Guests::new(Some(job.function.clone()), Some(job.ranks), sender);
     let name = job.line.program.to_string_lossy().into_owned();
@@ -162,7 +158,7 @@ impl Running {
             let step = tokio::select! {
                 status = child.wait() => break status.ok(),
                 Some(item) = news.recv() => match item {
-                    News::Orphaned => ending.signalled(TERMINATE, start.elapsed()),
+                    News::Stdin(None) => ending.signalled(TERMINATE, start.elapsed()),
                     item => {
                         if self.on(item) == Some(Failed) {
                             ending.failed(start.elapsed());
@@ -186,7 +182,15 @@ impl Running {
         };
         // Nothing of the job is left on this machine, even if its launcher was killed.
         supervise::sweep(&self.mark, Scope::Marked);
-        let _ = timeout(LAST_WORDS, async { while pipes.join_next().await.is_some() {} }).await;
+        let _ = timeout(LAST_WORDS, async {
+            while !pipes.is_empty() {
+                tokio::select! {
+                    _ = pipes.join_next() => {}
+                    Some(item) = news.recv() => drop(self.on(item)),
+                }
+            }
+        })
+        .await;
         pipes.shutdown().await;
         while let Ok(item) = news.try_recv() {
             self.on(item);
@@ -212,10 +216,12 @@ impl Running {
                 };
                 let raised = *self.raised.entry(rank).or_insert(first);
                 let failed = raised && matches!(returned, Returned::End);
-                self.screen.hand_over(rank, returned);
+                self.screen.show(Item::Returned(rank, returned));
                 return failed.then_some(Failed);
             }
-            // Whoever has the key and comes for something else finds nobody here.
+            News::Printed(done) => self.window.add_permits(done.cost as usize),
+            // Whoever has the key and comes for something else finds nobody here, and what cannot be
+            // written is told at the end.
             _ => {}
         }
         None
@@ -264,7 +270,8 @@ async fn pass_on(
         let Ok(permits) = window.acquire_many(count as u32).await else { return };
         permits.forget();
         let done = Some(Done { agent: 0, cost: count as u32 });
-        screen.show(Text { rank: Rank(NOBODY), stream, bytes: buffer[..count].to_vec(), done });
+        let bytes = buffer[..count].to_vec();
+        screen.show(Item::Text(Text { rank: Rank(NOBODY), stream, bytes, done }));
     }
 }
 

@@ -137,8 +137,6 @@ pub(crate) enum News {
     Guest(Sealed, Greeting),
     /// A rank has returned something to the caller of `horovod.run`.
     Returned(Rank, Returned),
-    /// That caller has gone.
-    Orphaned,
     /// Somebody wants to know how the job stands.
     Asked(Answer),
     /// An agent that nobody here has started offers its host.
@@ -160,10 +158,7 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError
     while !driver.is_over() {
         let wakeup = driver.next_wakeup().map(|time| start + time);
         tokio::select! {
-            Some(item) = news.recv() => match item {
-                News::Orphaned => driver.signalled(HANG_UP, start.elapsed()),
-                item => driver.on(item, start.elapsed()),
-            },
+            Some(item) = news.recv() => driver.on(item, start.elapsed()),
             signal = signals.next() => driver.signalled(signal, start.elapsed()),
             () = sleep_until(wakeup.unwrap_or(start)), if wakeup.is_some() => {}
         }

@@ -15,7 +15,9 @@ use std::time::Duration;
 use ronde_control::event::Output;
 use ronde_control::wire::agent::Stream;
 use ronde_control::{Rank, Worker};
+use tokio::sync::mpsc::Sender;
 
+use super::News;
 use super::errand::Returned;
 use super::files::Files;
 use crate::caller::{self, Kind, NOBODY};
@@ -35,8 +37,8 @@ pub(super) enum Item {
     Returned(Rank, Returned),
     /// A line of the launcher's own, with its end.
     Note(String),
-    /// Whose results count, in order.
-    World(Vec<u8>),
+    /// For the caller: whose results count, in order.
+    World(Vec<Worker>),
 }
 
 /// Who sees the output.
@@ -55,14 +57,6 @@ pub(crate) struct Done {
     pub(super) cost: u32,
 }
 
-/// What the thread tells.
-pub(super) enum Written {
-    /// This is done.
-    Done(Done),
-    /// This cannot be written, for this reason; told once for each.
-    Lost(Output, String),
-}
-
 /// The thread and the way to it.
 pub(super) struct Screen {
     items: mpsc::Sender<Item>,
@@ -70,42 +64,26 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Starts the thread, which writes to `files` too. `written` is called on it.
+    /// Starts the thread, which writes to `files` too. It tells what it has written, and what it cannot
+    /// write, once of each.
     pub(super) fn start(
         viewer: Viewer,
         files: Option<Files>,
-        written: impl Fn(Written) + Send + 'static,
+        news: Sender<News>,
     ) -> io::Result<Screen> {
         let (items, incoming) = mpsc::channel();
         let thread = thread::Builder::new().name("ronde-screen".into()).spawn(move || {
-            let lost = Vec::new();
-            let mut printer = Printer { viewer, files, lost, written: Box::new(written) };
+            let mut printer = Printer { viewer, files, lost: Vec::new(), news };
             printer.print(&incoming);
             printer.lost
         })?;
         Ok(Screen { items, thread })
     }
 
-    /// Queues a text.
-    pub(super) fn show(&self, text: Text) {
+    /// Queues something to write.
+    pub(super) fn show(&self, item: Item) {
         // The thread lives as long as this sender does.
-        let _ = self.items.send(Item::Text(text));
-    }
-
-    /// Queues what a rank has returned.
-    pub(super) fn hand_over(&self, rank: Rank, returned: Returned) {
-        let _ = self.items.send(Item::Returned(rank, returned));
-    }
-
-    /// Queues a line of the launcher's own, with its end.
-    pub(super) fn note(&self, line: String) {
-        let _ = self.items.send(Item::Note(line));
-    }
-
-    /// Queues for the caller whose results count, in order.
-    pub(super) fn tell_world(&self, workers: &[Worker]) {
-        let bytes = workers.iter().flat_map(|worker| worker.0.to_le_bytes()).collect();
-        let _ = self.items.send(Item::World(bytes));
+        let _ = self.items.send(item);
     }
 
     /// Waits until everything is written; says what could not be.
@@ -121,7 +99,7 @@ struct Printer {
     files: Option<Files>,
     /// What of standard output and standard error could not be written, and why.
     lost: Vec<String>,
-    written: Box<dyn Fn(Written)>,
+    news: Sender<News>,
 }
 
 impl Printer {
@@ -134,7 +112,7 @@ impl Printer {
                 Item::Text(text) => {
                     self.show(&text);
                     if let Some(credit) = text.done {
-                        (self.written)(Written::Done(credit));
+                        self.tell(News::Printed(credit));
                     }
                 }
                 Item::Returned(Rank(rank), Returned::Piece(bytes, _place)) => {
@@ -144,7 +122,9 @@ impl Printer {
                     self.write(Stream::Stdout, &caller::frame(Kind::Complete, rank, b""));
                 }
                 Item::Note(line) => self.write(Stream::Stderr, line.as_bytes()),
-                Item::World(bytes) => {
+                Item::World(workers) => {
+                    let bytes: Vec<u8> =
+                        workers.iter().flat_map(|worker| worker.0.to_le_bytes()).collect();
                     self.write(Stream::Stdout, &caller::frame(Kind::World, NOBODY, &bytes));
                 }
             }
@@ -165,8 +145,13 @@ impl Printer {
         let files = self.files.as_mut();
         if let Some(trouble) = files.and_then(|it| it.write(text.rank, text.stream, &text.bytes)) {
             self.write(Stream::Stderr, format!("[ronde] {trouble}\n").as_bytes());
-            (self.written)(Written::Lost(Output::Files, trouble));
+            self.tell(News::OutputLost(Output::Files, trouble));
         }
+    }
+
+    fn tell(&self, news: News) {
+        // A driver that has ended wants to know nothing more.
+        let _ = self.news.blocking_send(news);
     }
 
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
@@ -186,7 +171,7 @@ impl Printer {
         }
         let trouble = format!("{name} cannot be written: {error}");
         self.lost.push(trouble.clone());
-        (self.written)(Written::Lost(output, error.to_string()));
+        self.tell(News::OutputLost(output, error.to_string()));
         if stream == Stream::Stdout {
             let line = format!("[ronde] {trouble}; the job goes on, and what it prints is lost\n");
             self.write(Stream::Stderr, line.as_bytes());

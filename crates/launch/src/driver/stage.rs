@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 use super::chronicle::Chronicle;
 use super::files::Files;
 use super::guests::Guests;
-use super::screen::{Screen, Text, Viewer, Written};
+use super::screen::{Item, Screen, Text, Viewer};
 use super::service::Outboxes;
-use super::stdin::{self, Stdin};
+use super::stdin::Stdin;
 use super::watchers::{self, Answer};
 use super::{Job, News, service};
 use crate::logs::{Lines, Stamp};
@@ -59,14 +59,12 @@ impl Stage {
             (Some(_), None) => Viewer::Caller,
             _ => Viewer::Terminal,
         };
-        let printed = news.clone();
-        let screen = Screen::start(viewer, files, move |written| {
-            let _ = printed.blocking_send(match written {
-                Written::Done(done) => News::Printed(done),
-                Written::Lost(output, reason) => News::OutputLost(output, reason),
-            });
-        });
-        let stdin = stdin::start(viewer, news.clone()).map_err(machine("start a thread"))?;
+        let screen =
+            Screen::start(viewer, files, news.clone()).map_err(machine("start a thread"))?;
+        let stdin = Stdin::start(news.clone()).map_err(machine("start a thread"))?;
+        if viewer == Viewer::Caller {
+            stdin.next();
+        }
         let registration = watchers::register(job, &listener, &key);
         let service = tokio::spawn(service::run(listener, key.clone(), news.clone()));
         Ok(Stage {
@@ -76,7 +74,7 @@ impl Stage {
             askers: Vec::new(),
             lines: Lines::default(),
             stamp: Stamp::new(job.output.times),
-            screen: screen.map_err(machine("start a thread"))?,
+            screen,
             stdin,
             viewer,
             guests: Guests::new(job.function.clone(), all, news.clone()),
@@ -90,14 +88,14 @@ impl Stage {
     pub(super) fn tell(&self, text: &str) {
         let text = printable(text);
         tracing::info!("{text}");
-        self.screen.note(format!("[ronde] {text}\n"));
+        self.screen.show(Item::Note(format!("[ronde] {text}\n")));
     }
 
     /// Something happened: whoever wants to know is told.
     pub(super) fn happened(&mut self, what: Happening) {
         if let Some(line) = self.chronicle.record(what) {
             tracing::info!("{line}");
-            self.screen.note(format!("[ronde] {line}\n"));
+            self.screen.show(Item::Note(format!("[ronde] {line}\n")));
         }
     }
 
@@ -119,7 +117,7 @@ impl Stage {
     pub(super) fn close(mut self) -> (Screen, Chronicle, Guests) {
         self.service.abort();
         for (rank, stream, bytes) in self.lines.end_all(self.stamp.text()) {
-            self.screen.show(Text { rank, stream, bytes, done: None });
+            self.screen.show(Item::Text(Text { rank, stream, bytes, done: None }));
         }
         (self.screen, self.chronicle, self.guests)
     }

@@ -23,10 +23,10 @@ use super::environment::{self, Part};
 use super::errand::Returned;
 use super::hands::Hands;
 use super::party::Party;
-use super::screen::{Done, Text, Viewer};
+use super::screen::{Done, Item, Text, Viewer};
 use super::stage::Stage;
 use super::start::Span;
-use super::{Job, News, cluster, entropy, hex};
+use super::{HANG_UP, Job, News, cluster, entropy, hex};
 use crate::LaunchError;
 use crate::hosts::Slot;
 use crate::logs::prefix;
@@ -147,7 +147,7 @@ impl<'a> Driver<'a> {
                 tracing::info!(epoch = epoch.0, ?workers, "a world is formed");
                 // The caller of `horovod.run` must know whose results count.
                 if self.stage.viewer == Viewer::Caller && self.job.terms.outlives_losses() {
-                    self.stage.screen.tell_world(&workers);
+                    self.stage.screen.show(Item::World(workers));
                 }
             }
             Action::Answer(status) => {
@@ -316,7 +316,7 @@ impl<'a> Driver<'a> {
                 self.machine.wrote(worker, line.strip_prefix(&prefix).unwrap_or(line));
             }
         }
-        self.stage.screen.show(Text { rank, stream, bytes, done });
+        self.stage.screen.show(Item::Text(Text { rank, stream, bytes, done }));
     }
 
     fn agent_gone(&mut self, id: AgentId, trouble: Trouble, now: Time) {
@@ -358,7 +358,7 @@ impl<'a> Driver<'a> {
                 // Nobody may listen any more; then what comes is for nobody.
                 (Some(deliveries), Returned::Piece(bytes, _place)) => drop(deliveries.send(bytes)),
                 (Some(_), Returned::End) => {}
-                (None, returned) => self.stage.screen.hand_over(rank, returned),
+                (None, returned) => self.stage.screen.show(Item::Returned(rank, returned)),
             },
             News::Followed(follower) => self.stage.chronicle.follow(follower),
             News::OutputLost(output, reason) => {
@@ -368,22 +368,26 @@ impl<'a> Driver<'a> {
                 self.stage.askers.push(answer);
                 self.decide(Event::Asked, now);
             }
-            News::Stdin(piece) => {
-                if let Some(first) = self.first {
-                    self.tell(
-                        first,
-                        match piece {
-                            Some(bytes) => DriverToAgent::Stdin { bytes },
-                            None => DriverToAgent::StdinEnd,
-                        },
-                    );
-                }
-            }
+            News::Stdin(piece) => self.take_input(piece, now),
             meeting => {
                 if let Some(event) = self.stage.outboxes.take_in(meeting) {
                     self.decide(event, now);
                 }
             }
+        }
+    }
+
+    /// Rank 0 has the launcher's input, unless it only shows whether the caller of `horovod.run` lives.
+    fn take_input(&mut self, piece: Option<Vec<u8>>, now: Time) {
+        let command = match (self.stage.viewer, piece) {
+            (Viewer::Terminal, Some(bytes)) => DriverToAgent::Stdin { bytes },
+            (Viewer::Terminal, None) => DriverToAgent::StdinEnd,
+            (Viewer::Caller, Some(_)) => return self.stage.stdin.next(),
+            (Viewer::Caller, None) if self.is_over() => return,
+            (Viewer::Caller, None) => return self.signalled(HANG_UP, now),
+        };
+        if let Some(first) = self.first {
+            self.tell(first, command);
         }
     }
 

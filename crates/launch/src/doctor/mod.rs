@@ -90,8 +90,12 @@ impl Doctor {
         let key = JobKey::from_entropy(entropy()?);
         let ways = rounds.hosts.iter().map(|(name, way, _)| (name.clone(), way.clone()));
         let ways: Vec<(String, Way)> = ways.collect();
-        let (listener, addresses) =
-            start::listen(Span::of(&ways), Ipv4Addr::LOCALHOST.into(), &rounds.interfaces).await?;
+        let (listener, addresses) = start::listen(
+            Span::of(ways.iter().map(|(_, way)| way)),
+            Ipv4Addr::LOCALHOST.into(),
+            &rounds.interfaces,
+        )
+        .await?;
         let agents = start::agents(&ways, &rounds.program, &hex(&entropy::<12>()?), &news)?;
         let service = tokio::spawn(service::run(listener, key.clone(), news));
         let guest = |(name, way, slots): &(String, Way, u32)| {

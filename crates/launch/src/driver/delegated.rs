@@ -63,21 +63,12 @@ pub struct Delegated {
     pub function: Arc<[u8]>,
     /// How many ranks there are.
     pub ranks: usize,
-    /// Whether some of them are on other machines.
-    pub reach: Reach,
+    /// How far it reaches.
+    pub span: Span,
     /// The interfaces by which they may call; all if there are none.
     pub interfaces: Vec<String>,
     /// This executable.
     pub program: PathBuf,
-}
-
-/// Where the ranks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// All on this machine.
-    ThisMachine,
-    /// Some on others.
-    Hosts,
 }
 
 /// The variables that the launcher must pass on to the ranks; their values come when the job starts.
@@ -86,12 +77,8 @@ pub const PASSED_ON: [&str; 3] = [settings::CALL_ADDRESSES, settings::CALL_KEY, 
 /// Runs the job to its end.
 pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchError> {
     let key = JobKey::from_entropy(entropy()?);
-    let span = match job.reach {
-        Reach::ThisMachine => Span::ThisMachine,
-        Reach::Hosts => Span::Hosts,
-    };
     let (listener, addresses) =
-        start::listen(span, std::net::Ipv4Addr::LOCALHOST.into(), &job.interfaces).await?;
+        start::listen(job.span, std::net::Ipv4Addr::LOCALHOST.into(), &job.interfaces).await?;
     let (sender, news) = mpsc::channel(NEWS);
     let mark = hex(&entropy::<8>()?);
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();

@@ -52,6 +52,7 @@ pub use conductor::LINGER;
 use errand::Returned;
 use screen::Done;
 use service::Outbox;
+pub use start::Span;
 use watchers::Answer;
 
 /// News that may wait for the driver; whoever brings more waits.

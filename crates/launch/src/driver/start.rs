@@ -14,7 +14,7 @@ use crate::{LaunchError, interfaces, machine};
 
 /// How far a job reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Span {
+pub enum Span {
     /// All hosts are this machine.
     ThisMachine,
     /// Some are not, or may come that are not.
@@ -22,9 +22,9 @@ pub(crate) enum Span {
 }
 
 impl Span {
-    /// That of a job on these hosts.
-    pub(crate) fn of(hosts: &[(String, Way)]) -> Span {
-        match hosts.iter().all(|(_, way)| way.ties().network) {
+    /// That of a job whose hosts are reached so.
+    pub fn of<'a>(mut ways: impl Iterator<Item = &'a Way>) -> Span {
+        match ways.all(|way| way.ties().network) {
             true => Span::ThisMachine,
             false => Span::Hosts,
         }

@@ -58,7 +58,7 @@ impl HostSource {
     /// How far the job reaches. A script may name any host, but without a network there is only one.
     pub(crate) fn span(&self) -> Span {
         let is_here = match self {
-            HostSource::Listed(hosts) => hosts.iter().all(|(_, way)| way.ties().network),
+            HostSource::Listed(hosts) => return Span::of(hosts.iter().map(|(_, way)| way)),
             HostSource::Script(..) => {
                 let all = interfaces::all().unwrap_or_default();
                 interfaces::for_others(&all).is_empty()

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::note::Note;
 use crate::driver::News;
 use crate::driver::service::{self, Outboxes};
 
@@ -24,9 +25,6 @@ const NEWS: usize = 1024;
 /// How long rank 0's last words may take to reach the others.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// What happens once when all ranks have met.
-type Formed = Box<dyn FnOnce() + Send>;
-
 /// The service; it ends when this is dropped.
 pub struct Keep {
     stop: Option<oneshot::Sender<()>>,
@@ -35,12 +33,13 @@ pub struct Keep {
 
 impl Keep {
     /// Lets `size` ranks with the key meet at a socket, again and again; `limit` bounds a gathering.
+    /// The note that has led them there is removed once all have met.
     pub fn start(
         listener: std::net::TcpListener,
         key: JobKey,
         size: u32,
         limit: Duration,
-        formed: Formed,
+        note: Option<Note>,
     ) -> io::Result<Keep> {
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -50,13 +49,8 @@ impl Keep {
         };
         let machine = Machine::kept_by_a_rank(VERSION, size, limit);
         let (stop, stopped) = oneshot::channel();
-        let desk = Desk {
-            machine,
-            outboxes: Outboxes::default(),
-            own: None,
-            formed: Some(formed),
-            start: Instant::now(),
-        };
+        let desk =
+            Desk { machine, outboxes: Outboxes::default(), own: None, note, start: Instant::now() };
         let thread = std::thread::Builder::new()
             .name("ronde-meet".into())
             .spawn(move || runtime.block_on(serve(listener, key, desk, stopped)))?;
@@ -109,7 +103,7 @@ struct Desk {
     outboxes: Outboxes,
     /// Rank 0's own connection, until it has said its last.
     own: Option<Connection>,
-    formed: Option<Formed>,
+    note: Option<Note>,
     start: Instant,
 }
 
@@ -137,8 +131,8 @@ impl Desk {
                 Action::Close(connection) => self.outboxes.close(connection),
                 Action::Formed(epoch, _) => {
                     tracing::debug!(epoch = epoch.0, "a world is formed");
-                    if let Some(formed) = self.formed.take() {
-                        formed();
+                    if let Some(note) = self.note.take() {
+                        note.remove();
                     }
                 }
                 Action::Happened(what) if what.is_shown_in(JobKind::Fixed) => {

@@ -68,24 +68,8 @@ pub(crate) async fn listen_at(
     Ok((listener, addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()))
 }
 
-/// Starts one agent per host. `id` makes the marks of their processes.
-pub(crate) fn agents(
-    hosts: &[(String, Way)],
-    program: &Path,
-    id: &str,
-    news: &mpsc::Sender<News>,
-) -> Result<Vec<Hands>, LaunchError> {
-    let hosts = hosts.iter().enumerate();
-    hosts
-        .map(|(index, (host, way))| {
-            agent(index, (host, way), (program, id), news)
-                .map_err(|source| LaunchError::Agent { host: host.clone(), source })
-        })
-        .collect()
-}
-
-/// Starts an agent on a host; its news will carry `index`.
-pub(super) fn agent(
+/// Starts an agent on a host; its news will carry `index`, and `id` makes the mark of its processes.
+pub(crate) fn agent(
     index: usize,
     (host, way): (&str, &Way),
     (program, id): (&Path, &str),

@@ -64,7 +64,7 @@ pub fn gather(
 ) -> Result<Gathered, GatherError> {
     match way {
         Way::Secret { key, host, port } if started.rank == Rank(0) => {
-            let door = Door::open(started.spread, Some(host), *port)?;
+            let door = listen(started.spread, Some(host), *port)?;
             invite(started.size, door, key.clone(), None, limit)
         }
         Way::Secret { key, host, port } => look(started.rank, limit, || {
@@ -88,14 +88,14 @@ pub fn open(
     note: Option<Note>,
     limit: Duration,
 ) -> Result<Gathered, GatherError> {
-    let door = Door::open(started.spread, started.first_host.as_deref(), 0)?;
+    let (listener, addresses) = listen(started.spread, started.first_host.as_deref(), 0)?;
     let key = crate::new_key().map_err(GatherError::machine)?;
     if let Some(note) = &note {
         // Whatever an earlier job of the same name has left is replaced.
-        let invitation = Invitation { addresses: door.addresses.clone(), key: key.clone() };
+        let invitation = Invitation { addresses: addresses.clone(), key: key.clone() };
         note.write(&invitation).map_err(GatherError::note)?;
     }
-    invite(started.size, door, key, note, limit)
+    invite(started.size, (listener, addresses), key, note, limit)
 }
 
 /// Another rank: follows an invitation that came otherwise.
@@ -109,7 +109,7 @@ pub fn follow(
 
 fn invite(
     size: u32,
-    Door { listener, addresses }: Door,
+    (listener, addresses): (TcpListener, Vec<SocketAddr>),
     key: JobKey,
     note: Option<Note>,
     limit: Duration,
@@ -162,36 +162,32 @@ fn meeting(addresses: Vec<SocketAddr>, key: JobKey) -> Meeting {
     Meeting { addresses, key, listen, keeper: Keeper::FirstRank }
 }
 
-/// What rank 0 listens on.
-struct Door {
-    listener: TcpListener,
-    /// Every address at which others may reach it, the best first.
-    addresses: Vec<SocketAddr>,
-}
-
-impl Door {
-    /// Listens no wider than the job is: on loopback if all ranks are here. Port 0 is any.
-    fn open(spread: Spread, host: Option<&str>, port: u16) -> Result<Door, GatherError> {
-        let at = |ip: IpAddr| {
-            let address = SocketAddr::new(ip, port);
-            let cannot = format!("rank 0 cannot listen on {address} for the other ranks");
-            TcpListener::bind(address).map_err(|error| GatherError(format!("{cannot}: {error}")))
-        };
-        let listener = match spread {
-            Spread::OneHost => at(Ipv4Addr::LOCALHOST.into())?,
-            // A kernel without IPv6 listens without it.
-            Spread::Hosts => {
-                at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))?
-            }
-        };
-        let port = listener.local_addr().map_err(GatherError::machine)?.port();
-        let addresses = match spread {
-            Spread::OneHost => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
-            Spread::Hosts => own_addresses(host),
-        };
-        let addresses = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
-        Ok(Door { listener, addresses })
-    }
+/// Listens no wider than the job is: on loopback if all ranks are here. Port 0 is any. Gives every
+/// address at which others may reach it, too, the best first.
+fn listen(
+    spread: Spread,
+    host: Option<&str>,
+    port: u16,
+) -> Result<(TcpListener, Vec<SocketAddr>), GatherError> {
+    let at = |ip: IpAddr| {
+        let address = SocketAddr::new(ip, port);
+        let cannot = format!("rank 0 cannot listen on {address} for the other ranks");
+        TcpListener::bind(address).map_err(|error| GatherError(format!("{cannot}: {error}")))
+    };
+    let listener = match spread {
+        Spread::OneHost => at(Ipv4Addr::LOCALHOST.into())?,
+        // A kernel without IPv6 listens without it.
+        Spread::Hosts => {
+            at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))?
+        }
+    };
+    let port = listener.local_addr().map_err(GatherError::machine)?.port();
+    let addresses = match spread {
+        Spread::OneHost => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
+        Spread::Hosts => own_addresses(host),
+    };
+    let addresses = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+    Ok((listener, addresses))
 }
 
 /// The addresses of this machine, best first: by which it is known as rank 0's host, by which it

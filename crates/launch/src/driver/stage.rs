@@ -94,8 +94,7 @@ impl Stage {
     /// Something happened: whoever wants to know is told.
     pub(super) fn happened(&mut self, what: Happening) {
         if let Some(line) = self.chronicle.record(what) {
-            tracing::info!("{line}");
-            self.screen.show(Item::Note(format!("[ronde] {line}\n")));
+            self.tell(&line);
         }
     }
 

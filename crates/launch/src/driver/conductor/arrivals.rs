@@ -33,14 +33,10 @@ impl Driver<'_> {
                 Err(error) => events.push(self.unreached(id, host, error)),
             }
         }
-        let parties = match self.job.terms.outlives_losses() || self.comes_by_itself() {
-            true => guests.into_iter().map(|guest| vec![guest]).collect(),
-            false => vec![guests],
-        };
-        let parties = parties.into_iter().filter(|guests: &Vec<_>| !guests.is_empty());
-        for guests in parties {
+        let together = if self.needs_all_hosts() { guests.len().max(1) } else { 1 };
+        for guests in guests.chunks(together) {
             let (addresses, limit) = (self.stage.addresses.clone(), self.job.start_timeout);
-            self.parties.push(Party::new(guests, self.span, addresses, (limit, now)));
+            self.parties.push(Party::new(guests.to_vec(), self.span, addresses, (limit, now)));
         }
         events
     }
@@ -64,11 +60,9 @@ impl Driver<'_> {
 
     fn unreached(&self, agent: AgentId, host: String, source: std::io::Error) -> Event {
         let error = LaunchError::Agent { host, source };
-        match self.job.terms.outlives_losses() || self.comes_by_itself() {
-            true => Event::Gone { agent, reason: error.in_full(), hint: error.hint().into() },
-            false => {
-                Event::CalledOff(format!("error: {}\n\nhint: {}\n", error.in_full(), error.hint()))
-            }
+        match self.needs_all_hosts() {
+            true => Event::CalledOff(error.report()),
+            false => Event::Gone { agent, reason: error.to_string(), hint: error.hint().into() },
         }
     }
 
@@ -89,9 +83,7 @@ impl Driver<'_> {
                     self.tell(id, DriverToAgent::Dial { targets, limit_millis });
                 }
                 party::Step::Arrived(plans) => self.arrived(plans, now),
-                party::Step::Failed(troubles, text)
-                    if !self.job.terms.outlives_losses() && !self.comes_by_itself() =>
-                {
+                party::Step::Failed(troubles, text) if self.needs_all_hosts() => {
                     self.tell_of_hosts(troubles);
                     self.decide(Event::CalledOff(text), now);
                 }
@@ -126,9 +118,14 @@ impl Driver<'_> {
         }
     }
 
+    /// Whether the job begins with all its hosts or not at all.
+    fn needs_all_hosts(&self) -> bool {
+        !self.job.terms.outlives_losses() && !self.comes_by_itself()
+    }
+
     /// Whether hosts come by themselves: nobody else starts their agents again.
     fn comes_by_itself(&self) -> bool {
-        self.job.hosts.kind() == Source::DialledIn
+        self.job.terms.source == Source::DialledIn
     }
 
     /// An agent that nobody here has started offers its host.
@@ -194,11 +191,10 @@ impl Driver<'_> {
     }
 
     /// Hosts have arrived: workers can be started there.
-    fn arrived(&mut self, plans: Vec<(AgentId, Plan)>, now: Time) {
+    fn arrived(&mut self, mut plans: Vec<(AgentId, Plan)>, now: Time) {
         tracing::info!(?plans, "hosts have arrived");
-        let mut named = Vec::new();
-        for (id, mut plan) in plans {
-            let Some(agent) = self.agents.get(&id) else { continue };
+        for (id, plan) in &mut plans {
+            let Some(agent) = self.agents.get(id) else { continue };
             if plan.ports.is_empty() && (self.master.is_none() || !self.slots.is_empty()) {
                 plan.ports = free_ports(self.ports_for(&agent.hands.host));
             }
@@ -206,15 +202,12 @@ impl Driver<'_> {
                 let address = plan.listen.first().copied();
                 self.master = Some((address.unwrap_or(Ipv4Addr::LOCALHOST.into()), *port));
             }
-            named.push((id, agent.hands.host.clone(), plan));
         }
         if self.master.is_none() {
             let error = machine("find a free port")(std::io::ErrorKind::AddrInUse.into());
-            let text = format!("error: {}\n\nhint: {}\n", error.in_full(), error.hint());
-            return self.decide(Event::CalledOff(text), now);
+            return self.decide(Event::CalledOff(error.report()), now);
         }
-        let ids: Vec<AgentId> = named.iter().map(|(id, ..)| *id).collect();
-        for (id, _, plan) in named {
+        for (id, plan) in plans {
             let Some(agent) = self.agents.get_mut(&id) else { continue };
             // One that is a child can only vanish together with the launcher.
             if !agent.hands.ties.child {
@@ -225,8 +218,8 @@ impl Driver<'_> {
                 agent.hands.tell(DriverToAgent::Linger { millis });
             }
             agent.state = State::Ready(plan);
+            self.decide(Event::Ready(id), now);
         }
-        ids.into_iter().for_each(|id| self.decide(Event::Ready(id), now));
     }
 
     pub(super) fn found(&mut self, hosts: Vec<(Host, Way)>, now: Time) {

@@ -32,7 +32,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::errand::Returned;
 use super::guests::Guests;
-use super::screen::{Done, Item, Screen, Text, Viewer};
+use super::screen::{Done, Item, Screen, Viewer};
 use super::start::{self, Span};
 use super::stdin::Stdin;
 use super::{NEWS, News, entropy, hex, service};
@@ -258,7 +258,7 @@ async fn pass_on(
         permits.forget();
         let done = Some(Done { agent: 0, cost: count as u32 });
         let bytes = buffer[..count].to_vec();
-        screen.show(Item::Text(Text { rank: Rank(NOBODY), stream, bytes, done }));
+        screen.show(Item::Text { rank: Rank(NOBODY), stream, bytes, done });
     }
 }
 

@@ -72,23 +72,20 @@ impl Hands {
         tracing::info!(host = self.host, %error, "the lifeline of a host was cut");
         // An agent that ends closes it, too; then its link tells more.
         if error.kind() != io::ErrorKind::UnexpectedEof {
-            self.silent = Some(Trouble {
-                reason: format!("it does not answer any more ({error})"),
-                hint: "see whether the host is up and its network cable is in".into(),
-            });
-            self.kill();
+            let hint = "see whether the host is up and its network cable is in";
+            self.let_go(format!("it does not answer any more ({error})"), hint);
         }
     }
 
     /// A host that has said nothing for so long is let go.
     pub(crate) fn never_answered(&mut self, during: Duration) {
-        self.silent = Some(Trouble {
-            reason: format!("it has not answered for {} s", during.as_secs()),
-            hint:
-                "see whether the host, or the container that the ranks run in, is paused, frozen \
-                   or out of memory"
-                    .into(),
-        });
+        let hint = "see whether the host, or the container that the ranks run in, is paused, frozen \
+                    or out of memory";
+        self.let_go(format!("it has not answered for {} s", during.as_secs()), hint);
+    }
+
+    fn let_go(&mut self, reason: String, hint: &str) {
+        self.silent = Some(Trouble { reason, hint: hint.into() });
         self.kill();
     }
 

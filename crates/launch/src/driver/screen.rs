@@ -22,17 +22,10 @@ use super::errand::Returned;
 use super::files::Files;
 use crate::caller::{self, Kind, NOBODY};
 
-/// Something to write, and what is told back when that is done.
-pub(super) struct Text {
-    pub(super) rank: Rank,
-    pub(super) stream: Stream,
-    pub(super) bytes: Vec<u8>,
-    pub(super) done: Option<Done>,
-}
-
 /// What the thread gets.
 pub(super) enum Item {
-    Text(Text),
+    /// What a rank wrote, and what is told back when it is shown.
+    Text { rank: Rank, stream: Stream, bytes: Vec<u8>, done: Option<Done> },
     /// Something that a rank has returned.
     Returned(Rank, Returned),
     /// A line of the launcher's own, with its end.
@@ -109,10 +102,10 @@ impl Printer {
         }
         while let Ok(item) = items.recv() {
             match item {
-                Item::Text(text) => {
-                    self.show(&text);
-                    if let Some(credit) = text.done {
-                        self.tell(News::Printed(credit));
+                Item::Text { rank, stream, bytes, done } => {
+                    self.show(rank, stream, &bytes);
+                    if let Some(done) = done {
+                        self.tell(News::Printed(done));
                     }
                 }
                 Item::Returned(Rank(rank), Returned::Piece(bytes, _place)) => {
@@ -131,19 +124,18 @@ impl Printer {
         }
     }
 
-    fn show(&mut self, text: &Text) {
-        if text.bytes.is_empty() {
+    fn show(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
+        if bytes.is_empty() {
             return;
         }
-        match (self.viewer, text.stream) {
-            (Viewer::Terminal, stream) => self.write(stream, &text.bytes),
-            (Viewer::Caller, stream) => {
+        match self.viewer {
+            Viewer::Terminal => self.write(stream, bytes),
+            Viewer::Caller => {
                 let kind = if stream == Stream::Stdout { Kind::Stdout } else { Kind::Stderr };
-                self.write(Stream::Stdout, &caller::frame(kind, text.rank.0, &text.bytes));
+                self.write(Stream::Stdout, &caller::frame(kind, rank.0, bytes));
             }
         }
-        let files = self.files.as_mut();
-        if let Some(trouble) = files.and_then(|it| it.write(text.rank, text.stream, &text.bytes)) {
+        if let Some(trouble) = self.files.as_mut().and_then(|it| it.write(rank, stream, bytes)) {
             self.write(Stream::Stderr, format!("[ronde] {trouble}\n").as_bytes());
             self.tell(News::OutputLost(Output::Files, trouble));
         }

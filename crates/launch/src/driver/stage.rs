@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::chronicle::Chronicle;
 use super::files::Files;
 use super::guests::Guests;
-use super::screen::{Item, Screen, Text, Viewer};
+use super::screen::{Item, Screen, Viewer};
 use super::service::Outboxes;
 use super::stdin::Stdin;
 use super::watchers::{self, Answer};
@@ -116,7 +116,7 @@ impl Stage {
     pub(super) fn close(mut self) -> (Screen, Chronicle, Guests) {
         self.service.abort();
         for (rank, stream, bytes) in self.lines.end_all(self.stamp.text()) {
-            self.screen.show(Item::Text(Text { rank, stream, bytes, done: None }));
+            self.screen.show(Item::Text { rank, stream, bytes, done: None });
         }
         (self.screen, self.chronicle, self.guests)
     }

@@ -23,7 +23,7 @@ use super::environment::{self, Part};
 use super::errand::Returned;
 use super::hands::Hands;
 use super::party::Party;
-use super::screen::{Done, Item, Text, Viewer};
+use super::screen::{Done, Item, Viewer};
 use super::stage::Stage;
 use super::start::Span;
 use super::{HANG_UP, Job, News, cluster, entropy, hex};
@@ -316,7 +316,7 @@ impl<'a> Driver<'a> {
                 self.machine.wrote(worker, line.strip_prefix(&prefix).unwrap_or(line));
             }
         }
-        self.stage.screen.show(Item::Text(Text { rank, stream, bytes, done }));
+        self.stage.screen.show(Item::Text { rank, stream, bytes, done });
     }
 
     fn agent_gone(&mut self, id: AgentId, trouble: Trouble, now: Time) {

@@ -2,8 +2,7 @@
 //!
 //! One loop takes all news in the order they come. What they mean is decided by the one machine for all
 //! jobs, `ronde_control::job`; the `conductor` carries that out. Around it lie the ways to a rank's screen
-//! and input (`stage`), to the agents (`hands`), to the ranks themselves (`service`) and to the hosts that
-//! are on their way (`party`).
+//! and input (`stage`), to the agents (`hands`) and to the ranks themselves (`service`).
 
 mod chronicle;
 mod cluster;
@@ -14,7 +13,6 @@ mod errand;
 mod files;
 mod guests;
 pub(crate) mod hands;
-mod party;
 mod screen;
 pub mod service;
 mod stage;

@@ -3,17 +3,16 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use ronde_control::Time;
 use ronde_control::event::{Happening, Source};
 use ronde_control::job::{self, AgentId, Event};
-use ronde_control::muster::{self, Guest, Plan};
+use ronde_control::muster::{self, Action, Guest, Muster, Plan};
 use ronde_control::wire::agent::DriverToAgent;
+use ronde_control::{Time, VERSION};
 
 use super::{Agent, Driver, LINGER, State};
 use crate::agent::free_ports;
 use crate::driver::hands::Hands;
-use crate::driver::party::{self, Party};
-use crate::driver::start;
+use crate::driver::start::{self, Span};
 use crate::hosts::{self, Host};
 use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
@@ -35,8 +34,12 @@ impl Driver<'_> {
         }
         let together = if self.needs_all_hosts() { guests.len().max(1) } else { 1 };
         for guests in guests.chunks(together) {
-            let (addresses, limit) = (self.stage.addresses.clone(), self.job.start_timeout);
-            self.parties.push(Party::new(guests.to_vec(), self.span, addresses, (limit, now)));
+            let (launcher, time) = (self.stage.addresses.clone(), (self.job.start_timeout, now));
+            let party = Muster::new(VERSION, guests.to_vec(), launcher, time);
+            self.parties.push(match self.span {
+                Span::ThisMachine => party,
+                Span::Hosts => party.among_others(),
+            });
         }
         events
     }
@@ -68,28 +71,28 @@ impl Driver<'_> {
 
     /// Asks a party what an event means, and does it.
     pub(super) fn gather(&mut self, id: AgentId, event: muster::Event, now: Time) {
-        let party = self.parties.iter_mut().find(|party| party.has(id));
-        let steps = party.map(|party| party.on(id, event, now)).unwrap_or_default();
-        self.proceed(steps, now);
+        let party = self.parties.iter_mut().find(|party| party.awaits(id));
+        let actions = party.map(|party| party.on(id, event, now)).unwrap_or_default();
+        self.proceed(actions, now);
     }
 
-    pub(super) fn proceed(&mut self, steps: Vec<party::Step>, now: Time) {
+    pub(super) fn proceed(&mut self, actions: Vec<Action>, now: Time) {
         self.parties.retain(|party| !party.is_over());
-        for step in steps {
-            match step {
-                party::Step::Listen(id) => self.listen(id),
-                party::Step::Dial(id, targets) => {
+        for action in actions {
+            match action {
+                Action::Listen(id) => self.listen(id),
+                Action::Dial(id, targets) => {
                     let limit_millis = CALL.as_millis() as u32;
                     self.tell(id, DriverToAgent::Dial { targets, limit_millis });
                 }
-                party::Step::Arrived(plans) => self.arrived(plans, now),
-                party::Step::Failed(troubles, text) if self.needs_all_hosts() => {
+                Action::Start(plans) => self.arrived(plans, now),
+                Action::Fail(troubles, text) if self.needs_all_hosts() => {
                     self.tell_of_hosts(troubles);
                     self.decide(Event::CalledOff(text), now);
                 }
-                party::Step::Failed(troubles, _) => {
-                    for (id, trouble) in troubles {
-                        self.failed(id, trouble, now);
+                Action::Fail(troubles, _) => {
+                    for (id, (reason, hint)) in troubles {
+                        self.failed(id, Trouble { reason, hint }, now);
                     }
                 }
             }
@@ -108,8 +111,8 @@ impl Driver<'_> {
     }
 
     /// Hosts keep the job from starting.
-    fn tell_of_hosts(&mut self, troubles: Vec<(AgentId, Trouble)>) {
-        for (id, Trouble { reason, hint }) in troubles {
+    fn tell_of_hosts(&mut self, troubles: Vec<(AgentId, (String, String))>) {
+        for (id, (reason, hint)) in troubles {
             if let Some(agent) = self.agents.get(&id) {
                 let (host, retry_seconds) = (agent.hands.host.clone(), None);
                 let what = Happening::HostUnreachable { host, reason, hint, retry_seconds };

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ronde_control::event::Happening;
 use ronde_control::job::{self, Action, AgentId, Event, Machine, Outcome, Start, Terms};
-use ronde_control::muster::{self, Plan};
+use ronde_control::muster::{self, Muster, Plan};
 use ronde_control::status::Status;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, WorkerSpec, output_cost};
 use ronde_control::{Seat, Time, VERSION, Worker, printable};
@@ -22,7 +22,6 @@ use tokio::task::JoinSet;
 use super::environment::{self, Part};
 use super::errand::Returned;
 use super::hands::Hands;
-use super::party::Party;
 use super::screen::{Done, Item, Viewer};
 use super::stage::Stage;
 use super::start::Span;
@@ -51,8 +50,10 @@ pub(super) struct Driver<'a> {
     machine: Machine,
     stage: Stage,
     agents: BTreeMap<AgentId, Agent>,
-    /// Hosts that have not arrived.
-    parties: Vec<Party>,
+    /// Hosts that have not arrived. Those of a job that needs all of them are one party, which starts
+    /// together or not at all. Otherwise each is a party of its own, because it may come at any time;
+    /// ranks dial each other at all addresses that a host has, so it need only reach the launcher.
+    parties: Vec<Muster>,
     /// Agents that have dialled in and that the job has not sent for, by the names of their hosts.
     waiting: BTreeMap<String, Offer>,
     /// What the hosts offer, and how each is reached that was ever named.
@@ -206,7 +207,7 @@ impl<'a> Driver<'a> {
             State::Leaving => {}
         }
         agent.state = State::Leaving;
-        self.parties.retain(|party| !party.has(id));
+        self.parties.retain(|party| !party.awaits(id));
     }
 
     fn start_worker(&mut self, start: &Start) {
@@ -399,13 +400,13 @@ impl<'a> Driver<'a> {
     /// Time has passed.
     pub(super) fn tick(&mut self, now: Time) {
         self.decide(Event::Tick, now);
-        let steps = self.parties.iter_mut().flat_map(|party| party.tick(now)).collect();
-        self.proceed(steps, now);
+        let actions = self.parties.iter_mut().flat_map(|party| party.tick(now)).collect();
+        self.proceed(actions, now);
     }
 
     /// When something must happen even if nothing else does.
     pub(super) fn next_wakeup(&self) -> Option<Time> {
-        let parties = self.parties.iter().filter_map(Party::next_wakeup);
+        let parties = self.parties.iter().filter_map(Muster::next_wakeup);
         parties.chain(self.machine.next_wakeup()).min()
     }
 

@@ -86,13 +86,12 @@ impl Driver<'_> {
                     self.tell(id, DriverToAgent::Dial { targets, limit_millis });
                 }
                 Action::Start(plans) => self.arrived(plans, now),
-                Action::Fail(troubles, text) if self.needs_all_hosts() => {
-                    self.tell_of_hosts(troubles);
-                    self.decide(Event::CalledOff(text), now);
-                }
-                Action::Fail(troubles, _) => {
+                Action::Fail(troubles, text) => {
                     for (id, (reason, hint)) in troubles {
                         self.failed(id, Trouble { reason, hint }, now);
+                    }
+                    if self.needs_all_hosts() {
+                        self.decide(Event::CalledOff(text), now);
                     }
                 }
             }
@@ -101,24 +100,25 @@ impl Driver<'_> {
 
     /// A host cannot take part.
     fn failed(&mut self, id: AgentId, Trouble { reason, hint }: Trouble, now: Time) {
-        let agent = self.agents.get_mut(&id).map(|agent| {
+        let host = self.agents.get(&id).map(|agent| agent.hands.host.clone());
+        if self.needs_all_hosts() {
+            if let Some(host) = host {
+                let retry_seconds = None;
+                self.stage.happened(Happening::HostUnreachable {
+                    host,
+                    reason,
+                    hint,
+                    retry_seconds,
+                });
+            }
+            return;
+        }
+        if let Some(agent) = self.agents.get_mut(&id) {
             agent.hands.kill();
             agent.state = State::Leaving;
-            agent.hands.host.clone()
-        });
-        self.decide(Event::Gone { agent: id, reason, hint }, now);
-        self.forget(agent, now);
-    }
-
-    /// Hosts keep the job from starting.
-    fn tell_of_hosts(&mut self, troubles: Vec<(AgentId, (String, String))>) {
-        for (id, (reason, hint)) in troubles {
-            if let Some(agent) = self.agents.get(&id) {
-                let (host, retry_seconds) = (agent.hands.host.clone(), None);
-                let what = Happening::HostUnreachable { host, reason, hint, retry_seconds };
-                self.stage.happened(what);
-            }
         }
+        self.decide(Event::Gone { agent: id, reason, hint }, now);
+        self.forget(host, now);
     }
 
     /// Whether the job begins with all its hosts or not at all.
@@ -142,13 +142,13 @@ impl Driver<'_> {
         if !self.machine.takes_hosts() {
             return offer.refuse("the job takes no more hosts");
         }
-        let taken = |name: &str| self.offers.iter().any(|known| known.host == name);
+        let taken = |name: &str| self.hosts.iter().any(|known| known.name == name);
         // Two agents may be on one machine, or on machines of one name.
         let names = (2..).map(|number| format!("{}-{number}", offer.name));
         let name = std::iter::once(offer.name.clone()).chain(names).find(|name| !taken(name));
         let name = name.unwrap_or_default();
         tracing::info!(host = name, slots = offer.slots, address = ?offer.address, "an agent dialled in");
-        self.offers.push(job::Offer { host: name.clone(), slots: offer.slots });
+        self.hosts.push(Host { name: name.clone(), user: None, slots: offer.slots });
         self.waiting.insert(name, offer);
         self.listed_anew(now);
     }
@@ -156,7 +156,7 @@ impl Driver<'_> {
     /// A host whose agent had dialled in is not on offer any more.
     pub(super) fn forget(&mut self, host: Option<String>, now: Time) {
         if let Some(host) = host.filter(|_| self.comes_by_itself()) {
-            self.offers.retain(|offer| offer.host != host);
+            self.hosts.retain(|known| known.name != host);
             self.listed_anew(now);
         }
     }
@@ -164,15 +164,10 @@ impl Driver<'_> {
     /// The hosts are others now.
     fn listed_anew(&mut self, now: Time) {
         if !self.job.terms.outlives_losses() {
-            let host = |offer: &job::Offer| Host {
-                name: offer.host.clone(),
-                user: None,
-                slots: offer.slots,
-            };
-            let hosts: Vec<Host> = self.offers.iter().map(host).collect();
-            self.slots = hosts::assign(&hosts, self.job.terms.start).unwrap_or_default();
+            self.slots = hosts::assign(&self.hosts, self.job.terms.start).unwrap_or_default();
         }
-        self.decide(Event::Discovered(self.offers.clone()), now);
+        let offer = |host: &Host| job::Offer { host: host.name.clone(), slots: host.slots };
+        self.decide(Event::Discovered(self.hosts.iter().map(offer).collect()), now);
     }
 
     /// Has an agent listen for the others, and find ports.
@@ -226,10 +221,8 @@ impl Driver<'_> {
     }
 
     pub(super) fn found(&mut self, hosts: Vec<(Host, Way)>, now: Time) {
-        let offer =
-            |(host, _): &(Host, Way)| job::Offer { host: host.name.clone(), slots: host.slots };
-        self.offers = hosts.iter().map(offer).collect();
-        self.ways.extend(hosts.into_iter().map(|(host, way)| (host.name, way)));
+        self.ways.extend(hosts.iter().map(|(host, way)| (host.name.clone(), way.clone())));
+        self.hosts = hosts.into_iter().map(|(host, _)| host).collect();
         self.listed_anew(now);
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
 use ronde_control::event::Happening;
-use ronde_control::job::{self, Action, AgentId, Event, Machine, Outcome, Start, Terms};
+use ronde_control::job::{Action, AgentId, Event, Machine, Outcome, Start, Terms};
 use ronde_control::muster::{self, Muster, Plan};
 use ronde_control::status::Status;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, WorkerSpec, output_cost};
@@ -27,7 +27,7 @@ use super::stage::Stage;
 use super::start::Span;
 use super::{HANG_UP, Job, News, cluster, entropy, hex};
 use crate::LaunchError;
-use crate::hosts::Slot;
+use crate::hosts::{Host, Slot};
 use crate::logs::prefix;
 use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
@@ -56,8 +56,8 @@ pub(super) struct Driver<'a> {
     parties: Vec<Muster>,
     /// Agents that have dialled in and that the job has not sent for, by the names of their hosts.
     waiting: BTreeMap<String, Offer>,
-    /// What the hosts offer, and how each is reached that was ever named.
-    offers: Vec<job::Offer>,
+    /// The hosts, and how each is reached that was ever named.
+    hosts: Vec<Host>,
     ways: BTreeMap<String, Way>,
     /// Where each rank sits, in rank order, where that is known from the beginning.
     slots: Vec<Slot>,
@@ -106,7 +106,7 @@ impl<'a> Driver<'a> {
             agents: BTreeMap::new(),
             parties: Vec::new(),
             waiting: BTreeMap::new(),
-            offers: Vec::new(),
+            hosts: Vec::new(),
             ways: BTreeMap::new(),
             slots: Vec::new(),
             cluster: Vec::new(),
@@ -226,7 +226,7 @@ impl<'a> Driver<'a> {
         let address = plan.first.filter(|_| !is_elastic).unwrap_or(address);
         let slot = match self.slots.get(start.rank.index()) {
             Some(slot) => slot.clone(),
-            None => likely_slot(start, &self.offers),
+            None => likely_slot(start, &self.hosts),
         };
         let part = Part {
             slot: &slot,
@@ -449,11 +449,11 @@ fn id(index: usize) -> AgentId {
 }
 
 /// The place that a worker will probably have, if all slots on offer are used.
-fn likely_slot(start: &Start, offers: &[job::Offer]) -> Slot {
+fn likely_slot(start: &Start, hosts: &[Host]) -> Slot {
     let Seat { host, slot } = &start.seat;
-    let has = |offer: &&job::Offer| offer.slots > *slot || offer.host == *host;
-    let having: Vec<&job::Offer> = offers.iter().filter(has).collect();
-    let own = having.iter().position(|offer| offer.host == *host);
+    let has = |known: &&Host| known.slots > *slot || known.name == *host;
+    let having: Vec<&Host> = hosts.iter().filter(has).collect();
+    let own = having.iter().position(|known| known.name == *host);
     Slot {
         rank: start.rank,
         host: host.clone(),
@@ -480,12 +480,15 @@ mod tests {
             size: 5,
             late: false,
         };
-        let offers = [("a", 2), ("b", 1), ("c", 4)]
-            .map(|(host, slots)| job::Offer { host: host.into(), slots });
-        let slot = likely_slot(&start("c"), &offers);
+        let hosts = [("a", 2), ("b", 1), ("c", 4)].map(|(name, slots)| Host {
+            name: name.into(),
+            user: None,
+            slots,
+        });
+        let slot = likely_slot(&start("c"), &hosts);
         assert_eq!((slot.local_rank, slot.local_size), (1, 4));
         assert_eq!((slot.cross_rank, slot.cross_size), (1, 2));
-        let slot = likely_slot(&start("gone"), &offers);
+        let slot = likely_slot(&start("gone"), &hosts);
         assert_eq!((slot.local_size, slot.cross_rank, slot.cross_size), (2, 0, 2));
     }
 }

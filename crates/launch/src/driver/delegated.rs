@@ -20,7 +20,6 @@ use std::time::Duration;
 use ronde_control::event::{EndReason, Judgement};
 use ronde_control::job::Outcome;
 use ronde_control::job::ending::{Ending, Step};
-use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{Exit, Stream, signal_name};
 use ronde_control::{Rank, settings};
 use rustix::process::{Pid, kill_process};
@@ -40,7 +39,7 @@ use crate::caller::{NOBODY, RAISED};
 use crate::delegate::Line;
 use crate::signals::Signals;
 use crate::supervise::{self, MARK, Scope};
-use crate::{LaunchError, hidden, machine};
+use crate::{LaunchError, hidden, machine, new_key};
 
 /// Bytes of output that the caller has not read yet.
 const WINDOW: usize = 1 << 20;
@@ -76,7 +75,7 @@ pub const PASSED_ON: [&str; 3] = [settings::CALL_ADDRESSES, settings::CALL_KEY, 
 
 /// Runs the job to its end.
 pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchError> {
-    let key = JobKey::from_entropy(entropy()?);
+    let key = new_key()?;
     let (listener, addresses) =
         start::listen(job.span, std::net::Ipv4Addr::LOCALHOST.into(), &job.interfaces).await?;
     let (sender, news) = mpsc::channel(NEWS);
@@ -112,10 +111,6 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     Ok(outcome)
 }
 
-/// A rank has raised an exception, and the caller has all of it.
-#[derive(PartialEq, Eq)]
-struct Failed;
-
 struct Running {
     name: String,
     mark: String,
@@ -147,7 +142,7 @@ impl Running {
                 Some(item) = news.recv() => match item {
                     News::Stdin(None) => ending.signalled(TERMINATE, start.elapsed()),
                     item => {
-                        if self.on(item) == Some(Failed) {
+                        if self.on(item) {
                             ending.failed(start.elapsed());
                         }
                         None
@@ -173,7 +168,7 @@ impl Running {
             while !pipes.is_empty() {
                 tokio::select! {
                     _ = pipes.join_next() => {}
-                    Some(item) = news.recv() => drop(self.on(item)),
+                    Some(item) = news.recv() => { self.on(item); }
                 }
             }
         })
@@ -193,7 +188,8 @@ impl Running {
         outcome(&self.name, exit, told)
     }
 
-    fn on(&mut self, news: News) -> Option<Failed> {
+    /// Takes news; gives whether a rank has raised an exception, all of which the caller has now.
+    fn on(&mut self, news: News) -> bool {
         match news {
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
             News::Returned(rank, returned) => {
@@ -204,14 +200,14 @@ impl Running {
                 let raised = *self.raised.entry(rank).or_insert(first);
                 let failed = raised && matches!(returned, Returned::End);
                 self.screen.show(Item::Returned(rank, returned));
-                return failed.then_some(Failed);
+                return failed;
             }
             News::Printed(done) => self.window.add_permits(done.cost as usize),
             // Whoever has the key and comes for something else finds nobody here, and what cannot be
             // written is told at the end.
             _ => {}
         }
-        None
+        false
     }
 
     fn send(&self, child: &Child, signal: i32) {

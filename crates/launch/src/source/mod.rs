@@ -13,12 +13,12 @@ pub use dialled_in::{DialledIn, KeyPlace};
 pub use script::Script;
 pub(crate) use script::Search;
 
-use crate::LaunchError;
+use crate::driver::Job;
 use crate::driver::start::{self, Span};
-use crate::driver::{Job, entropy};
 use crate::hosts::Host;
 use crate::interfaces;
 use crate::reach::{Way, ssh};
+use crate::{LaunchError, new_key};
 
 /// Where the hosts of a job come from.
 #[derive(Clone, Debug)]
@@ -50,9 +50,8 @@ impl HostSource {
             let (listener, addresses) = agents.open(&job.interfaces).await?;
             return Ok((agents.key.clone(), listener, addresses));
         }
-        let key = JobKey::from_entropy(entropy()?);
         let (listener, addresses) = start::listen(self.span(), job.listen, &job.interfaces).await?;
-        Ok((key, listener, addresses))
+        Ok((new_key()?, listener, addresses))
     }
 
     /// How far the job reaches. A script may name any host, but without a network there is only one.

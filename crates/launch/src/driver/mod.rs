@@ -46,7 +46,6 @@ use crate::wire::Sealed;
 use crate::{LaunchError, machine};
 use chronicle::Follower;
 use conductor::Driver;
-pub use conductor::LINGER;
 use errand::Returned;
 use screen::Done;
 use service::Outbox;
@@ -55,9 +54,6 @@ use watchers::Answer;
 
 /// News that may wait for the driver; whoever brings more waits.
 const NEWS: usize = 1024;
-
-/// What a job is told whose caller has gone.
-const HANG_UP: i32 = 1;
 
 /// A job, ready to run.
 #[derive(Clone, Debug)]

@@ -25,7 +25,7 @@ use super::hands::Hands;
 use super::screen::{Done, Item, Viewer};
 use super::stage::Stage;
 use super::start::Span;
-use super::{HANG_UP, Job, News, cluster, entropy, hex};
+use super::{Job, News, cluster, entropy, hex};
 use crate::LaunchError;
 use crate::hosts::{Host, Slot};
 use crate::logs::prefix;
@@ -35,7 +35,10 @@ use crate::signals::Signals;
 use crate::source::{HostSource, Search};
 
 /// How long an agent that was told to stop waits for its workers to leave at their next commit.
-pub const LINGER: Duration = Duration::from_secs(30);
+const LINGER: Duration = Duration::from_secs(30);
+
+/// What a job is told whose caller has gone.
+const HANG_UP: i32 = 1;
 
 /// Events that an answer to whoever watches shows.
 const LAST: usize = 8;

@@ -33,7 +33,7 @@ fn main() -> io::Result<()> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let key = JobKey::from_entropy([7; 32]);
-    let keep = Keep::start(listener, key.clone(), size, Duration::from_secs(60), Box::new(|| ()))?;
+    let keep = Keep::start(listener, key.clone(), size, Duration::from_secs(60), None)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
     let formed = runtime.block_on(everybody(size, address, &key))?;

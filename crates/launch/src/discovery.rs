@@ -5,6 +5,7 @@
 //! it was named last. A host with no slot is not there. If any line is no host, nothing of it counts:
 //! half a list would let hosts go that are there.
 
+use crate::hostfile::read_lines;
 use crate::hosts::{Host, HostsError, parse_one};
 
 /// Mistakes that are named before the rest is only counted.
@@ -12,34 +13,15 @@ const NAMED: usize = 3;
 
 /// The hosts, in the order in which they are named; `slots` is for those without a number.
 pub fn parse(text: &str, slots: Option<u32>) -> Result<Vec<Host>, String> {
-    let mut hosts: Vec<Host> = Vec::new();
-    let mut mistakes = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if line.is_empty() {
-            continue;
+    let last_counts = |known: &mut Host, host| *known = host;
+    read_lines(text, |line| host(line, slots), last_counts).map_err(|mut mistakes| {
+        let more = mistakes.len().saturating_sub(NAMED);
+        mistakes.truncate(NAMED);
+        if more > 0 {
+            mistakes.push(format!("and {more} more lines"));
         }
-        match host(line, slots) {
-            Ok(host) => match hosts.iter_mut().find(|known| known.name == host.name) {
-                Some(known) => *known = host,
-                None => hosts.push(host),
-            },
-            Err(why) => mistakes.push(format!("line {}: {why}", index + 1)),
-        }
-    }
-    hosts.retain(|host| host.slots > 0);
-    if mistakes.is_empty() && hosts.is_empty() {
-        mistakes.push("there is no host in it".into());
-    }
-    if mistakes.is_empty() {
-        return Ok(hosts);
-    }
-    let more = mistakes.len().saturating_sub(NAMED);
-    mistakes.truncate(NAMED);
-    if more > 0 {
-        mistakes.push(format!("and {more} more lines"));
-    }
-    Err(mistakes.join("; "))
+        mistakes.join("; ")
+    })
 }
 
 /// One host, which may have no slot.

@@ -7,6 +7,20 @@ use crate::hosts::{Host, HostsError, parse_one};
 
 /// The hosts of a file, in its order.
 pub fn parse(text: &str) -> Result<Vec<Host>, Vec<String>> {
+    read_lines(
+        text,
+        |line| host(line).map_err(|error| error.to_string()),
+        |known, host| known.add(&host),
+    )
+}
+
+/// Reads a text with a host on each line; `again` is for one that is named again. A host without a slot
+/// is not there.
+pub(crate) fn read_lines(
+    text: &str,
+    read: impl Fn(&str) -> Result<Host, String>,
+    again: impl Fn(&mut Host, Host),
+) -> Result<Vec<Host>, Vec<String>> {
     let mut hosts: Vec<Host> = Vec::new();
     let mut mistakes = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -14,14 +28,15 @@ pub fn parse(text: &str) -> Result<Vec<Host>, Vec<String>> {
         if line.is_empty() {
             continue;
         }
-        match host(line) {
+        match read(line) {
             Ok(host) => match hosts.iter_mut().find(|known| known.name == host.name) {
-                Some(known) => known.slots = known.slots.saturating_add(host.slots),
+                Some(known) => again(known, host),
                 None => hosts.push(host),
             },
-            Err(error) => mistakes.push(format!("line {}: {error}", index + 1)),
+            Err(why) => mistakes.push(format!("line {}: {why}", index + 1)),
         }
     }
+    hosts.retain(|host| host.slots > 0);
     if hosts.is_empty() && mistakes.is_empty() {
         mistakes.push("there is no host in it".into());
     }
@@ -45,7 +60,7 @@ fn host(line: &str) -> Result<Host, HostsError> {
     }
     match slots {
         Some(slots) if name.contains(':') && !name.starts_with('[') => {
-            parse_one(&format!("[{name}]:{slots}")).map_err(|_| invalid())
+            parse_one(&format!("[{name}]:{slots}"))
         }
         Some(slots) => parse_one(&format!("{name}:{slots}")),
         None => parse_one(name).or_else(|_| parse_one(&format!("{name}:1"))),

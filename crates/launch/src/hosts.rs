@@ -25,6 +25,11 @@ impl Host {
     pub fn local(slots: u32) -> Host {
         Host { name: "localhost".into(), user: None, slots }
     }
+
+    /// It was named again: it has the slots of both.
+    pub(crate) fn add(&mut self, again: &Host) {
+        self.slots = self.slots.saturating_add(again.slots);
+    }
 }
 
 /// Where a rank sits, in Horovod's terms.
@@ -71,7 +76,7 @@ pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
     for part in text.split(',') {
         let host = parse_one(part.trim())?;
         match hosts.iter_mut().find(|known| known.name == host.name) {
-            Some(known) => known.slots = known.slots.saturating_add(host.slots),
+            Some(known) => known.add(&host),
             None => hosts.push(host),
         }
     }

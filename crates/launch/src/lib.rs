@@ -50,7 +50,7 @@ use ronde_control::wire::JobKey;
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The machine would not give what every job needs.
-    #[error("cannot {what}")]
+    #[error("cannot {what}: {source}")]
     Machine {
         /// What was asked for.
         what: &'static str,
@@ -58,7 +58,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The agent of a host could not be started.
-    #[error("cannot start the agent on `{host}`")]
+    #[error("cannot start the agent on `{host}`: {source}")]
     Agent {
         /// Where.
         host: String,
@@ -66,7 +66,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The file of `--event-log` could not be made.
-    #[error("cannot write the event log `{path}`")]
+    #[error("cannot write the event log `{path}`: {source}")]
     EventLog {
         /// Where.
         path: String,
@@ -74,7 +74,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The files for what the ranks write could not be made.
-    #[error("cannot keep output in `{path}`")]
+    #[error("cannot keep output in `{path}`: {source}")]
     Files {
         /// Where.
         path: String,
@@ -84,10 +84,9 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// What it is, with its cause.
-    pub fn in_full(&self) -> String {
-        let source = std::error::Error::source(self).map(|source| format!(": {source}"));
-        format!("{self}{}", source.unwrap_or_default())
+    /// What to tell the user.
+    fn report(&self) -> String {
+        format!("error: {self}\n\nhint: {}\n", self.hint())
     }
 
     /// What to do about it.

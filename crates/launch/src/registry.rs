@@ -7,18 +7,19 @@
 //! if the job had ranks there, and by whoever looks next: its process is gone, or another has its number.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use ronde_control::wire::JobKey;
+use serde::{Deserialize, Serialize};
 
 use crate::private::Places;
 use crate::supervise;
 
 /// A job that runs.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Entry {
     /// Its driver.
     pub pid: u32,
@@ -54,13 +55,8 @@ impl Registration {
             address => address,
         };
         let command = entry.command.replace(['\n', '\r'], " ");
-        let text = format!(
-            "{}\n{address}\n{}\n{}\n{command}\n",
-            process_space(),
-            entry.key.to_hex(),
-            entry.ranks
-        );
-        file.write_all(text.as_bytes())?;
+        let entry = Entry { address, command, ..entry.clone() };
+        serde_json::to_writer(&mut file, &(process_space(), entry))?;
         Ok(registration)
     }
 }
@@ -80,27 +76,20 @@ pub fn jobs(places: &Places) -> Vec<Entry> {
         let Some((pid, since)) = name.split_once('-') else { continue };
         let (Ok(pid), Ok(since)) = (pid.parse::<u32>(), since.parse::<u64>()) else { continue };
         let Ok(text) = fs::read_to_string(file.path()) else { continue };
-        let mut lines = text.lines();
+        let Ok((space, entry)) = serde_json::from_str::<(String, Entry)>(&text) else { continue };
         // In another container or on another machine the same number means another process, and
         // nobody here can tell.
-        if lines.next() != Some(process_space().as_str()) {
+        if space != process_space() {
             continue;
         }
         if born(pid) != Some(since) {
             let _ = fs::remove_file(file.path());
             continue;
         }
-        found.extend(read(pid, &mut lines).map(|entry| (since, entry)));
+        found.push((since, entry));
     }
     found.sort_by_key(|(since, entry)| (*since, entry.pid));
     found.into_iter().map(|(_, entry)| entry).collect()
-}
-
-fn read<'a>(pid: u32, lines: &mut impl Iterator<Item = &'a str>) -> Option<Entry> {
-    let address = lines.next()?.parse().ok()?;
-    let key = JobKey::from_hex(lines.next()?).ok()?;
-    let ranks = lines.next()?.parse().ok()?;
-    Some(Entry { pid, address, key, ranks, command: lines.next()?.to_owned() })
 }
 
 /// When a living process began, in the system's ticks: together with its number it means one process.

@@ -76,12 +76,8 @@ async fn receive(
 ) -> io::Result<()> {
     let result = loop {
         match read_sealed(&mut input, &mut opener, LONGEST).await {
-            Ok(Some(plain)) => {
-                if to_user.write_all(&plain).await.is_err() {
-                    break Ok(());
-                }
-            }
-            Ok(None) => break Ok(()),
+            Ok(Some(plain)) if to_user.write_all(&plain).await.is_ok() => {}
+            Ok(_) => break Ok(()),
             Err(error) => break Err(error),
         }
     };

@@ -7,10 +7,10 @@ use std::time::Duration;
 use ronde_control::VERSION;
 use ronde_control::status::{DriverToWatcher, Status, WatcherToDriver};
 use ronde_control::wire::frame::{Opener, Sealer, frame_length};
-use ronde_control::wire::handshake::{Initiator, envelope_length};
-use ronde_control::wire::{Callee, Greeting, decode, encode};
+use ronde_control::wire::{Greeting, decode, encode};
 
 use crate::registry::Entry;
+use crate::wire::dial;
 
 /// How long a driver that lives may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,16 +25,7 @@ pub struct Watcher {
 impl Watcher {
     /// Proves to the driver that we hold the job's key, and has it prove the same.
     pub fn connect(entry: &Entry) -> io::Result<Watcher> {
-        let mut stream = TcpStream::connect_timeout(&entry.address, PATIENCE)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let (initiator, hello) = Initiator::start(&entry.key, Callee::Launcher);
-        stream.write_all(&hello)?;
-        let mut header = [0; 2];
-        stream.read_exact(&mut header)?;
-        let mut answer = vec![0; envelope_length(header).map_err(io::Error::other)?];
-        stream.read_exact(&mut answer)?;
-        let (mut sealer, opener) = initiator.finish(&answer).map_err(io::Error::other)?;
+        let (mut stream, (mut sealer, opener)) = dial(entry.address, &entry.key, PATIENCE)?;
         let greeting = Greeting::Watch { version: VERSION.into() };
         stream.write_all(&sealer.seal(&encode(&greeting)))?;
         Ok(Watcher { stream, sealer, opener })

@@ -1,9 +1,11 @@
 //! The handshake and sealed frames on asynchronous sockets, for whoever calls and whoever answers.
 
-use std::io;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use ronde_control::wire::frame::{Opener, Sealer, frame_length};
-use ronde_control::wire::handshake::{self, Initiator};
+use ronde_control::wire::handshake::{self, Channel, Initiator};
 use ronde_control::wire::{Callee, JobKey};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -63,6 +65,25 @@ pub(crate) async fn read_sealed(
     let mut sealed = vec![0; length];
     input.read_exact(&mut sealed).await?;
     opener.open(&sealed).map(Some).map_err(io::Error::other)
+}
+
+/// Calls the launcher like [`call`], for somebody who may block; `patience` is for each step.
+pub(crate) fn dial(
+    address: SocketAddr,
+    key: &JobKey,
+    patience: Duration,
+) -> io::Result<(std::net::TcpStream, Channel)> {
+    let mut stream = std::net::TcpStream::connect_timeout(&address, patience)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let (initiator, hello) = Initiator::start(key, Callee::Launcher);
+    stream.write_all(&hello)?;
+    let mut header = [0; 2];
+    stream.read_exact(&mut header)?;
+    let mut answer = vec![0; handshake::envelope_length(header).map_err(io::Error::other)?];
+    stream.read_exact(&mut answer)?;
+    Ok((stream, initiator.finish(&answer).map_err(io::Error::other)?))
 }
 
 async fn envelope(stream: &mut TcpStream) -> io::Result<Vec<u8>> {

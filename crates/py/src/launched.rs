@@ -152,8 +152,11 @@ fn over_mpi(
     let mut bytes = vec![0; Invitation::LONGEST];
     let mut opened = None;
     if started.rank == Rank(0) {
-        let (text, place) = match gather::open(started, limit) {
-            Ok((invitation, gathered)) => (invitation.to_text(), Ok(gathered)),
+        let (text, place) = match gather::open(started, None, limit) {
+            Ok(gathered) => {
+                let Meeting { addresses, key, .. } = gathered.meeting.clone();
+                (Invitation { addresses, key }.to_text(), Ok(gathered))
+            }
             Err(error) => (error.to_string(), Err(error.to_string())),
         };
         let length = text.len().min(bytes.len());

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use ronde_launch::delegate::{Line, Order};
-use ronde_launch::driver::delegated::{self, Delegated, Reach};
+use ronde_launch::driver::Span;
+use ronde_launch::driver::delegated::{self, Delegated};
 use ronde_launch::hosts::{self, Host, Slot};
 use ronde_launch::reach::ssh::Strictness;
 
@@ -65,10 +66,7 @@ pub(super) fn delegated(
     Ok(Delegated {
         line: line(arguments, other, (hosts, &slots), order)?,
         ranks: slots.len(),
-        reach: match ways.iter().all(|(_, way)| way.ties().network) {
-            true => Reach::ThisMachine,
-            false => Reach::Hosts,
-        },
+        span: Span::of(ways.iter().map(|(_, way)| way)),
         interfaces: arguments.network_interfaces.clone(),
         program: program.to_owned(),
         function: read_function()?,

@@ -503,7 +503,7 @@ pub(crate) fn about_hosts(error: &HostsError) -> Mistake {
 }
 
 pub(crate) fn about_launch(error: &LaunchError) -> Mistake {
-    Mistake::new(error.in_full(), error.hint())
+    Mistake::new(error, error.hint())
 }
 
 pub(crate) fn seconds(text: &str) -> Result<u64, String> {

@@ -20,6 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::Time;
+use crate::job::AgentId;
 use crate::wire::Callee;
 use crate::wire::agent::{Dial, Listener, Target};
 use paths::Paths;
@@ -74,17 +75,18 @@ pub enum Event {
     },
 }
 
-/// What to do about it. Hosts are known by their number.
+/// What to do about it. Hosts are known by their agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Have this host listen.
-    Listen(usize),
+    Listen(AgentId),
     /// Have this host dial.
-    Dial(usize, Vec<Target>),
+    Dial(AgentId, Vec<Target>),
     /// Start the ranks: one plan per host.
-    Start(Vec<Plan>),
-    /// Give up, and tell the user this.
-    Fail(String),
+    Start(Vec<(AgentId, Plan)>),
+    /// Give up: what is wrong with each host because of which, and what to do about it; and what to tell
+    /// the user of all.
+    Fail(Vec<(AgentId, (String, String))>, String),
 }
 
 /// What the ranks of a host are told.
@@ -105,6 +107,8 @@ pub struct Muster {
     version: String,
     launcher: Vec<SocketAddr>,
     hosts: Vec<Host>,
+    /// When they set out; all other times are counted from there.
+    since: Time,
     limit: Duration,
     paths: Paths,
     phase: Phase,
@@ -113,6 +117,7 @@ pub struct Muster {
 }
 
 struct Host {
+    agent: AgentId,
     guest: Guest,
     state: State,
     listeners: Vec<Listener>,
@@ -138,15 +143,18 @@ enum Phase {
 }
 
 impl Muster {
-    /// Awaits these hosts, for at most `limit`. `launcher` are the addresses of the rendezvous.
+    /// Awaits these hosts, for at most `limit` from `now` on. `launcher` are the addresses of the
+    /// rendezvous.
     pub fn new(
         version: &str,
-        guests: Vec<Guest>,
+        guests: Vec<(AgentId, Guest)>,
         launcher: Vec<SocketAddr>,
-        limit: Duration,
+        (limit, now): (Duration, Time),
     ) -> Muster {
-        let host =
-            |guest| Host { guest, state: State::Awaited, listeners: Vec::new(), ports: Vec::new() };
+        let host = |(agent, guest)| {
+            let (listeners, ports) = (Vec::new(), Vec::new());
+            Host { agent, guest, state: State::Awaited, listeners, ports }
+        };
         let hosts: Vec<Host> = guests.into_iter().map(host).collect();
         Muster {
             version: version.to_owned(),
@@ -154,6 +162,7 @@ impl Muster {
             paths: Paths::new(hosts.len()),
             spans: hosts.iter().any(|host| !host.guest.here),
             hosts,
+            since: now,
             limit,
             phase: Phase::Gathering { fail_at: None },
         }
@@ -164,11 +173,18 @@ impl Muster {
         Muster { spans: true, ..self }
     }
 
+    /// Whether it awaits the host of this agent.
+    pub fn awaits(&self, agent: AgentId) -> bool {
+        self.index(agent).is_some()
+    }
+
+    fn index(&self, agent: AgentId) -> Option<usize> {
+        self.hosts.iter().position(|host| host.agent == agent)
+    }
+
     /// Takes in what happened on a host at `now`.
-    pub fn on(&mut self, host: usize, event: Event, now: Time) -> Vec<Action> {
-        if self.phase == Phase::Over {
-            return Vec::new();
-        }
+    pub fn on(&mut self, agent: AgentId, event: Event, now: Time) -> Vec<Action> {
+        let Some(host) = self.index(agent).filter(|_| !self.is_over()) else { return Vec::new() };
         let mut actions = Vec::new();
         match event {
             Event::Hello { version } if version != self.version => {
@@ -177,7 +193,7 @@ impl Muster {
             Event::Hello { .. } => {
                 self.hosts[host].state = State::There;
                 if self.spans {
-                    actions.push(Action::Listen(host));
+                    actions.push(Action::Listen(agent));
                 }
             }
             Event::Listening { listeners, known, ports } => {
@@ -192,44 +208,13 @@ impl Muster {
             }
             Event::Gone { reason, hint } => self.hosts[host].state = State::Gone { reason, hint },
         }
-        actions.extend(self.go_on(now));
+        actions.extend(self.tick(now));
         actions
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: Time) -> Vec<Action> {
-        self.go_on(now).into_iter().collect()
-    }
-
-    /// When something must happen even if nothing else does.
-    pub fn next_wakeup(&self) -> Option<Time> {
-        match self.phase {
-            Phase::Gathering { fail_at } => Some(fail_at.unwrap_or(self.limit).min(self.limit)),
-            Phase::Dialling { settle_at } => Some(settle_at.unwrap_or(self.limit).min(self.limit)),
-            Phase::Over => None,
-        }
-    }
-
-    /// Whether it has ended, well or not.
-    pub fn is_over(&self) -> bool {
-        self.phase == Phase::Over
-    }
-
-    /// What is wrong with a host of a muster that has failed, and what to do about it.
-    pub fn trouble(&self, host: usize) -> (String, String) {
-        words::trouble(&self.hosts[host], self.paths.calls(host, self.hosts.len()), self.limit)
-    }
-
-    /// The hosts because of which a muster has failed: what is wrong with each, and what to do.
-    pub fn troubles(&self, now: Time) -> Vec<(usize, (String, String))> {
-        let absent = words::absent(&self.hosts, self.limit, now);
-        match absent.is_empty() {
-            true => words::lonely(&self.hosts, &self.paths),
-            false => absent,
-        }
-    }
-
-    fn go_on(&mut self, now: Time) -> Vec<Action> {
+        let now = now.saturating_sub(self.since);
         match self.phase {
             Phase::Gathering { fail_at } => self.gather(fail_at, now),
             Phase::Dialling { settle_at } => self.settle(settle_at, now).into_iter().collect(),
@@ -237,12 +222,27 @@ impl Muster {
         }
     }
 
+    /// When something must happen even if nothing else does.
+    pub fn next_wakeup(&self) -> Option<Time> {
+        let due = match self.phase {
+            Phase::Gathering { fail_at } => fail_at,
+            Phase::Dialling { settle_at } => settle_at,
+            Phase::Over => return None,
+        };
+        Some(self.since + due.unwrap_or(self.limit).min(self.limit))
+    }
+
+    /// Whether it has ended, well or not.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
     fn gather(&mut self, fail_at: Option<Time>, now: Time) -> Vec<Action> {
         let awaited = self.hosts.iter().any(|host| host.state == State::Awaited);
         let gone = self.hosts.iter().any(|host| matches!(host.state, State::Gone { .. }));
         let due = now >= self.limit || fail_at.is_some_and(|time| now >= time);
         if due || (gone && !awaited) {
-            return vec![self.fail(words::missing(&self.hosts, self.limit, now))];
+            return vec![self.fail(words::missing(&self.hosts, self.limit, now), now)];
         }
         if gone {
             self.phase = Phase::Gathering { fail_at: Some(fail_at.unwrap_or(now + TOGETHER)) };
@@ -251,13 +251,15 @@ impl Muster {
         if !self.spans && !awaited {
             self.phase = Phase::Over;
             let plan = Plan { rendezvous: self.launcher.clone(), ..Plan::default() };
-            return vec![Action::Start(vec![plan; self.hosts.len()])];
+            return vec![Action::Start(self.agents().map(|agent| (agent, plan.clone())).collect())];
         }
         if self.hosts.iter().any(|host| host.state != State::Listening) {
             return Vec::new();
         }
         self.phase = Phase::Dialling { settle_at: None };
-        (0..self.hosts.len()).map(|host| Action::Dial(host, self.targets(host))).collect()
+        let agents: Vec<AgentId> = self.agents().collect();
+        let dial = |(host, agent)| Action::Dial(agent, self.targets(host));
+        agents.into_iter().enumerate().map(dial).collect()
     }
 
     /// Whom a host dials: the launcher, and the others.
@@ -279,16 +281,16 @@ impl Muster {
 
     fn settle(&mut self, settle_at: Option<Time>, now: Time) -> Option<Action> {
         if self.hosts.iter().any(|host| matches!(host.state, State::Gone { .. })) {
-            return Some(self.fail(words::missing(&self.hosts, self.limit, now)));
+            return Some(self.fail(words::missing(&self.hosts, self.limit, now), now));
         }
         let complete = self.paths.is_complete();
         let waiting = self.paths.is_waiting() && now < self.limit;
         if complete && (!waiting || settle_at.is_some_and(|time| now >= time)) {
             self.phase = Phase::Over;
-            return Some(Action::Start(self.plans()));
+            return Some(Action::Start(self.agents().zip(self.plans()).collect()));
         }
         if !complete && !waiting {
-            return Some(self.fail(words::unreachable(&self.hosts, &self.paths)));
+            return Some(self.fail(words::unreachable(&self.hosts, &self.paths), now));
         }
         if complete && settle_at.is_none() {
             self.phase = Phase::Dialling { settle_at: Some(now + SETTLING) };
@@ -315,9 +317,18 @@ impl Muster {
         (0..self.hosts.len()).map(plan).collect()
     }
 
-    fn fail(&mut self, text: String) -> Action {
+    fn agents(&self) -> impl Iterator<Item = AgentId> {
+        self.hosts.iter().map(|host| host.agent)
+    }
+
+    fn fail(&mut self, text: String, now: Time) -> Action {
         self.phase = Phase::Over;
-        Action::Fail(text)
+        let mut troubles = words::absent(&self.hosts, self.limit, now);
+        if troubles.is_empty() {
+            troubles = words::lonely(&self.hosts, &self.paths);
+        }
+        let named = |(host, trouble): (usize, _)| (self.hosts[host].agent, trouble);
+        Action::Fail(troubles.into_iter().map(named).collect(), text)
     }
 }
 

@@ -39,18 +39,6 @@ pub(super) fn absent(hosts: &[Host], limit: Duration, now: Time) -> Vec<(usize, 
     hosts.filter_map(|(number, host)| Some((number, trouble(host)?))).collect()
 }
 
-/// What is wrong with one host, which has called the launcher with these outcomes.
-pub(super) fn trouble(host: &Host, calls: &[Call], limit: Duration) -> (String, String) {
-    match &host.state {
-        State::Gone { reason, hint } => (reason.clone(), hint.clone()),
-        State::Awaited | State::There => not_answered(&host.guest, limit),
-        State::Listening => (
-            format!("it cannot reach the launcher: {}", how(calls)),
-            to_open(calls.iter()).to_owned(),
-        ),
-    }
-}
-
 /// All hosts are there, but some cannot reach others.
 pub(super) fn unreachable(hosts: &[Host], paths: &Paths) -> String {
     let broken = paths.broken();

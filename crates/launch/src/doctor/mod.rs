@@ -88,11 +88,16 @@ struct Doctor {
 impl Doctor {
     async fn start(rounds: &Rounds, news: mpsc::Sender<News>) -> Result<Doctor, LaunchError> {
         let key = JobKey::from_entropy(entropy()?);
-        let ways = rounds.hosts.iter().map(|(name, way, _)| (name.clone(), way.clone()));
-        let ways: Vec<(String, Way)> = ways.collect();
+        let span = Span::of(rounds.hosts.iter().map(|(_, way, _)| way));
         let (listener, addresses) =
-            start::listen(Span::of(&ways), Ipv4Addr::LOCALHOST.into(), &rounds.interfaces).await?;
-        let agents = start::agents(&ways, &rounds.program, &hex(&entropy()?[..12]), &news)?;
+            start::listen(span, Ipv4Addr::LOCALHOST.into(), &rounds.interfaces).await?;
+        let id = hex(&entropy::<12>()?);
+        let agent = |(index, (host, way, _)): (usize, &(String, Way, u32))| {
+            start::agent(index, (host, way), (&rounds.program, &id), &news)
+                .map_err(|source| LaunchError::Agent { host: host.clone(), source })
+        };
+        let agents: Vec<Hands> =
+            rounds.hosts.iter().enumerate().map(agent).collect::<Result<_, _>>()?;
         let service = tokio::spawn(service::run(listener, key.clone(), news));
         let guest = |(name, way, slots): &(String, Way, u32)| {
             (Guest { name: name.clone(), here: way.ties().network }, *slots)

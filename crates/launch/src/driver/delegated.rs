@@ -20,7 +20,6 @@ use std::time::Duration;
 use ronde_control::event::{EndReason, Judgement};
 use ronde_control::job::Outcome;
 use ronde_control::job::ending::{Ending, Step};
-use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{Exit, Stream, signal_name};
 use ronde_control::{Rank, settings};
 use rustix::process::{Pid, kill_process};
@@ -32,14 +31,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::errand::Returned;
 use super::guests::Guests;
-use super::screen::{Done, Screen, Text, Viewer, Written};
+use super::screen::{Done, Item, Screen, Viewer};
 use super::start::{self, Span};
-use super::{NEWS, News, entropy, hex, service, stdin};
+use super::stdin::Stdin;
+use super::{NEWS, News, entropy, hex, service};
 use crate::caller::{NOBODY, RAISED};
 use crate::delegate::Line;
 use crate::signals::Signals;
 use crate::supervise::{self, MARK, Scope};
-use crate::{LaunchError, hidden, machine};
+use crate::{LaunchError, hidden, machine, new_key};
 
 /// Bytes of output that the caller has not read yet.
 const WINDOW: usize = 1 << 20;
@@ -62,21 +62,12 @@ pub struct Delegated {
     pub function: Arc<[u8]>,
     /// How many ranks there are.
     pub ranks: usize,
-    /// Whether some of them are on other machines.
-    pub reach: Reach,
+    /// How far it reaches.
+    pub span: Span,
     /// The interfaces by which they may call; all if there are none.
     pub interfaces: Vec<String>,
     /// This executable.
     pub program: PathBuf,
-}
-
-/// Where the ranks are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// All on this machine.
-    ThisMachine,
-    /// Some on others.
-    Hosts,
 }
 
 /// The variables that the launcher must pass on to the ranks; their values come when the job starts.
@@ -84,15 +75,11 @@ pub const PASSED_ON: [&str; 3] = [settings::CALL_ADDRESSES, settings::CALL_KEY, 
 
 /// Runs the job to its end.
 pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchError> {
-    let key = JobKey::from_entropy(entropy()?);
-    let span = match job.reach {
-        Reach::ThisMachine => Span::ThisMachine,
-        Reach::Hosts => Span::Hosts,
-    };
+    let key = new_key()?;
     let (listener, addresses) =
-        start::listen(span, std::net::Ipv4Addr::LOCALHOST.into(), &job.interfaces).await?;
+        start::listen(job.span, std::net::Ipv4Addr::LOCALHOST.into(), &job.interfaces).await?;
     let (sender, news) = mpsc::channel(NEWS);
-    let mark = hex(&entropy()?[..8]);
+    let mark = hex(&entropy::<8>()?);
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     let mut command = Command::new(&job.program);
     command
@@ -109,15 +96,10 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
         .stderr(Stdio::piped());
     let child = command.spawn().map_err(machine("start another launcher"))?;
     let window = Arc::new(Semaphore::new(WINDOW));
-    let read = window.clone();
-    let done = move |written| {
-        // What cannot be written is told at the end.
-        if let Written::Done(done) = written {
-            read.add_permits(done.cost as usize);
-        }
-    };
-    let screen = Screen::start(Viewer::Caller, None, done).map_err(machine("start a thread"))?;
-    let caller = stdin::start(Viewer::Caller, sender.clone()).map_err(machine("start a thread"))?;
+    let screen = Screen::start(Viewer::Caller, None, sender.clone());
+    let screen = screen.map_err(machine("start a thread"))?;
+    let caller = Stdin::start(sender.clone()).map_err(machine("start a thread"))?;
+    caller.next();
     let service = tokio::spawn(service::run(listener, key, sender.clone()));
     let guests = Guests::new(Some(job.function.clone()), Some(job.ranks), sender);
     let name = job.line.program.to_string_lossy().into_owned();
@@ -128,10 +110,6 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     service.abort();
     Ok(outcome)
 }
-
-/// A rank has raised an exception, and the caller has all of it.
-#[derive(PartialEq, Eq)]
-struct Failed;
 
 struct Running {
     name: String,
@@ -162,9 +140,9 @@ impl Running {
             let step = tokio::select! {
                 status = child.wait() => break status.ok(),
                 Some(item) = news.recv() => match item {
-                    News::Orphaned => ending.signalled(TERMINATE, start.elapsed()),
+                    News::Stdin(None) => ending.signalled(TERMINATE, start.elapsed()),
                     item => {
-                        if self.on(item) == Some(Failed) {
+                        if self.on(item) {
                             ending.failed(start.elapsed());
                         }
                         None
@@ -186,7 +164,15 @@ impl Running {
         };
         // Nothing of the job is left on this machine, even if its launcher was killed.
         supervise::sweep(&self.mark, Scope::Marked);
-        let _ = timeout(LAST_WORDS, async { while pipes.join_next().await.is_some() {} }).await;
+        let _ = timeout(LAST_WORDS, async {
+            while !pipes.is_empty() {
+                tokio::select! {
+                    _ = pipes.join_next() => {}
+                    Some(item) = news.recv() => { self.on(item); }
+                }
+            }
+        })
+        .await;
         pipes.shutdown().await;
         while let Ok(item) = news.try_recv() {
             self.on(item);
@@ -202,7 +188,8 @@ impl Running {
         outcome(&self.name, exit, told)
     }
 
-    fn on(&mut self, news: News) -> Option<Failed> {
+    /// Takes news; gives whether a rank has raised an exception, all of which the caller has now.
+    fn on(&mut self, news: News) -> bool {
         match news {
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
             News::Returned(rank, returned) => {
@@ -212,13 +199,15 @@ impl Running {
                 };
                 let raised = *self.raised.entry(rank).or_insert(first);
                 let failed = raised && matches!(returned, Returned::End);
-                self.screen.hand_over(rank, returned);
-                return failed.then_some(Failed);
+                self.screen.show(Item::Returned(rank, returned));
+                return failed;
             }
-            // Whoever has the key and comes for something else finds nobody here.
+            News::Printed(done) => self.window.add_permits(done.cost as usize),
+            // Whoever has the key and comes for something else finds nobody here, and what cannot be
+            // written is told at the end.
             _ => {}
         }
-        None
+        false
     }
 
     fn send(&self, child: &Child, signal: i32) {
@@ -264,7 +253,8 @@ async fn pass_on(
         let Ok(permits) = window.acquire_many(count as u32).await else { return };
         permits.forget();
         let done = Some(Done { agent: 0, cost: count as u32 });
-        screen.show(Text { rank: Rank(NOBODY), stream, bytes: buffer[..count].to_vec(), done });
+        let bytes = buffer[..count].to_vec();
+        screen.show(Item::Text { rank: Rank(NOBODY), stream, bytes, done });
     }
 }
 

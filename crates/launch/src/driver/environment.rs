@@ -6,15 +6,29 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
 
+use ronde_control::job::Start;
 use ronde_control::muster::Plan;
 use ronde_control::wire::JobKey;
 
 use super::cluster;
-use super::start::Part;
+use crate::hosts::Slot;
 use crate::supervise::MARK;
+
+/// A process among the others.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) slot: &'a Slot,
+    pub(super) start: &'a Start,
+    /// Whether it may outlive its world, and have another rank in the next.
+    pub(super) is_elastic: bool,
+    /// Where torch.distributed's own rendezvous would be.
+    pub(super) master: (IpAddr, u16),
+    /// The ranks as workers of TensorFlow's own strategies.
+    pub(super) cluster: &'a [SocketAddr],
+}
 
 /// What belongs to a host or to a login there, and so does not travel.
 const OWN: &[&str] = &[
@@ -56,21 +70,21 @@ pub(super) fn travels(name: &OsString) -> bool {
 /// The environment of one process, which inherits `inherited`. `mark` is that of its host's processes,
 /// `plan` what the muster found for its host.
 pub(super) fn of(
-    (inherited, key): (&[(OsString, OsString)], &JobKey),
-    (mark, plan): (&str, &Plan),
+    inherited: impl Iterator<Item = (OsString, OsString)>,
+    (key, mark): (&JobKey, &str),
+    plan: &Plan,
     part: Part<'_>,
 ) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let slot = part.slot;
+    let Part { slot, start, .. } = part;
     let nowhere = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let meeting = plan.rendezvous.first();
     let address = meeting.map_or(nowhere, |address| address.ip()).to_string();
-    let master = plan.first.map_or(address.clone(), |first| first.to_string());
     let port = meeting.map_or(0, |address| address.port()).to_string();
     let list =
         |addresses: &mut dyn Iterator<Item = String>| addresses.collect::<Vec<_>>().join(",");
     let rendezvous = list(&mut plan.rendezvous.iter().map(ToString::to_string));
     let listen = list(&mut plan.listen.iter().map(ToString::to_string));
-    let size = part.size.to_string();
+    let size = start.size.to_string();
     let own = [
         ("HOROVOD_RANK", slot.rank.0.to_string()),
         ("HOROVOD_SIZE", size.clone()),
@@ -88,14 +102,13 @@ pub(super) fn of(
         ("WORLD_SIZE", size),
         ("LOCAL_RANK", slot.local_rank.to_string()),
         ("LOCAL_WORLD_SIZE", slot.local_size.to_string()),
-        ("MASTER_ADDR", master),
-        ("MASTER_PORT", part.master_port.to_string()),
+        ("MASTER_ADDR", part.master.0.to_string()),
+        ("MASTER_PORT", part.master.1.to_string()),
         ("RONDE_RENDEZVOUS", rendezvous),
         ("RONDE_ADDRESSES", listen),
         ("RONDE_JOB_KEY", key.to_hex()),
         (MARK, mark.to_owned()),
     ];
-    let inherited = inherited.iter().cloned();
     let mut all: BTreeMap<Vec<u8>, Vec<u8>> =
         inherited.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
     all.extend(own.map(|(name, value)| (name.as_bytes().to_vec(), value.into_bytes())));
@@ -105,8 +118,8 @@ pub(super) fn of(
     all.remove(b"RONDE_LATECOMER".as_slice());
     if part.is_elastic {
         all.insert(b"HOROVOD_ELASTIC".to_vec(), b"1".to_vec());
-        all.insert(b"RONDE_WORKER".to_vec(), part.worker.0.to_string().into_bytes());
-        if part.late {
+        all.insert(b"RONDE_WORKER".to_vec(), start.worker.0.to_string().into_bytes());
+        if start.late {
             all.insert(b"RONDE_LATECOMER".to_vec(), b"1".to_vec());
         }
     }
@@ -120,8 +133,19 @@ pub(super) fn of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::Slot;
-    use ronde_control::{Rank, Worker};
+    use ronde_control::job::AgentId;
+    use ronde_control::{Rank, Seat, Worker};
+
+    fn start(worker: u32) -> Start {
+        Start {
+            worker: Worker(worker),
+            agent: AgentId(0),
+            seat: Seat::default(),
+            rank: Rank(3),
+            size: 4,
+            late: false,
+        }
+    }
 
     #[test]
     fn a_rank_finds_its_place_and_what_the_user_set() {
@@ -143,20 +167,17 @@ mod tests {
         let key = JobKey::from_entropy([1; 32]);
         let part = Part {
             slot: &slot,
-            worker: Worker(3),
+            start: &start(3),
             is_elastic: false,
-            late: false,
-            size: 4,
-            master_port: 666,
+            master: ("10.0.0.7".parse().unwrap(), 666),
             cluster: &["10.0.0.2:7".parse().unwrap()],
         };
         let plan = Plan {
             rendezvous: ["10.0.0.1:555", "[fd00::1]:555"].map(|at| at.parse().unwrap()).into(),
             listen: ["10.0.0.2", "fd00::2"].map(|at| at.parse().unwrap()).into(),
-            first: Some("10.0.0.7".parse().unwrap()),
-            ports: vec![],
+            ..Plan::default()
         };
-        let env = of((&inherited, &key), ("mark", &plan), part);
+        let env = of(inherited.into_iter(), (&key, "mark"), &plan, part);
         let value = |name: &str| {
             let found: Vec<_> = env.iter().filter(|(key, _)| key == name.as_bytes()).collect();
             assert_eq!(found.len(), 1, "{name}");
@@ -183,8 +204,8 @@ mod tests {
         assert_eq!(value("RONDE_JOB_KEY").len(), 64);
         assert!(!env.iter().any(|(name, _)| name == b"RONDE_WORKER"), "it is another job's");
         let inherited = [("TF_CONFIG".into(), "{}".into())];
-        let part = Part { worker: Worker(9), is_elastic: true, ..part };
-        let env = of((&inherited, &key), ("mark", &plan), part);
+        let part = Part { start: &start(9), is_elastic: true, ..part };
+        let env = of(inherited.into_iter(), (&key, "mark"), &plan, part);
         for (name, value) in [("TF_CONFIG", "{}"), ("HOROVOD_ELASTIC", "1"), ("RONDE_WORKER", "9")]
         {
             assert!(env.contains(&(name.into(), value.into())), "{name}");

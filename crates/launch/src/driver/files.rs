@@ -30,17 +30,14 @@ impl Files {
     /// Makes the directories and empties the files of so many ranks; for others that happens when they
     /// first write.
     pub(super) fn create(folder: &Path, ranks: usize) -> Result<Files, LaunchError> {
-        let path = folder.display().to_string();
-        Files::try_create(folder, ranks).map_err(|source| LaunchError::Files { path, source })
-    }
-
-    fn try_create(folder: &Path, ranks: usize) -> io::Result<Files> {
         let digits = ranks.saturating_sub(1).to_string().len();
-        let (folder, open) = (folder.to_owned(), HashMap::new());
+        let (path, open) = (folder.display().to_string(), HashMap::new());
+        let folder = folder.to_owned();
         let files = Files { folder, digits, made: ranks, open, complained: false };
         for rank in (0..ranks).map(|rank| Rank(rank as u32)) {
             for stream in [Stream::Stdout, Stream::Stderr] {
-                make(&files.path(rank, stream))?;
+                make(&files.path(rank, stream))
+                    .map_err(|source| LaunchError::Files { path: path.clone(), source })?;
             }
         }
         Ok(files)

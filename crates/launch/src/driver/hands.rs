@@ -29,7 +29,7 @@ pub(crate) struct Hands {
     pub(crate) gone: bool,
     /// Why it was let go, if that is known better than its link can tell.
     silent: Option<Trouble>,
-    commands: Option<mpsc::Sender<DriverToAgent>>,
+    commands: mpsc::Sender<DriverToAgent>,
     stop: Option<oneshot::Sender<()>>,
 }
 
@@ -46,16 +46,13 @@ impl Hands {
         let ties = link.ties;
         let line = Line { index, host: host.clone(), news };
         tokio::spawn(line.serve(link, outgoing, stopped));
-        let (commands, stop) = (Some(commands), Some(stop));
-        Hands { host, mark, ties, gone: false, silent: None, commands, stop }
+        Hands { host, mark, ties, gone: false, silent: None, commands, stop: Some(stop) }
     }
 
     /// Sends a command. An agent that does not read for so long that the queue is full is as good as
     /// gone; the driver's own time limits end that.
     pub(crate) fn tell(&self, command: DriverToAgent) {
-        if let Some(commands) = &self.commands
-            && commands.try_send(command).is_err()
-        {
+        if self.commands.try_send(command).is_err() {
             tracing::debug!(host = self.host, "the agent does not take commands");
         }
     }
@@ -75,23 +72,20 @@ impl Hands {
         tracing::info!(host = self.host, %error, "the lifeline of a host was cut");
         // An agent that ends closes it, too; then its link tells more.
         if error.kind() != io::ErrorKind::UnexpectedEof {
-            self.silent = Some(Trouble {
-                reason: format!("it does not answer any more ({error})"),
-                hint: "see whether the host is up and its network cable is in".into(),
-            });
-            self.kill();
+            let hint = "see whether the host is up and its network cable is in";
+            self.let_go(format!("it does not answer any more ({error})"), hint);
         }
     }
 
     /// A host that has said nothing for so long is let go.
     pub(crate) fn never_answered(&mut self, during: Duration) {
-        self.silent = Some(Trouble {
-            reason: format!("it has not answered for {} s", during.as_secs()),
-            hint:
-                "see whether the host, or the container that the ranks run in, is paused, frozen \
-                   or out of memory"
-                    .into(),
-        });
+        let hint = "see whether the host, or the container that the ranks run in, is paused, frozen \
+                    or out of memory";
+        self.let_go(format!("it has not answered for {} s", during.as_secs()), hint);
+    }
+
+    fn let_go(&mut self, reason: String, hint: &str) {
+        self.silent = Some(Trouble { reason, hint: hint.into() });
         self.kill();
     }
 
@@ -149,7 +143,7 @@ impl Line {
     async fn read(&self, pipe: &mut (impl AsyncBufRead + Unpin), heard: &Heard) -> io::Result<()> {
         let Some(version) = preamble(pipe, heard).await? else { return Ok(()) };
         heard.greeted();
-        if self.tell(News::Hello(self.index, version.clone())).await.is_err() {
+        if self.news.send(News::Hello(self.index, version.clone())).await.is_err() {
             return Ok(());
         }
         // Of another version nothing but its line is understood; it waits to be ended.
@@ -159,14 +153,10 @@ impl Line {
         loop {
             let message: Option<AgentToDriver> = read_frame(pipe).await?;
             let Some(message) = message else { return Ok(()) };
-            if self.tell(News::Agent(self.index, message)).await.is_err() {
+            if self.news.send(News::Agent(self.index, message)).await.is_err() {
                 return Ok(());
             }
         }
-    }
-
-    async fn tell(&self, news: News) -> Result<(), mpsc::error::SendError<News>> {
-        self.news.send(news).await
     }
 }
 

@@ -2,8 +2,7 @@
 //!
 //! One loop takes all news in the order they come. What they mean is decided by the one machine for all
 //! jobs, `ronde_control::job`; the `conductor` carries that out. Around it lie the ways to a rank's screen
-//! and input (`stage`), to the agents (`hands`), to the ranks themselves (`service`) and to the hosts that
-//! are on their way (`party`).
+//! and input (`stage`), to the agents (`hands`) and to the ranks themselves (`service`).
 
 mod chronicle;
 mod cluster;
@@ -14,7 +13,6 @@ mod errand;
 mod files;
 mod guests;
 pub(crate) mod hands;
-mod party;
 mod screen;
 pub mod service;
 mod stage;
@@ -31,9 +29,9 @@ use std::time::Duration;
 
 use ronde_control::job::{Outcome, Terms};
 use ronde_control::settings;
-use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
-use ronde_control::{Rank, event, printable};
+use ronde_control::wire::{Greeting, RankToDriver};
+use ronde_control::{Connection, Rank, event};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -48,17 +46,14 @@ use crate::wire::Sealed;
 use crate::{LaunchError, machine};
 use chronicle::Follower;
 use conductor::Driver;
-pub use conductor::LINGER;
 use errand::Returned;
 use screen::Done;
-use service::Heard;
+use service::Outbox;
+pub use start::Span;
 use watchers::Answer;
 
 /// News that may wait for the driver; whoever brings more waits.
 const NEWS: usize = 1024;
-
-/// What a job is told whose caller has gone.
-const HANG_UP: i32 = 1;
 
 /// A job, ready to run.
 #[derive(Clone, Debug)]
@@ -115,8 +110,12 @@ pub struct Output {
 
 /// Everything the driver can learn.
 pub(crate) enum News {
-    /// Something happened at the rendezvous.
-    Rendezvous(Heard),
+    /// A rank has come to the rendezvous.
+    Greeted(Connection, Greeting, Outbox),
+    /// It said something.
+    Said(Connection, RankToDriver),
+    /// Its connection has ended, whoever ended it.
+    Closed(Connection),
     /// An agent is there; this is its version.
     Hello(usize, String),
     /// An agent said something.
@@ -133,8 +132,6 @@ pub(crate) enum News {
     Guest(Sealed, Greeting),
     /// A rank has returned something to the caller of `horovod.run`.
     Returned(Rank, Returned),
-    /// That caller has gone.
-    Orphaned,
     /// Somebody wants to know how the job stands.
     Asked(Answer),
     /// An agent that nobody here has started offers its host.
@@ -147,30 +144,16 @@ pub(crate) enum News {
     Hosts(Result<Vec<(Host, Way)>, String>),
 }
 
-impl From<Heard> for News {
-    fn from(heard: Heard) -> News {
-        match heard {
-            Heard::Silent(host, error) => News::Silent(host as usize, error),
-            Heard::Guest(sealed, greeting) => News::Guest(sealed, greeting),
-            Heard::Offered(offer) => News::Offered(offer),
-            heard => News::Rendezvous(heard),
-        }
-    }
-}
-
 /// Runs a job to its end.
 pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError> {
     let (sender, mut news) = mpsc::channel(NEWS);
-    let mut driver = Driver::start(job, &sender).await?;
+    let mut driver = Driver::start(job, sender).await?;
     let start = Instant::now();
     driver.tick(start.elapsed());
     while !driver.is_over() {
         let wakeup = driver.next_wakeup().map(|time| start + time);
         tokio::select! {
-            Some(item) = news.recv() => match item {
-                News::Orphaned => driver.signalled(HANG_UP, start.elapsed()),
-                item => driver.on(item, start.elapsed()),
-            },
+            Some(item) = news.recv() => driver.on(item, start.elapsed()),
             signal = signals.next() => driver.signalled(signal, start.elapsed()),
             () = sleep_until(wakeup.unwrap_or(start)), if wakeup.is_some() => {}
         }
@@ -181,29 +164,15 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError
     }
     // The threads must not wait for a loop that has ended.
     drop(news);
-    let (mut outcome, screen, remains) = driver.finish();
-    // It quotes what ranks, hosts and scripts have said.
-    outcome.verdict.text = outcome.verdict.text.map(|text| printable(&text).into_owned());
-    if let Some(screen) = screen {
-        tokio::select! {
-            lost = tokio::task::spawn_blocking(|| screen.finish()) => {
-                outcome = outcome.without(&lost.unwrap_or_default());
-            }
-            _ = signals.next() => {}
-        }
-    }
-    tokio::select! {
-        () = remains.ended(&outcome) => {}
-        _ = signals.next() => {}
-    }
-    Ok(outcome)
+    Ok(driver.finish(&mut signals).await)
 }
 
-pub(crate) fn entropy() -> Result<[u8; 32], LaunchError> {
-    let mut bytes = [0u8; 32];
+/// Random numbers that nobody can guess.
+pub(crate) fn entropy<const COUNT: usize>() -> Result<[u8; COUNT], LaunchError> {
+    let mut bytes = [0; COUNT];
     let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     match count {
-        Ok(32) => Ok(bytes),
+        Ok(count) if count == COUNT => Ok(bytes),
         Ok(_) => Err(machine("draw random numbers")(std::io::Error::other("too few were given"))),
         Err(error) => Err(machine("draw random numbers")(error.into())),
     }

@@ -15,28 +15,23 @@ use std::time::Duration;
 use ronde_control::event::Output;
 use ronde_control::wire::agent::Stream;
 use ronde_control::{Rank, Worker};
+use tokio::sync::mpsc::Sender;
 
+use super::News;
 use super::errand::Returned;
 use super::files::Files;
 use crate::caller::{self, Kind, NOBODY};
 
-/// Something to write, and what is told back when that is done.
-pub(super) struct Text {
-    pub(super) rank: Rank,
-    pub(super) stream: Stream,
-    pub(super) bytes: Vec<u8>,
-    pub(super) done: Option<Done>,
-}
-
 /// What the thread gets.
 pub(super) enum Item {
-    Text(Text),
+    /// What a rank wrote, and what is told back when it is shown.
+    Text { rank: Rank, stream: Stream, bytes: Vec<u8>, done: Option<Done> },
     /// Something that a rank has returned.
     Returned(Rank, Returned),
     /// A line of the launcher's own, with its end.
     Note(String),
-    /// Whose results count, in order.
-    World(Vec<u8>),
+    /// For the caller: whose results count, in order.
+    World(Vec<Worker>),
 }
 
 /// Who sees the output.
@@ -55,14 +50,6 @@ pub(crate) struct Done {
     pub(super) cost: u32,
 }
 
-/// What the thread tells.
-pub(super) enum Written {
-    /// This is done.
-    Done(Done),
-    /// This cannot be written, for this reason; told once for each.
-    Lost(Output, String),
-}
-
 /// The thread and the way to it.
 pub(super) struct Screen {
     items: mpsc::Sender<Item>,
@@ -70,42 +57,26 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Starts the thread, which writes to `files` too. `written` is called on it.
+    /// Starts the thread, which writes to `files` too. It tells what it has written, and what it cannot
+    /// write, once of each.
     pub(super) fn start(
         viewer: Viewer,
         files: Option<Files>,
-        written: impl Fn(Written) + Send + 'static,
+        news: Sender<News>,
     ) -> io::Result<Screen> {
         let (items, incoming) = mpsc::channel();
         let thread = thread::Builder::new().name("ronde-screen".into()).spawn(move || {
-            let lost = Vec::new();
-            let mut printer = Printer { viewer, files, lost, written: Box::new(written) };
+            let mut printer = Printer { viewer, files, lost: Vec::new(), news };
             printer.print(&incoming);
             printer.lost
         })?;
         Ok(Screen { items, thread })
     }
 
-    /// Queues a text.
-    pub(super) fn show(&self, text: Text) {
+    /// Queues something to write.
+    pub(super) fn show(&self, item: Item) {
         // The thread lives as long as this sender does.
-        let _ = self.items.send(Item::Text(text));
-    }
-
-    /// Queues what a rank has returned.
-    pub(super) fn hand_over(&self, rank: Rank, returned: Returned) {
-        let _ = self.items.send(Item::Returned(rank, returned));
-    }
-
-    /// Queues a line of the launcher's own, with its end.
-    pub(super) fn note(&self, line: String) {
-        let _ = self.items.send(Item::Note(line));
-    }
-
-    /// Queues for the caller whose results count, in order.
-    pub(super) fn tell_world(&self, workers: &[Worker]) {
-        let bytes = workers.iter().flat_map(|worker| worker.0.to_le_bytes()).collect();
-        let _ = self.items.send(Item::World(bytes));
+        let _ = self.items.send(item);
     }
 
     /// Waits until everything is written; says what could not be.
@@ -121,7 +92,7 @@ struct Printer {
     files: Option<Files>,
     /// What of standard output and standard error could not be written, and why.
     lost: Vec<String>,
-    written: Box<dyn Fn(Written)>,
+    news: Sender<News>,
 }
 
 impl Printer {
@@ -131,10 +102,10 @@ impl Printer {
         }
         while let Ok(item) = items.recv() {
             match item {
-                Item::Text(text) => {
-                    self.show(&text);
-                    if let Some(credit) = text.done {
-                        (self.written)(Written::Done(credit));
+                Item::Text { rank, stream, bytes, done } => {
+                    self.show(rank, stream, &bytes);
+                    if let Some(done) = done {
+                        self.tell(News::Printed(done));
                     }
                 }
                 Item::Returned(Rank(rank), Returned::Piece(bytes, _place)) => {
@@ -144,29 +115,35 @@ impl Printer {
                     self.write(Stream::Stdout, &caller::frame(Kind::Complete, rank, b""));
                 }
                 Item::Note(line) => self.write(Stream::Stderr, line.as_bytes()),
-                Item::World(bytes) => {
+                Item::World(workers) => {
+                    let bytes: Vec<u8> =
+                        workers.iter().flat_map(|worker| worker.0.to_le_bytes()).collect();
                     self.write(Stream::Stdout, &caller::frame(Kind::World, NOBODY, &bytes));
                 }
             }
         }
     }
 
-    fn show(&mut self, text: &Text) {
-        if text.bytes.is_empty() {
+    fn show(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
+        if bytes.is_empty() {
             return;
         }
-        match (self.viewer, text.stream) {
-            (Viewer::Terminal, stream) => self.write(stream, &text.bytes),
-            (Viewer::Caller, stream) => {
+        match self.viewer {
+            Viewer::Terminal => self.write(stream, bytes),
+            Viewer::Caller => {
                 let kind = if stream == Stream::Stdout { Kind::Stdout } else { Kind::Stderr };
-                self.write(Stream::Stdout, &caller::frame(kind, text.rank.0, &text.bytes));
+                self.write(Stream::Stdout, &caller::frame(kind, rank.0, bytes));
             }
         }
-        let files = self.files.as_mut();
-        if let Some(trouble) = files.and_then(|it| it.write(text.rank, text.stream, &text.bytes)) {
+        if let Some(trouble) = self.files.as_mut().and_then(|it| it.write(rank, stream, bytes)) {
             self.write(Stream::Stderr, format!("[ronde] {trouble}\n").as_bytes());
-            (self.written)(Written::Lost(Output::Files, trouble));
+            self.tell(News::OutputLost(Output::Files, trouble));
         }
+    }
+
+    fn tell(&self, news: News) {
+        // A driver that has ended wants to know nothing more.
+        let _ = self.news.blocking_send(news);
     }
 
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
@@ -186,7 +163,7 @@ impl Printer {
         }
         let trouble = format!("{name} cannot be written: {error}");
         self.lost.push(trouble.clone());
-        (self.written)(Written::Lost(output, error.to_string()));
+        self.tell(News::OutputLost(output, error.to_string()));
         if stream == Stream::Stdout {
             let line = format!("[ronde] {trouble}; the job goes on, and what it prints is lost\n");
             self.write(Stream::Stderr, line.as_bytes());

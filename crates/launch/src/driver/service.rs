@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::News;
 use crate::lifeline;
 use crate::reach::dialled::Offer;
 use crate::wire::{Sealed, answer, read_sealed};
@@ -44,40 +45,24 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// The way to a rank. Dropping it closes the connection once everything was sent.
 pub(crate) type Outbox = mpsc::Sender<Arc<[u8]>>;
 
-/// What the service hears.
-pub(crate) enum Heard {
-    /// Somebody with the key has come.
-    Greeted(Connection, Greeting, Outbox),
-    /// Somebody said something.
-    Said(Connection, RankToDriver),
-    /// A connection has ended, whoever ended it.
-    Closed(Connection),
-    /// Somebody with the key has come for something else than the rendezvous.
-    Guest(Sealed, Greeting),
-    /// The lifeline of this host's agent broke.
-    Silent(u32, io::Error),
-    /// An agent that nobody here has started offers its host.
-    Offered(Offer),
-}
-
 /// The ways to all ranks that are there.
 #[derive(Default)]
 pub(crate) struct Outboxes(HashMap<Connection, Outbox>);
 
 impl Outboxes {
     /// What a piece of news means to the job, if it concerns those who meet.
-    pub(crate) fn take_in(&mut self, heard: Heard) -> Option<Event> {
-        match heard {
-            Heard::Greeted(connection, greeting, outbox) => {
+    pub(crate) fn take_in(&mut self, news: News) -> Option<Event> {
+        match news {
+            News::Greeted(connection, greeting, outbox) => {
                 self.0.insert(connection, outbox);
                 Some(Event::Greeted(connection, greeting))
             }
-            Heard::Said(connection, message) => Some(Event::Said(connection, message)),
-            Heard::Closed(connection) => {
+            News::Said(connection, message) => Some(Event::Said(connection, message)),
+            News::Closed(connection) => {
                 self.close(connection);
                 Some(Event::Closed(connection))
             }
-            Heard::Silent(..) | Heard::Guest(..) | Heard::Offered(_) => None,
+            _ => None,
         }
     }
 
@@ -104,10 +89,7 @@ impl Outboxes {
 }
 
 /// Serves until dropped.
-pub(crate) async fn run<N>(listener: TcpListener, key: JobKey, news: mpsc::Sender<N>)
-where
-    N: From<Heard> + Send + 'static,
-{
+pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<News>) {
     // Ranks come all at once, and whoever finds the queue full tries again a second later.
     let _ = rustix::net::listen(&listener, BACKLOG);
     let (steps, mut progress) = mpsc::channel(STEPS);
@@ -147,10 +129,10 @@ where
 
 /// Serves until dropped, for somebody who wants nothing but the agents that dial in.
 pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<Offer>) {
-    let (news, mut heard) = mpsc::channel(STEPS);
+    let (sender, mut news) = mpsc::channel(STEPS);
     let passing_on = async {
-        while let Some(heard) = heard.recv().await {
-            if let Heard::Offered(offer) = heard
+        while let Some(item) = news.recv().await {
+            if let News::Offered(offer) = item
                 && offers.send(offer).await.is_err()
             {
                 return;
@@ -158,7 +140,7 @@ pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<Off
         }
     };
     tokio::select! {
-        () = run::<Heard>(listener, key, news) => {}
+        () = run(listener, key, sender) => {}
         () = passing_on => {}
     }
 }
@@ -253,31 +235,26 @@ async fn meet(
     Ok((sealed, greeting))
 }
 
-async fn serve<N: From<Heard>>(
-    connection: Connection,
-    (sealed, greeting): Met,
-    news: mpsc::Sender<N>,
-) {
-    if let Greeting::Lifeline { host } = greeting {
-        let error = lifeline::hold(sealed).await;
-        let _ = news.send(Heard::Silent(host, error).into()).await;
-        return;
-    }
-    if matches!(
-        greeting,
-        Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. }
-    ) {
-        let _ = news.send(Heard::Guest(sealed, greeting).into()).await;
-        return;
-    }
-    if let Greeting::Agent { version, name, slots, mark } = greeting {
-        let offer = Offer::new(sealed, (name, slots), mark, version);
-        let _ = news.send(Heard::Offered(offer).into()).await;
-        return;
-    }
+async fn serve(connection: Connection, (sealed, greeting): Met, news: mpsc::Sender<News>) {
+    let other = match greeting {
+        Greeting::Lifeline { host } => News::Silent(host as usize, lifeline::hold(sealed).await),
+        Greeting::Agent { version, name, slots, mark } => {
+            News::Offered(Offer::new(sealed, (name, slots), mark, version))
+        }
+        Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. } => {
+            News::Guest(sealed, greeting)
+        }
+        // Whoever comes for anything else is refused by the one who decides about ranks.
+        _ => return attend(connection, (sealed, greeting), news).await,
+    };
+    let _ = news.send(other).await;
+}
+
+/// Serves a rank until one of the two has said its last.
+async fn attend(connection: Connection, (sealed, greeting): Met, news: mpsc::Sender<News>) {
     let Sealed { stream, sealer, opener } = sealed;
     let (outbox, outgoing) = mpsc::channel(OUTBOX);
-    if news.send(Heard::Greeted(connection, greeting, outbox).into()).await.is_err() {
+    if news.send(News::Greeted(connection, greeting, outbox)).await.is_err() {
         return;
     }
     let (input, output) = stream.into_split();
@@ -293,21 +270,21 @@ async fn serve<N: From<Heard>>(
         }
         () = writing => {}
     }
-    let _ = news.send(Heard::Closed(connection).into()).await;
+    let _ = news.send(News::Closed(connection)).await;
 }
 
-async fn receive<N: From<Heard>>(
+async fn receive(
     connection: Connection,
     mut input: OwnedReadHalf,
     mut opener: Opener,
-    news: &mpsc::Sender<N>,
+    news: &mpsc::Sender<News>,
 ) -> io::Result<()> {
     loop {
         let Some(plain) = read_sealed(&mut input, &mut opener, MAX_FRAME).await? else {
             return Ok(());
         };
         let message: RankToDriver = wire::decode(&plain).map_err(io::Error::other)?;
-        if news.send(Heard::Said(connection, message).into()).await.is_err() {
+        if news.send(News::Said(connection, message)).await.is_err() {
             return Ok(());
         }
     }

@@ -1,4 +1,5 @@
-//! Reads the launcher's standard input for rank 0, one piece at a time.
+//! Reads the launcher's standard input, one piece at a time: for rank 0, or to see whether the caller of
+//! `horovod.run` lives.
 //!
 //! A thread of its own, because a terminal or a file cannot be awaited. It reads only when the last
 //! piece was taken, and never from a terminal whose foreground belongs to somebody else: that would
@@ -15,22 +16,9 @@ use rustix::termios::{isatty, tcgetpgrp};
 use tokio::sync::mpsc::Sender;
 
 use super::News;
-use super::screen::Viewer;
 
 /// How often a job in the background looks whether it has come to the foreground.
 const BACKGROUND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-
-/// Reads for rank 0, or watches over the caller of `horovod.run`.
-pub(super) fn start(viewer: Viewer, news: Sender<News>) -> io::Result<Stdin> {
-    match viewer {
-        Viewer::Terminal => Stdin::start(move |piece| {
-            let _ = news.blocking_send(News::Stdin(piece));
-        }),
-        Viewer::Caller => Stdin::lifeline(move || {
-            let _ = news.blocking_send(News::Orphaned);
-        }),
-    }
-}
 
 /// The thread's controls; dropping them ends it.
 pub(super) struct Stdin {
@@ -39,32 +27,21 @@ pub(super) struct Stdin {
 }
 
 impl Stdin {
-    /// Starts the thread. `piece` is called on it, with nothing at the end of the input.
-    fn start(piece: impl Fn(Option<Vec<u8>>) + Send + 'static) -> io::Result<Stdin> {
+    /// Starts the thread, which tells each piece that it was asked for, and nothing more after the end.
+    pub(super) fn start(news: Sender<News>) -> io::Result<Stdin> {
         let (wanted, requests) = mpsc::channel();
         let (stopped, stop) = io::pipe()?;
         thread::Builder::new().name("ronde-stdin".into()).spawn(move || {
             while requests.recv().is_ok() {
-                match read(&stopped) {
-                    Some(bytes) if !bytes.is_empty() => piece(Some(bytes)),
-                    Some(_) => return piece(None),
-                    None => return,
+                let Some(bytes) = read(&stopped) else { return };
+                let piece = Some(bytes).filter(|bytes| !bytes.is_empty());
+                let is_end = piece.is_none();
+                if news.blocking_send(News::Stdin(piece)).is_err() || is_end {
+                    return;
                 }
             }
         })?;
         Ok(Stdin { wanted, _stop: stop })
-    }
-
-    /// Reads nothing for a rank: the input only shows whether the caller of `horovod.run` lives. `gone`
-    /// is called when it ends.
-    fn lifeline(gone: impl Fn() + Send + 'static) -> io::Result<Stdin> {
-        let stdin = Stdin::start(move |piece| {
-            if piece.is_none() {
-                gone();
-            }
-        })?;
-        stdin.next();
-        Ok(stdin)
     }
 
     /// Asks for the next piece.

@@ -20,45 +20,14 @@ const LONGEST: usize = 256;
 /// The way back to somebody who has asked.
 pub(super) type Answer = oneshot::Sender<Status>;
 
-/// Those who wait for an answer.
-pub(super) struct Watchers {
-    askers: Vec<Answer>,
-    /// The job can be found while this is there.
-    _registration: Option<Registration>,
-}
-
-impl Watchers {
-    pub(super) fn new(registration: Option<Registration>) -> Watchers {
-        Watchers { askers: Vec::new(), _registration: registration }
-    }
-
-    /// Somebody has asked.
-    pub(super) fn add(&mut self, answer: Answer) {
-        self.askers.push(answer);
-    }
-
-    /// Answers everybody.
-    pub(super) fn answer(&mut self, status: &Status) {
-        for asker in self.askers.drain(..) {
-            // Whoever does not wait any more loses nothing.
-            let _ = asker.send(status.clone());
-        }
-    }
-}
-
 /// Lists the job where watchers look for it.
-pub(super) fn register(
-    job: &Job,
-    ranks: usize,
-    listener: &TcpListener,
-    key: &JobKey,
-) -> Option<Registration> {
+pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Option<Registration> {
     let command: Vec<_> = job.command.iter().map(|word| word.to_string_lossy()).collect();
     let entry = Entry {
         pid: std::process::id(),
         address: listener.local_addr().ok()?,
         key: key.clone(),
-        ranks: ranks as u32,
+        ranks: job.terms.start,
         command: command.join(" "),
     };
     Registration::new(job.registry.as_ref()?, &entry)

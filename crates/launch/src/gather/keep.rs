@@ -15,16 +15,15 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::driver::service::{self, Heard, Outboxes};
+use super::note::Note;
+use crate::driver::News;
+use crate::driver::service::{self, Outboxes};
 
 /// News that may wait; whoever brings more waits.
 const NEWS: usize = 1024;
 
 /// How long rank 0's last words may take to reach the others.
 const FAREWELL: Duration = Duration::from_millis(500);
-
-/// What happens once when all ranks have met.
-type Formed = Box<dyn FnOnce() + Send>;
 
 /// The service; it ends when this is dropped.
 pub struct Keep {
@@ -34,12 +33,13 @@ pub struct Keep {
 
 impl Keep {
     /// Lets `size` ranks with the key meet at a socket, again and again; `limit` bounds a gathering.
+    /// The note that has led them there is removed once all have met.
     pub fn start(
         listener: std::net::TcpListener,
         key: JobKey,
         size: u32,
         limit: Duration,
-        formed: Formed,
+        note: Option<Note>,
     ) -> io::Result<Keep> {
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -49,13 +49,8 @@ impl Keep {
         };
         let machine = Machine::kept_by_a_rank(VERSION, size, limit);
         let (stop, stopped) = oneshot::channel();
-        let desk = Desk {
-            machine,
-            outboxes: Outboxes::default(),
-            own: None,
-            formed: Some(formed),
-            start: Instant::now(),
-        };
+        let desk =
+            Desk { machine, outboxes: Outboxes::default(), own: None, note, start: Instant::now() };
         let thread = std::thread::Builder::new()
             .name("ronde-meet".into())
             .spawn(move || runtime.block_on(serve(listener, key, desk, stopped)))?;
@@ -81,11 +76,11 @@ async fn serve(
     mut stopped: oneshot::Receiver<()>,
 ) {
     let (sender, mut news) = mpsc::channel(NEWS);
-    let service = tokio::spawn(service::run::<Heard>(listener, key, sender));
+    let service = tokio::spawn(service::run(listener, key, sender));
     loop {
         let wakeup = desk.machine.next_wakeup().map(|time| desk.start + time);
         tokio::select! {
-            Some(heard) = news.recv() => desk.hear(heard),
+            Some(item) = news.recv() => desk.hear(item),
             () = sleep_until(wakeup.unwrap_or(desk.start)), if wakeup.is_some() => {
                 desk.meet(Event::Tick);
             }
@@ -95,7 +90,7 @@ async fn serve(
     let end = Instant::now() + FAREWELL;
     while (desk.own.is_some() || !desk.outboxes.are_empty()) && Instant::now() < end {
         tokio::select! {
-            Some(heard) = news.recv() => desk.hear(heard),
+            Some(item) = news.recv() => desk.hear(item),
             () = sleep(Duration::from_millis(1)) => {}
         }
     }
@@ -108,13 +103,13 @@ struct Desk {
     outboxes: Outboxes,
     /// Rank 0's own connection, until it has said its last.
     own: Option<Connection>,
-    formed: Option<Formed>,
+    note: Option<Note>,
     start: Instant,
 }
 
 impl Desk {
-    fn hear(&mut self, heard: Heard) {
-        let Some(event) = self.outboxes.take_in(heard) else { return };
+    fn hear(&mut self, news: News) {
+        let Some(event) = self.outboxes.take_in(news) else { return };
         match &event {
             Event::Greeted(connection, Greeting::Rendezvous { rank: Rank(0), .. }) => {
                 self.own = Some(*connection);
@@ -136,8 +131,8 @@ impl Desk {
                 Action::Close(connection) => self.outboxes.close(connection),
                 Action::Formed(epoch, _) => {
                     tracing::debug!(epoch = epoch.0, "a world is formed");
-                    if let Some(formed) = self.formed.take() {
-                        formed();
+                    if let Some(note) = self.note.take() {
+                        note.remove();
                     }
                 }
                 Action::Happened(what) if what.is_shown_in(JobKind::Fixed) => {

@@ -12,7 +12,7 @@ pub mod keep;
 pub mod note;
 mod probe;
 
-use std::io;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -32,33 +32,19 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// How long to wait between two looks, at first and at last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
-/// Why the ranks could not meet.
+/// Why the ranks could not meet, in words.
 #[derive(Debug, thiserror::Error)]
-pub enum GatherError {
-    /// Rank 0 cannot let the others meet.
-    #[error("rank 0 cannot listen on {address} for the other ranks: {source}")]
-    Listen {
-        /// Where it wanted to.
-        address: SocketAddr,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The machine would not give what rank 0 needs.
-    #[error("rank 0 cannot let the others meet: {0}")]
-    Machine(String),
-    /// The note cannot be used.
-    #[error("the note by which the ranks meet cannot be used: {0}")]
-    Note(String),
-    /// Nobody who holds the key was found in time.
-    #[error("{rank} has not found rank 0 within {seconds} s: {last}. {}", Way::ADVICE)]
-    Late {
-        /// Who looked.
-        rank: Rank,
-        /// For how long.
-        seconds: u64,
-        /// What came of the last attempt.
-        last: String,
-    },
+#[error("{0}")]
+pub struct GatherError(String);
+
+impl GatherError {
+    fn machine(error: impl fmt::Display) -> GatherError {
+        GatherError(format!("rank 0 cannot let the others meet: {error}"))
+    }
+
+    fn note(why: impl fmt::Display) -> GatherError {
+        GatherError(format!("the note by which the ranks meet cannot be used: {why}"))
+    }
 }
 
 /// Where the ranks meet; on rank 0 also what keeps the place open.
@@ -78,26 +64,38 @@ pub fn gather(
 ) -> Result<Gathered, GatherError> {
     match way {
         Way::Secret { key, host, port } if started.rank == Rank(0) => {
-            let door = Door::open(started.spread, Some(host), *port)?;
-            invite(started.size, door, key.clone(), limit, || {})
+            let door = listen(started.spread, Some(host), *port)?;
+            invite(started.size, door, key.clone(), None, limit)
         }
         Way::Secret { key, host, port } => look(started.rank, limit, || {
             let addresses = resolve(host, *port)?;
             Ok(Invitation { addresses, key: key.clone() })
         }),
         Way::HostNote | Way::SharedNote { .. } => {
-            let note = Note::of(started, way, places).map_err(GatherError::Note)?;
-            by_note(started, note, limit)
+            let note = Note::of(started, way, places).map_err(GatherError::note)?;
+            match started.rank {
+                Rank(0) => open(started, Some(note), limit),
+                rank => look(rank, limit, || note.read()),
+            }
         }
     }
 }
 
-/// Rank 0: opens the place where `started.size` ranks meet, for an invitation that travels otherwise.
-pub fn open(started: &Started, limit: Duration) -> Result<(Invitation, Gathered), GatherError> {
-    let door = Door::open(started.spread, started.first_host.as_deref(), 0)?;
-    let invitation = Invitation { addresses: door.addresses.clone(), key: fresh_key()? };
-    let gathered = invite(started.size, door, invitation.key.clone(), limit, || {})?;
-    Ok((invitation, gathered))
+/// Rank 0: opens the place where `started.size` ranks meet, and leaves the note that leads there, unless
+/// the invitation travels otherwise.
+pub fn open(
+    started: &Started,
+    note: Option<Note>,
+    limit: Duration,
+) -> Result<Gathered, GatherError> {
+    let (listener, addresses) = listen(started.spread, started.first_host.as_deref(), 0)?;
+    let key = crate::new_key().map_err(GatherError::machine)?;
+    if let Some(note) = &note {
+        // Whatever an earlier job of the same name has left is replaced.
+        let invitation = Invitation { addresses: addresses.clone(), key: key.clone() };
+        note.write(&invitation).map_err(GatherError::note)?;
+    }
+    invite(started.size, (listener, addresses), key, note, limit)
 }
 
 /// Another rank: follows an invitation that came otherwise.
@@ -109,30 +107,16 @@ pub fn follow(
     look(rank, limit, || Ok(invitation.clone()))
 }
 
-fn by_note(started: &Started, note: Note, limit: Duration) -> Result<Gathered, GatherError> {
-    if started.rank != Rank(0) {
-        return look(started.rank, limit, || note.read());
-    }
-    let door = Door::open(started.spread, started.first_host.as_deref(), 0)?;
-    let invitation = Invitation { addresses: door.addresses.clone(), key: fresh_key()? };
-    // Whatever an earlier job of the same name has left is replaced.
-    note.write(&invitation).map_err(GatherError::Note)?;
-    invite(started.size, door, invitation.key, limit, move || note.remove())
-}
-
 fn invite(
     size: u32,
-    door: Door,
+    (listener, addresses): (TcpListener, Vec<SocketAddr>),
     key: JobKey,
+    note: Option<Note>,
     limit: Duration,
-    formed: impl FnOnce() + Send + 'static,
 ) -> Result<Gathered, GatherError> {
-    let Door { listener, addresses } = door;
-    let listen = listening(&addresses);
-    let keep = Keep::start(listener, key.clone(), size, limit, Box::new(formed))
-        .map_err(|error| GatherError::Machine(error.to_string()))?;
-    let meeting = Meeting { addresses, key, listen, keeper: Keeper::FirstRank };
-    Ok(Gathered { meeting, keep: Some(keep) })
+    let keep =
+        Keep::start(listener, key.clone(), size, limit, note).map_err(GatherError::machine)?;
+    Ok(Gathered { meeting: meeting(addresses, key), keep: Some(keep) })
 }
 
 /// Looks for an invitation, and for somebody behind it, until the time is over.
@@ -147,9 +131,7 @@ fn look(
     loop {
         let found = find().and_then(|invitation| {
             let address = probe::probe(&invitation)?;
-            let addresses = vec![address];
-            let listen = listening(&addresses);
-            Ok(Meeting { addresses, key: invitation.key, listen, keeper: Keeper::FirstRank })
+            Ok(meeting(vec![address], invitation.key))
         });
         let last = match found {
             Ok(meeting) => return Ok(Gathered { meeting, keep: None }),
@@ -157,7 +139,9 @@ fn look(
         };
         let waited = start.elapsed();
         if waited >= limit {
-            return Err(GatherError::Late { rank, seconds: limit.as_secs(), last });
+            let (seconds, advice) = (limit.as_secs(), Way::ADVICE);
+            let text = format!("{rank} has not found rank 0 within {seconds} s: {last}. {advice}");
+            return Err(GatherError(text));
         }
         if waited >= SILENCE && !told {
             tracing::warn!("{rank} has waited {} s for rank 0: {last}", waited.as_secs());
@@ -168,44 +152,42 @@ fn look(
     }
 }
 
-/// Where a rank listens for the others: on every address of its host, unless all are on this one.
-fn listening(rank_0: &[SocketAddr]) -> Vec<IpAddr> {
-    match rank_0.iter().all(|address| address.ip().is_loopback()) {
+/// The meeting at addresses of rank 0. Each rank listens for the others on every address of its host,
+/// unless all are on this one.
+fn meeting(addresses: Vec<SocketAddr>, key: JobKey) -> Meeting {
+    let listen = match addresses.iter().all(|address| address.ip().is_loopback()) {
         true => Vec::new(),
         false => own_addresses(None),
-    }
+    };
+    Meeting { addresses, key, listen, keeper: Keeper::FirstRank }
 }
 
-/// What rank 0 listens on.
-struct Door {
-    listener: TcpListener,
-    /// Every address at which others may reach it, the best first.
-    addresses: Vec<SocketAddr>,
-}
-
-impl Door {
-    /// Listens no wider than the job is: on loopback if all ranks are here. Port 0 is any.
-    fn open(spread: Spread, host: Option<&str>, port: u16) -> Result<Door, GatherError> {
-        let at = |ip: IpAddr| {
-            let address = SocketAddr::new(ip, port);
-            TcpListener::bind(address).map_err(|source| GatherError::Listen { address, source })
-        };
-        let listener = match spread {
-            Spread::OneHost => at(Ipv4Addr::LOCALHOST.into())?,
-            // A kernel without IPv6 listens without it.
-            Spread::Hosts => {
-                at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))?
-            }
-        };
-        let address = listener.local_addr();
-        let port = address.map_err(|error| GatherError::Machine(error.to_string()))?.port();
-        let addresses = match spread {
-            Spread::OneHost => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
-            Spread::Hosts => own_addresses(host),
-        };
-        let addresses = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
-        Ok(Door { listener, addresses })
-    }
+/// Listens no wider than the job is: on loopback if all ranks are here. Port 0 is any. Gives every
+/// address at which others may reach it, too, the best first.
+fn listen(
+    spread: Spread,
+    host: Option<&str>,
+    port: u16,
+) -> Result<(TcpListener, Vec<SocketAddr>), GatherError> {
+    let at = |ip: IpAddr| {
+        let address = SocketAddr::new(ip, port);
+        let cannot = format!("rank 0 cannot listen on {address} for the other ranks");
+        TcpListener::bind(address).map_err(|error| GatherError(format!("{cannot}: {error}")))
+    };
+    let listener = match spread {
+        Spread::OneHost => at(Ipv4Addr::LOCALHOST.into())?,
+        // A kernel without IPv6 listens without it.
+        Spread::Hosts => {
+            at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))?
+        }
+    };
+    let port = listener.local_addr().map_err(GatherError::machine)?.port();
+    let addresses = match spread {
+        Spread::OneHost => vec![IpAddr::from(Ipv4Addr::LOCALHOST)],
+        Spread::Hosts => own_addresses(host),
+    };
+    let addresses = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+    Ok((listener, addresses))
 }
 
 /// The addresses of this machine, best first: by which it is known as rank 0's host, by which it
@@ -236,11 +218,6 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
         Ok(addresses) => Ok(addresses.collect()),
         Err(error) => Err(format!("the host of rank 0, `{host}`, cannot be found: {error}")),
     }
-}
-
-fn fresh_key() -> Result<JobKey, GatherError> {
-    let entropy = crate::driver::entropy();
-    entropy.map(JobKey::from_entropy).map_err(|error| GatherError::Machine(error.to_string()))
 }
 
 #[cfg(test)]

@@ -3,13 +3,12 @@
 //! Only somebody who holds the key can answer the handshake, so neither a port that another program
 //! has by now nor an address that means another machine here is mistaken for rank 0.
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ronde_control::launcher::Invitation;
-use ronde_control::wire::handshake::{Initiator, envelope_length};
-use ronde_control::wire::{Callee, JobKey};
+
+use crate::wire::dial;
 
 /// How long one address may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -18,8 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) fn probe(invitation: &Invitation) -> Result<SocketAddr, String> {
     let mut failures = Vec::new();
     for address in &invitation.addresses {
-        match shake_hands(*address, &invitation.key) {
-            Ok(()) => return Ok(*address),
+        match dial(*address, &invitation.key, PATIENCE) {
+            Ok(_) => return Ok(*address),
             Err(error) => failures.push(format!("{address}: {error}")),
         }
     }
@@ -27,18 +26,4 @@ pub(super) fn probe(invitation: &Invitation) -> Result<SocketAddr, String> {
         true => Err("rank 0 has no address".into()),
         false => Err(format!("nobody with the job's key answers at {}", failures.join(", "))),
     }
-}
-
-fn shake_hands(address: SocketAddr, key: &JobKey) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let (initiator, hello) = Initiator::start(key, Callee::Launcher);
-    stream.write_all(&hello)?;
-    let mut header = [0; 2];
-    stream.read_exact(&mut header)?;
-    let mut answer = vec![0; envelope_length(header).map_err(io::Error::other)?];
-    stream.read_exact(&mut answer)?;
-    initiator.finish(&answer).map_err(io::Error::other)?;
-    Ok(())
 }

@@ -169,7 +169,9 @@ fn ranks_with_a_secret_meet_at_a_port_and_strangers_do_not() {
 #[test]
 fn a_job_of_several_hosts_is_found_at_addresses_that_others_reach() {
     let started = Started { spread: Spread::Hosts, ..started(0, "a") };
-    let (invitation, _gathered) = open(&started, SOON).unwrap();
+    let gathered = open(&started, None, SOON).unwrap();
+    let Meeting { addresses, key, .. } = gathered.meeting.clone();
+    let invitation = Invitation { addresses, key };
     let outside = |address: &SocketAddr| !address.ip().is_loopback();
     // A machine without any network has its loopback only.
     let alone = own_addresses(None) == [IpAddr::from(Ipv4Addr::LOCALHOST)];

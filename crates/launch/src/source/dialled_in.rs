@@ -2,7 +2,7 @@
 //! that are known to whoever starts them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde_control::wire::JobKey;
@@ -52,22 +52,19 @@ impl DialledIn {
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         let command = format!("ronde agent --join {}", addresses.join(","));
         let (count, noun) = (self.agents, if self.agents == 1 { "agent" } else { "agents" });
-        let how = match &self.place {
-            KeyPlace::Environment => {
-                format!("`{command}` with the same RONDE_JOB_KEY in its environment")
-            }
-            KeyPlace::File(path) => with_file(&command, path),
-            KeyPlace::Made(file) => with_file(&command, file.path()),
+        let file = match &self.place {
+            KeyPlace::Environment => None,
+            KeyPlace::File(path) => Some(path.as_path()),
+            KeyPlace::Made(file) => Some(file.path()),
+        };
+        let how = match file.map(Path::display) {
+            None => format!("`{command}` with the same RONDE_JOB_KEY in its environment"),
+            Some(file) => format!(
+                "`{command} --key-file {file}`, with a copy of that file which only you may read"
+            ),
         };
         format!("waiting for {count} {noun} to dial in; on each host run {how}")
     }
-}
-
-fn with_file(command: &str, path: &std::path::Path) -> String {
-    format!(
-        "`{command} --key-file {}`, with a copy of that file which only you may read",
-        path.display()
-    )
 }
 
 #[cfg(test)]

@@ -8,18 +8,17 @@ use std::net::SocketAddr;
 use ronde_control::event::Source;
 use ronde_control::wire::JobKey;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 pub use dialled_in::{DialledIn, KeyPlace};
 pub use script::Script;
+pub(crate) use script::Search;
 
-use crate::LaunchError;
+use crate::driver::Job;
 use crate::driver::start::{self, Span};
-use crate::driver::{Job, News, entropy};
 use crate::hosts::Host;
 use crate::interfaces;
 use crate::reach::{Way, ssh};
+use crate::{LaunchError, new_key};
 
 /// Where the hosts of a job come from.
 #[derive(Clone, Debug)]
@@ -51,33 +50,14 @@ impl HostSource {
             let (listener, addresses) = agents.open(&job.interfaces).await?;
             return Ok((agents.key.clone(), listener, addresses));
         }
-        let key = JobKey::from_entropy(entropy()?);
         let (listener, addresses) = start::listen(self.span(), job.listen, &job.interfaces).await?;
-        Ok((key, listener, addresses))
-    }
-
-    /// Begins to look for hosts, of whom the driver will get news; gives those that are known.
-    pub(crate) fn begin(
-        &self,
-        job: &Job,
-        search: &mut JoinSet<()>,
-        news: &mpsc::Sender<News>,
-    ) -> Option<Vec<(Host, Way)>> {
-        match self {
-            HostSource::Listed(hosts) => return Some(hosts.clone()),
-            HostSource::Script(script, ssh) => {
-                search.spawn(script::search(script, ssh, job, news));
-            }
-            // They come by themselves.
-            HostSource::DialledIn(_) => {}
-        }
-        None
+        Ok((new_key()?, listener, addresses))
     }
 
     /// How far the job reaches. A script may name any host, but without a network there is only one.
     pub(crate) fn span(&self) -> Span {
         let is_here = match self {
-            HostSource::Listed(hosts) => hosts.iter().all(|(_, way)| way.ties().network),
+            HostSource::Listed(hosts) => return Span::of(hosts.iter().map(|(_, way)| way)),
             HostSource::Script(..) => {
                 let all = interfaces::all().unwrap_or_default();
                 interfaces::for_others(&all).is_empty()

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -42,34 +41,16 @@ pub struct Script {
     pub limit: Duration,
 }
 
-/// Runs the script until the driver ends.
-pub(super) fn search(
-    script: &Script,
-    ssh: &ssh::Options,
-    job: &Job,
-    news: &mpsc::Sender<News>,
-) -> impl Future<Output = ()> + use<> {
-    let search = Search {
-        script: script.clone(),
-        program: job.program.clone(),
-        cwd: job.cwd.clone(),
-        ssh: ssh.clone(),
-        news: news.clone(),
-    };
-    search.run()
-}
-
-/// A script on its way.
-struct Search {
-    script: Script,
-    program: PathBuf,
-    cwd: PathBuf,
-    ssh: ssh::Options,
-    news: mpsc::Sender<News>,
+/// A script that is run until the driver ends.
+pub(crate) struct Search {
+    pub(crate) script: Script,
+    pub(crate) ssh: ssh::Options,
+    pub(crate) job: Job,
+    pub(crate) news: mpsc::Sender<News>,
 }
 
 impl Search {
-    async fn run(self) {
+    pub(crate) async fn run(self) {
         let mut ways = BTreeMap::new();
         let mut last = None;
         loop {
@@ -107,18 +88,18 @@ impl Search {
     }
 
     fn start(&self) -> std::io::Result<Child> {
-        let file = self.cwd.join(&self.script.command);
+        let file = self.job.cwd.join(&self.script.command);
         // A file is run as a shell would run it, even without a first line that says what it is for.
         let line: [OsString; 2] = match file.is_file() {
             true => ["\"$0\"".into(), file.into()],
             false => [self.script.command.clone(), "sh".into()],
         };
-        Command::new(&self.program)
+        Command::new(&self.job.program)
             .arg(hidden::SHIM)
             .arg(std::process::id().to_string())
             .args(["sh", "-c"])
             .args(line)
-            .current_dir(&self.cwd)
+            .current_dir(&self.job.cwd)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -55,7 +55,7 @@ pub fn run(program: &Path, mark: &OsStr) -> u8 {
 pub(crate) fn run_joining(program: &Path, words: &[OsString], key: &JobKey) -> io::Result<u8> {
     let own = getpid();
     let _ = set_child_subreaper(Some(own));
-    let mark = driver::hex(&driver::entropy().map_err(io::Error::other)?[..12]);
+    let mark = driver::hex(&driver::entropy::<12>().map_err(io::Error::other)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = runtime.block_on(async {
         let mut signals = signals::listen()?;

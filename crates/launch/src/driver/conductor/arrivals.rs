@@ -1,24 +1,27 @@
 //! Hosts on their way into a job: agents are sent for or dial in, hosts come together, and are there.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
-use ronde_control::Time;
 use ronde_control::event::{Happening, Source};
 use ronde_control::job::{self, AgentId, Event};
-use ronde_control::muster::{self, Guest, Plan};
+use ronde_control::muster::{self, Action, Guest, Muster, Plan};
 use ronde_control::wire::agent::DriverToAgent;
+use ronde_control::{Time, VERSION};
 
-use super::{Agent, Driver, LINGER, Office, State};
+use super::{Agent, Driver, LINGER, State};
 use crate::agent::free_ports;
 use crate::driver::hands::Hands;
-use crate::driver::party::{self, Party};
-use crate::driver::start::{self, Recipe};
+use crate::driver::start::{self, Span};
 use crate::hosts::{self, Host};
 use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
 use crate::{LaunchError, machine};
 
-impl Driver {
+/// How long one call between hosts may take.
+const CALL: Duration = Duration::from_secs(5);
+
+impl Driver<'_> {
     /// Gets agents onto hosts: all in one party in a job that needs all of them.
     pub(super) fn reach(&mut self, hosts: Vec<(AgentId, String)>, now: Time) -> Vec<Event> {
         let mut events = Vec::new();
@@ -29,30 +32,28 @@ impl Driver {
                 Err(error) => events.push(self.unreached(id, host, error)),
             }
         }
-        let parties = match self.office.outlives_losses || self.comes_by_itself() {
-            true => guests.into_iter().map(|guest| vec![guest]).collect(),
-            false => vec![guests],
-        };
-        let parties = parties.into_iter().filter(|guests: &Vec<_>| !guests.is_empty());
-        for guests in parties {
-            let Office { span, start_timeout, .. } = self.office;
-            let addresses = self.stage.addresses.clone();
-            self.parties.push(Party::new(guests, span, addresses, (start_timeout, now)));
+        let together = if self.needs_all_hosts() { guests.len().max(1) } else { 1 };
+        for guests in guests.chunks(together) {
+            let (launcher, time) = (self.stage.addresses.clone(), (self.job.start_timeout, now));
+            let party = Muster::new(VERSION, guests.to_vec(), launcher, time);
+            self.parties.push(match self.span {
+                Span::ThisMachine => party,
+                Span::Hosts => party.among_others(),
+            });
         }
         events
     }
 
     fn reach_one(&mut self, id: AgentId, host: &str) -> std::io::Result<Guest> {
-        let Office { program, id: mark, news, .. } = &self.office;
         let index = id.0 as usize;
         let hands = match self.waiting.remove(host) {
             Some(offer) => {
                 let mark = offer.mark.clone();
-                Hands::new(index, (host.to_owned(), mark), offer.take()?, news.clone())
+                Hands::new(index, (host.to_owned(), mark), offer.take()?, self.news.clone())
             }
             None => {
                 let way = self.ways.get(host).cloned().unwrap_or(Way::Local);
-                start::agent(index, (host, &way), (program, mark), news)?
+                start::agent(index, (host, &way), (&self.job.program, &self.id), &self.news)?
             }
         };
         let here = hands.ties.network;
@@ -62,41 +63,35 @@ impl Driver {
 
     fn unreached(&self, agent: AgentId, host: String, source: std::io::Error) -> Event {
         let error = LaunchError::Agent { host, source };
-        match self.office.outlives_losses || self.comes_by_itself() {
-            true => Event::Gone { agent, reason: error.in_full(), hint: error.hint().into() },
-            false => {
-                Event::CalledOff(format!("error: {}\n\nhint: {}\n", error.in_full(), error.hint()))
-            }
+        match self.needs_all_hosts() {
+            true => Event::CalledOff(error.report()),
+            false => Event::Gone { agent, reason: error.to_string(), hint: error.hint().into() },
         }
     }
 
     /// Asks a party what an event means, and does it.
     pub(super) fn gather(&mut self, id: AgentId, event: muster::Event, now: Time) {
-        let party = self.parties.iter_mut().find(|party| party.has(id));
-        let steps = party.map(|party| party.on(id, event, now)).unwrap_or_default();
-        self.proceed(steps, now);
+        let party = self.parties.iter_mut().find(|party| party.awaits(id));
+        let actions = party.map(|party| party.on(id, event, now)).unwrap_or_default();
+        self.proceed(actions, now);
     }
 
-    pub(super) fn proceed(&mut self, steps: Vec<party::Step>, now: Time) {
+    pub(super) fn proceed(&mut self, actions: Vec<Action>, now: Time) {
         self.parties.retain(|party| !party.is_over());
-        for step in steps {
-            match step {
-                party::Step::Listen(id) => self.listen(id),
-                party::Step::Dial(id, targets) => {
-                    if let Some(agent) = self.agents.get(&id) {
-                        start::dial(&agent.hands, targets);
+        for action in actions {
+            match action {
+                Action::Listen(id) => self.listen(id),
+                Action::Dial(id, targets) => {
+                    let limit_millis = CALL.as_millis() as u32;
+                    self.tell(id, DriverToAgent::Dial { targets, limit_millis });
+                }
+                Action::Start(plans) => self.arrived(plans, now),
+                Action::Fail(troubles, text) => {
+                    for (id, (reason, hint)) in troubles {
+                        self.failed(id, Trouble { reason, hint }, now);
                     }
-                }
-                party::Step::Arrived(plans) => self.arrived(plans, now),
-                party::Step::Failed(troubles, text)
-                    if !self.office.outlives_losses && !self.comes_by_itself() =>
-                {
-                    self.tell_of_hosts(troubles);
-                    self.decide(Event::CalledOff(text), now);
-                }
-                party::Step::Failed(troubles, _) => {
-                    for (id, trouble) in troubles {
-                        self.failed(id, trouble, now);
+                    if self.needs_all_hosts() {
+                        self.decide(Event::CalledOff(text), now);
                     }
                 }
             }
@@ -105,29 +100,35 @@ impl Driver {
 
     /// A host cannot take part.
     fn failed(&mut self, id: AgentId, Trouble { reason, hint }: Trouble, now: Time) {
-        let agent = self.agents.get_mut(&id).map(|agent| {
+        let host = self.agents.get(&id).map(|agent| agent.hands.host.clone());
+        if self.needs_all_hosts() {
+            if let Some(host) = host {
+                let retry_seconds = None;
+                self.stage.happened(Happening::HostUnreachable {
+                    host,
+                    reason,
+                    hint,
+                    retry_seconds,
+                });
+            }
+            return;
+        }
+        if let Some(agent) = self.agents.get_mut(&id) {
             agent.hands.kill();
             agent.state = State::Leaving;
-            agent.hands.host.clone()
-        });
+        }
         self.decide(Event::Gone { agent: id, reason, hint }, now);
-        self.forget(agent, now);
+        self.forget(host, now);
     }
 
-    /// Hosts keep the job from starting.
-    fn tell_of_hosts(&mut self, troubles: Vec<(AgentId, Trouble)>) {
-        for (id, Trouble { reason, hint }) in troubles {
-            if let Some(agent) = self.agents.get(&id) {
-                let (host, retry_seconds) = (agent.hands.host.clone(), None);
-                let what = Happening::HostUnreachable { host, reason, hint, retry_seconds };
-                self.stage.happened(what);
-            }
-        }
+    /// Whether the job begins with all its hosts or not at all.
+    fn needs_all_hosts(&self) -> bool {
+        !self.job.terms.outlives_losses() && !self.comes_by_itself()
     }
 
     /// Whether hosts come by themselves: nobody else starts their agents again.
     fn comes_by_itself(&self) -> bool {
-        self.office.source == Source::DialledIn
+        self.job.terms.source == Source::DialledIn
     }
 
     /// An agent that nobody here has started offers its host.
@@ -141,13 +142,13 @@ impl Driver {
         if !self.machine.takes_hosts() {
             return offer.refuse("the job takes no more hosts");
         }
-        let taken = |name: &str| self.offers.iter().any(|known| known.host == name);
+        let taken = |name: &str| self.hosts.iter().any(|known| known.name == name);
         // Two agents may be on one machine, or on machines of one name.
         let names = (2..).map(|number| format!("{}-{number}", offer.name));
         let name = std::iter::once(offer.name.clone()).chain(names).find(|name| !taken(name));
         let name = name.unwrap_or_default();
         tracing::info!(host = name, slots = offer.slots, address = ?offer.address, "an agent dialled in");
-        self.offers.push(job::Offer { host: name.clone(), slots: offer.slots });
+        self.hosts.push(Host { name: name.clone(), user: None, slots: offer.slots });
         self.waiting.insert(name, offer);
         self.listed_anew(now);
     }
@@ -155,30 +156,29 @@ impl Driver {
     /// A host whose agent had dialled in is not on offer any more.
     pub(super) fn forget(&mut self, host: Option<String>, now: Time) {
         if let Some(host) = host.filter(|_| self.comes_by_itself()) {
-            self.offers.retain(|offer| offer.host != host);
+            self.hosts.retain(|known| known.name != host);
             self.listed_anew(now);
         }
     }
 
     /// The hosts are others now.
     fn listed_anew(&mut self, now: Time) {
-        if !self.office.outlives_losses {
-            let host = |offer: &job::Offer| Host {
-                name: offer.host.clone(),
-                user: None,
-                slots: offer.slots,
-            };
-            let hosts: Vec<Host> = self.offers.iter().map(host).collect();
-            let ranks = self.office.ranks;
-            self.slots = hosts::assign(&hosts, ranks).unwrap_or_default();
+        if !self.job.terms.outlives_losses() {
+            self.slots = hosts::assign(&self.hosts, self.job.terms.start).unwrap_or_default();
         }
-        self.decide(Event::Discovered(self.offers.clone()), now);
+        let offer = |host: &Host| job::Offer { host: host.name.clone(), slots: host.slots };
+        self.decide(Event::Discovered(self.hosts.iter().map(offer).collect()), now);
     }
 
     /// Has an agent listen for the others, and find ports.
     fn listen(&self, id: AgentId) {
         if let Some(agent) = self.agents.get(&id) {
-            self.recipe.listen((id.0, &agent.hands), self.ports_for(&agent.hands.host));
+            agent.hands.tell(DriverToAgent::Listen {
+                key: self.stage.key.clone(),
+                host: id.0,
+                interfaces: self.job.interfaces.clone(),
+                ports: self.ports_for(&agent.hands.host),
+            });
         }
     }
 
@@ -189,11 +189,10 @@ impl Driver {
     }
 
     /// Hosts have arrived: workers can be started there.
-    fn arrived(&mut self, plans: Vec<(AgentId, Plan)>, now: Time) {
+    fn arrived(&mut self, mut plans: Vec<(AgentId, Plan)>, now: Time) {
         tracing::info!(?plans, "hosts have arrived");
-        let mut named = Vec::new();
-        for (id, mut plan) in plans {
-            let Some(agent) = self.agents.get(&id) else { continue };
+        for (id, plan) in &mut plans {
+            let Some(agent) = self.agents.get(id) else { continue };
             if plan.ports.is_empty() && (self.master.is_none() || !self.slots.is_empty()) {
                 plan.ports = free_ports(self.ports_for(&agent.hands.host));
             }
@@ -201,31 +200,29 @@ impl Driver {
                 let address = plan.listen.first().copied();
                 self.master = Some((address.unwrap_or(Ipv4Addr::LOCALHOST.into()), *port));
             }
-            named.push((id, agent.hands.host.clone(), plan));
         }
         if self.master.is_none() {
             let error = machine("find a free port")(std::io::ErrorKind::AddrInUse.into());
-            let text = format!("error: {}\n\nhint: {}\n", error.in_full(), error.hint());
-            return self.decide(Event::CalledOff(text), now);
+            return self.decide(Event::CalledOff(error.report()), now);
         }
-        let ids: Vec<AgentId> = named.iter().map(|(id, ..)| *id).collect();
-        for (id, _, plan) in named {
+        for (id, plan) in plans {
             let Some(agent) = self.agents.get_mut(&id) else { continue };
-            Recipe::stay(&agent.hands, &plan);
-            if self.office.outlives_losses {
+            // One that is a child can only vanish together with the launcher.
+            if !agent.hands.ties.child {
+                agent.hands.tell(DriverToAgent::Stay { addresses: plan.rendezvous.clone() });
+            }
+            if self.job.terms.outlives_losses() {
                 let millis = LINGER.as_millis() as u32;
                 agent.hands.tell(DriverToAgent::Linger { millis });
             }
             agent.state = State::Ready(plan);
+            self.decide(Event::Ready(id), now);
         }
-        ids.into_iter().for_each(|id| self.decide(Event::Ready(id), now));
     }
 
     pub(super) fn found(&mut self, hosts: Vec<(Host, Way)>, now: Time) {
-        let offer =
-            |(host, _): &(Host, Way)| job::Offer { host: host.name.clone(), slots: host.slots };
-        self.offers = hosts.iter().map(offer).collect();
-        self.ways.extend(hosts.into_iter().map(|(host, way)| (host.name, way)));
+        self.ways.extend(hosts.iter().map(|(host, way)| (host.name.clone(), way.clone())));
+        self.hosts = hosts.into_iter().map(|(host, _)| host).collect();
         self.listed_anew(now);
     }
 }

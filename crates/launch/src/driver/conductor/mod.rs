@@ -4,45 +4,63 @@
 mod arrivals;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use ronde_control::event::Source;
-use ronde_control::job::{self, Action, AgentId, Event, Machine, Outcome, Start, Terms};
-use ronde_control::muster::{self, Plan};
-use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
-use ronde_control::{Seat, Time, VERSION, Worker};
+use ronde_control::event::Happening;
+use ronde_control::job::{Action, AgentId, Event, Machine, Outcome, Start, Terms};
+use ronde_control::muster::{self, Muster, Plan};
+use ronde_control::status::Status;
+use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, WorkerSpec, output_cost};
+use ronde_control::{Seat, Time, VERSION, Worker, printable};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::environment::{self, Part};
+use super::errand::Returned;
 use super::hands::Hands;
-use super::party::Party;
-use super::screen::{Done, Screen};
-use super::stage::{self, Remains, Stage};
-use super::start::{Part, Recipe, Span};
+use super::screen::{Done, Item, Viewer};
+use super::stage::Stage;
+use super::start::Span;
 use super::{Job, News, cluster, entropy, hex};
 use crate::LaunchError;
 use crate::hosts::{Host, Slot};
+use crate::logs::prefix;
 use crate::reach::dialled::Offer;
 use crate::reach::{Trouble, Way};
-use crate::source::HostSource;
+use crate::signals::Signals;
+use crate::source::{HostSource, Search};
 
 /// How long an agent that was told to stop waits for its workers to leave at their next commit.
-pub const LINGER: Duration = Duration::from_secs(30);
+const LINGER: Duration = Duration::from_secs(30);
+
+/// What a job is told whose caller has gone.
+const HANG_UP: i32 = 1;
+
+/// Events that an answer to whoever watches shows.
+const LAST: usize = 8;
 
 /// A job on its way.
-pub(super) struct Driver {
+pub(super) struct Driver<'a> {
+    job: &'a Job,
+    /// What the marks of its processes begin with.
+    id: String,
+    span: Span,
+    news: mpsc::Sender<News>,
     machine: Machine,
-    recipe: Recipe,
     stage: Stage,
     agents: BTreeMap<AgentId, Agent>,
-    /// Hosts that have not arrived.
-    parties: Vec<Party>,
+    /// Hosts that have not arrived. Those of a job that needs all of them are one party, which starts
+    /// together or not at all. Otherwise each is a party of its own, because it may come at any time;
+    /// ranks dial each other at all addresses that a host has, so it need only reach the launcher.
+    parties: Vec<Muster>,
     /// Agents that have dialled in and that the job has not sent for, by the names of their hosts.
     waiting: BTreeMap<String, Offer>,
-    /// What the hosts offer, and how each is reached that was ever named.
-    offers: Vec<job::Offer>,
+    /// The hosts, and how each is reached that was ever named.
+    hosts: Vec<Host>,
     ways: BTreeMap<String, Way>,
     /// Where each rank sits, in rank order, where that is known from the beginning.
     slots: Vec<Slot>,
@@ -53,23 +71,8 @@ pub(super) struct Driver {
     /// The agent of the worker that has the launcher's input.
     first: Option<AgentId>,
     given_up: bool,
-    office: Office,
     /// Finds hosts.
     search: JoinSet<()>,
-    /// The hosts that the user has named, until that is told.
-    listed: Option<Vec<(Host, Way)>>,
-}
-
-/// What it takes to start an agent.
-struct Office {
-    program: PathBuf,
-    id: String,
-    span: Span,
-    start_timeout: Duration,
-    outlives_losses: bool,
-    source: Source,
-    ranks: u32,
-    news: mpsc::Sender<News>,
 }
 
 struct Agent {
@@ -84,48 +87,49 @@ enum State {
     Leaving,
 }
 
-impl Driver {
-    pub(super) async fn start(job: &Job, news: &mpsc::Sender<News>) -> Result<Driver, LaunchError> {
-        let span = job.hosts.span();
-        let mut stage = Stage::open(job, news).await?;
+impl<'a> Driver<'a> {
+    pub(super) async fn start(
+        job: &'a Job,
+        news: mpsc::Sender<News>,
+    ) -> Result<Driver<'a>, LaunchError> {
+        let mut stage = Stage::open(job, &news).await?;
         stage.started(job);
         if let HostSource::DialledIn(agents) = &job.hosts {
             stage.tell(&agents.invitation(&stage.addresses));
         }
-        let seed = entropy()?;
-        let seed = seed.iter().fold(0, |seed: u64, byte| seed.rotate_left(8) ^ u64::from(*byte));
-        let mut search = JoinSet::new();
-        let listed = job.hosts.begin(job, &mut search, news);
         // Whoever may end a stalled job may end a stopped worker.
         let stopped = job.terms.stopped.into_iter().chain(job.stall_shutdown()).min();
         let terms = Terms { stopped, ..job.terms.clone() };
-        Ok(Driver {
-            machine: Machine::new(VERSION, terms, seed),
-            recipe: Recipe::new(job, stage.key.clone()),
+        let mut driver = Driver {
+            job,
+            id: hex(&entropy::<12>()?),
+            span: job.hosts.span(),
+            machine: Machine::new(VERSION, terms, u64::from_ne_bytes(entropy()?)),
             stage,
             agents: BTreeMap::new(),
             parties: Vec::new(),
             waiting: BTreeMap::new(),
-            offers: Vec::new(),
+            hosts: Vec::new(),
             ways: BTreeMap::new(),
             slots: Vec::new(),
             cluster: Vec::new(),
             master: None,
             first: None,
             given_up: false,
-            office: Office {
-                program: job.program.clone(),
-                id: hex(&entropy()?[..12]),
-                span,
-                start_timeout: job.start_timeout,
-                outlives_losses: job.terms.outlives_losses(),
-                source: job.hosts.kind(),
-                ranks: job.terms.start,
-                news: news.clone(),
-            },
-            search,
-            listed,
-        })
+            search: JoinSet::new(),
+            news,
+        };
+        match &job.hosts {
+            HostSource::Listed(hosts) => driver.found(hosts.clone(), Time::ZERO),
+            HostSource::Script(script, ssh) => {
+                let (job, news) = (job.clone(), driver.news.clone());
+                let search = Search { script: script.clone(), ssh: ssh.clone(), job, news };
+                driver.search.spawn(search.run());
+            }
+            // They come by themselves.
+            HostSource::DialledIn(_) => {}
+        }
+        Ok(driver)
     }
 
     /// Asks what an event means, and does it.
@@ -145,9 +149,18 @@ impl Driver {
             Action::Close(connection) => self.stage.outboxes.close(connection),
             Action::Formed(epoch, workers) => {
                 tracing::info!(epoch = epoch.0, ?workers, "a world is formed");
-                self.stage.tell_world(&workers);
+                // The caller of `horovod.run` must know whose results count.
+                if self.stage.viewer == Viewer::Caller && self.job.terms.outlives_losses() {
+                    self.stage.screen.show(Item::World(workers));
+                }
             }
-            Action::Answer(status) => self.stage.answer(status),
+            Action::Answer(status) => {
+                let status = Status { events: self.stage.chronicle.last(LAST), ..status };
+                for asker in self.stage.askers.drain(..) {
+                    // Whoever does not wait any more loses nothing.
+                    let _ = asker.send(status.clone());
+                }
+            }
             Action::Happened(what) => self.stage.happened(what),
             Action::Reach(hosts) => return self.reach(hosts, now),
             Action::Release(agent) => self.release(agent),
@@ -197,11 +210,11 @@ impl Driver {
             State::Leaving => {}
         }
         agent.state = State::Leaving;
-        self.parties.retain(|party| !party.has(id));
+        self.parties.retain(|party| !party.awaits(id));
     }
 
     fn start_worker(&mut self, start: &Start) {
-        self.stage.rename(start.worker, start.rank);
+        self.stage.lines.rename(start.worker, start.rank);
         if start.worker == Worker(0) {
             self.first = Some(start.agent);
         }
@@ -211,26 +224,33 @@ impl Driver {
         let Some(Agent { hands, state: State::Ready(plan) }) = self.agents.get(&start.agent) else {
             return;
         };
-        let (address, master_port) = self.master.unwrap_or((Ipv4Addr::LOCALHOST.into(), 0));
-        let first = plan.first.filter(|_| !self.office.outlives_losses).unwrap_or(address);
-        let plan = Plan { first: Some(first), ..plan.clone() };
+        let (address, port) = self.master.unwrap_or((Ipv4Addr::LOCALHOST.into(), 0));
+        let is_elastic = self.job.terms.outlives_losses();
+        let address = plan.first.filter(|_| !is_elastic).unwrap_or(address);
         let slot = match self.slots.get(start.rank.index()) {
             Some(slot) => slot.clone(),
-            None => likely_slot(start, &self.offers),
+            None => likely_slot(start, &self.hosts),
         };
-        self.recipe.start(
-            hands,
-            &plan,
-            Part {
-                slot: &slot,
-                worker: start.worker,
-                is_elastic: self.office.outlives_losses,
-                late: start.late,
-                size: start.size,
-                master_port,
-                cluster: &self.cluster,
-            },
-        );
+        let part = Part {
+            slot: &slot,
+            start,
+            is_elastic,
+            master: (address, port),
+            cluster: &self.cluster,
+        };
+        let bytes = |text: &OsString| text.clone().into_vec();
+        let inherits = hands.ties.environment;
+        let travels = |(name, _): &&(OsString, OsString)| inherits || environment::travels(name);
+        let inherited = self.job.env.iter().filter(travels).cloned();
+        let spec = WorkerSpec {
+            worker: start.worker,
+            argv: self.job.command.iter().map(bytes).collect(),
+            cwd: self.job.cwd.clone().into_os_string().into_vec(),
+            env: environment::of(inherited, (&self.stage.key, &hands.mark), plan, part),
+            own: if inherits { Vec::new() } else { environment::own() },
+        };
+        // One at a time: an environment may be large, and a frame is not endless.
+        hands.tell(DriverToAgent::Start { workers: vec![spec] });
     }
 
     /// The ranks of a job whose seats are known as workers of TensorFlow's own strategies.
@@ -245,9 +265,6 @@ impl Driver {
     fn hear(&mut self, id: AgentId, message: AgentToDriver, now: Time) {
         let Some(agent) = self.agents.get(&id) else { return };
         self.machine.on(Event::Heard(id), now);
-        let from = (id.0 as usize, &agent.hands);
-        let complains = |worker, line: &str| self.machine.wrote(worker, line);
-        let Some(message) = self.stage.hear(from, message, complains) else { return };
         match message {
             AgentToDriver::Listening { listeners, known, ports } => {
                 self.gather(id, muster::Event::Listening { listeners, known, ports }, now);
@@ -260,13 +277,30 @@ impl Driver {
             AgentToDriver::Started { worker, pid } => {
                 tracing::info!(worker = worker.0, pid, "a worker runs");
                 if worker == Worker(0) {
-                    self.stage.feed(&agent.hands);
+                    match self.stage.viewer {
+                        Viewer::Terminal => self.stage.stdin.next(),
+                        Viewer::Caller => agent.hands.tell(DriverToAgent::StdinEnd),
+                    }
                 }
                 self.decide(Event::Started(worker, pid), now);
             }
             AgentToDriver::Exited { worker, exit } => {
                 tracing::info!(worker = worker.0, "the worker {exit}");
                 self.decide(Event::Exited(worker, exit), now);
+            }
+            AgentToDriver::Output { worker, stream, bytes } => {
+                let done = Done { agent: id.0 as usize, cost: output_cost(bytes.len()) };
+                let stamp = self.stage.stamp.text();
+                let text = self.stage.lines.push(worker, stream, &bytes, stamp);
+                self.show((worker, stream), text, Some(done));
+            }
+            AgentToDriver::OutputEnd { worker, stream } => {
+                let text = self.stage.lines.end(worker, stream, self.stage.stamp.text());
+                self.show((worker, stream), text, None);
+            }
+            AgentToDriver::StdinTaken => self.stage.stdin.next(),
+            AgentToDriver::Problem { reason } => {
+                tracing::warn!(host = agent.hands.host, reason, "an agent has a problem");
             }
             AgentToDriver::Stopped { worker } => self.decide(Event::Stopped(worker), now),
             AgentToDriver::Continued { worker } => self.decide(Event::Continued(worker), now),
@@ -275,6 +309,18 @@ impl Driver {
             // Nobody asks for the rest.
             _ => {}
         }
+    }
+
+    /// Shows what a worker wrote, with its prefixes; the machine reads what of it are complaints.
+    fn show(&mut self, (worker, stream): (Worker, Stream), bytes: Vec<u8>, done: Option<Done>) {
+        let rank = self.stage.lines.name(worker);
+        if stream == Stream::Stderr {
+            let prefix = format!("{}{}", self.stage.stamp.text(), prefix(rank, stream));
+            for line in String::from_utf8_lossy(&bytes).split(['\n', '\r']) {
+                self.machine.wrote(worker, line.strip_prefix(&prefix).unwrap_or(line));
+            }
+        }
+        self.stage.screen.show(Item::Text { rank, stream, bytes, done });
     }
 
     fn agent_gone(&mut self, id: AgentId, trouble: Trouble, now: Time) {
@@ -291,13 +337,7 @@ impl Driver {
     }
 
     pub(super) fn on(&mut self, news: News, now: Time) {
-        let Some(news) = self.stage.on(news) else { return };
         match news {
-            News::Rendezvous(heard) => {
-                if let Some(event) = self.stage.outboxes.take_in(heard) {
-                    self.decide(event, now);
-                }
-            }
             News::Offered(offer) => self.offered(offer, now),
             News::Hosts(Ok(hosts)) => self.found(hosts, now),
             News::Hosts(Err(reason)) => self.decide(Event::Undiscovered(reason), now),
@@ -317,16 +357,41 @@ impl Driver {
             News::Printed(Done { agent, cost }) => {
                 self.tell(id(agent), DriverToAgent::Printed { cost });
             }
+            News::Guest(sealed, greeting) => self.stage.guests.receive(sealed, greeting),
+            News::Returned(rank, returned) => match (&self.job.deliveries, returned) {
+                // Nobody may listen any more; then what comes is for nobody.
+                (Some(deliveries), Returned::Piece(bytes, _place)) => drop(deliveries.send(bytes)),
+                (Some(_), Returned::End) => {}
+                (None, returned) => self.stage.screen.show(Item::Returned(rank, returned)),
+            },
+            News::Followed(follower) => self.stage.chronicle.follow(follower),
+            News::OutputLost(output, reason) => {
+                self.stage.happened(Happening::OutputLost { output, reason });
+            }
             News::Asked(answer) => {
-                self.stage.watchers.add(answer);
+                self.stage.askers.push(answer);
                 self.decide(Event::Asked, now);
             }
-            News::Stdin(piece) => {
-                if let Some(first) = self.first {
-                    self.tell(first, stage::input(piece));
+            News::Stdin(piece) => self.take_input(piece, now),
+            meeting => {
+                if let Some(event) = self.stage.outboxes.take_in(meeting) {
+                    self.decide(event, now);
                 }
             }
-            _ => {}
+        }
+    }
+
+    /// Rank 0 has the launcher's input, unless it only shows whether the caller of `horovod.run` lives.
+    fn take_input(&mut self, piece: Option<Vec<u8>>, now: Time) {
+        let command = match (self.stage.viewer, piece) {
+            (Viewer::Terminal, Some(bytes)) => DriverToAgent::Stdin { bytes },
+            (Viewer::Terminal, None) => DriverToAgent::StdinEnd,
+            (Viewer::Caller, Some(_)) => return self.stage.stdin.next(),
+            (Viewer::Caller, None) if self.is_over() => return,
+            (Viewer::Caller, None) => return self.signalled(HANG_UP, now),
+        };
+        if let Some(first) = self.first {
+            self.tell(first, command);
         }
     }
 
@@ -337,17 +402,14 @@ impl Driver {
 
     /// Time has passed.
     pub(super) fn tick(&mut self, now: Time) {
-        match self.listed.take() {
-            Some(hosts) => self.found(hosts, now),
-            None => self.decide(Event::Tick, now),
-        }
-        let steps = self.parties.iter_mut().flat_map(|party| party.tick(now)).collect();
-        self.proceed(steps, now);
+        self.decide(Event::Tick, now);
+        let actions = self.parties.iter_mut().flat_map(|party| party.tick(now)).collect();
+        self.proceed(actions, now);
     }
 
     /// When something must happen even if nothing else does.
     pub(super) fn next_wakeup(&self) -> Option<Time> {
-        let parties = self.parties.iter().filter_map(Party::next_wakeup);
+        let parties = self.parties.iter().filter_map(Muster::next_wakeup);
         parties.chain(self.machine.next_wakeup()).min()
     }
 
@@ -356,12 +418,32 @@ impl Driver {
         self.given_up || (self.machine.is_over() && self.agents.is_empty())
     }
 
-    /// How the job ended, and what is still open of its surroundings; the screen only if it is worth
-    /// waiting for what it has still to show.
-    pub(super) fn finish(self) -> (Outcome, Option<Screen>, Remains) {
-        let (screen, remains) = self.stage.close();
+    /// Waits until everybody knows how the job ended, or for a signal.
+    pub(super) async fn finish(self, signals: &mut Signals) -> Outcome {
         // By now everything has come that workers wrote before they ended.
-        (self.machine.outcome(), (!self.given_up).then_some(screen), remains)
+        let mut outcome = self.machine.outcome();
+        // It quotes what ranks, hosts and scripts have said.
+        outcome.verdict.text = outcome.verdict.text.map(|text| printable(&text).into_owned());
+        let (screen, chronicle, _guests) = self.stage.close();
+        if !self.given_up {
+            tokio::select! {
+                lost = tokio::task::spawn_blocking(|| screen.finish()) => {
+                    outcome = outcome.without(&lost.unwrap_or_default());
+                }
+                _ = signals.next() => {}
+            }
+        }
+        let Outcome { code, verdict } = outcome.clone();
+        tokio::select! {
+            line = chronicle.finish(Happening::JobEnded { exit_code: code, verdict }) => {
+                if let Some(line) = line {
+                    // The screen has ended before.
+                    let _ = writeln!(io::stderr(), "[ronde] {line}");
+                }
+            }
+            _ = signals.next() => {}
+        }
+        outcome
     }
 }
 
@@ -370,11 +452,11 @@ fn id(index: usize) -> AgentId {
 }
 
 /// The place that a worker will probably have, if all slots on offer are used.
-fn likely_slot(start: &Start, offers: &[job::Offer]) -> Slot {
+fn likely_slot(start: &Start, hosts: &[Host]) -> Slot {
     let Seat { host, slot } = &start.seat;
-    let has = |offer: &&job::Offer| offer.slots > *slot || offer.host == *host;
-    let having: Vec<&job::Offer> = offers.iter().filter(has).collect();
-    let own = having.iter().position(|offer| offer.host == *host);
+    let has = |known: &&Host| known.slots > *slot || known.name == *host;
+    let having: Vec<&Host> = hosts.iter().filter(has).collect();
+    let own = having.iter().position(|known| known.name == *host);
     Slot {
         rank: start.rank,
         host: host.clone(),
@@ -401,12 +483,15 @@ mod tests {
             size: 5,
             late: false,
         };
-        let offers = [("a", 2), ("b", 1), ("c", 4)]
-            .map(|(host, slots)| job::Offer { host: host.into(), slots });
-        let slot = likely_slot(&start("c"), &offers);
+        let hosts = [("a", 2), ("b", 1), ("c", 4)].map(|(name, slots)| Host {
+            name: name.into(),
+            user: None,
+            slots,
+        });
+        let slot = likely_slot(&start("c"), &hosts);
         assert_eq!((slot.local_rank, slot.local_size), (1, 4));
         assert_eq!((slot.cross_rank, slot.cross_size), (1, 2));
-        let slot = likely_slot(&start("gone"), &offers);
+        let slot = likely_slot(&start("gone"), &hosts);
         assert_eq!((slot.local_size, slot.cross_rank, slot.cross_size), (2, 0, 2));
     }
 }

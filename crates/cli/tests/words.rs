@@ -68,7 +68,7 @@ fn help() {
 
     Options:
           --num-proc <N>                  How many processes to start, on all hosts together; also written `-np <N>`. `auto`: one per slot of the hosts named, or per GPU or else per core of this machine; `gpu`, `cpu`: one for each of these
-      -H, --hosts <HOSTS>                 Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
+      -H, --hosts <HOSTS>                 Hosts and how many processes each takes, 1 if not said, as in `node-a:4,node-b:4` [default: localhost:<N>]
           --hostfile <FILE>               A file of them: `node-a slots=4`, one host on a line
           --network-interfaces <NAMES>    Interfaces by which hosts may reach each other, as in `eth0,ib0`; each host uses those of these names that it has [default: whatever works]
       -p, --ssh-port <PORT>               The port of ssh on the other hosts [default: as ssh itself is configured]
@@ -278,9 +278,9 @@ fn mistakes() {
     (2)
 
     $ horovodrun -np 2 -H localhost x
-    error: Invalid host input, please make sure it has format as : worker-0:2,worker-1:2. (in `localhost`)
+    error: Requested more processes (2) than there are available slots (1)
 
-    hint: write each host with its number of slots, as in `-H localhost:4`
+    hint: give the hosts more slots, or start fewer processes
     (2)
 
     $ horovodrun -np 2 -H localhost:0 x

@@ -70,11 +70,17 @@ pub enum HostsError {
     },
 }
 
-/// Reads `host:slots,host:slots`. A host that is named twice has the slots of both.
+/// Reads `host:slots,host:slots`. A host without a number has one slot, as for `mpirun`; one that is named
+/// twice has the slots of both.
 pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
     let mut hosts: Vec<Host> = Vec::new();
-    for part in text.split(',') {
-        let host = parse_one(part.trim())?;
+    for part in text.split(',').map(str::trim) {
+        let host = match part.contains(':') && !part.ends_with(']') {
+            true => parse_one(part)?,
+            false => {
+                parse_one(&format!("{part}:1")).map_err(|_| HostsError::Invalid(part.to_owned()))?
+            }
+        };
         match hosts.iter_mut().find(|known| known.name == host.name) {
             Some(known) => known.add(&host),
             None => hosts.push(host),
@@ -199,30 +205,22 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_read_as_horovod_reads_them() {
+    fn hosts_are_read_as_horovod_reads_them_and_need_no_number() {
         for (text, expected) in [
             ("localhost:4", vec![host("localhost", 4)]),
             ("node-a.x_y:2,10.0.0.7:1", vec![host("node-a.x_y", 2), host("10.0.0.7", 1)]),
             ("a:1, b:2", vec![host("a", 1), host("b", 2)]),
             ("a:1,a:2", vec![host("a", 3)]),
             ("[::1]:2", vec![host("::1", 2)]),
+            ("a:2, b", vec![host("a", 2), host("b", 1)]),
+            ("[::1]", vec![host("::1", 1)]),
             ("me@b:2", vec![Host { user: Some("me".into()), ..host("b", 2) }]),
         ] {
             assert_eq!(parse(text), Ok(expected), "{text}");
         }
-        for text in [
-            "",
-            "a",
-            "a:",
-            ":2",
-            "a:x",
-            "a:-1",
-            "a:+1",
-            "a b:1",
-            "a:1,,b:1",
-            "a:99999999999",
-            "-oX:1",
-        ] {
+        for text in
+            ["", "a:", ":2", "a:x", "a:-1", "a:+1", "a b:1", "a:1,,b:1", "a:99999999999", "-oX:1"]
+        {
             assert!(matches!(parse(text), Err(HostsError::Invalid(_))), "{text}");
         }
         assert_eq!(parse("a:0"), Err(HostsError::NoSlot("a".into())));

@@ -52,7 +52,7 @@ impl Arguments {
     /// Whom to visit.
     pub(super) fn rounds(&self, program: &Path) -> Result<Rounds, Mistake> {
         let hosts = match (&self.hosts, &self.hostfile) {
-            (Some(text), _) => hosts::parse(&with_slots(text)).map_err(|e| about_hosts(&e))?,
+            (Some(text), _) => hosts::parse(text).map_err(|error| about_hosts(&error))?,
             (None, Some(path)) => from_hostfile(path)?,
             (None, None) => vec![Host::local(1)],
         };
@@ -68,32 +68,5 @@ impl Arguments {
             interfaces: self.network_interfaces.clone(),
             limit,
         })
-    }
-}
-
-/// A host without a number of slots is to take one rank.
-fn with_slots(text: &str) -> String {
-    let spelled = |host: &str| match host.rsplit_once(':') {
-        Some((_, slots)) if !host.ends_with(']') && !slots.is_empty() => host.to_owned(),
-        _ => format!("{host}:1"),
-    };
-    text.split(',').map(|host| spelled(host.trim())).collect::<Vec<_>>().join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_may_be_left_out() {
-        for (text, expected) in
-            [("a", "a:1"), ("a:2, b", "a:2,b:1"), ("[::1]", "[::1]:1"), ("[::1]:2", "[::1]:2")]
-        {
-            assert_eq!(with_slots(text), expected);
-        }
-        // What is no host stays none.
-        for text in ["", "a:x", "a b", ","] {
-            assert!(hosts::parse(&with_slots(text)).is_err(), "{text:?}");
-        }
     }
 }

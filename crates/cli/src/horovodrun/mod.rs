@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_parser = processes)]
     num_proc: Option<Processes>,
 
-    /// Hosts and how many processes each takes, as in `node-a:4,node-b:4` [default: localhost:<N>]
+    /// Hosts and how many processes each takes, 1 if not said, as in `node-a:4,node-b:4` [default: localhost:<N>]
     #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Option<String>,
 

@@ -239,7 +239,8 @@ fn speed(speed: &Speed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ronde_control::doctor::{Address, Cpus, Gpu, Limits, Memory, Python, Trouble};
+    use ronde_control::Trouble;
+    use ronde_control::doctor::{Address, Cpus, Gpu, Limits, Memory, Python};
 
     fn host(name: &str) -> HostReport {
         let limit = |soft| Limit { soft, hard: None };
@@ -293,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_few_hosts_are_tables() {
-        let trouble = Some(Trouble { reason: String::new(), hint: String::new() });
+        let trouble = Some(Trouble::new("", ""));
         let lost = HostReport { name: "node-lost".into(), slots: 1, trouble, ..Default::default() };
         let report = Report {
             hosts: vec![host("a"), host("b"), lost],

@@ -23,13 +23,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use facts::{Address, Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
-pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed, Trouble};
+pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed};
 
 use crate::muster::paths::{self, Paths};
 use crate::muster::{Guest, dials, words};
 use crate::wire::agent::{AgentToDriver, DriverToAgent, Listener, Rate, Target};
 use crate::wire::{Callee, JobKey};
-use crate::{Time, VERSION};
+use crate::{Time, Trouble, VERSION};
 
 /// How often the time is asked for.
 const QUESTIONS: u32 = 4;
@@ -176,7 +176,7 @@ impl Visit {
             }
             // There are no ranks that anything else could be about.
             Event::Said(_) => {}
-            Event::Gone(trouble) => host.fail((trouble.reason, trouble.hint)),
+            Event::Gone(trouble) => host.fail(trouble),
         }
         commands.extend(self.measure());
         commands
@@ -224,9 +224,10 @@ impl Visit {
         };
         for host in report.hosts.iter_mut().filter(|host| host.trouble.is_none()) {
             if host.facts.is_none() {
-                let reason = "it has answered, and then not told how it is".into();
-                let hint = "run it again with `--verbose`, or with a longer `--start-timeout`";
-                host.trouble = Some(Trouble { reason, hint: hint.into() });
+                host.trouble = Some(Trouble::new(
+                    "it has answered, and then not told how it is",
+                    "run it again with `--verbose`, or with a longer `--start-timeout`",
+                ));
             }
         }
         let mut findings = machines::findings(&report.hosts);
@@ -257,7 +258,7 @@ impl Visit {
         }
         match host.listeners.is_empty() {
             true => {
-                host.report.trouble.get_or_insert(trouble(words::no_address(known)));
+                host.report.trouble.get_or_insert(words::no_address(known));
                 Vec::new()
             }
             false => self.dial(index),
@@ -395,9 +396,9 @@ impl Host {
         Host { state: State::Awaited, guest, questions: 0, doors: 0, listeners: vec![], report }
     }
 
-    fn fail(&mut self, words: (String, String)) {
+    fn fail(&mut self, trouble: Trouble) {
         self.state = State::Gone;
-        self.report.trouble.get_or_insert(trouble(words));
+        self.report.trouble.get_or_insert(trouble);
     }
 
     fn is_settled(&self, doors: u32) -> bool {
@@ -411,10 +412,6 @@ impl Host {
 
 fn dial(targets: Vec<Target>) -> DriverToAgent {
     DriverToAgent::Dial { targets, limit_millis: CALL.as_millis() as u32 }
-}
-
-fn trouble((reason, hint): (String, String)) -> Trouble {
-    Trouble { reason, hint }
 }
 
 /// What several hosts have is told once; the worst comes first.

@@ -208,7 +208,7 @@ fn hosts_that_do_not_come_are_named_in_the_launchers_words_and_hold_nobody_up() 
     let mut visit = visit(&[("a", true), ("b", false), ("c", false), ("d", false)]);
     let mut commands = greet(&mut visit, 0, facts(), &[]);
     commands.extend(greet(&mut visit, 1, facts(), &[]));
-    let trouble = Trouble { reason: "no key".into(), hint: "copy one".into() };
+    let trouble = Trouble::new("no key", "copy one");
     assert_eq!(visit.on(2, Event::Gone(trouble), ms(110)), []);
     go_on(&mut visit, commands, reached, fast);
     assert_eq!(visit.next_wakeup(), LIMIT);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::paths::{Call, Paths};
 use super::{Guest, Host, State};
-use crate::Time;
 use crate::wire::agent::Dial;
+use crate::{Time, Trouble};
 
 /// Lines that are printed before the rest is only counted.
 const LINES: usize = 8;
@@ -14,7 +14,7 @@ const LINES: usize = 8;
 pub(super) fn missing(hosts: &[Host], limit: Duration, now: Time) -> String {
     let mut lines = Vec::new();
     let mut hints: Vec<String> = Vec::new();
-    for (host, (reason, hint)) in absent(hosts, limit, now) {
+    for (host, Trouble { reason, hint }) in absent(hosts, limit, now) {
         lines.push(format!("`{}`: {reason}", hosts[host].guest.name));
         if !hints.contains(&hint) {
             hints.push(hint);
@@ -29,9 +29,9 @@ pub(super) fn missing(hosts: &[Host], limit: Duration, now: Time) -> String {
 
 /// Hosts that could not be reached, were lost, or have not answered: what was seen of each, and what to
 /// do about it.
-pub(super) fn absent(hosts: &[Host], limit: Duration, now: Time) -> Vec<(usize, (String, String))> {
+pub(super) fn absent(hosts: &[Host], limit: Duration, now: Time) -> Vec<(usize, Trouble)> {
     let trouble = |host: &Host| match &host.state {
-        State::Gone { reason, hint } => Some((reason.clone(), hint.clone())),
+        State::Gone(trouble) => Some(trouble.clone()),
         State::Awaited | State::There if now >= limit => Some(not_answered(&host.guest, limit)),
         _ => None,
     };
@@ -40,13 +40,13 @@ pub(super) fn absent(hosts: &[Host], limit: Duration, now: Time) -> Vec<(usize, 
 }
 
 /// What is wrong with one host, which has called the launcher with these outcomes.
-pub(super) fn trouble(host: &Host, calls: &[Call], limit: Duration) -> (String, String) {
+pub(super) fn trouble(host: &Host, calls: &[Call], limit: Duration) -> Trouble {
     match &host.state {
-        State::Gone { reason, hint } => (reason.clone(), hint.clone()),
+        State::Gone(trouble) => trouble.clone(),
         State::Awaited | State::There => not_answered(&host.guest, limit),
-        State::Listening => (
+        State::Listening => Trouble::new(
             format!("it cannot reach the launcher: {}", how(calls)),
-            to_open(calls.iter()).to_owned(),
+            to_open(calls.iter()),
         ),
     }
 }
@@ -66,12 +66,12 @@ pub(super) fn unreachable(hosts: &[Host], paths: &Paths) -> String {
 }
 
 /// The same as [`absent`] gives it: each host that cannot reach another, with the first it cannot.
-pub(super) fn lonely(hosts: &[Host], paths: &Paths) -> Vec<(usize, (String, String))> {
+pub(super) fn lonely(hosts: &[Host], paths: &Paths) -> Vec<(usize, Trouble)> {
     let mut broken = paths.broken();
     broken.dedup_by_key(|(from, ..)| *from);
     let trouble = |(from, to, calls): (usize, Option<usize>, &[Call])| {
         let reason = format!("it cannot reach {}: {}", whom(hosts, to), how(calls));
-        (from, (reason, to_open(calls.iter()).to_owned()))
+        (from, Trouble::new(reason, to_open(calls.iter())))
     };
     broken.into_iter().map(trouble).collect()
 }
@@ -97,36 +97,35 @@ pub(crate) fn to_open<'a>(mut calls: impl Iterator<Item = &'a Call>) -> &'static
 }
 
 /// A host has another version than the launcher: what it is, and what to do.
-pub(crate) fn other_version(theirs: &str, ours: &str) -> (String, String) {
+pub(crate) fn other_version(theirs: &str, ours: &str) -> Trouble {
     // The package has Ronde's own version, without Horovod's in front.
     let package = ours.rsplit("ronde.").next().unwrap_or(ours);
-    (
+    Trouble::new(
         format!("it runs Ronde {theirs}, and this launcher is Ronde {ours}"),
         format!("install the same version there: `pip install ronde=={package}`"),
     )
 }
 
 /// A host has not answered in time.
-pub(crate) fn not_answered(guest: &Guest, limit: Duration) -> (String, String) {
+pub(crate) fn not_answered(guest: &Guest, limit: Duration) -> Trouble {
     let wait = "`--start-timeout` sets how long to wait";
     let hint = match guest.here {
         true => wait.to_owned(),
         false => format!("see whether `ssh {} true` answers; {wait}", guest.name),
     };
-    (format!("it has not answered within {} s", limit.as_secs()), hint)
+    Trouble::new(format!("it has not answered within {} s", limit.as_secs()), hint)
 }
 
 /// A host has no interface that will do, but perhaps these.
-pub(crate) fn no_address(known: &[String]) -> (String, String) {
+pub(crate) fn no_address(known: &[String]) -> Trouble {
     let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
     match names.as_slice() {
-        [] => (
-            "it has no network address but its loopback".into(),
-            "connect it to the network of the other hosts; `ip address` there shows what it has"
-                .into(),
+        [] => Trouble::new(
+            "it has no network address but its loopback",
+            "connect it to the network of the other hosts; `ip address` there shows what it has",
         ),
-        names => (
-            "none of the interfaces that `--network-interfaces` names has an address".into(),
+        names => Trouble::new(
+            "none of the interfaces that `--network-interfaces` names has an address",
             format!("name what it has, too: {}", names.join(", ")),
         ),
     }

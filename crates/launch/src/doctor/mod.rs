@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ronde_control::doctor::{Clock, Event, Report, Trouble, Visit};
+use ronde_control::doctor::{Clock, Event, Report, Visit};
 use ronde_control::muster::Guest;
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
@@ -103,8 +103,7 @@ impl Doctor {
             News::Hello(index, version) => (index, Event::Hello { version }),
             News::AgentGone(index, trouble) => {
                 self.agents[index].gone = true;
-                let crate::reach::Trouble { reason, hint } = trouble;
-                (index, Event::Gone(Trouble { reason, hint }))
+                (index, Event::Gone(trouble))
             }
             News::Agent(index, AgentToDriver::Time { unix_micros }) => {
                 (index, Event::Told(self.compare(index, unix_micros)))

@@ -11,10 +11,9 @@ use std::time::Duration;
 use ronde_control::job::AgentId;
 use ronde_control::muster::{Action, Event, Guest, Muster, Plan};
 use ronde_control::wire::agent::Target;
-use ronde_control::{Time, VERSION};
+use ronde_control::{Time, Trouble, VERSION};
 
 use super::start::Span;
-use crate::reach::Trouble;
 
 /// Hosts that come together.
 pub(super) struct Party {
@@ -93,9 +92,7 @@ impl Party {
             1 => vec![(0, self.muster.trouble(0))],
             _ => self.muster.troubles(now),
         };
-        let trouble = |(index, (reason, hint)): (usize, (String, String))| {
-            (self.agents[index], Trouble { reason, hint })
-        };
+        let trouble = |(index, trouble): (usize, Trouble)| (self.agents[index], trouble);
         let step = |action| match action {
             Action::Listen(index) => Step::Listen(self.agents[index]),
             Action::Dial(index, targets) => Step::Dial(self.agents[index], targets),

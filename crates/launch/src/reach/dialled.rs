@@ -98,15 +98,14 @@ impl fmt::Debug for Offer {
 
 fn explain(result: io::Result<()>) -> Trouble {
     match result {
-        Ok(()) => Trouble {
-            reason: "its agent, which had dialled in, has ended".into(),
-            hint: "see what it said there, and whether a scheduler, a time limit or a lack of \
-                   memory has ended it"
-                .into(),
-        },
-        Err(error) => Trouble {
-            reason: format!("the connection that its agent had dialled broke: {error}"),
-            hint: "see whether the host is up and its network cable is in".into(),
-        },
+        Ok(()) => Trouble::new(
+            "its agent, which had dialled in, has ended",
+            "see what it said there, and whether a scheduler, a time limit or a lack of memory has \
+             ended it",
+        ),
+        Err(error) => Trouble::new(
+            format!("the connection that its agent had dialled broke: {error}"),
+            "see whether the host is up and its network cable is in",
+        ),
     }
 }

@@ -31,6 +31,7 @@ pub mod logs;
 pub mod private;
 pub mod reach;
 pub mod registry;
+pub mod shell;
 pub mod signals;
 pub mod source;
 mod stream;

@@ -263,7 +263,7 @@ fn an_agent_that_dials_in_does_what_any_agent_does() {
     let offer = driver.offer();
     assert_eq!((offer.name.as_str(), offer.slots), ("node-x", 3));
     assert_eq!(offer.mismatch(), None);
-    assert!(offer.address.unwrap().ip().is_loopback());
+    assert!(offer.address().unwrap().is_loopback());
     let mark = offer.mark.clone();
     let link = {
         let _inside = driver.runtime.enter();

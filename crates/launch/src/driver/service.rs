@@ -247,9 +247,7 @@ async fn meet(
     reached(Stage::Begun).await;
     let mut sealed = answer(stream, key, Callee::Launcher).await?;
     reached(Stage::Proven).await;
-    let plain = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST_GREETING).await?;
-    let plain = plain.ok_or(io::ErrorKind::UnexpectedEof)?;
-    let greeting = wire::decode(&plain).map_err(io::Error::other)?;
+    let greeting = sealed.hear(LONGEST_GREETING).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok((sealed, greeting))
 }
 
@@ -271,7 +269,7 @@ async fn serve<N: From<Heard>>(
         return;
     }
     if let Greeting::Agent { version, name, slots, mark } = greeting {
-        let offer = Offer::new(sealed, (name, slots), mark, version);
+        let offer = Offer { name, slots, mark, version, sealed };
         let _ = news.send(Heard::Offered(offer).into()).await;
         return;
     }

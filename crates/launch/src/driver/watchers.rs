@@ -4,8 +4,7 @@ use std::io;
 
 use ronde_control::VERSION;
 use ronde_control::status::{DriverToWatcher, Status, WatcherToDriver};
-use ronde_control::wire::{self, JobKey};
-use tokio::io::AsyncWriteExt;
+use ronde_control::wire::JobKey;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
@@ -77,17 +76,17 @@ pub(super) async fn serve(
             "the job runs Ronde {VERSION} and this is Ronde {version}: use the `ronde` that lies \
              beside the job's `horovodrun`"
         );
-        return tell(&mut sealed, &DriverToWatcher::Refused { reason }).await;
+        return sealed.say(&DriverToWatcher::Refused { reason }).await;
     }
-    while let Some(plain) = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST).await? {
-        match wire::decode(&plain).map_err(io::Error::other)? {
+    while let Some(question) = sealed.hear(LONGEST).await? {
+        match question {
             WatcherToDriver::Ask => {}
             WatcherToDriver::Follow => return follow(sealed, news).await,
         }
         let (answer, status) = oneshot::channel();
         news.send(News::Asked(answer)).await.map_err(io::Error::other)?;
         let status = status.await.map_err(io::Error::other)?;
-        tell(&mut sealed, &DriverToWatcher::Status(status)).await?;
+        sealed.say(&DriverToWatcher::Status(status)).await?;
     }
     Ok(())
 }
@@ -102,7 +101,7 @@ async fn follow(mut sealed: Sealed, news: &mpsc::Sender<News>) -> io::Result<()>
             told = events.recv() => {
                 let Some(Told { event, missed, last }) = told else { return Ok(()) };
                 let event = String::from(&*event);
-                tell(&mut sealed, &DriverToWatcher::Event { event, missed }).await?;
+                sealed.say(&DriverToWatcher::Event { event, missed }).await?;
                 if last {
                     return Ok(());
                 }
@@ -111,8 +110,4 @@ async fn follow(mut sealed: Sealed, news: &mpsc::Sender<News>) -> io::Result<()>
             _ = hang_up => return Ok(()),
         }
     }
-}
-
-async fn tell(sealed: &mut Sealed, message: &DriverToWatcher) -> io::Result<()> {
-    sealed.stream.write_all(&sealed.sealer.seal(&wire::encode(message))).await
 }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 
 use ronde_control::VERSION;
 use ronde_control::wire;
@@ -26,22 +26,14 @@ pub struct Offer {
     pub mark: String,
     /// The version of Ronde there.
     pub version: String,
-    /// Where it has come from.
-    pub address: Option<SocketAddr>,
-    sealed: Sealed,
+    /// The connection on which it has come.
+    pub(crate) sealed: Sealed,
 }
 
 impl Offer {
-    /// The offer of the one who is called `name` and has greeted on this connection.
-    pub(crate) fn new(
-        sealed: Sealed,
-        (name, slots): (String, u32),
-        mark: String,
-        version: String,
-    ) -> Offer {
-        let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
-        let address = sealed.stream.peer_addr().ok().map(canonical);
-        Offer { name, slots, mark, version, address, sealed }
+    /// Where it has come from.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.sealed.stream.peer_addr().ok().map(|address| address.ip().to_canonical())
     }
 
     /// Why it cannot be taken, if it is of another version.
@@ -52,6 +44,7 @@ impl Offer {
 
     /// Makes it one of the job's agents.
     pub fn take(self) -> io::Result<AgentLink> {
+        let network = self.address().is_some_and(|address| address.is_loopback());
         let taken = wire::encode(&OfferAnswer::Taken);
         let Stream { reader, writer, receiving, sending } = stream::open(self.sealed, Some(taken))?;
         let (cut, is_cut) = oneshot::channel();
@@ -65,7 +58,6 @@ impl Offer {
             sending.abort();
             explain(result)
         };
-        let network = self.address.is_some_and(|address| address.ip().is_loopback());
         Ok(AgentLink {
             reader: Box::new(reader),
             writer: Box::new(writer),
@@ -79,12 +71,11 @@ impl Offer {
     /// Sends it away with a word why.
     pub fn refuse(self, reason: &str) {
         tracing::info!(host = self.name, reason, "an agent that has dialled in is refused");
-        let Sealed { mut stream, mut sealer, .. } = self.sealed;
-        let refused = sealer.seal(&wire::encode(&OfferAnswer::Refused { reason: reason.into() }));
+        let (mut sealed, refused) = (self.sealed, OfferAnswer::Refused { reason: reason.into() });
         // Whoever does not listen to that learns nothing.
         tokio::spawn(async move {
-            let _ = stream.write_all(&refused).await;
-            let _ = stream.shutdown().await;
+            let _ = sealed.say(&refused).await;
+            let _ = sealed.stream.shutdown().await;
         });
     }
 }

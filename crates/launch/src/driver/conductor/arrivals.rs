@@ -146,7 +146,7 @@ impl Driver {
         let names = (2..).map(|number| format!("{}-{number}", offer.name));
         let name = std::iter::once(offer.name.clone()).chain(names).find(|name| !taken(name));
         let name = name.unwrap_or_default();
-        tracing::info!(host = name, slots = offer.slots, address = ?offer.address, "an agent dialled in");
+        tracing::info!(host = name, slots = offer.slots, address = ?offer.address(), "an agent dialled in");
         self.offers.push(job::Offer { host: name.clone(), slots: offer.slots });
         self.waiting.insert(name, offer);
         self.listed_anew(now);

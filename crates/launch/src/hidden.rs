@@ -21,9 +21,7 @@ pub fn dispatch(program: &Path, arguments: &[OsString]) -> Option<u8> {
     match (part.to_str()?, rest) {
         (GUARDIAN, [mark]) => Some(supervise::guardian::run(program, mark)),
         (AGENT, [mark, parent]) => Some(agent::main(program, mark, parent)),
-        (JOINING_AGENT, [mark, parent, words @ ..]) => {
-            Some(agent::join::main(program, mark, parent, words))
-        }
+        (JOINING_AGENT, [mark, parent]) => Some(agent::join::main(program, mark, parent)),
         (SHIM, [parent, command, arguments @ ..]) => {
             Some(supervise::shim::run(parent, command, arguments))
         }

@@ -26,11 +26,9 @@ use ronde_control::Worker;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, WorkerSpec};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process,
-    kill_process_group, set_child_subreaper, set_parent_process_death_signal, wait, waitid,
-    waitpid,
+    kill_process_group, set_child_subreaper, wait, waitid, waitpid,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -41,7 +39,7 @@ pub(crate) use survey::free_ports;
 
 use crate::lifeline;
 use crate::supervise::memory::OutOfMemoryKills;
-use crate::supervise::{self, Scope, shim};
+use crate::supervise::{self, Scope};
 
 /// How long workers have to end by themselves when the driver has gone.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -62,29 +60,30 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// The number of the signal that asks a process to end.
 const TERMINATE: u8 = 15;
 
-/// What every agent's process begins with: an event loop, if the guardian that started it still lives.
-fn begin(parent: &OsStr) -> Option<Runtime> {
-    // Should the guardian die, nobody would be left to clear up after this agent: it ends in order.
-    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+/// Does an agent's work as a process of its own, if the guardian that started it still lives.
+fn live<T>(parent: &OsStr, work: impl Future<Output = T>) -> Option<T> {
     let _ = set_child_subreaper(Some(getpid()));
-    if !shim::is_parent(parent) {
+    // Should the guardian die, nobody would be left to clear up after this agent: it ends in order.
+    if !supervise::end_with(parent, Signal::TERM) {
         return None;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.inspect_err(|error| tracing::error!(%error, "the agent has no event loop")).ok()
+    let runtime =
+        runtime.inspect_err(|error| tracing::error!(%error, "the agent has no event loop")).ok()?;
+    let result = runtime.block_on(work);
+    // Standard input is read by a thread that only its end would stop.
+    runtime.shutdown_background();
+    Some(result)
 }
 
 /// The agent as a process of its own: its pipe is standard input and output.
 pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
-    let Some(runtime) = begin(parent) else { return 1 };
     let mark = mark.to_string_lossy().into_owned();
     let pipe = (tokio::io::stdin(), tokio::io::stdout());
-    let result = runtime.block_on(run(pipe, program.to_owned(), mark));
-    // Standard input is read by a thread that only its end would stop.
-    runtime.shutdown_background();
-    match result {
-        Ok(_) => 0,
-        Err(error) => {
+    match live(parent, run(pipe, program.to_owned(), mark)) {
+        None => 1,
+        Some(Ok(_)) => 0,
+        Some(Err(error)) => {
             tracing::error!(%error, "the agent failed");
             1
         }

@@ -12,6 +12,7 @@ pub mod memory;
 mod processes;
 pub mod shim;
 
+use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -19,8 +20,10 @@ use std::time::Duration;
 use ronde_control::wire::agent::signal_name;
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, pidfd_open,
+    pidfd_send_signal, set_parent_process_death_signal, wait,
 };
+use tokio::process::Child;
 
 use processes::Process;
 pub(crate) use processes::{is_ending, origin, snapshot, started};
@@ -70,6 +73,22 @@ pub fn sweep(mark: &str, scope: Scope) -> bool {
         std::thread::sleep(PAUSE);
     }
     false
+}
+
+/// Has this process get a signal when its parent, the process of this number, dies. Gives whether it
+/// lives: one that has died already would never send it.
+pub(crate) fn end_with(parent: &OsStr, signal: Signal) -> bool {
+    let _ = set_parent_process_death_signal(Some(signal));
+    let number = getppid().map(|pid| pid.as_raw_nonzero().get());
+    parent.to_str().and_then(|text| text.parse().ok()) == number
+}
+
+/// Sends a signal of this number to a child, unless it has ended.
+pub(crate) fn signal_child(child: &Child, signal: i32) {
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
+    if let (Some(pid), Some(signal)) = (pid, named(signal)) {
+        let _ = kill_process(pid, signal);
+    }
 }
 
 /// How a process that guards another one ended; it reports the other's signal as a shell would.

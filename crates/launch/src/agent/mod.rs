@@ -38,7 +38,7 @@ use survey::Survey;
 pub(crate) use survey::free_ports;
 
 use crate::lifeline;
-use crate::supervise::memory::OutOfMemoryKills;
+use crate::supervise::memory::out_of_memory_kills;
 use crate::supervise::{self, Scope};
 
 /// How long workers have to end by themselves when the driver has gone.
@@ -108,7 +108,7 @@ where
         running: BTreeMap::new(),
         streams: JoinSet::new(),
         stdin: None,
-        memory: OutOfMemoryKills::read(),
+        memory_kills: out_of_memory_kills(),
         all_well: true,
         survey: Survey::default(),
         lifeline: JoinSet::new(),
@@ -178,7 +178,8 @@ struct Agent {
     running: BTreeMap<Worker, Pid>,
     streams: JoinSet<()>,
     stdin: Option<mpsc::Sender<Vec<u8>>>,
-    memory: OutOfMemoryKills,
+    /// How often the kernel had killed for lack of memory before.
+    memory_kills: u64,
     /// Whether every worker that has ended did so with code 0.
     all_well: bool,
     survey: Survey,
@@ -356,7 +357,7 @@ impl Agent {
     fn exit(&self, code: Option<i32>, signal: Option<i32>) -> Exit {
         match (code, signal) {
             (Some(code), _) => Exit::Code(code),
-            (None, Some(9)) if OutOfMemoryKills::read() != self.memory => Exit::OutOfMemory,
+            (None, Some(9)) if out_of_memory_kills() != self.memory_kills => Exit::OutOfMemory,
             (None, Some(signal)) => Exit::Signal(signal),
             (None, None) => Exit::Unknown { reason: "the system did not say how it ended".into() },
         }

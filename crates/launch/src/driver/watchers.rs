@@ -10,7 +10,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::chronicle::{self, Told};
 use super::{Job, News};
-use crate::registry::{Entry, Registration};
+use crate::private::PrivateFile;
+use crate::registry::{self, Entry};
 use crate::wire::{Sealed, read_sealed};
 
 /// The longest question.
@@ -23,11 +24,11 @@ pub(super) type Answer = oneshot::Sender<Status>;
 pub(super) struct Watchers {
     askers: Vec<Answer>,
     /// The job can be found while this is there.
-    _registration: Option<Registration>,
+    _registration: Option<PrivateFile>,
 }
 
 impl Watchers {
-    pub(super) fn new(registration: Option<Registration>) -> Watchers {
+    pub(super) fn new(registration: Option<PrivateFile>) -> Watchers {
         Watchers { askers: Vec::new(), _registration: registration }
     }
 
@@ -51,7 +52,7 @@ pub(super) fn register(
     ranks: usize,
     listener: &TcpListener,
     key: &JobKey,
-) -> Option<Registration> {
+) -> Option<PrivateFile> {
     let command: Vec<_> = job.command.iter().map(|word| word.to_string_lossy()).collect();
     let entry = Entry {
         pid: std::process::id(),
@@ -60,7 +61,7 @@ pub(super) fn register(
         ranks: ranks as u32,
         command: command.join(" "),
     };
-    Registration::new(job.registry.as_ref()?, &entry)
+    registry::register(job.registry.as_ref()?, &entry)
         .inspect_err(|error| tracing::info!(%error, "`ronde status` will not find this job"))
         .ok()
 }

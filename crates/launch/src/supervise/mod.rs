@@ -25,8 +25,7 @@ use rustix::process::{
 };
 use tokio::process::Child;
 
-use processes::Process;
-pub(crate) use processes::{is_ending, origin, snapshot, started};
+pub(crate) use processes::{Process, living, origin};
 
 /// The name of the environment variable that marks the processes of a job.
 pub const MARK: &str = "RONDE_JOB";
@@ -120,7 +119,7 @@ fn send(process: &Process, signal: Signal) {
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(descriptor) => {
             // The number may have changed hands between the look and the opening.
-            if started(process.pid) == Some(process.started) {
+            if Process::of(process.pid).is_some_and(|now| now.started == process.started) {
                 let _ = pidfd_send_signal(descriptor, signal);
             }
         }

@@ -24,7 +24,8 @@ pub(crate) struct Process {
 impl Process {
     /// The process of this number, if it lives.
     pub(crate) fn of(pid: i32) -> Option<Process> {
-        parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+        // Its name may be of any bytes.
+        parse(pid, &String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
     }
 
     /// Whether it is about to be gone: it closes its files before it is.
@@ -117,6 +118,9 @@ fn is_marked(pid: i32, entry: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     const STAT: &str = "77 (a) b (c) S 5 77 77 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1234 9 9";
@@ -129,6 +133,18 @@ mod tests {
         assert_eq!(seen.command, "a) b (c");
         assert_eq!(parse(77, &STAT.replace(" S 5", " Z 5")), None);
         assert_eq!(parse(77, "77 (x"), None);
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(OsStr::from_bytes(b"x\xff"));
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("100").spawn().unwrap();
+        let seen = Process::of(child.id() as i32).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(seen.command, "x\u{fffd}");
     }
 
     #[test]

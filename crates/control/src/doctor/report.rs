@@ -110,6 +110,21 @@ pub struct Finding {
     pub fix: String,
 }
 
+impl Finding {
+    pub(super) fn new(
+        severity: Severity,
+        host: &str,
+        what: impl Into<String>,
+        fix: impl Into<String>,
+    ) -> Finding {
+        Finding { severity, hosts: vec![host.to_owned()], what: what.into(), fix: fix.into() }
+    }
+
+    pub(super) fn warning(host: &str, what: String, fix: impl Into<String>) -> Finding {
+        Finding::new(Severity::Warning, host, what, fix)
+    }
+}
+
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -1,9 +1,11 @@
 //! The network interfaces of this machine and their addresses.
 
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
+use ronde_control::Trouble;
 
 /// One address of one interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,30 +16,18 @@ pub struct Interface {
     pub address: IpAddr,
 }
 
-/// Interfaces that cannot be used.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InterfaceError {
-    /// None of the names belongs to an interface with an address.
-    #[error("no interface named {} has an address", .asked.join(" or "))]
-    NoAddress {
-        /// The names that were given.
-        asked: Vec<String>,
-        /// The names that would do.
-        known: Vec<String>,
-    },
-    /// The machine would not say which interfaces it has.
-    #[error("the network interfaces cannot be listed: {0}")]
-    Unknown(String),
-}
-
 /// The first address of the first of these interfaces that has one.
-pub fn address_of(names: &[String]) -> Result<IpAddr, InterfaceError> {
-    pick(names, &all()?)
+pub fn address_of(names: &[String]) -> Result<IpAddr, Trouble> {
+    let unknown =
+        |error: io::Error| Trouble::new(error.to_string(), "leave `--network-interfaces` out");
+    pick(names, &all().map_err(unknown)?)
 }
 
 /// All addresses of all interfaces that are up, IPv4 first.
-pub fn all() -> Result<Vec<Interface>, InterfaceError> {
-    let found = getifaddrs().map_err(|error| InterfaceError::Unknown(error.to_string()))?;
+pub fn all() -> io::Result<Vec<Interface>> {
+    let found = getifaddrs().map_err(|error| {
+        io::Error::other(format!("the network interfaces cannot be listed: {error}"))
+    })?;
     let mut all: Vec<Interface> = found.filter_map(read).collect();
     all.sort_by_key(|interface| interface.address.is_ipv6());
     Ok(all)
@@ -79,13 +69,16 @@ fn read(interface: InterfaceAddress) -> Option<Interface> {
     Some(Interface { name: interface.interface_name, address })
 }
 
-fn pick(names: &[String], all: &[Interface]) -> Result<IpAddr, InterfaceError> {
+fn pick(names: &[String], all: &[Interface]) -> Result<IpAddr, Trouble> {
     let found = named(all, names).first().map(|interface| interface.address);
     found.ok_or_else(|| {
         let mut known: Vec<String> = all.iter().map(|each| format!("`{}`", each.name)).collect();
         known.dedup();
-        let asked = names.iter().map(|name| format!("`{name}`")).collect();
-        InterfaceError::NoAddress { asked, known }
+        let asked: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        Trouble::new(
+            format!("no interface named {} has an address", asked.join(" or ")),
+            format!("this machine has {}", known.join(", ")),
+        )
     })
 }
 
@@ -116,8 +109,8 @@ mod tests {
     fn the_first_name_with_an_address_counts_and_others_are_listed() {
         assert_eq!(pick(&names("ib0,eth1,lo"), &some()), Ok("10.0.0.1".parse().unwrap()));
         let error = pick(&names("ib0,ib1"), &some()).unwrap_err();
-        assert_eq!(error.to_string(), "no interface named `ib0` or `ib1` has an address");
-        assert!(matches!(error, InterfaceError::NoAddress { known, .. } if known.len() == 4));
+        assert_eq!(error.reason, "no interface named `ib0` or `ib1` has an address");
+        assert_eq!(error.hint, "this machine has `lo`, `eth1`, `docker0`, `eth1`");
     }
 
     #[test]

@@ -176,7 +176,12 @@ impl Visit {
             }
             // There are no ranks that anything else could be about.
             Event::Said(_) => {}
-            Event::Gone(trouble) => host.fail(trouble),
+            Event::Gone(trouble) => {
+                host.fail(trouble);
+                self.trials.retain(|(from, to), trial| {
+                    trial.outcome.is_some() || ![*from, *to].contains(&index)
+                });
+            }
         }
         commands.extend(self.measure());
         commands
@@ -206,7 +211,7 @@ impl Visit {
     pub fn is_over(&self) -> bool {
         self.now >= self.limit + WORK
             || (self.hosts.iter().all(|host| host.is_settled(self.doors()))
-                && !self.trials.iter().any(|(pair, trial)| self.is_running(*pair, trial))
+                && self.trials.values().all(|trial| trial.outcome.is_some())
                 && !self.is_dialling())
     }
 
@@ -330,16 +335,10 @@ impl Visit {
     fn idle(&self) -> Vec<bool> {
         let ready = |host: &Host| host.state == State::There && host.report.facts.is_some();
         let mut idle: Vec<bool> = self.hosts.iter().map(ready).collect();
-        for ((from, to), trial) in &self.trials {
-            if self.is_running((*from, *to), trial) {
-                (idle[*from], idle[*to]) = (false, false);
-            }
+        for ((from, to), _) in self.trials.iter().filter(|(_, trial)| trial.outcome.is_none()) {
+            (idle[*from], idle[*to]) = (false, false);
         }
         idle
-    }
-
-    fn is_running(&self, (from, to): (usize, usize), trial: &Trial) -> bool {
-        trial.outcome.is_none() && self.both_there(from, to)
     }
 
     fn both_there(&self, from: usize, to: usize) -> bool {

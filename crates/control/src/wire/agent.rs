@@ -449,10 +449,7 @@ pub fn signal_name(number: i32) -> String {
 pub fn frame<M: Serialize>(message: &M) -> Vec<u8> {
     let body = encode(message);
     assert!(body.len() <= MAX_FRAME, "a message of {} bytes fits no frame", body.len());
-    let mut frame = Vec::with_capacity(4 + body.len());
-    frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    frame.extend_from_slice(&body);
-    frame
+    [&(body.len() as u32).to_le_bytes(), body.as_slice()].concat()
 }
 
 /// The number of bytes that follow a plain frame's four bytes of length.

@@ -103,14 +103,14 @@ where
     let mut agent = Agent {
         program,
         mark,
-        news,
         window: Arc::new(Semaphore::new(OUTPUT_WINDOW)),
         running: BTreeMap::new(),
         streams: JoinSet::new(),
         stdin: None,
         memory_kills: out_of_memory_kills(),
         all_well: true,
-        survey: Survey::default(),
+        survey: Survey::new(news.clone()),
+        news,
         lifeline: JoinSet::new(),
         examination: JoinSet::new(),
         guardian: getppid(),
@@ -121,12 +121,9 @@ where
     // A guardian that was told to stop passes that on so; that the whole group of processes may have
     // been told as well does not count twice.
     let mut leave = signal(SignalKind::user_defined1())?;
-    let mut stop = [
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::hangup())?,
-    ];
-    let [terminate, interrupt, hangup] = &mut stop;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let parting = loop {
         tokio::select! {
             command = commands.recv() => match command {
@@ -208,7 +205,7 @@ impl Agent {
                     self.start(spec).await;
                 }
             }
-            DriverToAgent::Signal { signal } => match supervise::named(signal) {
+            DriverToAgent::Signal { signal } => match Signal::from_named_raw(signal) {
                 Some(signal) => self.signal_workers(signal),
                 None => {
                     let reason = format!("there is no signal {signal}");
@@ -217,7 +214,7 @@ impl Agent {
             },
             DriverToAgent::SignalOne { worker, signal } => {
                 if let (Some(pid), Some(signal)) =
-                    (self.running.get(&worker), supervise::named(signal))
+                    (self.running.get(&worker), Signal::from_named_raw(signal))
                 {
                     signal_worker(*pid, signal);
                 }
@@ -237,10 +234,10 @@ impl Agent {
             }
             DriverToAgent::Dial { targets, limit_millis } => {
                 let limit = Duration::from_millis(limit_millis.into());
-                self.survey.dial(targets, limit, &self.news);
+                self.survey.dial(targets, limit);
             }
             DriverToAgent::Stay { addresses } => {
-                if let Some((key, host)) = self.survey.identity() {
+                if let Some((key, host)) = self.survey.identity.clone() {
                     self.lifeline.spawn(lifeline::hold_on(addresses, key, host));
                 }
             }
@@ -268,7 +265,7 @@ impl Agent {
             }
             DriverToAgent::Measure { callee, address, millis } => {
                 let load = Duration::from_millis(millis.into());
-                self.survey.measure((callee, address), load, &self.news);
+                self.survey.measure(callee, address, load);
             }
         }
     }
@@ -322,10 +319,9 @@ impl Agent {
             self.ended(*worker, *pid, exit).await;
         }
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            let worker = running.iter().find(|(_, known)| *known == pid).map(|(worker, _)| *worker);
-            if let Some(worker) = worker {
+            if let Some((worker, _)) = running.iter().find(|(_, known)| *known == pid) {
                 let exit = self.exit(status.exit_status(), status.terminating_signal());
-                self.ended(worker, pid, exit).await;
+                self.ended(*worker, pid, exit).await;
             }
         }
     }

@@ -24,13 +24,18 @@ const HEARING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// An agent among those of other hosts. Dropping it ends all that it has begun.
-#[derive(Default)]
 pub(super) struct Survey {
-    identity: Option<(JobKey, u32)>,
+    /// The job's key and this host's number, once the driver has told them.
+    pub(super) identity: Option<(JobKey, u32)>,
     tasks: JoinSet<()>,
+    news: mpsc::Sender<AgentToDriver>,
 }
 
 impl Survey {
+    pub(super) fn new(news: mpsc::Sender<AgentToDriver>) -> Survey {
+        Survey { identity: None, tasks: JoinSet::new(), news }
+    }
+
     /// Listens on the addresses of these interfaces, or of all that others may reach.
     pub(super) async fn listen(
         &mut self,
@@ -53,16 +58,11 @@ impl Survey {
     }
 
     /// Dials every address at once; the news tell what came of each.
-    pub(super) fn dial(
-        &mut self,
-        targets: Vec<Target>,
-        limit: Duration,
-        news: &mpsc::Sender<AgentToDriver>,
-    ) {
+    pub(super) fn dial(&mut self, targets: Vec<Target>, limit: Duration) {
         let Some((key, _)) = &self.identity else { return };
         for Target { callee, addresses } in targets {
             for address in addresses {
-                let (key, news) = (key.clone(), news.clone());
+                let (key, news) = (key.clone(), self.news.clone());
                 self.tasks.spawn(async move {
                     let outcome = reach(address, &key, callee, limit).await;
                     let _ = news.send(AgentToDriver::Dialled { callee, address, outcome }).await;
@@ -72,23 +72,13 @@ impl Survey {
     }
 
     /// Measures the way to another; the news tell what came of it.
-    pub(super) fn measure(
-        &mut self,
-        (callee, address): (Callee, SocketAddr),
-        load: Duration,
-        news: &mpsc::Sender<AgentToDriver>,
-    ) {
+    pub(super) fn measure(&mut self, callee: Callee, address: SocketAddr, load: Duration) {
         let Some((key, _)) = self.identity.clone() else { return };
-        let news = news.clone();
+        let news = self.news.clone();
         self.tasks.spawn(async move {
             let outcome = trial::measure(&key, callee, address, load).await;
             let _ = news.send(AgentToDriver::Measured { callee, outcome }).await;
         });
-    }
-
-    /// The job's key and this host's number, once the driver has told them.
-    pub(super) fn identity(&self) -> Option<(JobKey, u32)> {
-        self.identity.clone()
     }
 
     /// Ends listening and dialling.

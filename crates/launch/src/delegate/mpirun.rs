@@ -71,7 +71,9 @@ fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Wo
     if order.timestamps {
         words.add(["--timestamp-output"]);
     }
-    words.add(["-np".to_owned(), order.count.to_string(), "-H".to_owned(), hosts(order)]);
+    let hosts = order.hosts.iter().map(|host| format!("{}:{}", host.name, host.slots));
+    let hosts = hosts.collect::<Vec<_>>().join(",");
+    words.add(["-np".to_owned(), order.count.to_string(), "-H".to_owned(), hosts]);
     match (&order.binding, flavour) {
         (Some(binding), _) => words.add(binding.iter().cloned()),
         (None, Flavour::Spectrum) => words.add(["--bind-to", "socket", "--map-by", "socket"]),
@@ -139,11 +141,6 @@ fn hydra(order: &Order, flavour: Flavour) -> Result<Words, Trouble> {
     // The environment of mpirun itself, which is the one we give it.
     words.add(["-genvall"]);
     Ok(words)
-}
-
-fn hosts(order: &Order) -> String {
-    let each = order.hosts.iter().map(|host| format!("{}:{}", host.name, host.slots));
-    each.collect::<Vec<_>>().join(",")
 }
 
 /// The hosts to log in to.

@@ -85,7 +85,7 @@ pub(crate) fn end_with(parent: &OsStr, signal: Signal) -> bool {
 /// Sends a signal of this number to a child, unless it has ended.
 pub(crate) fn signal_child(child: &Child, signal: i32) {
     let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
-    if let (Some(pid), Some(signal)) = (pid, named(signal)) {
+    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
         let _ = kill_process(pid, signal);
     }
 }
@@ -107,11 +107,6 @@ pub fn code(status: ExitStatus) -> u8 {
         (None, Some(signal)) => 128 + signal as u8,
         (None, None) => 1,
     }
-}
-
-/// A signal by its number, if it is one that has a name.
-pub fn named(signal: i32) -> Option<Signal> {
-    Signal::from_named_raw(signal)
 }
 
 fn send(process: &Process, signal: Signal) {

@@ -9,6 +9,7 @@ use ronde_control::wire::agent::signal_name;
 
 use super::{Destination, Options, Strictness};
 use crate::reach::{Remains, Trouble, VERBOSE};
+use crate::supervise::ended;
 
 /// ssh's own exit code when the connection, not the command, failed.
 const SSH_FAILED: i32 = 255;
@@ -38,13 +39,15 @@ pub fn explain(destination: &Destination, remains: &Remains<'_>) -> Trouble {
             format!("its ssh connection broke{last}"),
             format!("see whether `{}` answers", command(login, options)),
         ),
-        (Some(code @ 129..=192), _) if remains.greeted => Trouble::new(
-            format!("its agent was killed by {}{last}", signal_name(code - 128)),
-            "see what killed it there: a scheduler, a time limit or a lack of memory",
+        (Some(code), _) if remains.greeted => Trouble::new(
+            format!("its agent {}{last}", ended(status)),
+            match code {
+                129..=192 => {
+                    "see what killed it there: a scheduler, a time limit or a lack of memory"
+                }
+                _ => VERBOSE,
+            },
         ),
-        (Some(code), _) if remains.greeted => {
-            Trouble::new(format!("its agent exited with code {code}{last}"), VERBOSE)
-        }
         (code, _) => Trouble::new(
             format!("no agent could be started there (exit code {}){last}", code.unwrap_or(0)),
             format!("see what `{} horovodrun --version` says", command(login, options)),

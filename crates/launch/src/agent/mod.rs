@@ -20,7 +20,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ronde_control::Worker;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, WorkerSpec};
@@ -37,6 +37,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use survey::Survey;
 pub(crate) use survey::free_ports;
 
+use crate::doctor::unix_micros;
 use crate::lifeline;
 use crate::supervise::memory::out_of_memory_kills;
 use crate::supervise::{self, Scope};
@@ -252,9 +253,7 @@ impl Agent {
                 self.tell(AgentToDriver::Looked { found }).await;
             }
             DriverToAgent::AskTime => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let unix_micros = since.as_micros() as u64;
-                self.tell(AgentToDriver::Time { unix_micros }).await;
+                self.tell(AgentToDriver::Time { unix_micros: unix_micros() }).await;
             }
             DriverToAgent::Examine => {
                 let (program, news) = (self.program.clone(), self.news.clone());

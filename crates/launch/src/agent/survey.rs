@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ronde_control::admission::{Admission, Limits, Origin};
+use ronde_control::doctor::Address;
 use ronde_control::wire::agent::{AgentToDriver, Dial, Listener, Target};
 use ronde_control::wire::{Callee, JobKey};
 use tokio::net::{TcpListener, TcpStream};
@@ -14,7 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::trial;
-use crate::interfaces::{self, Interface};
+use crate::interfaces;
 use crate::wire::{answer, call};
 
 /// How long a caller may take to prove itself.
@@ -43,14 +44,13 @@ impl Survey {
         names: &[String],
         ports: u32,
     ) -> AgentToDriver {
-        let all = interfaces::all().unwrap_or_default();
-        let others = interfaces::for_others(&all);
-        let known = others.iter().map(|interface| interface.name.clone()).collect();
+        let others = interfaces::for_others();
+        let known = others.iter().map(|each| each.interface.clone()).collect();
         let mut listeners = Vec::new();
-        for Interface { name, address } in interfaces::named(&others, names) {
+        for Address { interface, address } in interfaces::named(&others, names) {
             let Ok(listener) = TcpListener::bind((address, 0)).await else { continue };
             let Ok(address) = listener.local_addr() else { continue };
-            listeners.push(Listener { interface: name, address });
+            listeners.push(Listener { interface, address });
             self.tasks.spawn(receive(listener, key.clone(), Callee::Host(host)));
         }
         self.identity = Some((key, host));
@@ -133,7 +133,13 @@ async fn reach(address: SocketAddr, key: &JobKey, callee: Callee, limit: Duratio
     let connected = timeout(limit, TcpStream::connect(address)).await;
     let stream = match connected {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return failed(&error),
+        Ok(Err(error)) => {
+            return match error.kind() {
+                io::ErrorKind::ConnectionRefused => Dial::Refused,
+                io::ErrorKind::TimedOut => Dial::TimedOut,
+                _ => Dial::Failed { error: error.to_string() },
+            };
+        }
         Err(_) => return Dial::TimedOut,
     };
     match timeout(limit.saturating_sub(start.elapsed()), call(stream, key, callee)).await {
@@ -141,14 +147,6 @@ async fn reach(address: SocketAddr, key: &JobKey, callee: Callee, limit: Duratio
         // Whoever answers without the key, or hangs up on a call for another, is not the one.
         Ok(Err(_)) => Dial::Stranger,
         Err(_) => Dial::TimedOut,
-    }
-}
-
-fn failed(error: &io::Error) -> Dial {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => Dial::Refused,
-        io::ErrorKind::TimedOut => Dial::TimedOut,
-        _ => Dial::Failed { error: error.to_string() },
     }
 }
 

@@ -39,20 +39,18 @@ pub(super) async fn measure(
     load: Duration,
 ) -> Result<Rate, String> {
     let load = load.min(LONGEST_LOAD);
-    match timeout(load + PATIENCE, talk(key, callee, address, load)).await {
+    let talking = async {
+        let stream = TcpStream::connect(address).await?;
+        talk(call(stream, key, callee).await?, load).await
+    };
+    match timeout(load + PATIENCE, talking).await {
         Ok(Ok(rate)) => Ok(rate),
         Ok(Err(error)) => Err(format!("{address}: {error}")),
         Err(_) => Err(format!("{address} timed out")),
     }
 }
 
-async fn talk(
-    key: &JobKey,
-    callee: Callee,
-    address: SocketAddr,
-    load: Duration,
-) -> io::Result<Rate> {
-    let mut sealed = call(TcpStream::connect(address).await?, key, callee).await?;
+async fn talk(mut sealed: Sealed, load: Duration) -> io::Result<Rate> {
     let mut trips = Vec::with_capacity(ECHOES);
     for _ in 0..ECHOES {
         let start = Instant::now();

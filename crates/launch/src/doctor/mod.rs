@@ -20,7 +20,7 @@ use crate::driver::start::Span;
 use crate::driver::{News, entropy, hex, service, start};
 use crate::reach::Way;
 use crate::supervise::{self, Scope};
-use crate::{LaunchError, machine};
+use crate::{LaunchError, block_on};
 
 /// How long agents have to say goodbye.
 const FAREWELL: Duration = Duration::from_millis(1500);
@@ -43,13 +43,7 @@ pub struct Rounds {
 
 /// Visits all hosts at once and gives what was found: the blocking form for `main`.
 pub fn visit(rounds: &Rounds) -> Result<Report, LaunchError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(machine("start the event loop"))?;
-    let report = runtime.block_on(run(rounds));
-    runtime.shutdown_background();
-    report
+    block_on(run(rounds))
 }
 
 async fn run(rounds: &Rounds) -> Result<Report, LaunchError> {
@@ -154,6 +148,7 @@ impl Doctor {
     }
 }
 
-fn unix_micros() -> u64 {
+/// What time it is, by this machine's clock.
+pub(crate) fn unix_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }

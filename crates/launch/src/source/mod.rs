@@ -78,10 +78,7 @@ impl HostSource {
     pub(crate) fn span(&self) -> Span {
         let is_here = match self {
             HostSource::Listed(hosts) => hosts.iter().all(|(_, way)| way.ties().network),
-            HostSource::Script(..) => {
-                let all = interfaces::all().unwrap_or_default();
-                interfaces::for_others(&all).is_empty()
-            }
+            HostSource::Script(..) => interfaces::for_others().is_empty(),
             HostSource::DialledIn(agents) => agents.listen.ip().is_loopback(),
         };
         if is_here { Span::ThisMachine } else { Span::Hosts }

@@ -65,8 +65,8 @@ pub enum Event {
     Gone(Trouble),
 }
 
-/// What a host, known by its number, is to be told.
-pub type Command = (usize, DriverToAgent);
+/// What hosts, known by their numbers, are to be told.
+pub type Commands = Vec<(usize, DriverToAgent)>;
 
 /// All hosts while they are looked at.
 pub struct Visit {
@@ -125,7 +125,7 @@ impl Visit {
     }
 
     /// Takes in what happened on a host at `now`.
-    pub fn on(&mut self, index: usize, event: Event, now: Time) -> Vec<Command> {
+    pub fn on(&mut self, index: usize, event: Event, now: Time) -> Commands {
         self.now = now;
         let mut commands = Vec::new();
         let doors = self.doors();
@@ -227,13 +227,11 @@ impl Visit {
                 .collect(),
             findings: Vec::new(),
         };
-        for host in report.hosts.iter_mut().filter(|host| host.trouble.is_none()) {
-            if host.facts.is_none() {
-                host.trouble = Some(Trouble::new(
-                    "it has answered, and then not told how it is",
-                    "run it again with `--verbose`, or with a longer `--start-timeout`",
-                ));
-            }
+        for host in report.hosts.iter_mut().filter(|host| host.facts.is_none()) {
+            host.trouble.get_or_insert_with(|| {
+                let hint = "run it again with `--verbose`, or with a longer `--start-timeout`";
+                Trouble::new("it has answered, and then not told how it is", hint)
+            });
         }
         let mut findings = machines::findings(&report.hosts);
         findings.extend(agree::findings(&report.hosts));
@@ -242,12 +240,7 @@ impl Visit {
         report
     }
 
-    fn listening(
-        &mut self,
-        index: usize,
-        listeners: Vec<Listener>,
-        known: &[String],
-    ) -> Vec<Command> {
+    fn listening(&mut self, index: usize, listeners: Vec<Listener>, known: &[String]) -> Commands {
         let host = &mut self.hosts[index];
         host.doors += 1;
         host.listeners.extend(listeners);
@@ -271,7 +264,7 @@ impl Visit {
     }
 
     /// Has a host that listens dial the others who do, and them it.
-    fn dial(&mut self, index: usize) -> Vec<Command> {
+    fn dial(&mut self, index: usize) -> Commands {
         let mut targets = Vec::new();
         if !self.hosts[index].guest.here {
             targets.push(Target { callee: Callee::Launcher, addresses: self.launcher.clone() });
@@ -306,7 +299,7 @@ impl Visit {
     }
 
     /// Pairs that may measure now.
-    fn measure(&mut self) -> Vec<Command> {
+    fn measure(&mut self) -> Commands {
         let count = self.hosts.len();
         let mut idle = self.idle();
         let mut commands = Vec::new();

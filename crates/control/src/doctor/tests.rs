@@ -53,7 +53,7 @@ fn listeners(host: usize, port: u32, more: &[&str]) -> Vec<Listener> {
 }
 
 /// Brings a host up to its calls; gives what is to be done then.
-fn greet(visit: &mut Visit, host: usize, facts: Facts, more: &[&str]) -> Vec<Command> {
+fn greet(visit: &mut Visit, host: usize, facts: Facts, more: &[&str]) -> Commands {
     let now = ms(100);
     let hello = Event::Hello { version: VERSION.into() };
     assert_eq!(visit.on(host, hello, now), [(host, DriverToAgent::AskTime)]);
@@ -79,7 +79,7 @@ fn greet(visit: &mut Visit, host: usize, facts: Facts, more: &[&str]) -> Vec<Com
 /// Answers calls as `outcome` says, and measurements with figures, until nothing is left to do.
 fn go_on(
     visit: &mut Visit,
-    mut commands: Vec<Command>,
+    mut commands: Commands,
     outcome: impl Fn(usize, Callee, SocketAddr) -> Dial,
     rate: impl Fn(usize, usize) -> Result<Rate, String>,
 ) {

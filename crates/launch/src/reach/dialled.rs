@@ -1,7 +1,6 @@
 //! An agent that nobody here has started: it has dialled the rendezvous, proved that it holds the job's
 //! key, and offers its host. Its pipe is the connection on which it came.
 
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
@@ -77,13 +76,6 @@ impl Offer {
             let _ = sealed.say(&refused).await;
             let _ = sealed.stream.shutdown().await;
         });
-    }
-}
-
-impl fmt::Debug for Offer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Offer");
-        shown.field("name", &self.name).field("slots", &self.slots).finish_non_exhaustive()
     }
 }
 

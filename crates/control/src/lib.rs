@@ -21,7 +21,6 @@ mod printable;
 pub mod seating;
 pub mod settings;
 pub mod status;
-mod trouble;
 mod tuning;
 pub mod watching;
 pub mod wire;
@@ -29,7 +28,6 @@ pub mod wire;
 pub use dtype::{DType, ReduceOp};
 pub use ids::{Connection, Epoch, Rank, Seat, SetId, Time, Worker};
 pub use printable::printable;
-pub use trouble::Trouble;
 pub use tuning::{Knob, MOST_CONNECTIONS, Tuning};
 
 /// Horovod's API level with Ronde's own version as the local part.

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
-use ronde_control::Trouble;
 use ronde_control::doctor::Address;
+
+use crate::reach::Trouble;
 
 /// The first address of the first of these interfaces that has one.
 pub fn address_of(names: &[String]) -> Result<IpAddr, Trouble> {

@@ -239,8 +239,7 @@ fn speed(speed: &Speed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ronde_control::Trouble;
-    use ronde_control::doctor::{Address, Cpus, Gpu, Limits, Memory, Python};
+    use ronde_control::doctor::{Address, Cpus, Gpu, Limits, Memory, Python, Trouble};
 
     fn host(name: &str) -> HostReport {
         let limit = |soft| Limit { soft, hard: None };

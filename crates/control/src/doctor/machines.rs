@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::facts::Facts;
 use super::{Finding, HostReport, Severity};
-use crate::Trouble;
+use crate::muster::Trouble;
 
 /// What a rank needs beside its sockets: the program, libraries, data.
 const FILES_OF_A_RANK: u64 = 64;

@@ -25,11 +25,13 @@ use std::time::Duration;
 pub use facts::{Address, Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
 pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed};
 
+pub use crate::muster::Trouble;
+
 use crate::muster::paths::{self, Paths};
 use crate::muster::{Guest, dials, words};
 use crate::wire::agent::{AgentToDriver, DriverToAgent, Listener, Rate, Target};
 use crate::wire::{Callee, JobKey};
-use crate::{Time, Trouble, VERSION};
+use crate::{Time, VERSION};
 
 /// How often the time is asked for.
 const QUESTIONS: u32 = 4;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use super::{Address, Facts};
-use crate::Trouble;
+use crate::muster::Trouble;
 
 /// All that was found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -19,9 +19,11 @@ pub(crate) mod words;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use serde::Serialize;
+
+use crate::Time;
 use crate::wire::Callee;
 use crate::wire::agent::{Dial, Listener, Target};
-use crate::{Time, Trouble};
 use paths::Paths;
 
 /// How long others may still fail or answer once one host has failed, so that all are named at once.
@@ -37,6 +39,15 @@ pub struct Guest {
     pub name: String,
     /// Whether it is the launcher's own machine.
     pub here: bool,
+}
+
+/// What is wrong with a host, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Trouble {
+    /// What was seen, in words.
+    pub reason: String,
+    /// What to do about it.
+    pub hint: String,
 }
 
 /// What happened on a host.
@@ -199,8 +210,9 @@ impl Muster {
     /// When something must happen even if nothing else does.
     pub fn next_wakeup(&self) -> Option<Time> {
         match self.phase {
-            Phase::Gathering { fail_at } => Some(fail_at.unwrap_or(self.limit).min(self.limit)),
-            Phase::Dialling { settle_at } => Some(settle_at.unwrap_or(self.limit).min(self.limit)),
+            Phase::Gathering { fail_at: at } | Phase::Dialling { settle_at: at } => {
+                Some(at.unwrap_or(self.limit).min(self.limit))
+            }
             Phase::Over => None,
         }
     }
@@ -208,11 +220,6 @@ impl Muster {
     /// Whether it has ended, well or not.
     pub fn is_over(&self) -> bool {
         self.phase == Phase::Over
-    }
-
-    /// What is wrong with a host of a muster that has failed, and what to do about it.
-    pub fn trouble(&self, host: usize) -> Trouble {
-        words::trouble(&self.hosts[host], self.paths.calls(host, self.hosts.len()), self.limit)
     }
 
     /// The hosts because of which a muster has failed: what is wrong with each, and what to do.

@@ -141,7 +141,10 @@ fn who_cannot_reach_whom_is_said_with_addresses() {
 fn all_hosts_that_fail_within_a_moment_are_named_together() {
     let mut muster = muster(&[("a", true), ("b", false), ("c", false), ("d", false)]);
     muster.on(0, hello(), ms(1));
-    let gone = |reason: &str| Event::Gone(Trouble::new(reason, "do this"));
+    let gone = |reason: &str| {
+        let (reason, hint) = (reason.to_owned(), "do this".to_owned());
+        Event::Gone(Trouble { reason, hint })
+    };
     assert_eq!(muster.on(1, gone("no key"), ms(100)), []);
     assert_eq!(muster.on(2, gone("no name"), ms(200)), []);
     assert_eq!(muster.next_wakeup(), Some(ms(100) + TOGETHER));

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::paths::{Call, Paths};
-use super::{Guest, Host, State};
+use super::{Guest, Host, State, Trouble};
+use crate::Time;
 use crate::wire::agent::Dial;
-use crate::{Time, Trouble};
 
 /// Lines that are printed before the rest is only counted.
 const LINES: usize = 8;
@@ -39,21 +39,9 @@ pub(super) fn absent(hosts: &[Host], limit: Duration, now: Time) -> Vec<(usize, 
     hosts.filter_map(|(number, host)| Some((number, trouble(host)?))).collect()
 }
 
-/// What is wrong with one host, which has called the launcher with these outcomes.
-pub(super) fn trouble(host: &Host, calls: &[Call], limit: Duration) -> Trouble {
-    match &host.state {
-        State::Gone(trouble) => trouble.clone(),
-        State::Awaited | State::There => not_answered(&host.guest, limit),
-        State::Listening => Trouble::new(
-            format!("it cannot reach the launcher: {}", how(calls)),
-            to_open(calls.iter()),
-        ),
-    }
-}
-
 /// All hosts are there, but some cannot reach others.
 pub(super) fn unreachable(hosts: &[Host], paths: &Paths) -> String {
-    let broken = paths.broken();
+    let broken: Vec<_> = paths.broken().collect();
     let lines: Vec<String> = broken
         .iter()
         .map(|(from, to, calls)| {
@@ -67,11 +55,11 @@ pub(super) fn unreachable(hosts: &[Host], paths: &Paths) -> String {
 
 /// The same as [`absent`] gives it: each host that cannot reach another, with the first it cannot.
 pub(super) fn lonely(hosts: &[Host], paths: &Paths) -> Vec<(usize, Trouble)> {
-    let mut broken = paths.broken();
+    let mut broken: Vec<_> = paths.broken().collect();
     broken.dedup_by_key(|(from, ..)| *from);
     let trouble = |(from, to, calls): (usize, Option<usize>, &[Call])| {
         let reason = format!("it cannot reach {}: {}", whom(hosts, to), how(calls));
-        (from, Trouble::new(reason, to_open(calls.iter())))
+        (from, Trouble { reason, hint: to_open(calls.iter()).to_owned() })
     };
     broken.into_iter().map(trouble).collect()
 }
@@ -100,10 +88,10 @@ pub(crate) fn to_open<'a>(mut calls: impl Iterator<Item = &'a Call>) -> &'static
 pub(crate) fn other_version(theirs: &str, ours: &str) -> Trouble {
     // The package has Ronde's own version, without Horovod's in front.
     let package = ours.rsplit("ronde.").next().unwrap_or(ours);
-    Trouble::new(
-        format!("it runs Ronde {theirs}, and this launcher is Ronde {ours}"),
-        format!("install the same version there: `pip install ronde=={package}`"),
-    )
+    Trouble {
+        reason: format!("it runs Ronde {theirs}, and this launcher is Ronde {ours}"),
+        hint: format!("install the same version there: `pip install ronde=={package}`"),
+    }
 }
 
 /// A host has not answered in time.
@@ -113,21 +101,24 @@ pub(crate) fn not_answered(guest: &Guest, limit: Duration) -> Trouble {
         true => wait.to_owned(),
         false => format!("see whether `ssh {} true` answers; {wait}", guest.name),
     };
-    Trouble::new(format!("it has not answered within {} s", limit.as_secs()), hint)
+    Trouble { reason: format!("it has not answered within {} s", limit.as_secs()), hint }
 }
 
 /// A host has no interface that will do, but perhaps these.
 pub(crate) fn no_address(known: &[String]) -> Trouble {
     let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
     match names.as_slice() {
-        [] => Trouble::new(
-            "it has no network address but its loopback",
-            "connect it to the network of the other hosts; `ip address` there shows what it has",
-        ),
-        names => Trouble::new(
-            "none of the interfaces that `--network-interfaces` names has an address",
-            format!("name what it has, too: {}", names.join(", ")),
-        ),
+        [] => Trouble {
+            reason: "it has no network address but its loopback".into(),
+            hint:
+                "connect it to the network of the other hosts; `ip address` there shows what it has"
+                    .into(),
+        },
+        names => Trouble {
+            reason: "none of the interfaces that `--network-interfaces` names has an address"
+                .into(),
+            hint: format!("name what it has, too: {}", names.join(", ")),
+        },
     }
 }
 
@@ -154,4 +145,11 @@ fn text(title: &str, lines: &[String], hints: &[String]) -> String {
         text += &format!("hint: {hint}\n");
     }
     text
+}
+
+impl Trouble {
+    /// What was seen, and what to do about it.
+    pub fn new(reason: impl Into<String>, hint: impl Into<String>) -> Trouble {
+        Trouble { reason: reason.into(), hint: hint.into() }
+    }
 }

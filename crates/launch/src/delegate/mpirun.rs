@@ -2,10 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 
-use ronde_control::Trouble;
-
 use super::{Line, Order, exported};
 use crate::hosts::Host;
+use crate::reach::Trouble;
 
 /// From how many hosts on Open MPI starts its daemons all at once instead of along a tree.
 const MANY_HOSTS: usize = 64;

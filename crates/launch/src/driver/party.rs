@@ -11,9 +11,10 @@ use std::time::Duration;
 use ronde_control::job::AgentId;
 use ronde_control::muster::{Action, Event, Guest, Muster, Plan};
 use ronde_control::wire::agent::Target;
-use ronde_control::{Time, Trouble, VERSION};
+use ronde_control::{Time, VERSION};
 
 use super::start::Span;
+use crate::reach::Trouble;
 
 /// Hosts that come together.
 pub(super) struct Party {
@@ -88,16 +89,14 @@ impl Party {
 
     fn steps(&self, actions: Vec<Action>, now: Time) -> Vec<Step> {
         let agents = || self.agents.iter().copied();
-        let troubles = || match self.agents.len() {
-            1 => vec![(0, self.muster.trouble(0))],
-            _ => self.muster.troubles(now),
-        };
-        let trouble = |(index, trouble): (usize, Trouble)| (self.agents[index], trouble);
+        let named = |(index, trouble): (usize, Trouble)| (self.agents[index], trouble);
         let step = |action| match action {
             Action::Listen(index) => Step::Listen(self.agents[index]),
             Action::Dial(index, targets) => Step::Dial(self.agents[index], targets),
             Action::Start(plans) => Step::Arrived(agents().zip(plans).collect()),
-            Action::Fail(text) => Step::Failed(troubles().into_iter().map(trouble).collect(), text),
+            Action::Fail(text) => {
+                Step::Failed(self.muster.troubles(now).into_iter().map(named).collect(), text)
+            }
         };
         actions.into_iter().map(step).collect()
     }

@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 
 pub use link::{AgentLink, Remains, Ties};
-pub use ronde_control::Trouble;
+pub use ronde_control::muster::Trouble;
 
 /// What to do about an agent that ends without a word.
 const VERBOSE: &str = "run it again with `--verbose` to see each step";

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ronde_control::wire::JobKey;
 use ronde_launch::agent::join::Offering;
 use ronde_launch::hosts;
+use ronde_launch::supervise::guardian;
 
 use crate::horovodrun::{complain, seconds};
 use crate::key;
@@ -49,10 +50,12 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
     match both(arguments.offering(), arguments.key()) {
-        Ok((offering, key)) => offering.run(program, &key).unwrap_or_else(|error| {
-            let hint = "check the limits of this machine (`ulimit -a`)";
-            complain(&Mistake::new(format!("the agent cannot be started: {error}"), hint), 1)
-        }),
+        Ok((offering, key)) => {
+            guardian::run_joining(program, &offering, &key).unwrap_or_else(|error| {
+                let hint = "check the limits of this machine (`ulimit -a`)";
+                complain(&Mistake::new(format!("the agent cannot be started: {error}"), hint), 1)
+            })
+        }
         Err(mistake) => complain(&mistake, USAGE),
     }
 }

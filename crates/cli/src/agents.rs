@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use ronde_control::wire::JobKey;
-use ronde_launch::private::{KeyFile, Places};
+use ronde_launch::private::{self, Places};
 use ronde_launch::source::{DialledIn, KeyPlace};
 
 use crate::key;
@@ -58,7 +58,7 @@ fn made() -> Result<(JobKey, KeyPlace), Mistake> {
     let hint =
         "make one and name it: `--key-file FILE`, 64 hexadecimal digits that only you may read";
     let key = ronde_launch::new_key().map_err(|error| Mistake::new(error, hint))?;
-    let file = KeyFile::write(&Places::here(), &key)
+    let file = private::write_key(&Places::here(), &key)
         .map_err(|why| Mistake::new(format!("the job's key cannot be kept: {why}"), hint))?;
     Ok((key, KeyPlace::Made(Arc::new(file))))
 }

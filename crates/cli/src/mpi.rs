@@ -4,9 +4,11 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write};
 use std::process::Command;
 
-use ronde_launch::delegate::mpirun::{self, Flavour, Unfit};
-use ronde_launch::delegate::{Line, Order, jsrun, split};
+use ronde_launch::delegate::mpirun::{self, Flavour};
+use ronde_launch::delegate::{Line, Order, jsrun};
 use ronde_launch::hosts::Slot;
+use ronde_launch::reach::Trouble;
+use ronde_launch::shell::split;
 
 use crate::words::{Mistake, say};
 
@@ -125,13 +127,8 @@ fn words(flag: &str, text: Option<&str>) -> Result<Option<Vec<OsString>>, Mistak
 /// What to run instead of the job; the slots are those of its ranks.
 pub(crate) fn line(order: &Order, other: Other, slots: &[Slot]) -> Result<Line, Mistake> {
     match other {
-        Other::Mpirun => mpirun::line(order, flavour()?).map_err(|error| {
-            let hint = match &error {
-                Unfit::Uneven { .. } => "give every host as many slots, or use Open MPI's `mpirun`",
-                Unfit::Users { .. } => "name the users in `~/.ssh/config`, or leave `--mpi` out",
-            };
-            Mistake::new(error, hint)
-        }),
+        Other::Mpirun => mpirun::line(order, flavour()?)
+            .map_err(|Trouble { reason, hint }| Mistake::new(reason, hint)),
         Other::Jsrun => {
             let nodes = jsrun::allocation(|name| std::env::var(name).ok()).unwrap_or_default();
             let path = resources(&jsrun::resources(slots, &nodes)).map_err(|error| {

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{
     self, AgentToDriver, DriverToAgent, Exit, Stream, WorkerSpec, output_cost,
 };
+use ronde_control::wire::{JobKey, decode};
 use ronde_control::{VERSION, Worker};
 use ronde_launch::driver::service;
 use ronde_launch::reach::AgentLink;
@@ -116,7 +116,7 @@ impl Hired<'_> {
             link.reader.read_exact(&mut header).await.ok()?;
             let mut body = vec![0; agent::length(header).unwrap()];
             link.reader.read_exact(&mut body).await.unwrap();
-            Some(agent::open(&body).unwrap())
+            Some(decode(&body).unwrap())
         })
     }
 
@@ -263,7 +263,7 @@ fn an_agent_that_dials_in_does_what_any_agent_does() {
     let offer = driver.offer();
     assert_eq!((offer.name.as_str(), offer.slots), ("node-x", 3));
     assert_eq!(offer.mismatch(), None);
-    assert!(offer.address.unwrap().ip().is_loopback());
+    assert!(offer.address().unwrap().is_loopback());
     let mark = offer.mark.clone();
     let link = {
         let _inside = driver.runtime.enter();

@@ -41,12 +41,8 @@ pub const NOBODY: u32 = u32::MAX;
 
 /// A frame.
 pub fn frame(kind: Kind, rank: u32, bytes: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(9 + bytes.len());
-    frame.push(kind as u8);
-    frame.extend(rank.to_le_bytes());
-    frame.extend((bytes.len() as u32).to_le_bytes());
-    frame.extend(bytes);
-    frame
+    let length = (bytes.len() as u32).to_le_bytes();
+    [&[kind as u8], &rank.to_le_bytes()[..], &length, bytes].concat()
 }
 
 /// The last frame. Programs that read the exception of Horovod's `run` look for the two lines that tell

@@ -6,7 +6,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::{agent, supervise};
+use crate::agent;
+use crate::supervise::{delegate, guardian, shim};
 
 pub(crate) const GUARDIAN: &str = "__ronde-guardian";
 pub(crate) const AGENT: &str = "__ronde-agent";
@@ -18,18 +19,14 @@ pub(crate) const DELEGATE: &str = "__ronde-delegate";
 /// gives its exit code. `program` is this executable.
 pub fn dispatch(program: &Path, arguments: &[OsString]) -> Option<u8> {
     let (part, rest) = arguments.split_first()?;
-    match (part.to_str()?, rest) {
-        (GUARDIAN, [mark]) => Some(supervise::guardian::run(program, mark)),
-        (AGENT, [mark, parent]) => Some(agent::main(program, mark, parent)),
-        (JOINING_AGENT, [mark, parent, words @ ..]) => {
-            Some(agent::join::main(program, mark, parent, words))
+    Some(match (part.to_str()?, rest) {
+        (GUARDIAN, [mark]) => guardian::run(program, mark),
+        (AGENT, [mark, parent]) => agent::main(program, mark, parent),
+        (JOINING_AGENT, [mark, parent]) => agent::join::main(program, mark, parent),
+        (SHIM, [parent, command, rest @ ..]) => shim::run(parent, command, rest),
+        (DELEGATE, [mark, parent, command, rest @ ..]) => {
+            delegate::run(mark, parent, command, rest)
         }
-        (SHIM, [parent, command, arguments @ ..]) => {
-            Some(supervise::shim::run(parent, command, arguments))
-        }
-        (DELEGATE, [mark, parent, command, arguments @ ..]) => {
-            Some(supervise::delegate::run(mark, parent, command, arguments))
-        }
-        _ => None,
-    }
+        _ => return None,
+    })
 }

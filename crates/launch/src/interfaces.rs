@@ -1,45 +1,28 @@
 //! The network interfaces of this machine and their addresses.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
+use ronde_control::doctor::Address;
 
-/// One address of one interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// The interface.
-    pub name: String,
-    /// One of its addresses.
-    pub address: IpAddr,
-}
-
-/// Interfaces that cannot be used.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InterfaceError {
-    /// None of the names belongs to an interface with an address.
-    #[error("no interface named {} has an address", .asked.join(" or "))]
-    NoAddress {
-        /// The names that were given.
-        asked: Vec<String>,
-        /// The names that would do.
-        known: Vec<String>,
-    },
-    /// The machine would not say which interfaces it has.
-    #[error("the network interfaces cannot be listed: {0}")]
-    Unknown(String),
-}
+use crate::reach::Trouble;
 
 /// The first address of the first of these interfaces that has one.
-pub fn address_of(names: &[String]) -> Result<IpAddr, InterfaceError> {
-    pick(names, &all()?)
+pub fn address_of(names: &[String]) -> Result<IpAddr, Trouble> {
+    let unknown =
+        |error: io::Error| Trouble::new(error.to_string(), "leave `--network-interfaces` out");
+    pick(names, &all().map_err(unknown)?)
 }
 
 /// All addresses of all interfaces that are up, IPv4 first.
-pub fn all() -> Result<Vec<Interface>, InterfaceError> {
-    let found = getifaddrs().map_err(|error| InterfaceError::Unknown(error.to_string()))?;
-    let mut all: Vec<Interface> = found.filter_map(read).collect();
+pub fn all() -> io::Result<Vec<Address>> {
+    let found = getifaddrs().map_err(|error| {
+        io::Error::other(format!("the network interfaces cannot be listed: {error}"))
+    })?;
+    let mut all: Vec<Address> = found.filter_map(read).collect();
     all.sort_by_key(|interface| interface.address.is_ipv6());
     Ok(all)
 }
@@ -47,27 +30,31 @@ pub fn all() -> Result<Vec<Interface>, InterfaceError> {
 /// Those by which another host might reach this one: not the machine's own, and none that means
 /// something only together with an interface. Aliases of the loopback interface are among them: some
 /// networks route to those.
-pub fn for_others(all: &[Interface]) -> Vec<Interface> {
+pub fn for_others() -> Vec<Address> {
+    reachable(all().unwrap_or_default())
+}
+
+fn reachable(all: Vec<Address>) -> Vec<Address> {
     let local = |address: IpAddr| match address {
         IpAddr::V4(v4) => v4.is_loopback() || v4.is_unspecified(),
         IpAddr::V6(v6) => v6.is_loopback() || v6.is_unspecified() || v6.is_unicast_link_local(),
     };
-    all.iter().filter(|each| !local(each.address)).cloned().collect()
+    all.into_iter().filter(|each| !local(each.address)).collect()
 }
 
 /// Those with these names, in the order of the names; all if there are no names.
-pub fn named(all: &[Interface], names: &[String]) -> Vec<Interface> {
+pub fn named(all: &[Address], names: &[String]) -> Vec<Address> {
     match names {
         [] => all.to_vec(),
         names => names
             .iter()
-            .flat_map(|name| all.iter().filter(move |each| each.name == *name))
+            .flat_map(|name| all.iter().filter(move |each| each.interface == *name))
             .cloned()
             .collect(),
     }
 }
 
-fn read(interface: InterfaceAddress) -> Option<Interface> {
+fn read(interface: InterfaceAddress) -> Option<Address> {
     if !interface.flags.contains(InterfaceFlags::IFF_UP) {
         return None;
     }
@@ -77,18 +64,22 @@ fn read(interface: InterfaceAddress) -> Option<Interface> {
         (None, Some(v6)) => IpAddr::V6(Ipv6Addr::from(v6.ip().octets())),
         (None, None) => return None,
     };
-    Some(Interface { name: interface.interface_name, address })
+    Some(Address { interface: interface.interface_name, address })
 }
 
-fn pick(names: &[String], all: &[Interface]) -> Result<IpAddr, InterfaceError> {
+fn pick(names: &[String], all: &[Address]) -> Result<IpAddr, Trouble> {
     let found = named(all, names).first().map(|interface| interface.address);
     found.ok_or_else(|| {
-        let mut known: Vec<String> = all.iter().map(|each| format!("`{}`", each.name)).collect();
+        let mut known: Vec<String> =
+            all.iter().map(|each| format!("`{}`", each.interface)).collect();
         // Each has several addresses, and they come sorted by those.
         let mut seen = BTreeSet::new();
         known.retain(|name| seen.insert(name.clone()));
-        let asked = names.iter().map(|name| format!("`{name}`")).collect();
-        InterfaceError::NoAddress { asked, known }
+        let asked: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        Trouble::new(
+            format!("no interface named {} has an address", asked.join(" or ")),
+            format!("this machine has {}", known.join(", ")),
+        )
     })
 }
 
@@ -96,11 +87,11 @@ fn pick(names: &[String], all: &[Interface]) -> Result<IpAddr, InterfaceError> {
 mod tests {
     use super::*;
 
-    fn interface(name: &str, address: &str) -> Interface {
-        Interface { name: name.into(), address: address.parse().unwrap() }
+    fn interface(name: &str, address: &str) -> Address {
+        Address { interface: name.into(), address: address.parse().unwrap() }
     }
 
-    fn some() -> Vec<Interface> {
+    fn some() -> Vec<Address> {
         vec![
             interface("lo", "127.0.0.1"),
             interface("lo", "10.9.9.9"),
@@ -119,17 +110,16 @@ mod tests {
     fn the_first_name_with_an_address_counts_and_others_are_listed() {
         assert_eq!(pick(&names("ib0,eth1,lo"), &some()), Ok("10.0.0.1".parse().unwrap()));
         let error = pick(&names("ib0,ib1"), &some()).unwrap_err();
-        assert_eq!(error.to_string(), "no interface named `ib0` or `ib1` has an address");
-        let known = ["lo", "eth1", "docker0"].map(|name| format!("`{name}`"));
-        assert!(matches!(error, InterfaceError::NoAddress { known: found, .. } if found == known));
+        assert_eq!(error.reason, "no interface named `ib0` or `ib1` has an address");
+        assert_eq!(error.hint, "this machine has `lo`, `eth1`, `docker0`");
     }
 
     #[test]
     fn loopback_and_link_local_addresses_are_not_for_others() {
         let addresses: Vec<String> =
-            for_others(&some()).iter().map(|each| each.address.to_string()).collect();
+            reachable(some()).iter().map(|each| each.address.to_string()).collect();
         assert_eq!(addresses, ["10.9.9.9", "10.0.0.1", "172.17.0.1", "fd00::1"]);
-        assert_eq!(named(&for_others(&some()), &names("docker0")).len(), 1);
+        assert_eq!(named(&reachable(some()), &names("docker0")).len(), 1);
     }
 
     #[test]

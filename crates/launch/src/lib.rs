@@ -31,6 +31,7 @@ pub mod logs;
 pub mod private;
 pub mod reach;
 pub mod registry;
+pub mod shell;
 pub mod signals;
 pub mod source;
 mod stream;
@@ -116,27 +117,25 @@ fn machine(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
 
 /// Runs a job to its end: the blocking form for `main`, which also listens to this process's signals.
 pub fn run(job: &Job) -> Result<Outcome, LaunchError> {
-    block_on(|signals| driver::run(job, signals))
+    block_on(async { driver::run(job, listen()?).await })
 }
 
 /// The same for a job whose ranks another launcher starts.
 pub fn run_delegated(job: &driver::delegated::Delegated) -> Result<Outcome, LaunchError> {
-    block_on(|signals| driver::delegated::run(job, signals))
+    block_on(async { driver::delegated::run(job, listen()?).await })
 }
 
-fn block_on<F>(work: impl FnOnce(signals::Signals) -> F) -> Result<Outcome, LaunchError>
-where
-    F: Future<Output = Result<Outcome, LaunchError>>,
-{
+fn listen() -> Result<signals::Signals, LaunchError> {
+    signals::listen().map_err(machine("listen to signals"))
+}
+
+fn block_on<T>(work: impl Future<Output = Result<T, LaunchError>>) -> Result<T, LaunchError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(machine("start the event loop"))?;
-    let outcome = runtime.block_on(async {
-        let signals = signals::listen().map_err(machine("listen to signals"))?;
-        work(signals).await
-    });
+    let result = runtime.block_on(work);
     // A screen that stands still does not hold the launcher back.
     runtime.shutdown_background();
-    outcome
+    result
 }

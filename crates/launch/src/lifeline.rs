@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ronde_control::wire::{self, Callee, Greeting, JobKey};
+use ronde_control::wire::{Callee, Greeting, JobKey};
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -32,10 +32,10 @@ pub(crate) async fn hold_on(addresses: Vec<SocketAddr>, key: JobKey, host: u32) 
     let mut last = io::Error::other("the launcher has no address");
     for address in addresses {
         let reaching = async {
-            let sealed = call(TcpStream::connect(address).await?, &key, Callee::Launcher).await?;
-            let Sealed { mut stream, mut sealer, opener } = sealed;
-            stream.write_all(&sealer.seal(&wire::encode(&Greeting::Lifeline { host }))).await?;
-            Ok(Sealed { stream, sealer, opener })
+            let stream = TcpStream::connect(address).await?;
+            let mut sealed = call(stream, &key, Callee::Launcher).await?;
+            sealed.say(&Greeting::Lifeline { host }).await?;
+            Ok(sealed)
         };
         match timeout(PATIENCE, reaching).await {
             Ok(Ok(sealed)) => return hold(sealed).await,

@@ -87,22 +87,23 @@ pub fn read_key_from(descriptor: u32) -> Result<JobKey, String> {
     key_of(file)
 }
 
-/// A new file with a key, which only this user may read; it goes with this.
-#[derive(Debug)]
-pub struct KeyFile(PathBuf);
+/// Writes a job's key into a file of the private directory.
+pub fn write_key(places: &Places, key: &JobKey) -> Result<PrivateFile, String> {
+    let path = places.make()?.join(format!("key-{}", std::process::id()));
+    let show = path.display().to_string();
+    PrivateFile::write(path, &format!("{}\n", key.to_hex()))
+        .map_err(|error| format!("`{show}`: {error}"))
+}
 
-impl KeyFile {
-    /// Writes it into the private directory.
-    pub fn write(places: &Places, key: &JobKey) -> Result<KeyFile, String> {
-        let path = places.make()?.join(format!("key-{}", std::process::id()));
-        let failed = |error: io::Error| format!("`{}`: {error}", path.display());
-        // Left by a process that had this number before and was killed.
-        let _ = fs::remove_file(&path);
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
-        writeln!(file, "{}", key.to_hex()).map_err(failed)?;
-        Ok(KeyFile(path))
+/// A file that only this user may read; it goes with this.
+#[derive(Debug)]
+pub struct PrivateFile(PathBuf);
+
+impl PrivateFile {
+    pub(crate) fn write(path: PathBuf, text: &str) -> io::Result<PrivateFile> {
+        let file = PrivateFile(path);
+        write(&file.0, text)?;
+        Ok(file)
     }
 
     /// Where it is.
@@ -111,10 +112,18 @@ impl KeyFile {
     }
 }
 
-impl Drop for KeyFile {
+impl Drop for PrivateFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
+}
+
+/// Writes a new file that only this user may read. What lies there was left by a process that had the
+/// same number and was killed.
+pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
+    let _ = fs::remove_file(path);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
 }
 
 /// Opens a file to read it; `flags` say what else is not to happen. A pipe in its place is not waited
@@ -220,7 +229,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let places = places(outer.path());
         let key = JobKey::from_entropy([7; 32]);
-        let file = KeyFile::write(&places, &key).unwrap();
+        let file = write_key(&places, &key).unwrap();
         let path = file.path().to_owned();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(read_key(&path), Ok(key.clone()));

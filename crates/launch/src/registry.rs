@@ -6,17 +6,15 @@
 //! removes its file when it ends. What a killed driver has left is removed by the guardian of its host,
 //! if the job had ranks there, and by whoever looks next: its process is gone, or another has its number.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 
 use ronde_control::wire::JobKey;
 use serde::{Deserialize, Serialize};
 
-use crate::private::Places;
-use crate::supervise;
+use crate::private::{Places, PrivateFile};
+use crate::supervise::Process;
 
 /// A job that runs.
 #[derive(Clone, Serialize, Deserialize)]
@@ -33,38 +31,20 @@ pub struct Entry {
     pub command: String,
 }
 
-/// A job's own file; it is gone when this is dropped.
-pub struct Registration(PathBuf);
-
-impl Registration {
-    /// Writes the file, and removes those of jobs that are gone.
-    pub fn new(places: &Places, entry: &Entry) -> io::Result<Registration> {
-        let folder = places.make().map_err(io::Error::other)?;
-        jobs(places);
-        let born = born(entry.pid).ok_or(io::ErrorKind::NotFound)?;
-        let path = folder.join(format!("{}-{born}", entry.pid));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-        let registration = Registration(path);
-        let address = match entry.address {
-            SocketAddr::V4(it) if it.ip().is_unspecified() => {
-                (Ipv4Addr::LOCALHOST, it.port()).into()
-            }
-            SocketAddr::V6(it) if it.ip().is_unspecified() => {
-                (Ipv6Addr::LOCALHOST, it.port()).into()
-            }
-            address => address,
-        };
-        let command = entry.command.replace(['\n', '\r'], " ");
-        let entry = Entry { address, command, ..entry.clone() };
-        serde_json::to_writer(&mut file, &(process_space(), entry))?;
-        Ok(registration)
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
+/// Writes a job's own file, and removes those of jobs that are gone.
+pub fn register(places: &Places, entry: &Entry) -> io::Result<PrivateFile> {
+    let folder = places.make().map_err(io::Error::other)?;
+    jobs(places);
+    let born = born(entry.pid).ok_or(io::ErrorKind::NotFound)?;
+    let address = match entry.address {
+        SocketAddr::V4(it) if it.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, it.port()).into(),
+        SocketAddr::V6(it) if it.ip().is_unspecified() => (Ipv6Addr::LOCALHOST, it.port()).into(),
+        address => address,
+    };
+    let command = entry.command.replace(['\n', '\r'], " ");
+    let entry = Entry { address, command, ..entry.clone() };
+    let text = serde_json::to_string(&(process_space(), &entry))?;
+    PrivateFile::write(folder.join(format!("{}-{born}", entry.pid)), &text)
 }
 
 /// The jobs that run, oldest first. Files of jobs that are gone are removed.
@@ -94,8 +74,8 @@ pub fn jobs(places: &Places) -> Vec<Entry> {
 
 /// When a living process began, in the system's ticks: together with its number it means one process.
 fn born(pid: u32) -> Option<u64> {
-    let pid = i32::try_from(pid).ok()?;
-    supervise::started(pid).filter(|_| !supervise::is_ending(pid))
+    let process = Process::of(i32::try_from(pid).ok()?)?;
+    (!process.is_ending()).then_some(process.started)
 }
 
 /// What a process number refers to: this boot of this machine, and the container on it.
@@ -108,6 +88,7 @@ fn process_space() -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::PathBuf;
 
     use super::*;
 
@@ -133,8 +114,8 @@ mod tests {
     fn a_job_is_found_while_it_runs_and_only_its_user_can_read_of_it() {
         let (_outer, places, folder) = place();
         assert_eq!(jobs(&places).len(), 0);
-        let registration = Registration::new(&places, &entry(std::process::id())).unwrap();
-        assert_eq!(fs::metadata(&registration.0).unwrap().mode() & 0o777, 0o600);
+        let registration = register(&places, &entry(std::process::id())).unwrap();
+        assert_eq!(fs::metadata(registration.path()).unwrap().mode() & 0o777, 0o600);
         let found = jobs(&places);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].address, "127.0.0.1:7".parse().unwrap());
@@ -147,8 +128,8 @@ mod tests {
     #[test]
     fn what_a_killed_driver_left_is_removed_and_other_containers_are_left_alone() {
         let (_outer, places, folder) = place();
-        let own = Registration::new(&places, &entry(std::process::id())).unwrap();
-        let text = fs::read_to_string(&own.0).unwrap();
+        let own = register(&places, &entry(std::process::id())).unwrap();
+        let text = fs::read_to_string(own.path()).unwrap();
         fs::write(folder.join("4194304-1"), &text).unwrap();
         fs::write(folder.join(format!("{}-1", std::process::id())), &text).unwrap();
         fs::write(folder.join("4194304-2"), text.replace("pid:", "other:")).unwrap();
@@ -161,7 +142,7 @@ mod tests {
     fn nothing_is_written_where_others_may_enter() {
         let (_outer, places, folder) = place();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(Registration::new(&places, &entry(std::process::id())).is_err());
+        assert!(register(&places, &entry(std::process::id())).is_err());
         assert_eq!(jobs(&places).len(), 0);
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ronde_control::wire::frame::{Opener, Sealer, frame_length};
 use ronde_control::wire::handshake::{self, Channel, Initiator};
-use ronde_control::wire::{Callee, JobKey};
+use ronde_control::wire::{self, Callee, JobKey};
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -15,6 +16,22 @@ pub(crate) struct Sealed {
     pub(crate) stream: TcpStream,
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
+}
+
+impl Sealed {
+    /// Sends a message.
+    pub(crate) async fn say(&mut self, message: &impl Serialize) -> io::Result<()> {
+        self.stream.write_all(&self.sealer.seal(&wire::encode(message))).await
+    }
+
+    /// The next message, of at most `longest` bytes sealed; none at the end of the connection.
+    pub(crate) async fn hear<M: DeserializeOwned>(
+        &mut self,
+        longest: usize,
+    ) -> io::Result<Option<M>> {
+        let plain = read_sealed(&mut self.stream, &mut self.opener, longest).await?;
+        plain.map(|plain| wire::decode(&plain).map_err(io::Error::other)).transpose()
+    }
 }
 
 /// Proves to `callee`, who should be at the other end, that this process belongs to the job, and has

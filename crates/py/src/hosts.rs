@@ -45,7 +45,7 @@ pub(crate) fn assign_ranks(hosts: Vec<(String, u32)>, count: u32) -> PyResult<Ve
 pub(crate) fn interfaces() -> PyResult<Vec<(String, String)>> {
     let all =
         ronde_launch::interfaces::all().map_err(|error| PyOSError::new_err(error.to_string()))?;
-    Ok(all.into_iter().map(|each| (each.name, each.address.to_string())).collect())
+    Ok(all.into_iter().map(|each| (each.interface, each.address.to_string())).collect())
 }
 
 /// Whether a variable of the launcher's environment is passed on to ranks.

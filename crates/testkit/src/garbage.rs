@@ -123,10 +123,10 @@ pub fn agent(mut bytes: &[u8]) {
     while let Some((header, rest)) = bytes.split_first_chunk::<4>() {
         let Ok(length) = agent::length(*header) else { return };
         let Some((body, rest)) = rest.split_at_checked(length) else { return };
-        if let Ok(AgentToDriver::Exited { exit, .. }) = agent::open::<AgentToDriver>(body) {
+        if let Ok(AgentToDriver::Exited { exit, .. }) = decode::<AgentToDriver>(body) {
             let _ = (exit.code(), exit.to_string());
         }
-        let _ = agent::open::<DriverToAgent>(body);
+        let _ = decode::<DriverToAgent>(body);
         bytes = rest;
     }
 }
@@ -180,7 +180,7 @@ pub fn jobs(bytes: &[u8]) {
             decode(body).ok().map(|message| Event::Said(connection, message)),
             body.is_empty().then_some(Event::Closed(connection)),
             (body == [9]).then(|| Event::Exited(Worker(from.into()), Exit::Signal(9))),
-            agent::open(body).ok().and_then(said_by_agent),
+            decode(body).ok().and_then(said_by_agent),
         ];
         for event in events.into_iter().flatten() {
             for machine in &mut machines {

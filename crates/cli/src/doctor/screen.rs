@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_few_hosts_are_tables() {
-        let trouble = Some(Trouble { reason: String::new(), hint: String::new() });
+        let trouble = Some(Trouble::new("", ""));
         let lost = HostReport { name: "node-lost".into(), slots: 1, trouble, ..Default::default() };
         let report = Report {
             hosts: vec![host("a"), host("b"), lost],

@@ -8,7 +8,6 @@ use ronde_launch::delegate::{Line, Order};
 use ronde_launch::driver::Span;
 use ronde_launch::driver::delegated::{self, Delegated};
 use ronde_launch::hosts::{self, Host, Slot};
-use ronde_launch::reach::ssh::Strictness;
 
 use super::{Arguments, Variables, environment, first_files, read_function, seats};
 use crate::mpi::{self, Other};
@@ -32,15 +31,12 @@ fn line(
     if arguments.event_log.is_some() {
         return Err(mpi::no_events(other));
     }
-    let ssh = arguments.ssh.options(Duration::ZERO);
     let order = Order {
         count: slots.len() as u32,
         hosts,
         command: arguments.command.clone(),
         interfaces: arguments.network_interfaces.clone(),
-        ssh_port: ssh.port,
-        ssh_identity_file: ssh.identity,
-        ssh_strict: ssh.strict == Strictness::Strict,
+        ssh: arguments.ssh.options(Duration::ZERO),
         output_filename: arguments.output_filename.clone(),
         timestamps: arguments.prefix_output_with_timestamp,
         ..order

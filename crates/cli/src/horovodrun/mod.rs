@@ -17,9 +17,10 @@ use ronde_control::job::Terms;
 use ronde_control::{VERSION, printable};
 use ronde_launch::delegate::jsrun;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
-use ronde_launch::interfaces::{self, InterfaceError};
+use ronde_launch::interfaces;
 use ronde_launch::logs::Times;
 use ronde_launch::private::Places;
+use ronde_launch::reach::Trouble;
 use ronde_launch::reach::Way;
 use ronde_launch::source::HostSource;
 use ronde_launch::{Job, LaunchError, Outcome, Output, caller, hostfile};
@@ -442,15 +443,8 @@ fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
     if interfaces.is_empty() {
         return Ok(Ipv4Addr::LOCALHOST.into());
     }
-    interfaces::address_of(interfaces).map_err(|error| {
-        let hint = match &error {
-            InterfaceError::NoAddress { known, .. } => {
-                format!("this machine has {}", known.join(", "))
-            }
-            InterfaceError::Unknown(_) => "leave `--network-interfaces` out".into(),
-        };
-        Mistake::new(error, hint)
-    })
+    interfaces::address_of(interfaces)
+        .map_err(|Trouble { reason, hint }| Mistake::new(reason, hint))
 }
 
 /// This process's environment, with what the options say in front of what was there.

@@ -19,40 +19,36 @@ const PACKAGES: [(&str, Severity); 8] = [
 ];
 
 pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
+    let with = |has: fn(&Facts) -> bool| -> Vec<Known<'_>> {
+        let known =
+            hosts.iter().filter_map(|host| Some((host.name.as_str(), host.facts.as_ref()?)));
+        known.filter(|(_, facts)| has(facts)).collect()
+    };
+    let pythons = with(|facts| facts.python.version.is_some());
     let mut findings = Vec::new();
     for (package, severity) in PACKAGES {
         let version = |facts: &Facts| facts.python.packages.get(package).cloned();
         let fix = |wanted: &str| format!("`pip install {package}=={wanted}` on the others");
-        findings.extend(differing((package, severity), &with_python(hosts), version, fix));
+        findings.extend(differing((package, severity), &pythons, version, fix));
     }
-    let pythons = with_python(hosts);
     let minor = |facts: &Facts| {
         let version = facts.python.version.as_deref()?;
         Some(version.splitn(3, '.').take(2).collect::<Vec<_>>().join("."))
     };
     let fix = |wanted: &str| format!("use Python {wanted} everywhere: what is pickled may not fit");
     findings.extend(differing(("Python", Severity::Warning), &pythons, minor, fix));
-    let all: Vec<Known<'_>> = known(hosts).collect();
+    let all = with(|_| true);
     let count = |facts: &Facts| Some(facts.gpus.devices.len().to_string());
     let fix = |_: &str| "see `nvidia-smi -L` there: one may be hidden or have failed".to_owned();
     findings.extend(differing(("the number of GPUs", Severity::Warning), &all, count, fix));
     let driver = |facts: &Facts| facts.gpus.driver.clone();
-    let with_driver: Vec<Known<'_>> =
-        all.iter().filter(|(_, facts)| facts.gpus.driver.is_some()).copied().collect();
+    let driven = with(|facts| facts.gpus.driver.is_some());
     let fix = |wanted: &str| format!("install driver {wanted} everywhere");
-    findings.extend(differing(("NVIDIA's driver", Severity::Warning), &with_driver, driver, fix));
+    findings.extend(differing(("NVIDIA's driver", Severity::Warning), &driven, driver, fix));
     findings
 }
 
 type Known<'a> = (&'a str, &'a Facts);
-
-fn known(hosts: &[HostReport]) -> impl Iterator<Item = Known<'_>> {
-    hosts.iter().filter_map(|host| Some((host.name.as_str(), host.facts.as_ref()?)))
-}
-
-fn with_python(hosts: &[HostReport]) -> Vec<Known<'_>> {
-    known(hosts).filter(|(_, facts)| facts.python.version.is_some()).collect()
-}
 
 /// Says who has what, unless all have the same. What most have is what the others should have; of
 /// Ronde, what the launcher has.

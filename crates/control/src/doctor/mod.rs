@@ -23,13 +23,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use facts::{Address, Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
-pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed, Trouble};
+pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed};
 
-use crate::Time;
+pub use crate::muster::Trouble;
+
 use crate::muster::paths::{self, Paths};
 use crate::muster::{Guest, dials, words};
-use crate::wire::Callee;
-use crate::wire::agent::{Dial, Listener, Rate, Target};
+use crate::wire::agent::{AgentToDriver, DriverToAgent, Listener, Rate, Target};
+use crate::wire::{Callee, JobKey};
+use crate::{Time, VERSION};
 
 /// How often the time is asked for.
 const QUESTIONS: u32 = 4;
@@ -39,6 +41,12 @@ pub const PORTS: u32 = 3;
 
 /// Up to so many hosts are measured each with each; of more, each with some.
 const EACH_WITH_EACH: usize = 8;
+
+/// How long a call between hosts may take: one lost packet is sent again within it.
+const CALL: Duration = Duration::from_millis(1500);
+
+/// How long two hosts send to measure the way between them.
+const LOAD: Duration = Duration::from_millis(80);
 
 /// How long hosts that have answered may take for the rest.
 pub const WORK: Duration = Duration::from_secs(4);
@@ -53,54 +61,20 @@ pub enum Event {
     },
     /// It has told the time.
     Told(Clock),
-    /// It listens on one more port of each address.
-    Listening {
-        /// Where.
-        listeners: Vec<Listener>,
-        /// The interfaces that would do if they were asked for.
-        known: Vec<String>,
-    },
-    /// It has told the facts.
-    Examined(Box<Facts>),
-    /// It has dialled somebody.
-    Dialled {
-        /// Whom.
-        callee: Callee,
-        /// Where.
-        address: SocketAddr,
-        /// What came of it.
-        outcome: Dial,
-    },
-    /// It has measured the way to another.
-    Measured {
-        /// To whom.
-        callee: Callee,
-        /// The figures, or why there are none.
-        outcome: Result<Rate, String>,
-    },
+    /// It has said anything else.
+    Said(AgentToDriver),
     /// It cannot be reached, or was lost.
     Gone(Trouble),
 }
 
-/// What to do next. Hosts are known by their number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Ask a host for the time.
-    AskTime(usize),
-    /// Ask it for the facts.
-    Examine(usize),
-    /// Have it listen, once more.
-    Listen(usize),
-    /// Have it dial.
-    Dial(usize, Vec<Target>),
-    /// Have it measure the way to another host, at this address.
-    Measure(usize, usize, SocketAddr),
-}
+/// What hosts, known by their numbers, are to be told.
+pub type Commands = Vec<(usize, DriverToAgent)>;
 
 /// All hosts while they are looked at.
 pub struct Visit {
-    version: String,
     launcher: Vec<SocketAddr>,
+    key: JobKey,
+    interfaces: Vec<String>,
     limit: Duration,
     hosts: Vec<Host>,
     paths: Paths,
@@ -131,17 +105,19 @@ struct Trial {
 
 impl Visit {
     /// Begins with these hosts and how many ranks each is to take; `limit` is how long they have to
-    /// answer. `launcher` are the addresses of this process.
+    /// answer. `launcher` are the addresses of this process; the hosts listen on `interfaces`, or on
+    /// all, for whoever holds the key.
     pub fn new(
-        version: &str,
         guests: Vec<(Guest, u32)>,
         launcher: Vec<SocketAddr>,
+        (key, interfaces): (JobKey, Vec<String>),
         limit: Duration,
     ) -> Visit {
         let hosts: Vec<Host> = guests.into_iter().map(Host::new).collect();
         Visit {
-            version: version.to_owned(),
             launcher,
+            key,
+            interfaces,
             limit,
             paths: Paths::new(hosts.len()),
             hosts,
@@ -151,19 +127,19 @@ impl Visit {
     }
 
     /// Takes in what happened on a host at `now`.
-    pub fn on(&mut self, index: usize, event: Event, now: Time) -> Vec<Action> {
+    pub fn on(&mut self, index: usize, event: Event, now: Time) -> Commands {
         self.now = now;
-        let mut actions = Vec::new();
+        let mut commands = Vec::new();
         let doors = self.doors();
         let host = &mut self.hosts[index];
         match event {
             Event::Hello { version } => {
                 host.state = State::There;
                 host.report.ronde = Some(version.clone());
-                if version == self.version {
-                    actions.push(Action::AskTime(index));
+                if version == VERSION {
+                    commands.push((index, DriverToAgent::AskTime));
                 } else {
-                    host.fail(words::other_version(&version, &self.version));
+                    host.fail(words::other_version(&version, VERSION));
                 }
             }
             Event::Told(clock) => {
@@ -173,38 +149,44 @@ impl Visit {
                     host.report.clock = Some(clock);
                 }
                 match host.questions {
-                    ..QUESTIONS => actions.push(Action::AskTime(index)),
+                    ..QUESTIONS => commands.push((index, DriverToAgent::AskTime)),
                     _ => {
-                        actions.push(Action::Examine(index));
-                        actions.extend((0..doors).map(|_| Action::Listen(index)));
+                        let (key, interfaces) = (self.key.clone(), self.interfaces.clone());
+                        let host = index as u32;
+                        let listen = DriverToAgent::Listen { key, host, interfaces, ports: 0 };
+                        commands.push((index, DriverToAgent::Examine));
+                        commands.extend((0..doors).map(|_| (index, listen.clone())));
                     }
                 }
             }
-            Event::Listening { listeners, known } => {
-                actions.extend(self.listening(index, listeners, &known));
+            Event::Said(AgentToDriver::Listening { listeners, known, .. }) => {
+                commands.extend(self.listening(index, listeners, &known));
             }
-            Event::Examined(facts) => {
+            Event::Said(AgentToDriver::Examined { facts }) => {
                 if doors == 0 {
                     host.report.addresses = facts.addresses.clone();
                 }
                 host.report.facts = Some(*facts);
             }
-            Event::Dialled { callee, address, outcome } => {
+            Event::Said(AgentToDriver::Dialled { callee, address, outcome }) => {
                 self.paths.note(index, callee, address, &outcome);
             }
-            Event::Measured { callee, outcome } => {
-                if let Callee::Host(to) = callee
-                    && let Some(trial) = self.trials.get_mut(&(index, to as usize))
-                {
+            Event::Said(AgentToDriver::Measured { callee: Callee::Host(to), outcome }) => {
+                if let Some(trial) = self.trials.get_mut(&(index, to as usize)) {
                     trial.outcome = Some(outcome);
                 }
             }
+            // There are no ranks that anything else could be about.
+            Event::Said(_) => {}
             Event::Gone(trouble) => {
-                host.fail((trouble.reason, trouble.hint));
+                host.fail(trouble);
+                self.trials.retain(|(from, to), trial| {
+                    trial.outcome.is_some() || ![*from, *to].contains(&index)
+                });
             }
         }
-        actions.extend(self.measure());
-        actions
+        commands.extend(self.measure());
+        commands
     }
 
     /// Time has passed.
@@ -231,7 +213,7 @@ impl Visit {
     pub fn is_over(&self) -> bool {
         self.now >= self.limit + WORK
             || (self.hosts.iter().all(|host| host.is_settled(self.doors()))
-                && !self.trials.iter().any(|(pair, trial)| self.is_running(*pair, trial))
+                && self.trials.values().all(|trial| trial.outcome.is_some())
                 && !self.is_dialling())
     }
 
@@ -247,12 +229,11 @@ impl Visit {
                 .collect(),
             findings: Vec::new(),
         };
-        for host in report.hosts.iter_mut().filter(|host| host.trouble.is_none()) {
-            if host.facts.is_none() {
-                let reason = "it has answered, and then not told how it is".into();
+        for host in report.hosts.iter_mut().filter(|host| host.facts.is_none()) {
+            host.trouble.get_or_insert_with(|| {
                 let hint = "run it again with `--verbose`, or with a longer `--start-timeout`";
-                host.trouble = Some(Trouble { reason, hint: hint.into() });
-            }
+                Trouble::new("it has answered, and then not told how it is", hint)
+            });
         }
         let mut findings = machines::findings(&report.hosts);
         findings.extend(agree::findings(&report.hosts));
@@ -261,12 +242,7 @@ impl Visit {
         report
     }
 
-    fn listening(
-        &mut self,
-        index: usize,
-        listeners: Vec<Listener>,
-        known: &[String],
-    ) -> Vec<Action> {
+    fn listening(&mut self, index: usize, listeners: Vec<Listener>, known: &[String]) -> Commands {
         let host = &mut self.hosts[index];
         host.doors += 1;
         host.listeners.extend(listeners);
@@ -282,7 +258,7 @@ impl Visit {
         }
         match host.listeners.is_empty() {
             true => {
-                host.report.trouble.get_or_insert(trouble(words::no_address(known)));
+                host.report.trouble.get_or_insert(words::no_address(known));
                 Vec::new()
             }
             false => self.dial(index),
@@ -290,12 +266,12 @@ impl Visit {
     }
 
     /// Has a host that listens dial the others who do, and them it.
-    fn dial(&mut self, index: usize) -> Vec<Action> {
+    fn dial(&mut self, index: usize) -> Commands {
         let mut targets = Vec::new();
         if !self.hosts[index].guest.here {
             targets.push(Target { callee: Callee::Launcher, addresses: self.launcher.clone() });
         }
-        let mut actions = Vec::new();
+        let mut commands = Vec::new();
         let count = self.hosts.len();
         for other in (0..count).filter(|other| *other != index) {
             if self.hosts[other].doors < PORTS || self.hosts[other].listeners.is_empty() {
@@ -307,14 +283,14 @@ impl Visit {
             if dials(other, index, count) {
                 let target = self.target(index);
                 self.paths.expect(other, &target);
-                actions.push(Action::Dial(other, vec![target]));
+                commands.push((other, dial(vec![target])));
             }
         }
         for target in &targets {
             self.paths.expect(index, target);
         }
-        actions.push(Action::Dial(index, targets));
-        actions
+        commands.push((index, dial(targets)));
+        commands
     }
 
     fn target(&self, index: usize) -> Target {
@@ -325,10 +301,10 @@ impl Visit {
     }
 
     /// Pairs that may measure now.
-    fn measure(&mut self) -> Vec<Action> {
+    fn measure(&mut self) -> Commands {
         let count = self.hosts.len();
         let mut idle = self.idle();
-        let mut actions = Vec::new();
+        let mut commands = Vec::new();
         for distance in 1..count {
             if count > EACH_WITH_EACH && !distance.is_power_of_two() {
                 continue;
@@ -338,30 +314,26 @@ impl Visit {
                 if !idle[from] || !idle[to] || self.trials.contains_key(&(from, to)) {
                     continue;
                 }
-                let reached = self.paths.reached(from, Callee::Host(to as u32));
+                let callee = Callee::Host(to as u32);
+                let reached = self.paths.reached(from, callee);
                 let Some(address) = reached.first().copied() else { continue };
                 (idle[from], idle[to]) = (false, false);
                 self.trials.insert((from, to), Trial { address, outcome: None });
-                actions.push(Action::Measure(from, to, address));
+                let millis = LOAD.as_millis() as u32;
+                commands.push((from, DriverToAgent::Measure { callee, address, millis }));
             }
         }
-        actions
+        commands
     }
 
     /// Whether each host has nothing to do that a measurement would disturb.
     fn idle(&self) -> Vec<bool> {
         let ready = |host: &Host| host.state == State::There && host.report.facts.is_some();
         let mut idle: Vec<bool> = self.hosts.iter().map(ready).collect();
-        for ((from, to), trial) in &self.trials {
-            if self.is_running((*from, *to), trial) {
-                (idle[*from], idle[*to]) = (false, false);
-            }
+        for ((from, to), _) in self.trials.iter().filter(|(_, trial)| trial.outcome.is_none()) {
+            (idle[*from], idle[*to]) = (false, false);
         }
         idle
-    }
-
-    fn is_running(&self, (from, to): (usize, usize), trial: &Trial) -> bool {
-        trial.outcome.is_none() && self.both_there(from, to)
     }
 
     fn both_there(&self, from: usize, to: usize) -> bool {
@@ -418,9 +390,9 @@ impl Host {
         Host { state: State::Awaited, guest, questions: 0, doors: 0, listeners: vec![], report }
     }
 
-    fn fail(&mut self, words: (String, String)) {
+    fn fail(&mut self, trouble: Trouble) {
         self.state = State::Gone;
-        self.report.trouble.get_or_insert(trouble(words));
+        self.report.trouble.get_or_insert(trouble);
     }
 
     fn is_settled(&self, doors: u32) -> bool {
@@ -432,8 +404,8 @@ impl Host {
     }
 }
 
-fn trouble((reason, hint): (String, String)) -> Trouble {
-    Trouble { reason, hint }
+fn dial(targets: Vec<Target>) -> DriverToAgent {
+    DriverToAgent::Dial { targets, limit_millis: CALL.as_millis() as u32 }
 }
 
 /// What several hosts have is told once; the worst comes first.

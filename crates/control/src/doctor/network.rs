@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::{Finding, Report, Severity, Speed};
+use super::{Address, Finding, Report, Severity, Speed};
 use crate::muster::paths::{Call, Paths};
 use crate::muster::words;
 
@@ -12,69 +12,51 @@ use crate::muster::words;
 const SLOWER: u64 = 5;
 
 /// A round trip below this is never called long.
-const SHORT_TRIP: u32 = 2_000;
+const SHORT_TRIP: u64 = 2_000;
 
 pub(super) fn findings(report: &Report, paths: &Paths) -> Vec<Finding> {
     let well = |host: usize| report.hosts.get(host).is_none_or(|host| host.facts.is_some());
     let mut findings = Vec::new();
     for ((from, to), calls) in paths.pairs().filter(|((from, to), _)| well(*from) && well(*to)) {
-        let Some(caller) = report.hosts.get(from).map(|host| host.name.as_str()) else { continue };
+        let Some(caller) = report.hosts.get(from) else { continue };
         let whom = report.hosts.get(to).map(|host| format!("`{}`", host.name));
         let whom = whom.unwrap_or_else(|| "the launcher".into());
-        let needed = to < from || to >= report.hosts.len();
-        // A way that is blocked in both directions is told once.
-        if !needed && is_shut(calls) && is_shut(paths.calls(to, from)) {
-            continue;
+        // Ranks of a job dial those in front of them, and the launcher.
+        let (severity, need) = match to < from || to >= report.hosts.len() {
+            true => (Severity::Error, String::new()),
+            // A way that is blocked in both directions is told once.
+            false if is_shut(calls) && is_shut(paths.calls(to, from)) => continue,
+            false => {
+                (Severity::Warning, format!(", as it must in jobs that name it behind {whom}"))
+            }
+        };
+        let host = caller.name.as_str();
+        if is_shut(calls) {
+            let what = format!("cannot reach {whom}{need}: {}", words::how(calls));
+            findings.push(Finding::new(severity, host, what, words::to_open(calls.iter())));
+        } else {
+            findings.extend(half_open(host, &whom, calls));
         }
-        findings.extend(blocked(&Way { caller, whom, needed }, calls));
     }
     findings.extend(unused(report));
     findings.extend(slow(&report.speeds));
-    findings.extend(report.speeds.iter().filter_map(unmeasured));
     findings
-}
-
-/// A way from one host to another, or to the launcher.
-struct Way<'a> {
-    caller: &'a str,
-    whom: String,
-    /// Whether ranks of a job dial this way: they dial those in front of them, and the launcher.
-    needed: bool,
 }
 
 fn is_shut(calls: &[Call]) -> bool {
     calls.iter().all(|call| call.micros().is_none())
 }
 
-/// A way on which nothing, or not every port, gets through.
-fn blocked(way: &Way<'_>, calls: &[Call]) -> Option<Finding> {
-    let Way { caller, whom, needed } = way;
-    let open: BTreeSet<IpAddr> =
-        calls.iter().filter(|call| call.micros().is_some()).map(|call| call.address.ip()).collect();
+/// A way on which not every port gets through.
+fn half_open(caller: &str, whom: &str, calls: &[Call]) -> Option<Finding> {
+    let (open, shut): (Vec<Call>, Vec<Call>) =
+        calls.iter().cloned().partition(|call| call.micros().is_some());
+    let open: BTreeSet<IpAddr> = open.iter().map(|call| call.address.ip()).collect();
+    let fix = words::to_open(shut.iter());
     // An address that answers on some ports should answer on all.
-    let closed = calls.iter().filter(|call| call.micros().is_none());
-    let closed: Vec<Call> =
-        closed.filter(|call| open.contains(&call.address.ip())).cloned().collect();
-    let (severity, what) = match (open.is_empty(), closed.as_slice()) {
-        (true, _) if *needed => {
-            (Severity::Error, format!("cannot reach {whom}: {}", words::how(calls)))
-        }
-        (true, _) => (
-            Severity::Warning,
-            format!(
-                "cannot reach {whom}, as it must in jobs that name it behind {whom}: {}",
-                words::how(calls)
-            ),
-        ),
-        (false, []) => return None,
-        (false, closed) => (
-            Severity::Warning,
-            format!("reaches {whom} on some ports only: {}", words::how(closed)),
-        ),
-    };
-    let failed = calls.iter().filter(|call| call.micros().is_none());
-    let fix = words::to_open(failed).to_owned();
-    Some(Finding { severity, hosts: vec![(*caller).to_owned()], what, fix })
+    let odd: Vec<Call> = shut.into_iter().filter(|it| open.contains(&it.address.ip())).collect();
+    let what = format!("reaches {whom} on some ports only: {}", words::how(&odd));
+    (!odd.is_empty()).then(|| Finding::warning(caller, what, fix))
 }
 
 /// Addresses that nobody reaches, of hosts that are reached otherwise.
@@ -99,62 +81,51 @@ fn unused(report: &Report) -> Vec<Finding> {
                 0 | 1 => "",
                 _ => ", and other hosts have the same one",
             };
-            findings.push(Finding {
-                severity: Severity::Note,
-                hosts: vec![host.name.clone()],
-                what: format!(
-                    "nobody reaches it at {} (`{}`){alike}; it is not used",
-                    each.address, each.interface
-                ),
-                fix: "nothing: addresses are chosen by dialling".into(),
-            });
+            let Address { address, interface } = each;
+            findings.push(Finding::new(
+                Severity::Note,
+                &host.name,
+                format!("nobody reaches it at {address} (`{interface}`){alike}; it is not used"),
+                "nothing: addresses are chosen by dialling",
+            ));
         }
     }
     findings
 }
 
-/// Ways that are much slower than most.
+/// Ways that are much slower than most, or could not be measured.
 fn slow(speeds: &[Speed]) -> Vec<Finding> {
-    let measured: Vec<&Speed> = speeds.iter().filter(|speed| speed.problem.is_none()).collect();
-    let mut rates: Vec<u64> = measured.iter().map(|speed| speed.bytes_per_second).collect();
-    let mut trips: Vec<u32> = measured.iter().map(|speed| speed.round_trip_micros).collect();
-    rates.sort_unstable();
-    trips.sort_unstable();
-    let (Some(rate), Some(trip)) = (rates.get(rates.len() / 2), trips.get(trips.len() / 2)) else {
-        return Vec::new();
-    };
+    const FIX: &str = "see cable, switch port and `ethtool` there, and what else uses the network";
+    let measured = || speeds.iter().filter(|speed| speed.problem.is_none());
+    let rate = median(measured().map(|speed| speed.bytes_per_second));
+    let trip = median(measured().map(|speed| speed.round_trip_micros.into()));
     let gigabits = |rate: u64| rate as f64 * 8e-9;
-    let millis = |micros: u32| f64::from(micros) * 1e-3;
-    let finding = |speed: &Speed, what: String| Finding {
-        severity: Severity::Warning,
-        hosts: vec![speed.from.clone()],
-        what,
-        fix: "see cable, switch port and `ethtool` there, and what else uses the network".into(),
-    };
-    let few = measured.iter().filter(|speed| speed.bytes_per_second.saturating_mul(SLOWER) < *rate);
-    let few = few.map(|speed| {
-        let (slow, most) = (gigabits(speed.bytes_per_second), gigabits(*rate));
-        let to = &speed.to;
-        finding(speed, format!("sends {slow:.2} Gb/s to `{to}`, and most send {most:.2} Gb/s"))
-    });
-    let long = measured.iter().filter(|speed| {
-        let far = u64::from(speed.round_trip_micros) > SLOWER * u64::from(*trip);
-        far && speed.round_trip_micros > SHORT_TRIP
-    });
-    let long = long.map(|speed| {
-        let (far, most) = (millis(speed.round_trip_micros), millis(*trip));
-        let to = &speed.to;
-        finding(speed, format!("is {far:.1} ms there and back from `{to}`, most are {most:.1} ms"))
-    });
-    few.chain(long).collect()
+    let millis = |micros: u64| micros as f64 * 1e-3;
+    let mut findings = Vec::new();
+    for Speed { from, to, bytes_per_second, round_trip_micros, problem, .. } in speeds {
+        if let Some(problem) = problem {
+            let what = format!("could not measure the way to `{to}`: {problem}");
+            let fix = "run it again; if it stays, the connection breaks under load";
+            findings.push(Finding::warning(from, what, fix));
+            continue;
+        }
+        if bytes_per_second.saturating_mul(SLOWER) < rate {
+            let (slow, most) = (gigabits(*bytes_per_second), gigabits(rate));
+            let what = format!("sends {slow:.2} Gb/s to `{to}`, and most send {most:.2} Gb/s");
+            findings.push(Finding::warning(from, what, FIX));
+        }
+        let micros = u64::from(*round_trip_micros);
+        if micros > SHORT_TRIP.max(SLOWER * trip) {
+            let (far, most) = (millis(micros), millis(trip));
+            let what = format!("is {far:.1} ms there and back from `{to}`, most are {most:.1} ms");
+            findings.push(Finding::warning(from, what, FIX));
+        }
+    }
+    findings
 }
 
-fn unmeasured(speed: &Speed) -> Option<Finding> {
-    let problem = speed.problem.as_ref()?;
-    Some(Finding {
-        severity: Severity::Warning,
-        hosts: vec![speed.from.clone()],
-        what: format!("could not measure the way to `{}`: {problem}", speed.to),
-        fix: "run it again; if it stays, the connection breaks under load".into(),
-    })
+fn median(values: impl Iterator<Item = u64>) -> u64 {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }

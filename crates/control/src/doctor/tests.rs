@@ -1,6 +1,7 @@
 //! Visits without hosts: every answer is made up, and so is the time.
 
 use super::*;
+use crate::wire::agent::Dial;
 
 const LIMIT: Duration = Duration::from_secs(3);
 
@@ -10,7 +11,9 @@ fn ms(millis: u64) -> Time {
 
 fn visit(names: &[(&str, bool)]) -> Visit {
     let guest = |(name, here): &(&str, bool)| (Guest { name: (*name).into(), here: *here }, 2);
-    Visit::new("1", names.iter().map(guest).collect(), vec!["10.0.0.1:9".parse().unwrap()], LIMIT)
+    let launcher = vec!["10.0.0.1:9".parse().unwrap()];
+    let door = (JobKey::from_entropy([1; 32]), vec![]);
+    Visit::new(names.iter().map(guest).collect(), launcher, door, LIMIT)
 }
 
 fn facts() -> Facts {
@@ -34,6 +37,10 @@ fn told(ahead_micros: i64, round_trip_micros: u64) -> Event {
     Event::Told(Clock { ahead_micros, round_trip_micros })
 }
 
+fn examined(facts: Facts) -> Event {
+    Event::Said(AgentToDriver::Examined { facts: Box::new(facts) })
+}
+
 /// Where the ports of a host are: `10.0.0.<number>`, and more addresses that all hosts have.
 fn listeners(host: usize, port: u32, more: &[&str]) -> Vec<Listener> {
     let own = format!("10.0.0.{}", host + 1);
@@ -46,47 +53,50 @@ fn listeners(host: usize, port: u32, more: &[&str]) -> Vec<Listener> {
 }
 
 /// Brings a host up to its calls; gives what is to be done then.
-fn greet(visit: &mut Visit, host: usize, facts: Facts, more: &[&str]) -> Vec<Action> {
+fn greet(visit: &mut Visit, host: usize, facts: Facts, more: &[&str]) -> Commands {
     let now = ms(100);
-    let hello = Event::Hello { version: "1".into() };
-    assert_eq!(visit.on(host, hello, now), [Action::AskTime(host)]);
+    let hello = Event::Hello { version: VERSION.into() };
+    assert_eq!(visit.on(host, hello, now), [(host, DriverToAgent::AskTime)]);
     for _ in 1..QUESTIONS {
-        assert_eq!(visit.on(host, told(10, 200), now), [Action::AskTime(host)]);
+        assert_eq!(visit.on(host, told(10, 200), now), [(host, DriverToAgent::AskTime)]);
     }
     let asked = visit.on(host, told(20, 300), now);
     assert_eq!(asked.len(), 1 + PORTS as usize, "{asked:?}");
-    assert_eq!(asked[0], Action::Examine(host));
-    assert_eq!(visit.on(host, Event::Examined(Box::new(facts)), now), []);
-    let mut actions = Vec::new();
+    assert_eq!(asked[0], (host, DriverToAgent::Examine));
+    assert_eq!(visit.on(host, examined(facts), now), []);
+    let mut commands = Vec::new();
     for port in 0..PORTS {
-        let listening = Event::Listening { listeners: listeners(host, port, more), known: vec![] };
-        actions.extend(visit.on(host, listening, now));
+        let listening = AgentToDriver::Listening {
+            listeners: listeners(host, port, more),
+            known: vec![],
+            ports: vec![],
+        };
+        commands.extend(visit.on(host, Event::Said(listening), now));
     }
-    actions
+    commands
 }
 
 /// Answers calls as `outcome` says, and measurements with figures, until nothing is left to do.
 fn go_on(
     visit: &mut Visit,
-    mut actions: Vec<Action>,
+    mut commands: Commands,
     outcome: impl Fn(usize, Callee, SocketAddr) -> Dial,
     rate: impl Fn(usize, usize) -> Result<Rate, String>,
 ) {
-    while let Some(action) = actions.pop() {
-        match action {
-            Action::Dial(from, targets) => {
+    while let Some((from, command)) = commands.pop() {
+        match command {
+            DriverToAgent::Dial { targets, .. } => {
                 for Target { callee, addresses } in targets {
                     for address in addresses {
                         let outcome = outcome(from, callee, address);
-                        let event = Event::Dialled { callee, address, outcome };
-                        actions.extend(visit.on(from, event, ms(200)));
+                        let said = AgentToDriver::Dialled { callee, address, outcome };
+                        commands.extend(visit.on(from, Event::Said(said), ms(200)));
                     }
                 }
             }
-            Action::Measure(from, to, _) => {
-                let callee = Callee::Host(to as u32);
-                let event = Event::Measured { callee, outcome: rate(from, to) };
-                actions.extend(visit.on(from, event, ms(300)));
+            DriverToAgent::Measure { callee: callee @ Callee::Host(to), .. } => {
+                let said = AgentToDriver::Measured { callee, outcome: rate(from, to as usize) };
+                commands.extend(visit.on(from, Event::Said(said), ms(300)));
             }
             other => panic!("{other:?}"),
         }
@@ -104,11 +114,11 @@ fn fast(_: usize, _: usize) -> Result<Rate, String> {
 /// Three hosts with these facts, all ways open.
 fn looked_at(facts: [Facts; 3]) -> Report {
     let mut visit = visit(&[("a", true), ("b", false), ("c", false)]);
-    let mut actions = Vec::new();
+    let mut commands = Vec::new();
     for (host, facts) in facts.into_iter().enumerate() {
-        actions.extend(greet(&mut visit, host, facts, &[]));
+        commands.extend(greet(&mut visit, host, facts, &[]));
     }
-    go_on(&mut visit, actions, reached, fast);
+    go_on(&mut visit, commands, reached, fast);
     assert!(visit.is_over());
     visit.report()
 }
@@ -134,25 +144,27 @@ fn healthy_hosts_have_no_findings_and_every_way_is_measured_once() {
 #[test]
 fn nobody_measures_with_two_at_a_time() {
     let mut visit = visit(&[("a", false), ("b", false), ("c", false), ("d", false)]);
-    let mut actions = Vec::new();
+    let mut commands = Vec::new();
     for host in 0..4 {
-        actions.extend(greet(&mut visit, host, facts(), &[]));
+        commands.extend(greet(&mut visit, host, facts(), &[]));
     }
     let mut running: Vec<(usize, usize)> = Vec::new();
     let mut done = 0;
-    let mut calls = actions;
-    while let Some(action) = calls.pop() {
-        match action {
-            Action::Dial(from, targets) => {
+    let mut calls = commands;
+    while let Some((from, command)) = calls.pop() {
+        match command {
+            DriverToAgent::Dial { targets, .. } => {
                 for Target { callee, addresses } in targets {
                     for address in addresses {
                         let outcome = Dial::Reached { micros: 9 };
-                        let event = Event::Dialled { callee, address, outcome };
-                        calls.extend(visit.on(from, event, ms(200)));
+                        let said = AgentToDriver::Dialled { callee, address, outcome };
+                        calls.extend(visit.on(from, Event::Said(said), ms(200)));
                     }
                 }
             }
-            Action::Measure(from, to, _) => running.push((from, to)),
+            DriverToAgent::Measure { callee: Callee::Host(to), .. } => {
+                running.push((from, to as usize));
+            }
             other => panic!("{other:?}"),
         }
         let mut busy: Vec<usize> = running.iter().flat_map(|(a, b)| [*a, *b]).collect();
@@ -165,10 +177,11 @@ fn nobody_measures_with_two_at_a_time() {
             done += 1;
             assert!(!visit.is_over());
             let callee = Callee::Host(to as u32);
-            calls.extend(visit.on(from, Event::Measured { callee, outcome: fast(0, 0) }, ms(300)));
+            let said = AgentToDriver::Measured { callee, outcome: fast(0, 0) };
+            calls.extend(visit.on(from, Event::Said(said), ms(300)));
             // The loop ends when nothing is left.
             if calls.is_empty() && !running.is_empty() {
-                calls.push(Action::Dial(from, Vec::new()));
+                calls.push((from, dial(Vec::new())));
             }
         }
     }
@@ -179,13 +192,13 @@ fn nobody_measures_with_two_at_a_time() {
 #[test]
 fn one_machine_alone_is_not_asked_to_listen() {
     let mut visit = visit(&[("localhost", true)]);
-    visit.on(0, Event::Hello { version: "1".into() }, ms(1));
+    visit.on(0, Event::Hello { version: VERSION.into() }, ms(1));
     for _ in 1..QUESTIONS {
         visit.on(0, told(0, 100), ms(1));
     }
-    assert_eq!(visit.on(0, told(0, 100), ms(1)), [Action::Examine(0)]);
+    assert_eq!(visit.on(0, told(0, 100), ms(1)), [(0, DriverToAgent::Examine)]);
     assert!(!visit.is_over());
-    visit.on(0, Event::Examined(Box::new(facts())), ms(2));
+    visit.on(0, examined(facts()), ms(2));
     assert!(visit.is_over());
     assert_eq!(visit.report().findings, []);
 }
@@ -193,11 +206,11 @@ fn one_machine_alone_is_not_asked_to_listen() {
 #[test]
 fn hosts_that_do_not_come_are_named_in_the_launchers_words_and_hold_nobody_up() {
     let mut visit = visit(&[("a", true), ("b", false), ("c", false), ("d", false)]);
-    let mut actions = greet(&mut visit, 0, facts(), &[]);
-    actions.extend(greet(&mut visit, 1, facts(), &[]));
-    let trouble = Trouble { reason: "no key".into(), hint: "copy one".into() };
+    let mut commands = greet(&mut visit, 0, facts(), &[]);
+    commands.extend(greet(&mut visit, 1, facts(), &[]));
+    let trouble = Trouble::new("no key", "copy one");
     assert_eq!(visit.on(2, Event::Gone(trouble), ms(110)), []);
-    go_on(&mut visit, actions, reached, fast);
+    go_on(&mut visit, commands, reached, fast);
     assert_eq!(visit.next_wakeup(), LIMIT);
     assert!(!visit.is_over());
     visit.tick(LIMIT);
@@ -212,7 +225,7 @@ fn hosts_that_do_not_come_are_named_in_the_launchers_words_and_hold_nobody_up() 
 #[test]
 fn a_host_that_answers_and_then_stands_still_is_named_too() {
     let mut visit = visit(&[("b", false)]);
-    visit.on(0, Event::Hello { version: "1".into() }, ms(1));
+    visit.on(0, Event::Hello { version: VERSION.into() }, ms(1));
     assert_eq!(visit.next_wakeup(), LIMIT + WORK);
     visit.tick(LIMIT + WORK);
     assert!(visit.is_over());
@@ -224,16 +237,16 @@ fn another_version_of_ronde_stops_a_job() {
     let mut visit = visit(&[("b", false)]);
     assert_eq!(visit.on(0, Event::Hello { version: "0".into() }, ms(1)), []);
     assert!(visit.is_over());
-    let expected = ["Error b: it runs Ronde 0, and this launcher is Ronde 1"];
+    let expected = [format!("Error b: it runs Ronde 0, and this launcher is Ronde {VERSION}")];
     assert_eq!(lines(&visit.report()), expected);
 }
 
 #[test]
 fn who_cannot_reach_whom_is_told_once_with_addresses() {
     let mut visit = visit(&[("a", true), ("b", false), ("c", false)]);
-    let mut actions = Vec::new();
+    let mut commands = Vec::new();
     for host in 0..3 {
-        actions.extend(greet(&mut visit, host, facts(), &["172.17.0.1"]));
+        commands.extend(greet(&mut visit, host, facts(), &["172.17.0.1"]));
     }
     let outcome = |from: usize, callee: Callee, address: SocketAddr| {
         let blocked = [(1, Callee::Host(2)), (2, Callee::Host(1))].contains(&(from, callee));
@@ -243,7 +256,7 @@ fn who_cannot_reach_whom_is_told_once_with_addresses() {
             _ => Dial::Reached { micros: 80 },
         }
     };
-    go_on(&mut visit, actions, outcome, fast);
+    go_on(&mut visit, commands, outcome, fast);
     let report = visit.report();
     let lines = lines(&report);
     let errors: Vec<&String> = lines.iter().filter(|line| line.starts_with("Error")).collect();
@@ -262,14 +275,14 @@ fn who_cannot_reach_whom_is_told_once_with_addresses() {
 #[test]
 fn a_firewall_that_lets_some_ports_through_and_a_way_in_one_direction_are_warnings() {
     let mut visit = visit(&[("a", true), ("b", false)]);
-    let mut actions = greet(&mut visit, 0, facts(), &[]);
-    actions.extend(greet(&mut visit, 1, facts(), &[]));
+    let mut commands = greet(&mut visit, 0, facts(), &[]);
+    commands.extend(greet(&mut visit, 1, facts(), &[]));
     let outcome = |from: usize, callee: Callee, address: SocketAddr| match (from, callee) {
         (0, Callee::Host(1)) => Dial::Refused,
         (1, Callee::Host(0)) if address.port() == 4001 => Dial::TimedOut,
         _ => Dial::Reached { micros: 80 },
     };
-    go_on(&mut visit, actions, outcome, fast);
+    go_on(&mut visit, commands, outcome, fast);
     let report = visit.report();
     assert!(report.is_well(), "{report:?}");
     let expected = [
@@ -391,16 +404,16 @@ fn a_clock_is_off_only_beyond_what_the_question_took() {
 #[test]
 fn a_way_that_is_much_slower_than_the_others_is_told() {
     let mut visit = visit(&[("a", true), ("b", false), ("c", false)]);
-    let mut actions = Vec::new();
+    let mut commands = Vec::new();
     for host in 0..3 {
-        actions.extend(greet(&mut visit, host, facts(), &[]));
+        commands.extend(greet(&mut visit, host, facts(), &[]));
     }
     let rate = |from: usize, to: usize| match (from, to) {
         (2, 0) => Ok(Rate { bytes_per_second: 11_000_000, round_trip_micros: 9_000 }),
         (2, 1) => Err("10.0.0.2:4000 timed out".into()),
         _ => fast(from, to),
     };
-    go_on(&mut visit, actions, reached, rate);
+    go_on(&mut visit, commands, reached, rate);
     let expected = [
         "Warning c: sends 0.09 Gb/s to `a`, and most send 8.00 Gb/s",
         "Warning c: is 9.0 ms there and back from `a`, most are 0.1 ms",
@@ -415,11 +428,11 @@ fn of_many_hosts_each_is_measured_with_some() {
     let names: Vec<String> = (0..HOSTS).map(|number| format!("n{number}")).collect();
     let names: Vec<(&str, bool)> = names.iter().map(|name| (name.as_str(), false)).collect();
     let mut visit = visit(&names);
-    let mut actions = Vec::new();
+    let mut commands = Vec::new();
     for host in 0..HOSTS {
-        actions.extend(greet(&mut visit, host, facts(), &[]));
+        commands.extend(greet(&mut visit, host, facts(), &[]));
     }
-    go_on(&mut visit, actions, reached, fast);
+    go_on(&mut visit, commands, reached, fast);
     assert!(visit.is_over());
     let report = visit.report();
     assert_eq!(report.findings, []);

@@ -19,6 +19,8 @@ pub(crate) mod words;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::Time;
 use crate::job::AgentId;
 use crate::wire::Callee;
@@ -38,6 +40,15 @@ pub struct Guest {
     pub name: String,
     /// Whether it is the launcher's own machine.
     pub here: bool,
+}
+
+/// What is wrong with a host, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Trouble {
+    /// What was seen, in words.
+    pub reason: String,
+    /// What to do about it.
+    pub hint: String,
 }
 
 /// What happened on a host.
@@ -67,12 +78,7 @@ pub enum Event {
         outcome: Dial,
     },
     /// It cannot be reached, or was lost.
-    Gone {
-        /// What was seen, in words.
-        reason: String,
-        /// What to do about it.
-        hint: String,
-    },
+    Gone(Trouble),
 }
 
 /// What to do about it. Hosts are known by their agents.
@@ -86,7 +92,7 @@ pub enum Action {
     Start(Vec<(AgentId, Plan)>),
     /// Give up: what is wrong with each host because of which, and what to do about it; and what to tell
     /// the user of all.
-    Fail(Vec<(AgentId, (String, String))>, String),
+    Fail(Vec<(AgentId, Trouble)>, String),
 }
 
 /// What the ranks of a host are told.
@@ -129,7 +135,7 @@ enum State {
     Awaited,
     There,
     Listening,
-    Gone { reason: String, hint: String },
+    Gone(Trouble),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +194,7 @@ impl Muster {
         let mut actions = Vec::new();
         match event {
             Event::Hello { version } if version != self.version => {
-                self.hosts[host].state = gone(words::other_version(&version, &self.version));
+                self.hosts[host].state = State::Gone(words::other_version(&version, &self.version));
             }
             Event::Hello { .. } => {
                 self.hosts[host].state = State::There;
@@ -199,14 +205,14 @@ impl Muster {
             Event::Listening { listeners, known, ports } => {
                 self.hosts[host].state = match listeners.is_empty() {
                     false => State::Listening,
-                    true => gone(words::no_address(&known)),
+                    true => State::Gone(words::no_address(&known)),
                 };
                 (self.hosts[host].listeners, self.hosts[host].ports) = (listeners, ports);
             }
             Event::Dialled { callee, address, outcome } => {
                 self.paths.note(host, callee, address, &outcome);
             }
-            Event::Gone { reason, hint } => self.hosts[host].state = State::Gone { reason, hint },
+            Event::Gone(trouble) => self.hosts[host].state = State::Gone(trouble),
         }
         actions.extend(self.tick(now));
         actions
@@ -239,7 +245,7 @@ impl Muster {
 
     fn gather(&mut self, fail_at: Option<Time>, now: Time) -> Vec<Action> {
         let awaited = self.hosts.iter().any(|host| host.state == State::Awaited);
-        let gone = self.hosts.iter().any(|host| matches!(host.state, State::Gone { .. }));
+        let gone = self.hosts.iter().any(|host| matches!(host.state, State::Gone(_)));
         let due = now >= self.limit || fail_at.is_some_and(|time| now >= time);
         if due || (gone && !awaited) {
             return vec![self.fail(words::missing(&self.hosts, self.limit, now), now)];
@@ -280,7 +286,7 @@ impl Muster {
     }
 
     fn settle(&mut self, settle_at: Option<Time>, now: Time) -> Option<Action> {
-        if self.hosts.iter().any(|host| matches!(host.state, State::Gone { .. })) {
+        if self.hosts.iter().any(|host| matches!(host.state, State::Gone(_))) {
             return Some(self.fail(words::missing(&self.hosts, self.limit, now), now));
         }
         let complete = self.paths.is_complete();
@@ -337,8 +343,4 @@ impl Muster {
 pub(crate) fn dials(from: usize, to: usize, count: usize) -> bool {
     const ALL: usize = 64;
     count <= ALL || to == 0 || from.abs_diff(to).is_power_of_two()
-}
-
-fn gone((reason, hint): (String, String)) -> State {
-    State::Gone { reason, hint }
 }

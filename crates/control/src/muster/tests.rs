@@ -142,7 +142,9 @@ fn who_cannot_reach_whom_is_said_with_addresses() {
     // From `b` to `c` nobody needs a way.
     assert!(!text.contains("`b` cannot"), "{text}");
     assert!(text.contains("firewall"), "{text}");
-    let [(AgentId(2), (reason, _))] = troubles.as_slice() else { panic!("{troubles:?}") };
+    let [(AgentId(2), Trouble { reason, .. })] = troubles.as_slice() else {
+        panic!("{troubles:?}")
+    };
     assert!(reason.starts_with("it cannot reach `b`: "), "{reason}");
 }
 
@@ -150,7 +152,7 @@ fn who_cannot_reach_whom_is_said_with_addresses() {
 fn all_hosts_that_fail_within_a_moment_are_named_together() {
     let mut muster = muster(&[("a", true), ("b", false), ("c", false), ("d", false)]);
     muster.on(AgentId(0), hello(), ms(1));
-    let gone = |reason: &str| Event::Gone { reason: reason.into(), hint: "do this".into() };
+    let gone = |reason: &str| Event::Gone(Trouble::new(reason, "do this"));
     assert_eq!(muster.on(AgentId(1), gone("no key"), ms(100)), []);
     assert_eq!(muster.on(AgentId(2), gone("no name"), ms(200)), []);
     assert_eq!(muster.next_wakeup(), Some(ms(100) + TOGETHER));
@@ -182,7 +184,7 @@ fn another_version_is_refused_with_what_to_install() {
     let [Action::Fail(_, told)] = ended.as_slice() else { panic!("{ended:?}") };
     assert_eq!(told, text);
     // What is installed has Ronde's own version.
-    let (_, hint) = words::other_version("x", crate::VERSION);
+    let Trouble { hint, .. } = words::other_version("x", crate::VERSION);
     assert!(hint.ends_with(&format!("`pip install ronde=={}`", crate::PACKAGE_VERSION)), "{hint}");
 }
 
@@ -246,7 +248,9 @@ fn a_host_that_comes_later_and_says_nothing_fails_after_its_own_time() {
     assert_eq!(muster.tick(ms(129_000)), []);
     let steps = muster.tick(ms(130_000));
     let [Action::Fail(troubles, _)] = steps.as_slice() else { panic!("{steps:?}") };
-    let [(NEWCOMER, (reason, hint))] = troubles.as_slice() else { panic!("{troubles:?}") };
+    let [(NEWCOMER, Trouble { reason, hint })] = troubles.as_slice() else {
+        panic!("{troubles:?}")
+    };
     assert_eq!(reason, "it has not answered within 30 s");
     assert!(hint.contains("ssh node true"), "{hint}");
 }
@@ -259,7 +263,9 @@ fn a_host_that_cannot_reach_the_launcher_fails_with_what_it_saw() {
     let event = dialled(Callee::Launcher, "10.0.0.1:9", Dial::TimedOut);
     let steps = muster.on(NEWCOMER, event, ms(106_000));
     let [Action::Fail(troubles, _)] = steps.as_slice() else { panic!("{steps:?}") };
-    let [(NEWCOMER, (reason, hint))] = troubles.as_slice() else { panic!("{troubles:?}") };
+    let [(NEWCOMER, Trouble { reason, hint })] = troubles.as_slice() else {
+        panic!("{troubles:?}")
+    };
     assert!(reason.starts_with("it cannot reach the launcher: 10.0.0.1:9 "), "{reason}");
     assert!(hint.contains("firewall"), "{hint}");
 }

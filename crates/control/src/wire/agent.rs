@@ -23,12 +23,12 @@
 //! Standard input is sent one piece at a time, the next when the last one was `StdinTaken`.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use super::frame::{FrameError, MAX_FRAME};
-use super::{Callee, DecodeError, JobKey, decode, encode};
+use super::{Callee, JobKey, encode};
 use crate::Worker;
 use crate::doctor::Facts;
 
@@ -158,13 +158,6 @@ pub struct Listener {
     pub interface: String,
     /// The address and port.
     pub address: SocketAddr,
-}
-
-impl Listener {
-    /// The address without its port.
-    pub fn ip(&self) -> IpAddr {
-        self.address.ip()
-    }
 }
 
 /// What came of a call.
@@ -317,21 +310,6 @@ impl ProcessState {
     }
 }
 
-impl AgentToDriver {
-    /// The worker that it is about, if it is about one.
-    pub fn worker(&self) -> Option<Worker> {
-        match self {
-            AgentToDriver::Started { worker, .. }
-            | AgentToDriver::Output { worker, .. }
-            | AgentToDriver::OutputEnd { worker, .. }
-            | AgentToDriver::Exited { worker, .. }
-            | AgentToDriver::Stopped { worker }
-            | AgentToDriver::Continued { worker } => Some(*worker),
-            _ => None,
-        }
-    }
-}
-
 /// How fast the way to another host is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
@@ -392,16 +370,20 @@ pub enum Stream {
     Stderr,
 }
 
-/// How a process ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How a process ended. Its words read behind the name of a rank: `exited with code 3`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Exit {
     /// By itself, with this code.
+    #[error("exited with code {0}")]
     Code(i32),
     /// Killed by the signal of this number.
+    #[error("was killed by {}", signal_name(*.0))]
     Signal(i32),
     /// Killed by the kernel because memory ran out.
+    #[error("was killed because memory ran out (SIGKILL)")]
     OutOfMemory,
     /// It never ran.
+    #[error("could not be started: {reason}")]
     NotStarted {
         /// What was in the way.
         obstacle: Obstacle,
@@ -409,6 +391,7 @@ pub enum Exit {
         reason: String,
     },
     /// Nobody knows: whoever watched it has gone.
+    #[error("was lost: {reason}")]
     Unknown {
         /// Why not.
         reason: String,
@@ -430,16 +413,6 @@ pub enum Obstacle {
     System,
 }
 
-impl Obstacle {
-    /// The code that a shell would give.
-    fn code(self) -> i32 {
-        match self {
-            Obstacle::Missing => 127,
-            _ => 126,
-        }
-    }
-}
-
 impl Exit {
     /// Whether all went well.
     pub fn is_success(&self) -> bool {
@@ -450,23 +423,11 @@ impl Exit {
     pub fn code(&self) -> u8 {
         match self {
             Exit::Code(code) => (code & 255) as u8,
-            Exit::NotStarted { obstacle, .. } => obstacle.code() as u8,
+            Exit::NotStarted { obstacle: Obstacle::Missing, .. } => 127,
+            Exit::NotStarted { .. } => 126,
             Exit::Signal(number) => (128 + (number & 127)) as u8,
             Exit::OutOfMemory => 128 + 9,
             Exit::Unknown { .. } => 1,
-        }
-    }
-}
-
-impl fmt::Display for Exit {
-    /// Reads behind the name of a rank: `exited with code 3`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Exit::Code(code) => write!(f, "exited with code {code}"),
-            Exit::Signal(number) => write!(f, "was killed by {}", signal_name(*number)),
-            Exit::OutOfMemory => f.write_str("was killed because memory ran out (SIGKILL)"),
-            Exit::NotStarted { reason, .. } => write!(f, "could not be started: {reason}"),
-            Exit::Unknown { reason } => write!(f, "was lost: {reason}"),
         }
     }
 }
@@ -488,10 +449,7 @@ pub fn signal_name(number: i32) -> String {
 pub fn frame<M: Serialize>(message: &M) -> Vec<u8> {
     let body = encode(message);
     assert!(body.len() <= MAX_FRAME, "a message of {} bytes fits no frame", body.len());
-    let mut frame = Vec::with_capacity(4 + body.len());
-    frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    frame.extend_from_slice(&body);
-    frame
+    [&(body.len() as u32).to_le_bytes(), body.as_slice()].concat()
 }
 
 /// The number of bytes that follow a plain frame's four bytes of length.
@@ -500,14 +458,10 @@ pub fn length(header: [u8; 4]) -> Result<usize, FrameError> {
     if length > MAX_FRAME { Err(FrameError::TooLong(length)) } else { Ok(length) }
 }
 
-/// The message in the body of a plain frame.
-pub fn open<M: DeserializeOwned>(body: &[u8]) -> Result<M, DecodeError> {
-    decode(body)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::decode;
     use proptest::prelude::*;
 
     #[test]
@@ -551,8 +505,8 @@ mod tests {
     proptest! {
         #[test]
         fn garbage_is_an_error_and_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            let _ = open::<AgentToDriver>(&bytes);
-            let _ = open::<DriverToAgent>(&bytes);
+            let _ = decode::<AgentToDriver>(&bytes);
+            let _ = decode::<DriverToAgent>(&bytes);
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) fn of(workers: &[(Worker, Pid)]) -> Vec<(Worker, Condition)> {
     if workers.is_empty() {
         return Vec::new();
     }
-    let all = supervise::snapshot();
+    let all = supervise::living();
     let condition = |(worker, leader): &(Worker, Pid)| {
         let session = leader.as_raw_nonzero().get();
         let members = all.iter().filter(|process| process.session == session);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use ronde_control::doctor::{Address, Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
+use ronde_control::doctor::{Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
 use rustix::process::{Resource, Rlimit, getrlimit};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -33,16 +33,10 @@ pub(super) async fn facts(program: &Path) -> Facts {
         memory: memory(),
         shm_bytes: rustix::fs::statvfs("/dev/shm").ok().map(|shm| shm.f_blocks * shm.f_frsize),
         limits: Limits { files: limit(Resource::Nofile), processes: limit(Resource::Nproc) },
-        addresses: addresses(),
+        addresses: interfaces::for_others(),
         gpus,
         python,
     }
-}
-
-fn addresses() -> Vec<Address> {
-    let all = interfaces::all().unwrap_or_default();
-    let others = interfaces::for_others(&all).into_iter();
-    others.map(|each| Address { interface: each.name, address: each.address }).collect()
 }
 
 fn cpus() -> Cpus {

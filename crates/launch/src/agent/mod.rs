@@ -20,17 +20,15 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use ronde_control::Worker;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Exit, OUTPUT_WINDOW, WorkerSpec};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process,
-    kill_process_group, set_child_subreaper, set_parent_process_death_signal, wait, waitid,
-    waitpid,
+    kill_process_group, set_child_subreaper, wait, waitid, waitpid,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -39,9 +37,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use survey::Survey;
 pub(crate) use survey::free_ports;
 
+use crate::doctor::unix_micros;
 use crate::lifeline;
-use crate::supervise::memory::OutOfMemoryKills;
-use crate::supervise::{self, Scope, shim};
+use crate::supervise::memory::out_of_memory_kills;
+use crate::supervise::{self, Scope};
 
 /// How long workers have to end by themselves when the driver has gone.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -62,29 +61,30 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// The number of the signal that asks a process to end.
 const TERMINATE: u8 = 15;
 
-/// What every agent's process begins with: an event loop, if the guardian that started it still lives.
-fn begin(parent: &OsStr) -> Option<Runtime> {
-    // Should the guardian die, nobody would be left to clear up after this agent: it ends in order.
-    let _ = set_parent_process_death_signal(Some(Signal::TERM));
+/// Does an agent's work as a process of its own, if the guardian that started it still lives.
+fn live<T>(parent: &OsStr, work: impl Future<Output = T>) -> Option<T> {
     let _ = set_child_subreaper(Some(getpid()));
-    if !shim::is_parent(parent) {
+    // Should the guardian die, nobody would be left to clear up after this agent: it ends in order.
+    if !supervise::end_with(parent, Signal::TERM) {
         return None;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.inspect_err(|error| tracing::error!(%error, "the agent has no event loop")).ok()
+    let runtime =
+        runtime.inspect_err(|error| tracing::error!(%error, "the agent has no event loop")).ok()?;
+    let result = runtime.block_on(work);
+    // Standard input is read by a thread that only its end would stop.
+    runtime.shutdown_background();
+    Some(result)
 }
 
 /// The agent as a process of its own: its pipe is standard input and output.
 pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
-    let Some(runtime) = begin(parent) else { return 1 };
     let mark = mark.to_string_lossy().into_owned();
     let pipe = (tokio::io::stdin(), tokio::io::stdout());
-    let result = runtime.block_on(run(pipe, program.to_owned(), mark));
-    // Standard input is read by a thread that only its end would stop.
-    runtime.shutdown_background();
-    match result {
-        Ok(_) => 0,
-        Err(error) => {
+    match live(parent, run(pipe, program.to_owned(), mark)) {
+        None => 1,
+        Some(Ok(_)) => 0,
+        Some(Err(error)) => {
             tracing::error!(%error, "the agent failed");
             1
         }
@@ -104,14 +104,14 @@ where
     let mut agent = Agent {
         program,
         mark,
-        news,
         window: Arc::new(Semaphore::new(OUTPUT_WINDOW)),
         running: BTreeMap::new(),
         streams: JoinSet::new(),
         stdin: None,
-        memory: OutOfMemoryKills::read(),
+        memory_kills: out_of_memory_kills(),
         all_well: true,
-        survey: Survey::default(),
+        survey: Survey::new(news.clone()),
+        news,
         lifeline: JoinSet::new(),
         examination: JoinSet::new(),
         guardian: getppid(),
@@ -122,12 +122,9 @@ where
     // A guardian that was told to stop passes that on so; that the whole group of processes may have
     // been told as well does not count twice.
     let mut leave = signal(SignalKind::user_defined1())?;
-    let mut stop = [
-        signal(SignalKind::terminate())?,
-        signal(SignalKind::interrupt())?,
-        signal(SignalKind::hangup())?,
-    ];
-    let [terminate, interrupt, hangup] = &mut stop;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let parting = loop {
         tokio::select! {
             command = commands.recv() => match command {
@@ -179,7 +176,8 @@ struct Agent {
     running: BTreeMap<Worker, Pid>,
     streams: JoinSet<()>,
     stdin: Option<mpsc::Sender<Vec<u8>>>,
-    memory: OutOfMemoryKills,
+    /// How often the kernel had killed for lack of memory before.
+    memory_kills: u64,
     /// Whether every worker that has ended did so with code 0.
     all_well: bool,
     survey: Survey,
@@ -208,7 +206,7 @@ impl Agent {
                     self.start(spec).await;
                 }
             }
-            DriverToAgent::Signal { signal } => match supervise::named(signal) {
+            DriverToAgent::Signal { signal } => match Signal::from_named_raw(signal) {
                 Some(signal) => self.signal_workers(signal),
                 None => {
                     let reason = format!("there is no signal {signal}");
@@ -217,7 +215,7 @@ impl Agent {
             },
             DriverToAgent::SignalOne { worker, signal } => {
                 if let (Some(pid), Some(signal)) =
-                    (self.running.get(&worker), supervise::named(signal))
+                    (self.running.get(&worker), Signal::from_named_raw(signal))
                 {
                     signal_worker(*pid, signal);
                 }
@@ -237,10 +235,10 @@ impl Agent {
             }
             DriverToAgent::Dial { targets, limit_millis } => {
                 let limit = Duration::from_millis(limit_millis.into());
-                self.survey.dial(targets, limit, &self.news);
+                self.survey.dial(targets, limit);
             }
             DriverToAgent::Stay { addresses } => {
-                if let Some((key, host)) = self.survey.identity() {
+                if let Some((key, host)) = self.survey.identity.clone() {
                     self.lifeline.spawn(lifeline::hold_on(addresses, key, host));
                 }
             }
@@ -255,9 +253,7 @@ impl Agent {
                 self.tell(AgentToDriver::Looked { found }).await;
             }
             DriverToAgent::AskTime => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let unix_micros = since.as_micros() as u64;
-                self.tell(AgentToDriver::Time { unix_micros }).await;
+                self.tell(AgentToDriver::Time { unix_micros: unix_micros() }).await;
             }
             DriverToAgent::Examine => {
                 let (program, news) = (self.program.clone(), self.news.clone());
@@ -268,7 +264,7 @@ impl Agent {
             }
             DriverToAgent::Measure { callee, address, millis } => {
                 let load = Duration::from_millis(millis.into());
-                self.survey.measure((callee, address), load, &self.news);
+                self.survey.measure(callee, address, load);
             }
         }
     }
@@ -322,10 +318,9 @@ impl Agent {
             self.ended(*worker, *pid, exit).await;
         }
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            let worker = running.iter().find(|(_, known)| *known == pid).map(|(worker, _)| *worker);
-            if let Some(worker) = worker {
+            if let Some((worker, _)) = running.iter().find(|(_, known)| *known == pid) {
                 let exit = self.exit(status.exit_status(), status.terminating_signal());
-                self.ended(worker, pid, exit).await;
+                self.ended(*worker, pid, exit).await;
             }
         }
     }
@@ -357,7 +352,7 @@ impl Agent {
     fn exit(&self, code: Option<i32>, signal: Option<i32>) -> Exit {
         match (code, signal) {
             (Some(code), _) => Exit::Code(code),
-            (None, Some(9)) if OutOfMemoryKills::read() != self.memory => Exit::OutOfMemory,
+            (None, Some(9)) if out_of_memory_kills() != self.memory_kills => Exit::OutOfMemory,
             (None, Some(signal)) => Exit::Signal(signal),
             (None, None) => Exit::Unknown { reason: "the system did not say how it ended".into() },
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ronde_control::wire::agent::{
     self, AgentToDriver, DriverToAgent, MAX_PIECE, PREAMBLE, Stream, output_cost,
 };
+use ronde_control::wire::decode;
 use ronde_control::{VERSION, Worker};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -25,7 +26,7 @@ pub(crate) async fn read_frame<M: serde::de::DeserializeOwned>(
     }
     let mut body = vec![0; agent::length(header).map_err(io::Error::other)?];
     input.read_exact(&mut body).await?;
-    agent::open(&body).map(Some).map_err(io::Error::other)
+    decode(&body).map(Some).map_err(io::Error::other)
 }
 
 /// Reads the driver's commands until the pipe closes.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ronde_control::admission::{Admission, Limits, Origin};
+use ronde_control::doctor::Address;
 use ronde_control::wire::agent::{AgentToDriver, Dial, Listener, Target};
 use ronde_control::wire::{Callee, JobKey};
 use tokio::net::{TcpListener, TcpStream};
@@ -14,7 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use super::trial;
-use crate::interfaces::{self, Interface};
+use crate::interfaces;
 use crate::wire::{answer, call};
 
 /// How long a caller may take to prove itself.
@@ -24,13 +25,18 @@ const HEARING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// An agent among those of other hosts. Dropping it ends all that it has begun.
-#[derive(Default)]
 pub(super) struct Survey {
-    identity: Option<(JobKey, u32)>,
+    /// The job's key and this host's number, once the driver has told them.
+    pub(super) identity: Option<(JobKey, u32)>,
     tasks: JoinSet<()>,
+    news: mpsc::Sender<AgentToDriver>,
 }
 
 impl Survey {
+    pub(super) fn new(news: mpsc::Sender<AgentToDriver>) -> Survey {
+        Survey { identity: None, tasks: JoinSet::new(), news }
+    }
+
     /// Listens on the addresses of these interfaces, or of all that others may reach.
     pub(super) async fn listen(
         &mut self,
@@ -38,14 +44,13 @@ impl Survey {
         names: &[String],
         ports: u32,
     ) -> AgentToDriver {
-        let all = interfaces::all().unwrap_or_default();
-        let others = interfaces::for_others(&all);
-        let known = others.iter().map(|interface| interface.name.clone()).collect();
+        let others = interfaces::for_others();
+        let known = others.iter().map(|each| each.interface.clone()).collect();
         let mut listeners = Vec::new();
-        for Interface { name, address } in interfaces::named(&others, names) {
+        for Address { interface, address } in interfaces::named(&others, names) {
             let Ok(listener) = TcpListener::bind((address, 0)).await else { continue };
             let Ok(address) = listener.local_addr() else { continue };
-            listeners.push(Listener { interface: name, address });
+            listeners.push(Listener { interface, address });
             self.tasks.spawn(receive(listener, key.clone(), Callee::Host(host)));
         }
         self.identity = Some((key, host));
@@ -53,16 +58,11 @@ impl Survey {
     }
 
     /// Dials every address at once; the news tell what came of each.
-    pub(super) fn dial(
-        &mut self,
-        targets: Vec<Target>,
-        limit: Duration,
-        news: &mpsc::Sender<AgentToDriver>,
-    ) {
+    pub(super) fn dial(&mut self, targets: Vec<Target>, limit: Duration) {
         let Some((key, _)) = &self.identity else { return };
         for Target { callee, addresses } in targets {
             for address in addresses {
-                let (key, news) = (key.clone(), news.clone());
+                let (key, news) = (key.clone(), self.news.clone());
                 self.tasks.spawn(async move {
                     let outcome = reach(address, &key, callee, limit).await;
                     let _ = news.send(AgentToDriver::Dialled { callee, address, outcome }).await;
@@ -72,23 +72,13 @@ impl Survey {
     }
 
     /// Measures the way to another; the news tell what came of it.
-    pub(super) fn measure(
-        &mut self,
-        (callee, address): (Callee, SocketAddr),
-        load: Duration,
-        news: &mpsc::Sender<AgentToDriver>,
-    ) {
+    pub(super) fn measure(&mut self, callee: Callee, address: SocketAddr, load: Duration) {
         let Some((key, _)) = self.identity.clone() else { return };
-        let news = news.clone();
+        let news = self.news.clone();
         self.tasks.spawn(async move {
             let outcome = trial::measure(&key, callee, address, load).await;
             let _ = news.send(AgentToDriver::Measured { callee, outcome }).await;
         });
-    }
-
-    /// The job's key and this host's number, once the driver has told them.
-    pub(super) fn identity(&self) -> Option<(JobKey, u32)> {
-        self.identity.clone()
     }
 
     /// Ends listening and dialling.
@@ -143,7 +133,13 @@ async fn reach(address: SocketAddr, key: &JobKey, callee: Callee, limit: Duratio
     let connected = timeout(limit, TcpStream::connect(address)).await;
     let stream = match connected {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return failed(&error),
+        Ok(Err(error)) => {
+            return match error.kind() {
+                io::ErrorKind::ConnectionRefused => Dial::Refused,
+                io::ErrorKind::TimedOut => Dial::TimedOut,
+                _ => Dial::Failed { error: error.to_string() },
+            };
+        }
         Err(_) => return Dial::TimedOut,
     };
     match timeout(limit.saturating_sub(start.elapsed()), call(stream, key, callee)).await {
@@ -151,14 +147,6 @@ async fn reach(address: SocketAddr, key: &JobKey, callee: Callee, limit: Duratio
         // Whoever answers without the key, or hangs up on a call for another, is not the one.
         Ok(Err(_)) => Dial::Stranger,
         Err(_) => Dial::TimedOut,
-    }
-}
-
-fn failed(error: &io::Error) -> Dial {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => Dial::Refused,
-        io::ErrorKind::TimedOut => Dial::TimedOut,
-        _ => Dial::Failed { error: error.to_string() },
     }
 }
 

@@ -11,12 +11,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ronde_control::wire::agent::{AgentToAgent, Rate};
-use ronde_control::wire::{self, Callee, JobKey};
+use ronde_control::wire::{Callee, JobKey};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::wire::{Sealed, call, read_sealed};
+use crate::wire::{Sealed, call};
 
 /// How many echoes are timed.
 const ECHOES: usize = 20;
@@ -39,37 +39,35 @@ pub(super) async fn measure(
     load: Duration,
 ) -> Result<Rate, String> {
     let load = load.min(LONGEST_LOAD);
-    match timeout(load + PATIENCE, talk(key, callee, address, load)).await {
+    let talking = async {
+        let stream = TcpStream::connect(address).await?;
+        talk(call(stream, key, callee).await?, load).await
+    };
+    match timeout(load + PATIENCE, talking).await {
         Ok(Ok(rate)) => Ok(rate),
         Ok(Err(error)) => Err(format!("{address}: {error}")),
         Err(_) => Err(format!("{address} timed out")),
     }
 }
 
-async fn talk(
-    key: &JobKey,
-    callee: Callee,
-    address: SocketAddr,
-    load: Duration,
-) -> io::Result<Rate> {
-    let mut sealed = call(TcpStream::connect(address).await?, key, callee).await?;
+async fn talk(mut sealed: Sealed, load: Duration) -> io::Result<Rate> {
     let mut trips = Vec::with_capacity(ECHOES);
     for _ in 0..ECHOES {
         let start = Instant::now();
-        say(&mut sealed, AgentToAgent::Echo).await?;
-        if hear(&mut sealed).await? != Some(AgentToAgent::Echo) {
+        sealed.say(&AgentToAgent::Echo).await?;
+        if sealed.hear(LONGEST).await? != Some(AgentToAgent::Echo) {
             return Err(io::Error::other("the echo did not come back"));
         }
         trips.push(start.elapsed().as_micros().min(1 << 31) as u32);
     }
     trips.sort_unstable();
-    say(&mut sealed, AgentToAgent::Load { millis: load.as_millis() as u32 }).await?;
+    sealed.say(&AgentToAgent::Load { millis: load.as_millis() as u32 }).await?;
     let (piece, start) = (vec![0; PIECE], Instant::now());
     while start.elapsed() < load {
         sealed.stream.write_all(&piece).await?;
     }
     sealed.stream.shutdown().await?;
-    match hear(&mut sealed).await? {
+    match sealed.hear(LONGEST).await? {
         Some(AgentToAgent::Carried { bytes, micros }) => Ok(Rate {
             bytes_per_second: (u128::from(bytes) * 1_000_000 / u128::from(micros.max(1))) as u64,
             round_trip_micros: trips[ECHOES / 2],
@@ -82,14 +80,14 @@ async fn talk(
 pub(super) async fn answer(mut sealed: Sealed) -> io::Result<()> {
     // One more than is ever sent, so that nobody can keep this side busy for ever.
     for _ in 0..=ECHOES {
-        match hear(&mut sealed).await? {
-            Some(AgentToAgent::Echo) => say(&mut sealed, AgentToAgent::Echo).await?,
+        match sealed.hear(LONGEST).await? {
+            Some(AgentToAgent::Echo) => sealed.say(&AgentToAgent::Echo).await?,
             Some(AgentToAgent::Load { millis }) => {
                 let load = Duration::from_millis(millis.into()).min(LONGEST_LOAD);
                 let carried = timeout(load + PATIENCE, count(&mut sealed.stream, load)).await??;
-                say(&mut sealed, carried).await?;
+                sealed.say(&carried).await?;
                 // The caller hangs up when it has read that.
-                let _ = timeout(PATIENCE, hear(&mut sealed)).await;
+                let _ = timeout(PATIENCE, sealed.hear::<AgentToAgent>(LONGEST)).await;
                 return Ok(());
             }
             _ => return Ok(()),
@@ -114,18 +112,6 @@ async fn count(stream: &mut TcpStream, load: Duration) -> io::Result<AgentToAgen
         if !is_warm && now >= warm {
             (is_warm, bytes, since) = (true, 0, now);
         }
-    }
-}
-
-async fn say(sealed: &mut Sealed, message: AgentToAgent) -> io::Result<()> {
-    let frame = sealed.sealer.seal(&wire::encode(&message));
-    sealed.stream.write_all(&frame).await
-}
-
-async fn hear(sealed: &mut Sealed) -> io::Result<Option<AgentToAgent>> {
-    match read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST).await? {
-        Some(bytes) => wire::decode(&bytes).map(Some).map_err(io::Error::other),
-        None => Ok(None),
     }
 }
 

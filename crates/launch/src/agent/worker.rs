@@ -34,7 +34,7 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<Started, Exit> {
         .collect();
     if let Some(why) = unusable(&cwd) {
         let reason = format!("the directory `{}` {why}", cwd.display());
-        return Err(Exit::NotStarted { obstacle: Obstacle::Directory, reason });
+        return Err(not_started(Obstacle::Directory, reason));
     }
     let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     check(argv.first().map_or(OsStr::new(""), OsString::as_os_str), path, &cwd)?;
@@ -49,8 +49,11 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<Started, Exit> {
         .stdin(if spec.worker == Worker(0) { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    spawn(&mut command)
-        .map_err(|error| Exit::NotStarted { obstacle: Obstacle::System, reason: error.to_string() })
+    spawn(&mut command).map_err(|error| not_started(Obstacle::System, error.to_string()))
+}
+
+fn not_started(obstacle: Obstacle, reason: impl Into<String>) -> Exit {
+    Exit::NotStarted { obstacle, reason: reason.into() }
 }
 
 /// A variable of this host.
@@ -79,9 +82,8 @@ fn spawn(command: &mut Command) -> io::Result<Started> {
 /// Looks a command up as `execvp` would, to say in words what is wrong with it.
 fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> {
     let name = command.display();
-    let failed = |obstacle, reason: String| Err(Exit::NotStarted { obstacle, reason });
     if command.is_empty() {
-        return failed(Obstacle::Missing, "the command is empty".into());
+        return Err(not_started(Obstacle::Missing, "the command is empty"));
     }
     let candidates: Vec<PathBuf> = if command.as_bytes().contains(&b'/') {
         vec![cwd.join(command)]
@@ -96,19 +98,18 @@ fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> 
     if let Some(path) = present.iter().find(runs) {
         let Some(interpreter) = missing_interpreter(path) else { return Ok(()) };
         let reason = format!("`{name}` begins with `#!{interpreter}`, which does not exist");
-        return failed(Obstacle::Missing, reason);
+        return Err(not_started(Obstacle::Missing, reason));
     }
     let denied = present.iter().find_map(|path| Some((path.display(), path.try_exists().err()?)));
-    match (denied, present.as_slice(), candidates.as_slice()) {
+    let (obstacle, reason) = match (denied, present.as_slice(), candidates.as_slice()) {
         (Some((path, error)), ..) => {
-            failed(Obstacle::Denied, format!("`{path}` cannot be looked up: {error}"))
+            (Obstacle::Denied, format!("`{path}` cannot be looked up: {error}"))
         }
-        (None, [], [_]) => failed(Obstacle::Missing, format!("`{name}` does not exist")),
-        (None, [], _) => failed(Obstacle::Missing, format!("`{name}` was not found in PATH")),
-        (None, ..) => {
-            failed(Obstacle::NotExecutable, format!("`{name}` is not an executable file"))
-        }
-    }
+        (None, [], [_]) => (Obstacle::Missing, format!("`{name}` does not exist")),
+        (None, [], _) => (Obstacle::Missing, format!("`{name}` was not found in PATH")),
+        (None, ..) => (Obstacle::NotExecutable, format!("`{name}` is not an executable file")),
+    };
+    Err(not_started(obstacle, reason))
 }
 
 /// The interpreter that a script names in its first line, if it is not there.

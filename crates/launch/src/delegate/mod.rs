@@ -8,7 +8,6 @@
 
 pub mod jsrun;
 pub mod mpirun;
-mod shell;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -19,7 +18,8 @@ use std::process::Command;
 use ronde_control::settings::CONTRACT;
 
 use crate::hosts::Host;
-pub use shell::{Unclosed, quote, split};
+use crate::reach::ssh;
+use crate::shell::quote;
 
 /// What is asked of the other launcher.
 #[derive(Clone, Debug, Default)]
@@ -37,11 +37,7 @@ pub struct Order {
     /// The interfaces that may be used; all if empty.
     pub interfaces: Vec<String>,
     /// How to reach hosts by ssh.
-    pub ssh_port: Option<u16>,
-    /// The same.
-    pub ssh_identity_file: Option<PathBuf>,
-    /// Whether a host whose key ssh does not know is refused.
-    pub ssh_strict: bool,
+    pub ssh: ssh::Options,
     /// Where the ranks' output is written besides the screen.
     pub output_filename: Option<PathBuf>,
     /// Whether each line of output carries the time.

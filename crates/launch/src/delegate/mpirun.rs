@@ -1,9 +1,10 @@
 //! The command lines of the launchers of MPI, each in its own dialect.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use super::{Line, Order, exported};
 use crate::hosts::Host;
+use crate::reach::Trouble;
 
 /// From how many hosts on Open MPI starts its daemons all at once instead of along a tree.
 const MANY_HOSTS: usize = 64;
@@ -35,56 +36,23 @@ impl Flavour {
     }
 }
 
-/// Hosts that this flavour cannot start ranks on.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// They have different numbers of slots.
-    #[error(
-        "this `mpirun` gives every host the same number of ranks, but `{first}` offers {slots} slots \
-         and `{other}` offers {others}"
-    )]
-    Uneven {
-        /// A host.
-        first: String,
-        /// Its slots.
-        slots: u32,
-        /// Another one.
-        other: String,
-        /// The slots of that one.
-        others: u32,
-    },
-    /// They want different users.
-    #[error(
-        "`mpirun` logs in to all hosts as one user, but `{first}` and `{other}` are given different \
-         ones"
-    )]
-    Users {
-        /// A host.
-        first: String,
-        /// Another one.
-        other: String,
-    },
-}
-
-/// What to run.
-pub fn line(order: &Order, flavour: Flavour) -> Result<Line, Unfit> {
-    if let Some((first, other)) = different_users(order) {
-        return Err(Unfit::Users { first, other });
-    }
+/// What to run; what to do if these hosts cannot be reached so.
+pub fn line(order: &Order, flavour: Flavour) -> Result<Line, Trouble> {
+    one_user(order)?;
     let mut env = exported(order);
     let mut arguments = match flavour {
         Flavour::OpenMpi | Flavour::Spectrum => open_mpi(order, flavour, &env),
         Flavour::Mpich | Flavour::Intel => hydra(order, flavour)?,
     };
     if let (Flavour::Mpich, Some(ssh)) = (flavour, ssh(order)) {
-        env.push(("HYDRA_LAUNCHER_EXTRA_ARGS".into(), ssh.into()));
+        env.push(("HYDRA_LAUNCHER_EXTRA_ARGS".into(), ssh));
     }
-    arguments.extend(order.extra.iter().cloned());
-    arguments.extend(order.command.iter().cloned());
-    Ok(Line { program: "mpirun".into(), arguments, env })
+    arguments.0.extend(order.extra.iter().chain(&order.command).cloned());
+    Ok(Line { program: "mpirun".into(), arguments: arguments.0, env })
 }
 
 /// Arguments that are collected word by word.
+#[derive(Default)]
 struct Words(Vec<OsString>);
 
 impl Words {
@@ -93,8 +61,8 @@ impl Words {
     }
 }
 
-fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Vec<OsString> {
-    let mut words = Words(Vec::new());
+fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Words {
+    let mut words = Words::default();
     if flavour == Flavour::Spectrum && order.tcp {
         words.add(["-tcp"]);
     }
@@ -102,7 +70,9 @@ fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Ve
     if order.timestamps {
         words.add(["--timestamp-output"]);
     }
-    words.add(["-np".to_owned(), order.count.to_string(), "-H".to_owned(), hosts(order)]);
+    let hosts = order.hosts.iter().map(|host| format!("{}:{}", host.name, host.slots));
+    let hosts = hosts.collect::<Vec<_>>().join(",");
+    words.add(["-np".to_owned(), order.count.to_string(), "-H".to_owned(), hosts]);
     match (&order.binding, flavour) {
         (Some(binding), _) => words.add(binding.iter().cloned()),
         (None, Flavour::Spectrum) => words.add(["--bind-to", "socket", "--map-by", "socket"]),
@@ -130,24 +100,26 @@ fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Ve
         // What mpirun has set or reads itself it passes on by itself.
         let text = name.to_string_lossy();
         if !["OMPI_", "PMIX_", "PRTE_"].iter().any(|start| text.starts_with(start)) {
-            words.add([OsString::from("-x"), name.clone()]);
+            words.add(["-x".as_ref(), name.as_os_str()]);
         }
     }
-    words.0
+    words
 }
 
-fn hydra(order: &Order, flavour: Flavour) -> Result<Vec<OsString>, Unfit> {
-    let mut words = Words(Vec::new());
+fn hydra(order: &Order, flavour: Flavour) -> Result<Words, Trouble> {
+    let mut words = Words::default();
     words.add(["-l", "-np"]);
     words.add([order.count.to_string()]);
     if let [first, others @ ..] = order.hosts.as_slice() {
         if let Some(other) = others.iter().find(|other| other.slots != first.slots) {
-            return Err(Unfit::Uneven {
-                first: first.name.clone(),
-                slots: first.slots,
-                other: other.name.clone(),
-                others: other.slots,
-            });
+            return Err(Trouble::new(
+                format!(
+                    "this `mpirun` gives every host the same number of ranks, but `{}` offers {} \
+                     slots and `{}` offers {}",
+                    first.name, first.slots, other.name, other.slots
+                ),
+                "give every host as many slots, or use Open MPI's `mpirun`",
+            ));
         }
         let names: Vec<&str> = order.hosts.iter().map(|host| host.name.as_str()).collect();
         words.add(["-ppn".to_owned(), first.slots.to_string(), "-hosts".into(), names.join(",")]);
@@ -167,12 +139,7 @@ fn hydra(order: &Order, flavour: Flavour) -> Result<Vec<OsString>, Unfit> {
     }
     // The environment of mpirun itself, which is the one we give it.
     words.add(["-genvall"]);
-    Ok(words.0)
-}
-
-fn hosts(order: &Order) -> String {
-    let each = order.hosts.iter().map(|host| format!("{}:{}", host.name, host.slots));
-    each.collect::<Vec<_>>().join(",")
+    Ok(words)
 }
 
 /// The hosts to log in to.
@@ -180,35 +147,40 @@ fn remote(order: &Order) -> impl Iterator<Item = &Host> {
     order.hosts.iter().filter(|host| host.name != "localhost")
 }
 
-/// Two hosts that one user cannot log in to.
-fn different_users(order: &Order) -> Option<(String, String)> {
-    let first = remote(order).next()?;
-    let other = remote(order).find(|host| host.user != first.user)?;
-    Some((first.name.clone(), other.name.clone()))
+/// Refuses hosts that one user cannot log in to.
+fn one_user(order: &Order) -> Result<(), Trouble> {
+    let Some(first) = remote(order).next() else { return Ok(()) };
+    let Some(other) = remote(order).find(|host| host.user != first.user) else { return Ok(()) };
+    let (first, other) = (&first.name, &other.name);
+    Err(Trouble::new(
+        format!(
+            "`mpirun` logs in to all hosts as one user, but `{first}` and `{other}` are given \
+             different ones"
+        ),
+        "name the users in `~/.ssh/config`, or leave `--mpi` out",
+    ))
 }
 
 /// What ssh is told, if it is used: never to ask anybody anything, above all.
-fn ssh(order: &Order) -> Option<String> {
+fn ssh(order: &Order) -> Option<OsString> {
     let first = remote(order).next()?;
-    let checking = if order.ssh_strict { "yes" } else { "accept-new" };
-    let mut text = format!("-o BatchMode=yes -o StrictHostKeyChecking={checking}");
+    let mut words = Words::default();
+    for option in order.ssh.unasking() {
+        words.add(["-o".to_owned(), option]);
+    }
     if let Some(user) = &first.user {
-        text += &format!(" -l {user}");
+        words.add(["-l", user]);
     }
-    if let Some(port) = order.ssh_port {
-        text += &format!(" -p {port}");
-    }
-    if let Some(path) = &order.ssh_identity_file {
-        text += &format!(" -i {}", path.display());
-    }
-    Some(text)
+    words.add(order.ssh.words());
+    Some(words.0.join(OsStr::new(" ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::delegate::split;
     use crate::hosts;
+    use crate::reach::ssh::{Options, Strictness};
+    use crate::shell::split;
 
     fn order(hosts: &str, command: &str) -> Order {
         Order {
@@ -251,9 +223,12 @@ mod tests {
     fn every_wish_has_its_argument_in_open_mpi() {
         let order = Order {
             interfaces: vec!["eth0".into(), "eth1".into()],
-            ssh_port: Some(12345),
-            ssh_identity_file: Some("/k".into()),
-            ssh_strict: true,
+            ssh: Options {
+                port: Some(12345),
+                identity: Some("/k".into()),
+                strict: Strictness::Strict,
+                patience: 0,
+            },
             output_filename: Some("/logs".into()),
             timestamps: true,
             extra: vec!["--oversubscribe".into()],
@@ -280,7 +255,7 @@ mod tests {
         assert!(told.contains("StrictHostKeyChecking=accept-new -l me'"), "{told}");
         for hosts in ["me@a:2,you@b:2", "a:2,me@b:2"] {
             let error = line(&order(hosts, "x"), Flavour::OpenMpi).unwrap_err();
-            assert!(matches!(error, Unfit::Users { .. }), "{error}");
+            assert!(error.reason.contains("as one user"), "{error:?}");
         }
         assert!(line(&order("localhost:2,me@b:2", "x"), Flavour::OpenMpi).is_ok());
     }
@@ -299,7 +274,7 @@ mod tests {
     fn hydra_is_told_the_same_in_its_own_words() {
         let order = Order {
             interfaces: vec!["eth0".into()],
-            ssh_port: Some(22),
+            ssh: Options { port: Some(22), ..Options::default() },
             output_filename: Some("/logs".into()),
             extra: vec!["-verbose".into()],
             ..order("a:2,b:2", "x y")
@@ -320,6 +295,6 @@ mod tests {
         let env = line(&order, Flavour::Mpich).unwrap().env;
         assert!(env.contains(&("HYDRA_LAUNCHER_EXTRA_ARGS".into(), ssh.into())));
         let error = line(&self::order("a:1,b:3", "x"), Flavour::Mpich).unwrap_err();
-        assert!(error.to_string().ends_with("`a` offers 1 slots and `b` offers 3"), "{error}");
+        assert!(error.reason.ends_with("`a` offers 1 slots and `b` offers 3"), "{error:?}");
     }
 }

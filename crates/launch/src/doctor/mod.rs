@@ -4,15 +4,14 @@
 //! What is asked, and what the answers mean, is decided in `ronde-control`; this is its hands. It
 //! never waits longer than the visit says, whatever the hosts do.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ronde_control::VERSION;
-use ronde_control::doctor::{Action, Clock, Event, Report, Trouble, Visit};
+use ronde_control::doctor::{Clock, Event, Report, Visit};
 use ronde_control::muster::Guest;
-use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Target};
-use ronde_control::wire::{Callee, JobKey};
+use ronde_control::wire::JobKey;
+use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -21,13 +20,7 @@ use crate::driver::start::Span;
 use crate::driver::{News, entropy, hex, service, start};
 use crate::reach::Way;
 use crate::supervise::{self, Scope};
-use crate::{LaunchError, machine};
-
-/// How long a call between hosts may take: one lost packet is sent again within it.
-const CALL: Duration = Duration::from_millis(1500);
-
-/// How long two hosts send to measure the way between them.
-const LOAD: Duration = Duration::from_millis(80);
+use crate::{LaunchError, block_on};
 
 /// How long agents have to say goodbye.
 const FAREWELL: Duration = Duration::from_millis(1500);
@@ -50,13 +43,7 @@ pub struct Rounds {
 
 /// Visits all hosts at once and gives what was found: the blocking form for `main`.
 pub fn visit(rounds: &Rounds) -> Result<Report, LaunchError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(machine("start the event loop"))?;
-    let report = runtime.block_on(run(rounds));
-    runtime.shutdown_background();
-    report
+    block_on(run(rounds))
 }
 
 async fn run(rounds: &Rounds) -> Result<Report, LaunchError> {
@@ -78,8 +65,6 @@ async fn run(rounds: &Rounds) -> Result<Report, LaunchError> {
 struct Doctor {
     visit: Visit,
     agents: Vec<Hands>,
-    key: JobKey,
-    interfaces: Vec<String>,
     /// When each agent was last asked for the time, by both clocks of this machine.
     asked: Vec<(Instant, u64)>,
     service: tokio::task::JoinHandle<()>,
@@ -99,16 +84,15 @@ impl Doctor {
         let agents: Vec<Hands> =
             rounds.hosts.iter().enumerate().map(agent).collect::<Result<_, _>>()?;
         let service = tokio::spawn(service::run(listener, key.clone(), news));
+        let door = (key, rounds.interfaces.clone());
         let guest = |(name, way, slots): &(String, Way, u32)| {
             (Guest { name: name.clone(), here: way.ties().network }, *slots)
         };
         let guests = rounds.hosts.iter().map(guest).collect();
         Ok(Doctor {
-            visit: Visit::new(VERSION, guests, addresses, rounds.limit),
+            visit: Visit::new(guests, addresses, door, rounds.limit),
             asked: vec![(Instant::now(), 0); agents.len()],
             agents,
-            key,
-            interfaces: rounds.interfaces.clone(),
             service,
         })
     }
@@ -118,62 +102,30 @@ impl Doctor {
             News::Hello(index, version) => (index, Event::Hello { version }),
             News::AgentGone(index, trouble) => {
                 self.agents[index].gone = true;
-                let crate::reach::Trouble { reason, hint } = trouble;
-                (index, Event::Gone(Trouble { reason, hint }))
+                (index, Event::Gone(trouble))
             }
-            News::Agent(index, message) => match self.hear(index, message) {
-                Some(event) => (index, event),
-                None => return,
-            },
+            News::Agent(index, AgentToDriver::Time { unix_micros }) => {
+                (index, Event::Told(self.compare(index, unix_micros)))
+            }
+            News::Agent(index, message) => (index, Event::Said(message)),
             // Nobody joins, and nobody has anything to print.
             _ => return,
         };
         tracing::info!(host = self.agents[index].host, ?event, "news of a host");
-        for action in self.visit.on(index, event, now) {
-            self.carry_out(action);
-        }
-    }
-
-    fn hear(&self, index: usize, message: AgentToDriver) -> Option<Event> {
-        match message {
-            AgentToDriver::Time { unix_micros } => {
-                let (asked, sent) = self.asked[index];
-                let round_trip_micros = asked.elapsed().as_micros() as u64;
-                let middle = sent + round_trip_micros / 2;
-                let ahead_micros = unix_micros as i64 - middle as i64;
-                Some(Event::Told(Clock { ahead_micros, round_trip_micros }))
-            }
-            AgentToDriver::Examined { facts } => Some(Event::Examined(facts)),
-            AgentToDriver::Listening { listeners, known, .. } => {
-                Some(Event::Listening { listeners, known })
-            }
-            AgentToDriver::Dialled { callee, address, outcome } => {
-                Some(Event::Dialled { callee, address, outcome })
-            }
-            AgentToDriver::Measured { callee, outcome } => {
-                Some(Event::Measured { callee, outcome })
-            }
-            _ => None,
-        }
-    }
-
-    fn carry_out(&mut self, action: Action) {
-        let (host, command) = match action {
-            Action::AskTime(host) => {
+        for (host, command) in self.visit.on(index, event, now) {
+            if command == DriverToAgent::AskTime {
                 self.asked[host] = (Instant::now(), unix_micros());
-                (host, DriverToAgent::AskTime)
             }
-            Action::Examine(host) => (host, DriverToAgent::Examine),
-            Action::Listen(host) => (host, self.listen(host)),
-            Action::Dial(host, targets) => (host, dial(targets)),
-            Action::Measure(from, to, address) => (from, measure(to, address)),
-        };
-        self.agents[host].tell(command);
+            self.agents[host].tell(command);
+        }
     }
 
-    fn listen(&self, host: usize) -> DriverToAgent {
-        let (key, interfaces) = (self.key.clone(), self.interfaces.clone());
-        DriverToAgent::Listen { key, host: host as u32, interfaces, ports: 0 }
+    /// An agent's clock beside this machine's.
+    fn compare(&self, index: usize, unix_micros: u64) -> Clock {
+        let (asked, sent) = self.asked[index];
+        let round_trip_micros = asked.elapsed().as_micros() as u64;
+        let middle = sent + round_trip_micros / 2;
+        Clock { ahead_micros: unix_micros as i64 - middle as i64, round_trip_micros }
     }
 
     /// Dismisses the agents; those that never came, or do not go, are not waited for.
@@ -201,15 +153,7 @@ impl Doctor {
     }
 }
 
-fn dial(targets: Vec<Target>) -> DriverToAgent {
-    DriverToAgent::Dial { targets, limit_millis: CALL.as_millis() as u32 }
-}
-
-fn measure(to: usize, address: SocketAddr) -> DriverToAgent {
-    let callee = Callee::Host(to as u32);
-    DriverToAgent::Measure { callee, address, millis: LOAD.as_millis() as u32 }
-}
-
-fn unix_micros() -> u64 {
+/// What time it is, by this machine's clock.
+pub(crate) fn unix_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }

@@ -22,7 +22,6 @@ use ronde_control::job::Outcome;
 use ronde_control::job::ending::{Ending, Step};
 use ronde_control::wire::agent::{Exit, Stream, signal_name};
 use ronde_control::{Rank, settings};
-use rustix::process::{Pid, kill_process};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::{Semaphore, mpsc};
@@ -211,10 +210,7 @@ impl Running {
     }
 
     fn send(&self, child: &Child, signal: i32) {
-        let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
-        if let (Some(pid), Some(signal)) = (pid, supervise::named(signal)) {
-            let _ = kill_process(pid, signal);
-        }
+        supervise::signal_child(child, signal);
         if signal == KILL {
             supervise::sweep(&self.mark, Scope::Marked);
         }

@@ -7,15 +7,15 @@ use std::io;
 use std::sync::Arc;
 
 use ronde_control::job::words::other_version;
+use ronde_control::wire::Greeting;
 use ronde_control::wire::errand::{LARGEST_PIECE, Parcel};
 use ronde_control::wire::frame::MAX_FRAME;
-use ronde_control::wire::{self, Greeting};
 use ronde_control::{Rank, VERSION};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::News;
-use crate::wire::{Sealed, read_sealed};
+use crate::wire::Sealed;
 
 /// Pieces of results that the caller has not read yet.
 const WINDOW: usize = 16;
@@ -63,10 +63,10 @@ pub(super) async fn serve(
     };
     let Some(errand) = errand else {
         let reason = "this job was not started by `horovod.run`: it has no function to call";
-        return send(&mut sealed, &Parcel::Refused { reason: reason.into() }).await;
+        return sealed.say(&Parcel::Refused { reason: reason.into() }).await;
     };
     if let Some(reason) = errand.refusal(version, *rank) {
-        return send(&mut sealed, &Parcel::Refused { reason }).await;
+        return sealed.say(&Parcel::Refused { reason }).await;
     }
     match greeting {
         Greeting::Fetch { .. } => hand_out(&mut sealed, &errand.function).await,
@@ -76,9 +76,9 @@ pub(super) async fn serve(
 
 async fn hand_out(sealed: &mut Sealed, function: &[u8]) -> io::Result<()> {
     for piece in function.chunks(LARGEST_PIECE) {
-        send(sealed, &Parcel::Piece { bytes: piece.to_vec() }).await?;
+        sealed.say(&Parcel::Piece { bytes: piece.to_vec() }).await?;
     }
-    send(sealed, &Parcel::End).await?;
+    sealed.say(&Parcel::End).await?;
     // The rank hangs up when it has read everything.
     let _ = sealed.stream.read(&mut [0]).await;
     Ok(())
@@ -92,18 +92,11 @@ async fn take_back(
 ) -> io::Result<()> {
     let over = |_| io::Error::other("the job is over");
     loop {
-        let plain = read_sealed(&mut sealed.stream, &mut sealed.opener, MAX_FRAME).await?;
-        let plain = plain.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let Parcel::Piece { bytes } = wire::decode(&plain).map_err(io::Error::other)? else {
-            break;
-        };
+        let parcel = sealed.hear(MAX_FRAME).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let Parcel::Piece { bytes } = parcel else { break };
         let place = errand.window.clone().acquire_owned().await.map_err(io::Error::other)?;
         news.send(News::Returned(rank, Returned::Piece(bytes, place))).await.map_err(over)?;
     }
     news.send(News::Returned(rank, Returned::End)).await.map_err(over)?;
-    send(sealed, &Parcel::End).await
-}
-
-async fn send(sealed: &mut Sealed, parcel: &Parcel) -> io::Result<()> {
-    sealed.stream.write_all(&sealed.sealer.seal(&wire::encode(parcel))).await
+    sealed.say(&Parcel::End).await
 }

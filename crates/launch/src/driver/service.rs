@@ -229,9 +229,7 @@ async fn meet(
     reached(Stage::Begun).await;
     let mut sealed = answer(stream, key, Callee::Launcher).await?;
     reached(Stage::Proven).await;
-    let plain = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST_GREETING).await?;
-    let plain = plain.ok_or(io::ErrorKind::UnexpectedEof)?;
-    let greeting = wire::decode(&plain).map_err(io::Error::other)?;
+    let greeting = sealed.hear(LONGEST_GREETING).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok((sealed, greeting))
 }
 
@@ -239,7 +237,7 @@ async fn serve(connection: Connection, (sealed, greeting): Met, news: mpsc::Send
     let other = match greeting {
         Greeting::Lifeline { host } => News::Silent(host as usize, lifeline::hold(sealed).await),
         Greeting::Agent { version, name, slots, mark } => {
-            News::Offered(Offer::new(sealed, (name, slots), mark, version))
+            News::Offered(Offer { name, slots, mark, version, sealed })
         }
         Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. } => {
             News::Guest(sealed, greeting)

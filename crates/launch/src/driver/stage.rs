@@ -19,7 +19,7 @@ use super::stdin::Stdin;
 use super::watchers::{self, Answer};
 use super::{Job, News, service};
 use crate::logs::{Lines, Stamp};
-use crate::registry::Registration;
+use crate::private::PrivateFile;
 use crate::{LaunchError, machine};
 
 /// The surroundings of a driver.
@@ -38,7 +38,7 @@ pub(super) struct Stage {
     pub(super) guests: Guests,
     pub(super) chronicle: Chronicle,
     /// Watchers find the job while this is there.
-    _registration: Option<Registration>,
+    _registration: Option<PrivateFile>,
     service: tokio::task::JoinHandle<()>,
 }
 

@@ -59,8 +59,7 @@ pub(crate) async fn listen_at(
         Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map_err(failed())?,
     };
     let port = listener.local_addr().map_err(failed())?.port();
-    let all = interfaces::all().unwrap_or_default();
-    let others = interfaces::for_others(&all);
+    let others = interfaces::for_others();
     let named = interfaces::named(&others, interfaces);
     // The names may be those of other hosts: the dialling decides.
     let chosen = if named.is_empty() { others } else { named };

@@ -4,14 +4,14 @@ use std::io;
 
 use ronde_control::VERSION;
 use ronde_control::status::{DriverToWatcher, Status, WatcherToDriver};
-use ronde_control::wire::{self, JobKey};
-use tokio::io::AsyncWriteExt;
+use ronde_control::wire::JobKey;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::chronicle::{self, Told};
 use super::{Job, News};
-use crate::registry::{Entry, Registration};
+use crate::private::PrivateFile;
+use crate::registry::{self, Entry};
 use crate::wire::{Sealed, read_sealed};
 
 /// The longest question.
@@ -21,7 +21,7 @@ const LONGEST: usize = 256;
 pub(super) type Answer = oneshot::Sender<Status>;
 
 /// Lists the job where watchers look for it.
-pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Option<Registration> {
+pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Option<PrivateFile> {
     let command: Vec<_> = job.command.iter().map(|word| word.to_string_lossy()).collect();
     let entry = Entry {
         pid: std::process::id(),
@@ -30,7 +30,7 @@ pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Optio
         ranks: job.terms.start,
         command: command.join(" "),
     };
-    Registration::new(job.registry.as_ref()?, &entry)
+    registry::register(job.registry.as_ref()?, &entry)
         .inspect_err(|error| tracing::info!(%error, "`ronde status` will not find this job"))
         .ok()
 }
@@ -46,17 +46,17 @@ pub(super) async fn serve(
             "the job runs Ronde {VERSION} and this is Ronde {version}: use the `ronde` that lies \
              beside the job's `horovodrun`"
         );
-        return tell(&mut sealed, &DriverToWatcher::Refused { reason }).await;
+        return sealed.say(&DriverToWatcher::Refused { reason }).await;
     }
-    while let Some(plain) = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST).await? {
-        match wire::decode(&plain).map_err(io::Error::other)? {
+    while let Some(question) = sealed.hear(LONGEST).await? {
+        match question {
             WatcherToDriver::Ask => {}
             WatcherToDriver::Follow => return follow(sealed, news).await,
         }
         let (answer, status) = oneshot::channel();
         news.send(News::Asked(answer)).await.map_err(io::Error::other)?;
         let status = status.await.map_err(io::Error::other)?;
-        tell(&mut sealed, &DriverToWatcher::Status(status)).await?;
+        sealed.say(&DriverToWatcher::Status(status)).await?;
     }
     Ok(())
 }
@@ -71,7 +71,7 @@ async fn follow(mut sealed: Sealed, news: &mpsc::Sender<News>) -> io::Result<()>
             told = events.recv() => {
                 let Some(Told { event, missed, last }) = told else { return Ok(()) };
                 let event = String::from(&*event);
-                tell(&mut sealed, &DriverToWatcher::Event { event, missed }).await?;
+                sealed.say(&DriverToWatcher::Event { event, missed }).await?;
                 if last {
                     return Ok(());
                 }
@@ -80,8 +80,4 @@ async fn follow(mut sealed: Sealed, news: &mpsc::Sender<News>) -> io::Result<()>
             _ = hang_up => return Ok(()),
         }
     }
-}
-
-async fn tell(sealed: &mut Sealed, message: &DriverToWatcher) -> io::Result<()> {
-    sealed.stream.write_all(&sealed.sealer.seal(&wire::encode(message))).await
 }

@@ -201,8 +201,7 @@ fn own_addresses(host: Option<&str>) -> Vec<IpAddr> {
         socket.local_addr()
     });
     let outward = outward.map(|address| address.ip());
-    let all = interfaces::for_others(&interfaces::all().unwrap_or_default());
-    let all = all.into_iter().map(|interface| interface.address);
+    let all = interfaces::for_others().into_iter().map(|interface| interface.address);
     let mut best: Vec<IpAddr> = Vec::new();
     for ip in named.chain(outward).chain(all) {
         let usable = !ip.is_loopback() && !ip.is_unspecified() && hosts::is_own(ip);

@@ -5,10 +5,9 @@
 //! proved that it holds the key: so neither a stranger's file nor one left over from an earlier job
 //! leads anybody astray. It is removed once all have met.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use ronde_control::launcher::{Invitation, Launcher, Started, Way};
@@ -48,15 +47,7 @@ impl Note {
         let mut draft = path.clone().into_os_string();
         draft.push(format!(".{}", std::process::id()));
         let draft = PathBuf::from(draft);
-        // Left by a process that had this number before and ended here.
-        let _ = fs::remove_file(&draft);
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&draft)
-            .map_err(failed)?;
-        file.write_all(invitation.to_text().as_bytes()).map_err(failed)?;
+        private::write(&draft, &invitation.to_text()).map_err(failed)?;
         fs::rename(&draft, path).map_err(failed)
     }
 

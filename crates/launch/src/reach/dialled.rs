@@ -1,9 +1,8 @@
 //! An agent that nobody here has started: it has dialled the rendezvous, proved that it holds the job's
 //! key, and offers its host. Its pipe is the connection on which it came.
 
-use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 
 use ronde_control::VERSION;
 use ronde_control::wire;
@@ -26,22 +25,14 @@ pub struct Offer {
     pub mark: String,
     /// The version of Ronde there.
     pub version: String,
-    /// Where it has come from.
-    pub address: Option<SocketAddr>,
-    sealed: Sealed,
+    /// The connection on which it has come.
+    pub(crate) sealed: Sealed,
 }
 
 impl Offer {
-    /// The offer of the one who is called `name` and has greeted on this connection.
-    pub(crate) fn new(
-        sealed: Sealed,
-        (name, slots): (String, u32),
-        mark: String,
-        version: String,
-    ) -> Offer {
-        let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
-        let address = sealed.stream.peer_addr().ok().map(canonical);
-        Offer { name, slots, mark, version, address, sealed }
+    /// Where it has come from.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.sealed.stream.peer_addr().ok().map(|address| address.ip().to_canonical())
     }
 
     /// Why it cannot be taken, if it is of another version.
@@ -52,6 +43,7 @@ impl Offer {
 
     /// Makes it one of the job's agents.
     pub fn take(self) -> io::Result<AgentLink> {
+        let network = self.address().is_some_and(|address| address.is_loopback());
         let taken = wire::encode(&OfferAnswer::Taken);
         let Stream { reader, writer, receiving, sending } = stream::open(self.sealed, Some(taken))?;
         let (cut, is_cut) = oneshot::channel();
@@ -65,7 +57,6 @@ impl Offer {
             sending.abort();
             explain(result)
         };
-        let network = self.address.is_some_and(|address| address.ip().is_loopback());
         Ok(AgentLink {
             reader: Box::new(reader),
             writer: Box::new(writer),
@@ -79,34 +70,25 @@ impl Offer {
     /// Sends it away with a word why.
     pub fn refuse(self, reason: &str) {
         tracing::info!(host = self.name, reason, "an agent that has dialled in is refused");
-        let Sealed { mut stream, mut sealer, .. } = self.sealed;
-        let refused = sealer.seal(&wire::encode(&OfferAnswer::Refused { reason: reason.into() }));
+        let (mut sealed, refused) = (self.sealed, OfferAnswer::Refused { reason: reason.into() });
         // Whoever does not listen to that learns nothing.
         tokio::spawn(async move {
-            let _ = stream.write_all(&refused).await;
-            let _ = stream.shutdown().await;
+            let _ = sealed.say(&refused).await;
+            let _ = sealed.stream.shutdown().await;
         });
-    }
-}
-
-impl fmt::Debug for Offer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Offer");
-        shown.field("name", &self.name).field("slots", &self.slots).finish_non_exhaustive()
     }
 }
 
 fn explain(result: io::Result<()>) -> Trouble {
     match result {
-        Ok(()) => Trouble {
-            reason: "its agent, which had dialled in, has ended".into(),
-            hint: "see what it said there, and whether a scheduler, a time limit or a lack of \
-                   memory has ended it"
-                .into(),
-        },
-        Err(error) => Trouble {
-            reason: format!("the connection that its agent had dialled broke: {error}"),
-            hint: "see whether the host is up and its network cable is in".into(),
-        },
+        Ok(()) => Trouble::new(
+            "its agent, which had dialled in, has ended",
+            "see what it said there, and whether a scheduler, a time limit or a lack of memory has \
+             ended it",
+        ),
+        Err(error) => Trouble::new(
+            format!("the connection that its agent had dialled broke: {error}"),
+            "see whether the host is up and its network cable is in",
+        ),
     }
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::{AgentLink, Remains, Ties, Trouble};
+use super::{AgentLink, Remains, Ties, Trouble, VERBOSE};
 use crate::hidden;
 use crate::supervise::ended;
 
@@ -25,11 +25,9 @@ pub fn start(program: &Path, mark: &str) -> io::Result<AgentLink> {
 }
 
 fn explain(remains: &Remains<'_>) -> Trouble {
-    Trouble {
-        reason: match &remains.status {
-            Ok(status) => format!("its agent {}", ended(*status)),
-            Err(error) => format!("its agent cannot be waited for: {error}"),
-        },
-        hint: "run it again with `--verbose` to see each step".into(),
-    }
+    let reason = match &remains.status {
+        Ok(status) => format!("its agent {}", ended(*status)),
+        Err(error) => format!("its agent cannot be waited for: {error}"),
+    };
+    Trouble::new(reason, VERBOSE)
 }

@@ -12,6 +12,10 @@ use std::io;
 use std::path::Path;
 
 pub use link::{AgentLink, Remains, Ties};
+pub use ronde_control::muster::Trouble;
+
+/// What to do about an agent that ends without a word.
+const VERBOSE: &str = "run it again with `--verbose` to see each step";
 
 /// How a host is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,15 +24,6 @@ pub enum Way {
     Local,
     /// By the system's ssh.
     Ssh(ssh::Destination),
-}
-
-/// What went wrong with a host, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// What was seen.
-    pub reason: String,
-    /// What to do.
-    pub hint: String,
 }
 
 impl Way {

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use crate::LaunchError;
 use crate::driver::start;
-use crate::private::KeyFile;
+use crate::private::PrivateFile;
 
 /// The agents that a job waits for.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub enum KeyPlace {
     /// From a file of the user's.
     File(PathBuf),
     /// From a file that was made for this job, and goes with it.
-    Made(Arc<KeyFile>),
+    Made(Arc<PrivateFile>),
 }
 
 impl DialledIn {

@@ -58,10 +58,7 @@ impl HostSource {
     pub(crate) fn span(&self) -> Span {
         let is_here = match self {
             HostSource::Listed(hosts) => return Span::of(hosts.iter().map(|(_, way)| way)),
-            HostSource::Script(..) => {
-                let all = interfaces::all().unwrap_or_default();
-                interfaces::for_others(&all).is_empty()
-            }
+            HostSource::Script(..) => interfaces::for_others().is_empty(),
             HostSource::DialledIn(agents) => agents.listen.ip().is_loopback(),
         };
         if is_here { Span::ThisMachine } else { Span::Hosts }

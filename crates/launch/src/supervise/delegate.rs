@@ -5,17 +5,14 @@
 //! has gone, before it has ended its ranks; so whatever is left on this host is killed here at the end.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitStatus;
 
-use rustix::process::{
-    Pid, Signal, getpid, kill_process, set_child_subreaper, set_parent_process_death_signal, setsid,
-};
+use rustix::process::{Signal, getpid, set_child_subreaper, setsid};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep_until};
 
-use super::shim::is_parent;
-use super::{Scope, named, sweep};
+use super::{Scope, end_with, shim, signal_child, sweep};
 use crate::signals::{self, Signals};
 use ronde_control::job::ending::GRACE;
 
@@ -23,13 +20,11 @@ use ronde_control::job::ending::GRACE;
 pub fn run(mark: &OsStr, parent: &OsStr, command: &OsString, arguments: &[OsString]) -> u8 {
     let _ = setsid();
     let _ = set_child_subreaper(Some(getpid()));
-    let _ = set_parent_process_death_signal(Some(Signal::TERM));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let status = runtime.and_then(|runtime| {
         runtime.block_on(async {
             let signals = signals::listen()?;
-            // If the driver died before the line above, nobody will ever send that signal.
-            if !is_parent(parent) {
+            if !end_with(parent, Signal::TERM) {
                 return Err(io::Error::other("the driver has gone"));
             }
             let child = Command::new(command).args(arguments).spawn()?;
@@ -39,11 +34,7 @@ pub fn run(mark: &OsStr, parent: &OsStr, command: &OsString, arguments: &[OsStri
     sweep(&mark.to_string_lossy(), Scope::Family);
     match status {
         Ok(status) => super::code(status),
-        Err(error) => {
-            let _ =
-                writeln!(io::stderr(), "horovodrun: cannot run `{}`: {error}", command.display());
-            if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
-        }
+        Err(error) => shim::not_run(command, &error),
     }
 }
 
@@ -53,10 +44,7 @@ async fn wait(mut child: Child, mut signals: Signals) -> io::Result<ExitStatus> 
         tokio::select! {
             status = child.wait() => return status,
             signal = signals.next() => {
-                let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
-                if let (Some(pid), Some(signal)) = (pid, named(signal)) {
-                    let _ = kill_process(pid, signal);
-                }
+                signal_child(&child, signal);
                 limit.get_or_insert_with(|| Instant::now() + GRACE);
             }
             () = sleep_until(limit.unwrap_or_else(Instant::now)), if limit.is_some() => {

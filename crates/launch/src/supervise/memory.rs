@@ -2,20 +2,12 @@
 
 use std::fs;
 
-/// A count that only rises, when the kernel kills; compare two to know whether it did in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfMemoryKills(u64);
-
-impl OutOfMemoryKills {
-    /// The count so far; zero where there are no control groups to ask.
-    pub fn read() -> OutOfMemoryKills {
-        let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let count = paths(&group).iter().find_map(|path| {
-            let text = fs::read_to_string(path).ok()?;
-            count(&text)
-        });
-        OutOfMemoryKills(count.unwrap_or(0))
-    }
+/// How often it has so far, zero where there are no control groups to ask. Compare two to know whether
+/// it did in between.
+pub fn out_of_memory_kills() -> u64 {
+    let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let count = paths(&group).iter().find_map(|path| count(&fs::read_to_string(path).ok()?));
+    count.unwrap_or(0)
 }
 
 /// The files that hold the count, of both generations of control groups, most telling first. In a

@@ -12,6 +12,7 @@ pub mod memory;
 mod processes;
 pub mod shim;
 
+use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -19,11 +20,12 @@ use std::time::Duration;
 use ronde_control::wire::agent::signal_name;
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, getppid, kill_process, pidfd_open,
+    pidfd_send_signal, set_parent_process_death_signal, wait,
 };
+use tokio::process::Child;
 
-use processes::Process;
-pub(crate) use processes::{is_ending, origin, snapshot, started};
+pub(crate) use processes::{Process, living, origin};
 
 /// The name of the environment variable that marks the processes of a job.
 pub const MARK: &str = "RONDE_JOB";
@@ -72,6 +74,22 @@ pub fn sweep(mark: &str, scope: Scope) -> bool {
     false
 }
 
+/// Has this process get a signal when its parent, the process of this number, dies. Gives whether it
+/// lives: one that has died already would never send it.
+pub(crate) fn end_with(parent: &OsStr, signal: Signal) -> bool {
+    let _ = set_parent_process_death_signal(Some(signal));
+    let number = getppid().map(|pid| pid.as_raw_nonzero().get());
+    parent.to_str().and_then(|text| text.parse().ok()) == number
+}
+
+/// Sends a signal of this number to a child, unless it has ended.
+pub(crate) fn signal_child(child: &Child, signal: i32) {
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid as i32));
+    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
 /// How a process that guards another one ended; it reports the other's signal as a shell would.
 pub fn ended(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
@@ -91,17 +109,12 @@ pub fn code(status: ExitStatus) -> u8 {
     }
 }
 
-/// A signal by its number, if it is one that has a name.
-pub fn named(signal: i32) -> Option<Signal> {
-    Signal::from_named_raw(signal)
-}
-
 fn send(process: &Process, signal: Signal) {
     let Some(pid) = Pid::from_raw(process.pid) else { return };
     match pidfd_open(pid, PidfdFlags::empty()) {
         Ok(descriptor) => {
             // The number may have changed hands between the look and the opening.
-            if started(process.pid) == Some(process.started) {
+            if Process::of(process.pid).is_some_and(|now| now.started == process.started) {
                 let _ = pidfd_send_signal(descriptor, signal);
             }
         }

@@ -8,26 +8,38 @@ use rustix::process::{Pid, geteuid};
 
 use super::{MARK, Scope};
 
-/// A process, and the moment of its start, which tells it from a later one of the same number.
+/// A process at one moment. When it started tells it from a later one of the same number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) pid: i32,
-    pub(super) started: u64,
-    parent: i32,
-}
-
-/// A process at one moment, for whoever wants to know what it does.
-pub(crate) struct Snapshot {
+pub(crate) struct Process {
     pub(crate) pid: i32,
-    pub(crate) session: i32,
+    pub(crate) command: String,
     /// As in `/proc/PID/stat`: `R`, `S`, `D`, `T` and so on.
     pub(crate) state: char,
-    pub(crate) command: String,
+    parent: i32,
+    pub(crate) session: i32,
+    flags: u64,
+    pub(crate) started: u64,
+}
+
+impl Process {
+    /// The process of this number, if it lives.
+    pub(crate) fn of(pid: i32) -> Option<Process> {
+        // Its name may be of any bytes.
+        parse(pid, &String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
+    }
+
+    /// Whether it is about to be gone: it closes its files before it is.
+    pub(crate) fn is_ending(&self) -> bool {
+        const PF_EXITING: u64 = 4;
+        self.flags & PF_EXITING != 0
+    }
 }
 
 /// All living processes.
-pub(crate) fn snapshot() -> Vec<Snapshot> {
-    pids().filter_map(|pid| snap(pid, &stat(pid)?)).collect()
+pub(crate) fn living() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse().ok());
+    pids.filter_map(Process::of).collect()
 }
 
 /// All living processes but `root` that the mark and the scope select.
@@ -45,18 +57,13 @@ pub(super) fn find(mark: &str, scope: Scope, root: Pid) -> Vec<Process> {
     all.into_iter().filter(wanted).collect()
 }
 
-/// When a process started, if it lives.
-pub(crate) fn started(pid: i32) -> Option<u64> {
-    read(pid).map(|process| process.started)
-}
-
 /// The nearest ancestor of this process that does not have this variable, and when it started: whoever
 /// has set the variable for us, however many shells stand between.
 pub(crate) fn origin(variable: &str) -> Option<(i32, u64)> {
-    let mut process = read(std::process::id() as i32)?;
+    let mut process = Process::of(std::process::id() as i32)?;
     let start = format!("{variable}=");
     loop {
-        process = read(process.parent)?;
+        process = Process::of(process.parent)?;
         // The environment of somebody else's process cannot be read: it is none of the job.
         let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
         let mut entries = environment.split(|byte| *byte == 0);
@@ -66,49 +73,24 @@ pub(crate) fn origin(variable: &str) -> Option<(i32, u64)> {
     }
 }
 
-/// Whether a process is about to be gone: it closes its files before it is.
-pub(crate) fn is_ending(pid: i32) -> bool {
-    const PF_EXITING: u64 = 4;
-    let flags = |stat: String| stat.rsplit_once(')')?.1.split_whitespace().nth(6)?.parse().ok();
-    stat(pid).and_then(flags).is_none_or(|flags: u64| flags & PF_EXITING != 0)
-}
-
-fn living() -> Vec<Process> {
-    pids().filter_map(read).collect()
-}
-
-fn pids() -> impl Iterator<Item = i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten();
-    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse().ok())
-}
-
-fn read(pid: i32) -> Option<Process> {
-    parse(pid, &stat(pid)?)
-}
-
-fn stat(pid: i32) -> Option<String> {
-    fs::read_to_string(format!("/proc/{pid}/stat")).ok()
-}
-
-fn snap(pid: i32, stat: &str) -> Option<Snapshot> {
-    parse(pid, stat)?;
-    let (front, rest) = stat.rsplit_once(')')?;
-    let command = front.split_once('(')?.1.to_owned();
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some(Snapshot { pid, session: fields.nth(2)?.parse().ok()?, state, command })
-}
-
 /// Reads a line of `/proc/PID/stat`, unless it is of a process that has already died.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
     // The name, in parentheses, may itself hold spaces and parentheses.
-    let (_, rest) = stat.rsplit_once(')')?;
+    let (front, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    let (state, parent, started) = (fields.first()?, fields.get(1)?, fields.get(19)?);
-    if matches!(*state, "Z" | "X" | "x") {
+    let state = fields.first()?.chars().next()?;
+    if matches!(state, 'Z' | 'X' | 'x') {
         return None;
     }
-    Some(Process { pid, started: started.parse().ok()?, parent: parent.parse().ok()? })
+    Some(Process {
+        pid,
+        command: front.split_once('(')?.1.to_owned(),
+        state,
+        parent: fields.get(1)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        flags: fields.get(6)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
 }
 
 fn descendants(all: &[Process], root: i32) -> HashSet<i32> {
@@ -136,23 +118,38 @@ fn is_marked(pid: i32, entry: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     const STAT: &str = "77 (a) b (c) S 5 77 77 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1234 9 9";
 
     #[test]
     fn a_name_full_of_parentheses_does_not_confuse() {
-        assert_eq!(parse(77, STAT), Some(Process { pid: 77, started: 1234, parent: 5 }));
+        let seen = parse(77, STAT).unwrap();
+        assert_eq!((seen.pid, seen.parent, seen.session), (77, 5, 77));
+        assert_eq!((seen.state, seen.started, seen.is_ending()), ('S', 1234, false));
+        assert_eq!(seen.command, "a) b (c");
         assert_eq!(parse(77, &STAT.replace(" S 5", " Z 5")), None);
         assert_eq!(parse(77, "77 (x"), None);
-        let seen = snap(77, STAT).unwrap();
-        assert_eq!((seen.pid, seen.session, seen.state), (77, 77, 'S'));
-        assert_eq!(seen.command, "a) b (c");
+    }
+
+    #[test]
+    fn a_name_that_is_no_text_hides_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join(OsStr::from_bytes(b"x\xff"));
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("100").spawn().unwrap();
+        let seen = Process::of(child.id() as i32).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(seen.command, "x\u{fffd}");
     }
 
     #[test]
     fn descendants_are_found_over_generations_and_cycles_end() {
-        let process = |pid, parent| Process { pid, started: 0, parent };
+        let process = |pid, parent| Process { pid, parent, ..parse(77, STAT).unwrap() };
         let all = [process(2, 1), process(3, 2), process(4, 3), process(9, 8), process(8, 9)];
         assert_eq!(descendants(&all, 2), HashSet::from([3, 4]));
         assert_eq!(descendants(&all, 8), HashSet::from([9, 8]));
@@ -161,8 +158,8 @@ mod tests {
     #[test]
     fn this_process_is_alive_and_never_found() {
         let own = rustix::process::getpid();
-        assert!(started(own.as_raw_nonzero().get()).is_some());
-        assert!(!is_ending(own.as_raw_nonzero().get()) && is_ending(i32::MAX));
+        assert!(Process::of(own.as_raw_nonzero().get()).is_some_and(|own| !own.is_ending()));
+        assert_eq!(Process::of(i32::MAX), None);
         let found = find("no such mark", Scope::Marked, own);
         assert_eq!(found, []);
     }

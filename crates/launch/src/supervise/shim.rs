@@ -9,23 +9,21 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::{Signal, getppid, set_parent_process_death_signal, setsid};
+use rustix::process::{Signal, setsid};
+
+use super::end_with;
 
 /// Becomes `command`. Returns only if that fails, with the code that a shell would give.
 pub fn run(parent: &OsStr, command: &OsString, arguments: &[OsString]) -> u8 {
     let _ = setsid();
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    // If the agent died before the line above, nobody will ever send that signal.
-    if !is_parent(parent) {
+    if !end_with(parent, Signal::KILL) {
         return 1;
     }
-    let error = Command::new(command).args(arguments).exec();
-    let _ = writeln!(io::stderr(), "horovodrun: cannot run `{}`: {error}", command.display());
-    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+    not_run(command, &Command::new(command).args(arguments).exec())
 }
 
-/// Whether the parent of this process is the one of this number.
-pub(crate) fn is_parent(number: &OsStr) -> bool {
-    let parent = getppid().map(|pid| pid.as_raw_nonzero().get());
-    number.to_str().and_then(|text| text.parse().ok()) == parent
+/// Says that a command cannot be run; gives the code that a shell would give.
+pub(super) fn not_run(command: &OsStr, error: &io::Error) -> u8 {
+    let _ = writeln!(io::stderr(), "horovodrun: cannot run `{}`: {error}", command.display());
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }

@@ -87,8 +87,8 @@ impl Driver<'_> {
                 }
                 Action::Start(plans) => self.arrived(plans, now),
                 Action::Fail(troubles, text) => {
-                    for (id, (reason, hint)) in troubles {
-                        self.failed(id, Trouble { reason, hint }, now);
+                    for (id, trouble) in troubles {
+                        self.failed(id, trouble, now);
                     }
                     if self.needs_all_hosts() {
                         self.decide(Event::CalledOff(text), now);
@@ -147,7 +147,7 @@ impl Driver<'_> {
         let names = (2..).map(|number| format!("{}-{number}", offer.name));
         let name = std::iter::once(offer.name.clone()).chain(names).find(|name| !taken(name));
         let name = name.unwrap_or_default();
-        tracing::info!(host = name, slots = offer.slots, address = ?offer.address, "an agent dialled in");
+        tracing::info!(host = name, slots = offer.slots, address = ?offer.address(), "an agent dialled in");
         self.hosts.push(Host { name: name.clone(), user: None, slots: offer.slots });
         self.waiting.insert(name, offer);
         self.listed_anew(now);

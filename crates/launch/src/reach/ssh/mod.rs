@@ -15,6 +15,7 @@ use tokio::process::Command;
 
 use super::{AgentLink, Remains, Ties};
 use crate::hidden;
+use crate::shell::quote;
 
 /// What an agent on another host shares with the driver: nothing.
 pub const TIES: Ties = Ties { child: false, network: false, environment: false };
@@ -57,6 +58,24 @@ pub enum Strictness {
     Strict,
 }
 
+impl Options {
+    /// What keeps ssh from asking anybody anything, for an `-o` each.
+    pub(crate) fn unasking(&self) -> [String; 2] {
+        let checking = match self.strict {
+            Strictness::FirstUse => "accept-new",
+            Strictness::Strict => "yes",
+        };
+        ["BatchMode=yes".to_owned(), format!("StrictHostKeyChecking={checking}")]
+    }
+
+    /// The words of ssh's command line for the port and the key.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let port = self.port.map(|port| ["-p".into(), port.to_string().into()]);
+        let key = self.identity.as_ref().map(|key| ["-i".into(), key.into()]);
+        port.into_iter().chain(key).flatten().collect()
+    }
+}
+
 /// Starts ssh, which starts the guardian there.
 pub fn start(destination: &Destination, program: &Path, mark: &str) -> io::Result<AgentLink> {
     // The shim makes ssh end with this process, whatever happens, and keeps the keys of a terminal
@@ -76,43 +95,24 @@ pub fn start(destination: &Destination, program: &Path, mark: &str) -> io::Resul
 }
 
 fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsString> {
-    let Destination { login, options: Options { port, identity, strict, patience } } = destination;
-    let checking = match strict {
-        Strictness::FirstUse => "accept-new",
-        Strictness::Strict => "yes",
-    };
+    let Destination { login, options } = destination;
     let mut command: Vec<OsString> = ["ssh", "-T", "-x"].map(OsString::from).to_vec();
-    for option in [
-        "BatchMode=yes".to_owned(),
-        format!("StrictHostKeyChecking={checking}"),
-        format!("ConnectTimeout={patience}"),
+    let further = [
+        format!("ConnectTimeout={}", options.patience),
         // The connection to the launcher notices a dead host sooner; this is for half-dead ones.
         "ServerAliveInterval=5".to_owned(),
         "ServerAliveCountMax=6".to_owned(),
         "LogLevel=ERROR".to_owned(),
-    ] {
+    ];
+    for option in options.unasking().into_iter().chain(further) {
         command.extend([OsString::from("-o"), option.into()]);
     }
-    if let Some(port) = port {
-        command.extend([OsString::from("-p"), port.to_string().into()]);
-    }
-    if let Some(identity) = identity {
-        command.extend([OsString::from("-i"), identity.into()]);
-    }
+    command.extend(options.words());
     command.extend([OsString::from("--"), login.into()]);
     let program = program.to_string_lossy();
     let words = ["sh", "-c", SCRIPT, "ronde", &program, hidden::GUARDIAN, mark];
-    command.push(words.map(quoted).join(" ").into());
+    command.push(words.map(quote).join(" ").into());
     command
-}
-
-/// A word as every login shell takes it.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
 }
 
 #[cfg(test)]

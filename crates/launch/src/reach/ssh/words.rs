@@ -2,12 +2,14 @@
 //!
 //! Its messages are the same in every locale; what none of the lines below knows is passed on.
 
+use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 
 use ronde_control::wire::agent::signal_name;
 
 use super::{Destination, Options, Strictness};
-use crate::reach::{Remains, Trouble};
+use crate::reach::{Remains, Trouble, VERBOSE};
+use crate::supervise::ended;
 
 /// ssh's own exit code when the connection, not the command, failed.
 const SSH_FAILED: i32 = 255;
@@ -17,12 +19,10 @@ pub fn explain(destination: &Destination, remains: &Remains<'_>) -> Trouble {
     let Destination { login, options } = destination;
     let status = match &remains.status {
         Ok(status) => *status,
-        Err(error) => {
-            return trouble(format!("ssh cannot be waited for: {error}"), verbose());
-        }
+        Err(error) => return Trouble::new(format!("ssh cannot be waited for: {error}"), VERBOSE),
     };
     if remains.said.contains("cannot run `ssh`") {
-        return trouble("there is no `ssh` on this machine", "install it: `openssh-client`");
+        return Trouble::new("there is no `ssh` on this machine", "install it: `openssh-client`");
     }
     let known = known(login, options, remains.said);
     if let Some(known) = known.filter(|_| !remains.greeted || status.code() == Some(SSH_FAILED)) {
@@ -31,114 +31,96 @@ pub fn explain(destination: &Destination, remains: &Remains<'_>) -> Trouble {
     let last = remains.said.lines().map(str::trim).rfind(|line| !line.is_empty());
     let last = last.map(|line| format!(": {line}")).unwrap_or_default();
     match (status.code(), status.signal()) {
-        (_, Some(signal)) => trouble(
+        (_, Some(signal)) => Trouble::new(
             format!("its ssh connection was killed by {}{last}", signal_name(signal)),
             "somebody ended the ssh process of this job on the launcher's machine",
         ),
-        (Some(SSH_FAILED), _) => trouble(
+        (Some(SSH_FAILED), _) => Trouble::new(
             format!("its ssh connection broke{last}"),
             format!("see whether `{}` answers", command(login, options)),
         ),
-        (Some(code @ 129..=192), _) if remains.greeted => trouble(
-            format!("its agent was killed by {}{last}", signal_name(code - 128)),
-            "see what killed it there: a scheduler, a time limit or a lack of memory",
+        (Some(code), _) if remains.greeted => Trouble::new(
+            format!("its agent {}{last}", ended(status)),
+            match code {
+                129..=192 => {
+                    "see what killed it there: a scheduler, a time limit or a lack of memory"
+                }
+                _ => VERBOSE,
+            },
         ),
-        (Some(code), _) if remains.greeted => {
-            trouble(format!("its agent exited with code {code}{last}"), verbose())
-        }
-        (code, _) => trouble(
+        (code, _) => Trouble::new(
             format!("no agent could be started there (exit code {}){last}", code.unwrap_or(0)),
             format!("see what `{} horovodrun --version` says", command(login, options)),
         ),
     }
 }
 
-/// The line of ssh that says what is the matter, if it is a known one.
+/// What the matter is, if ssh says it in one of the known ways.
 fn known(login: &str, options: &Options, said: &str) -> Option<Trouble> {
     let host = login.rsplit('@').next().unwrap_or(login);
     let port = options.port.map_or("its port".into(), |port| format!("port {port}"));
-    let line = |text: &str| said.lines().map(str::trim).find(|line| line.contains(text));
     let try_it = command(login, options);
-    if line("ronde-agent: not found").is_some() {
-        return Some(trouble(
+    let says = |text: &str| said.contains(text);
+    Some(match () {
+        () if says("ronde-agent: not found") => Trouble::new(
             "Ronde is not installed there, or `horovodrun` is not in the PATH of its ssh sessions",
             format!(
                 "install it there: `pip install ronde=={}`, best at the same path as here",
                 ronde_control::PACKAGE_VERSION
             ),
-        ));
-    }
-    if line("REMOTE HOST IDENTIFICATION HAS CHANGED").is_some() {
-        let target = options.port.map_or(host.to_owned(), |port| format!("[{host}]:{port}"));
-        return Some(trouble(
-            "ssh refuses it because its host key is not the one that was known",
-            format!(
-                "if the host was installed anew, forget the old key with `ssh-keygen -R \
-                 '{target}'`; if not, somebody may be in between"
-            ),
-        ));
-    }
-    if line("host key is known for").is_some() || line("Host key verification failed").is_some() {
-        let why = match options.strict {
-            Strictness::Strict => "ssh does not know its host key, and `--ssh-strict` was given",
-            Strictness::FirstUse => "ssh does not accept its host key",
-        };
-        return Some(trouble(
-            why,
-            format!("look at the key with `ssh-keyscan {host}` and add it to `~/.ssh/known_hosts`"),
-        ));
-    }
-    if let Some(line) = line("Permission denied") {
-        return Some(trouble(
-            format!("ssh was not let in: {line}"),
-            format!("`ssh-copy-id {login}` puts a key of yours there; `-i` names another key"),
-        ));
-    }
-    if line("Could not resolve hostname").is_some() {
-        return Some(trouble(
+        ),
+        () if says("REMOTE HOST IDENTIFICATION HAS CHANGED") => {
+            let target = options.port.map_or(host.to_owned(), |port| format!("[{host}]:{port}"));
+            Trouble::new(
+                "ssh refuses it because its host key is not the one that was known",
+                format!(
+                    "if the host was installed anew, forget the old key with `ssh-keygen -R \
+                     '{target}'`; if not, somebody may be in between"
+                ),
+            )
+        }
+        () if says("host key is known for") || says("Host key verification failed") => {
+            let why = match options.strict {
+                Strictness::Strict => {
+                    "ssh does not know its host key, and `--ssh-strict` was given"
+                }
+                Strictness::FirstUse => "ssh does not accept its host key",
+            };
+            let look = format!("look at the key with `ssh-keyscan {host}`");
+            Trouble::new(why, format!("{look} and add it to `~/.ssh/known_hosts`"))
+        }
+        () if says("Permission denied") => {
+            let mut lines = said.lines().map(str::trim);
+            let line = lines.find(|line| line.contains("Permission denied")).unwrap_or_default();
+            Trouble::new(
+                format!("ssh was not let in: {line}"),
+                format!("`ssh-copy-id {login}` puts a key of yours there; `-i` names another key"),
+            )
+        }
+        () if says("Could not resolve hostname") => Trouble::new(
             format!("no host of the name `{host}` is known here"),
             "check its spelling, `/etc/hosts` and DNS, or use its address",
-        ));
-    }
-    if line("Connection refused").is_some() {
-        return Some(trouble(
+        ),
+        () if says("Connection refused") => Trouble::new(
             format!("nobody listens for ssh on {port}"),
             format!("start `sshd` there, or name its port with `-p`; try `{try_it}`"),
-        ));
-    }
-    if line("No route to host").is_some() || line("Network is unreachable").is_some() {
-        return Some(trouble(
+        ),
+        () if says("No route to host") || says("Network is unreachable") => Trouble::new(
             "there is no way to it in the network",
             format!("check that it is up and its address is right; try `{try_it}`"),
-        ));
-    }
-    if line("Connection timed out").is_some() || line("timed out").is_some() {
-        return Some(trouble(
+        ),
+        () if says("timed out") => Trouble::new(
             format!("it did not answer ssh on {port} in time"),
             format!("check that it is up and no firewall is in between; try `{try_it}`"),
-        ));
-    }
-    None
-}
-
-fn trouble(reason: impl Into<String>, hint: impl Into<String>) -> Trouble {
-    Trouble { reason: reason.into(), hint: hint.into() }
-}
-
-fn verbose() -> &'static str {
-    "run it again with `--verbose` to see each step"
+        ),
+        () => return None,
+    })
 }
 
 /// The command that a user would try by hand.
-fn command(login: &str, Options { port, identity, .. }: &Options) -> String {
-    let mut command = String::from("ssh");
-    if let Some(port) = port {
-        command += &format!(" -p {port}");
-    }
-    if let Some(identity) = identity {
-        command += &format!(" -i {}", identity.display());
-    }
-    format!("{command} {login}")
+fn command(login: &str, options: &Options) -> String {
+    let words = [vec!["ssh".into()], options.words(), vec![login.into()]].concat();
+    words.join(OsStr::new(" ")).display().to_string()
 }
 
 #[cfg(test)]

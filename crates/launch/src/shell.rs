@@ -1,16 +1,9 @@
 //! Words as a shell reads and writes them, for options that hold whole command lines.
 
-use std::fmt;
-
 /// A quotation mark that is opened and never closed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a {0} is opened and not closed")]
 pub struct Unclosed(pub char);
-
-impl fmt::Display for Unclosed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a {} is opened and not closed", self.0)
-    }
-}
 
 /// Cuts a text into words: at spaces, but not inside quotation marks or behind a backslash.
 pub fn split(text: &str) -> Result<Vec<String>, Unclosed> {

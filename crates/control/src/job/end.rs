@@ -7,7 +7,7 @@ use super::hosts::{Agent, Host};
 use super::words::End;
 use super::{Action, Machine, Outcome, PATIENCE, Reports, Terms, Told, World, words};
 use crate::Time;
-use crate::event::{self, Happening, Judgement, Source};
+use crate::event::{Happening, Judgement, Seconds, Source};
 
 /// How long too few workers are borne in silence.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -148,7 +148,7 @@ impl Machine {
         }
         if told == Told::No && now >= since + SILENCE {
             self.shortage = Some((since, Told::Yes));
-            let timeout_seconds = timeout;
+            let timeout_seconds = Seconds(timeout);
             self.happened(Happening::TooFewWorkers { there, needed, timeout_seconds });
         }
     }
@@ -205,7 +205,7 @@ impl Machine {
                 (0, _, _) => "not listed any more".to_owned(),
                 (_, Some(None), _) => "has failed and takes no new ranks".into(),
                 (_, Some(Some(until)), _) => {
-                    format!("rests for {}", event::seconds(until.saturating_sub(now)))
+                    format!("rests for {}", Seconds(until.saturating_sub(now)))
                 }
                 (_, None, Agent::Ready(_)) => "there".into(),
                 (_, None, _) => "not reached".into(),

@@ -4,7 +4,7 @@ use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
 use super::{Action, AgentId, Machine, PATIENCE, Recovery, Resting, World, words};
 use crate::cause::{Cause, CauseKind};
-use crate::event::{Happening, Source};
+use crate::event::{Happening, Seconds, Source};
 use crate::wire::DriverToRank;
 use crate::wire::agent::Exit;
 use crate::{Rank, Time, Worker};
@@ -123,8 +123,7 @@ impl Machine {
             return there.into_iter().for_each(|worker| self.exited(worker, exit.clone(), now));
         }
         if !was_ready {
-            let again = self.hosts.unreached(index, now);
-            let retry_seconds = Some(again);
+            let retry_seconds = Some(Seconds(self.hosts.unreached(index, now)));
             return self.happened(Happening::HostUnreachable { host, reason, hint, retry_seconds });
         }
         self.happened(Happening::HostLost { host, reason: reason.clone(), hint });
@@ -171,7 +170,7 @@ impl Machine {
         let spares = self.terms.resting == Resting::Slot || !enough;
         let fraction = self.chance();
         let length = self.hosts.rest(index, self.terms.cooldown, fraction, (spares, now));
-        let (host, seconds) = (self.hosts.name(index), length);
+        let (host, seconds) = (self.hosts.name(index), length.map(Seconds));
         self.happened(Happening::HostRests { host, seconds, keeps_workers: spares });
     }
 
@@ -304,8 +303,7 @@ impl Machine {
         }
         // One by one: the end of one may excuse the next.
         for worker in self.members.keys().copied().collect::<Vec<_>>() {
-            let late = self.members.get(&worker).and_then(|member| self.lateness(member, now));
-            if let Some(cause) = late {
+            if let Some(cause) = self.lateness(worker, now) {
                 self.condemn(worker, cause, now);
             }
         }
@@ -314,7 +312,8 @@ impl Machine {
     /// Finds out when something is due next, once what was due has been done.
     pub(super) fn set_alarm(&mut self, now: Time) {
         if self.alarm <= now {
-            let members = self.members.values().filter_map(|member| self.due(member));
+            let members = self.members.iter();
+            let members = members.filter_map(|(worker, member)| self.due(*worker, member));
             let forming = match self.world {
                 World::Forming(until) => Some(until),
                 _ => None,
@@ -324,19 +323,27 @@ impl Machine {
         }
     }
 
-    fn lateness(&self, member: &Member, now: Time) -> Option<Cause> {
-        let due = self.due_in_world(member).is_some_and(|time| time <= now);
-        match (member.stopped, self.terms.stopped) {
-            (Some(since), Some(limit)) if member.stays() && since + limit <= now => {
+    fn lateness(&self, worker: Worker, now: Time) -> Option<Cause> {
+        let member = self.members.get(&worker)?;
+        let is_over = |due: Option<Time>| due.is_some_and(|time| time <= now);
+        match self.terms.stopped {
+            Some(limit) if is_over(self.due_if_stopped(worker, member)) => {
                 Some(words::stopped(limit))
             }
-            _ if !due => None,
+            _ if !is_over(self.due_in_world(member)) => None,
             _ if member.is_inside() && matches!(self.world, World::Forming(_)) => {
                 Some(words::unseated())
             }
             _ if member.has_been_inside => Some(words::not_coming(self.terms.timeout)),
             _ => Some(words::not_starting(self.terms.joining)),
         }
+    }
+
+    /// By when a worker that is stopped must go on.
+    fn due_if_stopped(&self, worker: Worker, member: &Member) -> Option<Time> {
+        let limit =
+            self.terms.stopped.filter(|_| member.stays() && self.terms.outlives_losses())?;
+        Some(self.liveness.halted_since(worker)? + limit)
     }
 
     /// By when a worker must have done what is expected of it.
@@ -365,9 +372,8 @@ impl Machine {
     }
 
     /// When something is due about a worker.
-    pub(super) fn due(&self, member: &Member) -> Option<Time> {
-        let stopped = member.stopped.zip(self.terms.stopped).map(|(since, limit)| since + limit);
-        let stopped = stopped.filter(|_| member.stays() && self.terms.outlives_losses());
+    pub(super) fn due(&self, worker: Worker, member: &Member) -> Option<Time> {
+        let stopped = self.due_if_stopped(worker, member);
         let killed = member.going.as_ref().and_then(|going| going.kill_at);
         let suspect = member.suspect.as_ref().map(|(until, _)| *until);
         let parked = member.next.as_ref().map(|next| next.until);

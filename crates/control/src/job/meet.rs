@@ -3,7 +3,7 @@
 use super::member::{Member, Next, Phase};
 use super::{Action, Machine, PATIENCE, Recovery, Reports, World, words};
 use crate::cause::{Cause, CauseKind, Raised, headline};
-use crate::event::Happening;
+use crate::event::{Happening, Seconds};
 use crate::wire::{DriverToRank, Greeting, Milestone, Peer, RankToDriver};
 use crate::{Connection, Rank, Time, Worker};
 
@@ -133,7 +133,12 @@ impl Machine {
             (RankToDriver::Leaving { error, blames }, _) => self.left(worker, error, blames, now),
             (RankToDriver::WorldEnded, _) => member.answers = false,
             (RankToDriver::Stalled { tensor, during, waiting, late }, _) => {
-                self.happened(Happening::Stalled { tensor, seconds: during, waiting, late });
+                self.happened(Happening::Stalled {
+                    tensor,
+                    seconds: Seconds(during),
+                    waiting,
+                    late,
+                });
             }
             (RankToDriver::GivenUp { rank, cause }, _) => {
                 member.answers = false;
@@ -258,13 +263,14 @@ impl Machine {
         let had = *state.get_or_insert(now);
         if milestone == Milestone::Commit {
             let size = self.members.values().filter(|member| member.is_inside()).count() as u32;
-            let (met, state, commit) = (*met - *since, had - *since, now - *since);
+            let [met_seconds, state_seconds, commit_seconds] =
+                [*met, had, now].map(|time| Seconds(time - *since));
             self.recovery = None;
             self.happened(Happening::Recovered {
                 ranks: size,
-                met_seconds: met,
-                state_seconds: state,
-                commit_seconds: commit,
+                met_seconds,
+                state_seconds,
+                commit_seconds,
             });
         }
     }

@@ -26,8 +26,6 @@ pub(super) struct Member {
     pub(super) has_state: bool,
     /// Why it will not be part of the next world, if so.
     pub(super) going: Option<Going>,
-    /// Since when it is stopped.
-    pub(super) stopped: Option<Time>,
     /// Since when it is awaited: started, or left the world.
     pub(super) since: Time,
     /// When it counts as lost and why, unless it clears itself before.
@@ -94,7 +92,6 @@ impl Member {
             has_been_inside: false,
             has_state: false,
             going: None,
-            stopped: None,
             since: now,
             suspect: None,
             exit: None,

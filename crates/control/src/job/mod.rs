@@ -48,7 +48,7 @@ use member::Member;
 use verdict::Verdict;
 use words::End;
 
-use crate::event::{self, Happening};
+use crate::event::{self, Happening, Seconds};
 use crate::liveness::{self, Liveness};
 use crate::status::Status;
 use crate::wire::agent::{Condition, Exit};
@@ -268,13 +268,9 @@ struct Recovery {
 impl Machine {
     /// Nothing is known yet. `seed` is for the length of rests.
     pub fn new(version: &str, terms: Terms, seed: u64) -> Machine {
-        let limits = match terms.outlives_losses() {
-            true => liveness::Limits {
-                awaited: None,
-                host: terms.stopped.map(|limit| limit.max(LEAST_HOST_LIMIT)),
-            },
-            false => liveness::Limits { awaited: terms.stopped, host: None },
-        };
+        let outlives = terms.outlives_losses();
+        let host = terms.stopped.filter(|_| outlives).map(|limit| limit.max(LEAST_HOST_LIMIT));
+        let limits = liveness::Limits { awaited: terms.stopped.filter(|_| !outlives), host };
         Machine {
             version: version.to_owned(),
             terms,
@@ -348,8 +344,8 @@ impl Machine {
             Event::Heard(agent) => return self.heard(agent, now),
             Event::Started(worker, pid) => self.started(worker, pid),
             Event::Exited(worker, exit) => self.exited(worker, exit, now),
-            Event::Stopped(worker) => self.stopped(worker, now),
-            Event::Continued(worker) => self.continued(worker),
+            Event::Stopped(worker) => self.liveness.stopped(worker, now),
+            Event::Continued(worker) => self.liveness.continued(worker),
             Event::Looked(found) => self.liveness.looked(found, now),
             Event::Greeted(connection, greeting) => self.greeted(connection, &greeting, now),
             Event::Said(connection, message) => self.said(connection, message, now),
@@ -398,7 +394,8 @@ impl Machine {
         if self.is_over {
             return always;
         }
-        let members = self.members.values().filter_map(|member| self.due(member)).min();
+        let members =
+            self.members.iter().filter_map(|(worker, member)| self.due(*worker, member)).min();
         let forming = match self.world {
             World::Forming(until) => Some(until),
             _ => None,
@@ -465,7 +462,7 @@ impl Machine {
         let host = &mut self.hosts.all[index];
         (host.is_leaving, host.slots) = (true, 0);
         let host = self.hosts.name(index);
-        self.happened(Happening::HostLeaving { host, grace_seconds: grace });
+        self.happened(Happening::HostLeaving { host, grace_seconds: Seconds(grace) });
     }
 
     /// Tells everybody who follows the job, while there is something to follow.

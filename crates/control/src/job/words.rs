@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Rank;
 use crate::cause::{Cause, CauseKind};
-use crate::event::{Culprit, EndReason, seconds};
+use crate::event::{Culprit, EndReason, Seconds, many, some};
 use crate::wire::agent::Exit;
 
 /// Why an elastic job has ended, unless all went well.
@@ -143,33 +143,26 @@ pub(super) fn too_few_agents(
     (timeout, option): (Duration, &str),
 ) -> String {
     let agents = |(hosts, slots): (u32, u32)| {
-        let noun = if hosts == 1 { "agent" } else { "agents" };
-        let slot = if slots == 1 { "slot" } else { "slots" };
-        format!("{hosts} {noun} with {slots} {slot}")
+        format!("{} with {}", many(hosts, "agent"), many(slots, "slot"))
     };
     let have = if there.0 == 1 { "has" } else { "have" };
     format!(
         "error: {} {have} dialled in within {}, and the job needs {}\n\nhint: see what the others say \
          (`ronde agent` tells why it cannot join), or give them longer with `{option}`\n",
         agents(there),
-        seconds(timeout),
+        Seconds(timeout),
         agents(needed)
     )
 }
 
 /// Nobody waits any longer for those who have not come.
 pub(super) fn missing(names: &[String], size: u32, limit: Duration) -> String {
-    let mut shown: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
-    let more = format!("and {} more", names.len().saturating_sub(8));
-    if names.len() > 8 {
-        shown.push(&more);
-    }
     format!(
         "after {} s {} of {size} ranks are still missing: {}; does every rank call `hvd.init()`? \
          RONDE_JOIN_TIMEOUT_SECONDS sets how long to wait",
         limit.as_secs(),
         names.len(),
-        shown.join(", ")
+        some(names.iter())
     )
 }
 
@@ -206,7 +199,7 @@ pub(super) fn quarrel() -> Cause {
 }
 
 pub(super) fn stopped(limit: Duration) -> Cause {
-    let limit = seconds(limit);
+    let limit = Seconds(limit);
     let what = format!(
         "was stopped, as by SIGSTOP, for {limit} and was killed (RONDE_ELASTIC_STOPPED_SECONDS)"
     );
@@ -217,7 +210,7 @@ pub(super) fn not_coming(limit: Duration) -> Cause {
     let what = format!(
         "did not come to the next world within {} and was killed; if it needs longer, raise \
          `--elastic-timeout`",
-        seconds(limit)
+        Seconds(limit)
     );
     Cause::plain(CauseKind::Late, what)
 }
@@ -226,7 +219,7 @@ pub(super) fn not_starting(limit: Duration) -> Cause {
     let what = format!(
         "has not joined {} after its start and was killed; if it needs longer to import and to build \
          its model, raise RONDE_JOIN_TIMEOUT_SECONDS",
-        seconds(limit)
+        Seconds(limit)
     );
     Cause::plain(CauseKind::Late, what)
 }

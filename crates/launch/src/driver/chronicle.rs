@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use ronde_control::event::{Happening, JobEvent, JobKind, Output};
+use ronde_control::event::{Happening, JobEvent, JobKind, Output, Seconds};
 use ronde_control::printable;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::sync::mpsc;
@@ -135,7 +135,7 @@ impl Chronicle {
         let number = self.next;
         self.next += 1;
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let event = JobEvent { number, time, what };
+        let event = JobEvent { number, time: Seconds(time), what };
         serde_json::to_string(&event).expect("an event has only names as keys").into()
     }
 
@@ -261,7 +261,7 @@ mod tests {
         let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
         assert_eq!(numbers, [0, 1, 2]);
         assert_eq!(events[2].what, end());
-        assert!(events[0].time.as_secs() > 1_600_000_000);
+        assert!(events[0].time.0.as_secs() > 1_600_000_000);
     }
 
     #[tokio::test]

@@ -365,6 +365,7 @@ fn a_world_that_loses_somebody_while_it_forms_meets_again() {
 #[test]
 fn one_that_is_stopped_for_too_long_is_killed() {
     let mut play = Play::begin("a:2", limits(2, 1));
+    play.on(Event::Started(Worker(1), 8));
     play.on(Event::Stopped(Worker(1)));
     play.pass(4);
     play.on(Event::Continued(Worker(1)));

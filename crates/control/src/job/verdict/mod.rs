@@ -13,7 +13,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::cause::{Cause, CauseKind, Farewell, Raised, Tail};
-use crate::event::{Culprit, EndReason, Judgement, Member};
+use crate::event::{Culprit, EndReason, Judgement, Member, some};
 use crate::wire::agent::{Exit, Obstacle, signal_name};
 use crate::{Rank, Seat, Worker};
 
@@ -328,7 +328,10 @@ impl Verdict {
             match ranks.as_slice() {
                 [] => {}
                 [rank] => text += &format!("  {rank} {one}\n"),
-                ranks => text += &format!("  {} {many}\n", list(ranks)),
+                ranks => {
+                    let numbers = some(ranks.iter().map(|rank| rank.0));
+                    text += &format!("  {} ranks ({numbers}) {many}\n", ranks.len());
+                }
             }
         }
         text
@@ -418,14 +421,5 @@ fn not_started(obstacle: Obstacle, host: &str) -> String {
             "ranks run in the directory where the job was started: it must be there on `{host}`, too"
         ),
         Obstacle::System => format!("check the limits of `{host}`: `ulimit -a`, `free`, `df`"),
-    }
-}
-
-fn list(ranks: &[Rank]) -> String {
-    let numbers: Vec<_> = ranks.iter().take(8).map(|rank| rank.0.to_string()).collect();
-    let more = ranks.len() - numbers.len();
-    match more {
-        0 => format!("{} ranks ({})", ranks.len(), numbers.join(", ")),
-        _ => format!("{} ranks ({} and {more} more)", ranks.len(), numbers.join(", ")),
     }
 }

@@ -301,7 +301,7 @@ pub enum Happening {
 }
 
 /// A worker and its place in the job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// The worker's number, which it keeps for life. In a fixed job it is the rank.
     pub worker: Worker,
@@ -325,20 +325,22 @@ impl fmt::Display for Member {
 }
 
 /// Whether the ranks of a job change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
     /// They are the same from beginning to end.
+    #[default]
     Fixed,
     /// They come and go.
     Elastic,
 }
 
 /// Who says which hosts there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The user, once and for all.
+    #[default]
     List,
     /// A script, again and again.
     Script,

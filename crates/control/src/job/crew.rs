@@ -132,11 +132,11 @@ impl Machine {
             let worker = Worker(self.workers);
             self.workers += 1;
             let rank = ranks.next().unwrap_or(Rank(worker.0));
-            self.members.insert(worker, Member::new((host, slot), agent, rank, now));
-            let seat = self.seat(worker);
-            self.verdict.enter(worker, seat.clone(), rank);
-            let late = self.worlds > 0;
-            self.actions.push(Action::Start(Start { worker, agent, seat, rank, size, late }));
+            let member = Member { host, slot, agent, rank, since: now, ..Member::default() };
+            self.members.insert(worker, member);
+            self.verdict.enter(self.who(worker));
+            let (host, late) = (self.hosts.name(host), self.worlds > 0);
+            self.actions.push(Action::Start(Start { worker, agent, host, slot, rank, size, late }));
         }
     }
 

@@ -274,7 +274,7 @@ impl Machine {
 
     /// Gives up on workers whose time is over.
     pub(super) fn give_up_on_the_late(&mut self, now: Time) {
-        if self.alarm > now && !self.terms.outlives_losses() {
+        if self.alarm.is_none_or(|at| at > now) && !self.terms.outlives_losses() {
             return;
         }
         let suspects = self.members.iter().filter_map(|(worker, member)| {
@@ -311,16 +311,20 @@ impl Machine {
 
     /// Finds out when something is due next, once what was due has been done.
     pub(super) fn set_alarm(&mut self, now: Time) {
-        if self.alarm <= now {
-            let members = self.members.iter();
-            let members = members.filter_map(|(worker, member)| self.due(*worker, member));
-            let forming = match self.world {
-                World::Forming(until) => Some(until),
-                _ => None,
-            };
-            let due = members.chain(forming).chain(self.gathering_due()).min();
-            self.alarm = due.unwrap_or(Time::MAX);
+        if self.alarm.is_some_and(|at| at <= now) {
+            self.alarm = self.due();
         }
+    }
+
+    /// When something is due about the workers.
+    pub(super) fn due(&self) -> Option<Time> {
+        let members = self.members.iter();
+        let members = members.filter_map(|(worker, member)| self.due_of(*worker, member));
+        let forming = match self.world {
+            World::Forming(until) => Some(until),
+            _ => None,
+        };
+        members.chain(forming).chain(self.gathering_due()).min()
     }
 
     fn lateness(&self, worker: Worker, now: Time) -> Option<Cause> {
@@ -372,7 +376,7 @@ impl Machine {
     }
 
     /// When something is due about a worker.
-    pub(super) fn due(&self, worker: Worker, member: &Member) -> Option<Time> {
+    fn due_of(&self, worker: Worker, member: &Member) -> Option<Time> {
         let stopped = self.due_if_stopped(worker, member);
         let killed = member.going.as_ref().and_then(|going| going.kill_at);
         let suspect = member.suspect.as_ref().map(|(until, _)| *until);

@@ -7,6 +7,7 @@ use crate::wire::{Peer, RankToDriver};
 use crate::{Connection, Rank, Time};
 
 /// A worker that has been started and whose end is not known.
+#[derive(Default)]
 pub(super) struct Member {
     /// Its host's place in the row of hosts.
     pub(super) host: usize,
@@ -39,9 +40,10 @@ pub(super) struct Member {
 }
 
 /// How far a worker has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Started, or on its way from one world to the next.
+    #[default]
     Away,
     /// Connected, but it has not joined.
     Greeted,
@@ -78,28 +80,6 @@ pub(super) struct Going {
 }
 
 impl Member {
-    /// One that is just being started.
-    pub(super) fn new((host, slot): (usize, u32), agent: AgentId, rank: Rank, now: Time) -> Member {
-        Member {
-            host,
-            slot,
-            agent,
-            pid: None,
-            phase: Phase::Away,
-            connection: None,
-            answers: false,
-            rank,
-            has_been_inside: false,
-            has_state: false,
-            going: None,
-            since: now,
-            suspect: None,
-            exit: None,
-            next: None,
-            quarrels: 0,
-        }
-    }
-
     pub(super) fn is_inside(&self) -> bool {
         self.phase.is_inside()
     }

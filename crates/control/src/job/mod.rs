@@ -43,7 +43,7 @@ pub use verdict::Outcome;
 
 use census::Census;
 use ending::Ending;
-use hosts::{Hosts, News};
+use hosts::Hosts;
 use member::Member;
 use verdict::Verdict;
 use words::End;
@@ -53,7 +53,7 @@ use crate::liveness::{self, Liveness};
 use crate::status::Status;
 use crate::wire::agent::{Condition, Exit};
 use crate::wire::{Change, DriverToRank, Greeting, RankToDriver};
-use crate::{Connection, Epoch, Rank, Seat, Time, Worker};
+use crate::{Connection, Epoch, Rank, Time, Worker};
 
 /// How long a broken connection waits for the agent's report, and the other way round.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ pub struct Offer {
 }
 
 /// One agent on a host. A host that is reached again has another agent, with the next number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(pub u32);
 
 /// What happened.
@@ -162,8 +162,10 @@ pub struct Start {
     pub worker: Worker,
     /// By whom.
     pub agent: AgentId,
-    /// Where.
-    pub seat: Seat,
+    /// On which host.
+    pub host: String,
+    /// Its place there.
+    pub slot: u32,
     /// The rank that it will probably have; its output goes by this number.
     pub rank: Rank,
     /// The probable size of its world.
@@ -173,15 +175,17 @@ pub struct Start {
 }
 
 /// Who else tells of a worker's death than the connection that breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Reports {
     /// The agents of the launcher.
+    #[default]
     Agents,
     /// Nobody: rank 0 lets the others meet, and somebody else's launcher has started them.
     Nobody,
 }
 
 /// A job.
+#[derive(Default)]
 pub struct Machine {
     version: String,
     terms: Terms,
@@ -233,15 +237,16 @@ pub struct Machine {
     lingering: Option<Time>,
     recovery: Option<Recovery>,
     /// Before this nothing is due about a worker of a fixed job, of which there may be thousands.
-    alarm: Time,
+    alarm: Option<Time>,
     /// What is to be done about the event that is being taken in.
     actions: Vec<Action>,
 }
 
 /// How the current world stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum World {
     /// There was none yet.
+    #[default]
     None,
     /// Its workers take their places, until then.
     Forming(Time),
@@ -274,38 +279,9 @@ impl Machine {
         Machine {
             version: version.to_owned(),
             terms,
-            reports: Reports::Agents,
             dice: seed,
-            hosts: Hosts::default(),
-            members: BTreeMap::new(),
-            connections: BTreeMap::new(),
-            workers: 0,
-            epoch: Epoch(0),
-            world: World::None,
-            order: Vec::new(),
-            worlds: 0,
-            begun: false,
-            progress: false,
-            finishing: false,
-            doomed: None,
-            is_stopping: false,
-            is_over: false,
-            end: None,
-            verdict: Verdict::default(),
-            ending: Ending::default(),
             liveness: Liveness::new(limits),
-            census: Census::default(),
-            undiscovered: None,
-            shortage: None,
-            stateless: None,
-            committed: false,
-            fruitless: 0,
-            given_up: None,
-            told: Change::default(),
-            lingering: None,
-            recovery: None,
-            alarm: Time::MAX,
-            actions: Vec::new(),
+            ..Machine::default()
         }
     }
 
@@ -319,10 +295,9 @@ impl Machine {
         machine.begun = true;
         let nowhere = machine.hosts.place("");
         for number in 0..size {
-            let (worker, agent) = (Worker(number), AgentId(0));
-            let member = Member::new((nowhere, 0), agent, Rank(number), Time::ZERO);
-            machine.members.insert(worker, member);
-            machine.liveness.started(worker, agent.0, 0);
+            let member = Member { host: nowhere, rank: Rank(number), ..Member::default() };
+            machine.members.insert(Worker(number), member);
+            machine.liveness.started(Worker(number), 0, 0);
         }
         machine
     }
@@ -366,10 +341,8 @@ impl Machine {
     /// Does everything that has become possible or due.
     fn proceed(&mut self, now: Time) {
         if !self.is_ending() {
-            for host in self.hosts.wake(now) {
-                if self.hosts.all[host].slots > 0 {
-                    self.happened(Happening::HostUsable { host: self.hosts.name(host) });
-                }
+            for news in self.hosts.wake(now) {
+                self.happened(news);
             }
         }
         if !self.is_over {
@@ -389,23 +362,15 @@ impl Machine {
 
     /// When something must happen even if nothing else does.
     pub fn next_wakeup(&self) -> Option<Time> {
-        let always = [self.ending.next_wakeup(), self.census.next_wakeup()];
+        let always = [self.ending.next_wakeup(), self.census.until];
         let always = always.into_iter().flatten().min();
         if self.is_over {
             return always;
         }
-        let members =
-            self.members.iter().filter_map(|(worker, member)| self.due(*worker, member)).min();
-        let forming = match self.world {
-            World::Forming(until) => Some(until),
-            _ => None,
-        };
         let times = [
             always,
             self.hosts.next_wakeup().filter(|_| !self.is_ending()),
-            members,
-            forming,
-            self.gathering_due(),
+            self.due(),
             self.growth(),
             self.lingering,
             self.shortage_due(),
@@ -430,22 +395,8 @@ impl Machine {
         if self.undiscovered.take().is_some() {
             self.happened(Happening::HostsKnown);
         }
-        let source = self.terms.source;
-        for news in self.hosts.list(offers, source) {
-            let what = |index: usize| (self.hosts.name(index), self.hosts.all[index].slots);
-            self.happened(match news {
-                News::Found(index) => {
-                    let (host, slots) = what(index);
-                    Happening::HostFound { host, slots, source }
-                }
-                News::Resized(index, before) => {
-                    let (host, slots) = what(index);
-                    Happening::HostResized { host, slots, before, source }
-                }
-                News::Unlisted(index) => {
-                    Happening::HostUnlisted { host: self.hosts.name(index), source }
-                }
-            });
+        for news in self.hosts.list(offers, self.terms.source) {
+            self.happened(news);
         }
     }
 
@@ -474,7 +425,7 @@ impl Machine {
 
     /// Something will be due about a worker then.
     fn alarm(&mut self, at: Time) {
-        self.alarm = self.alarm.min(at);
+        self.alarm = self.alarm.into_iter().chain([at]).min();
     }
 
     fn member(&mut self, worker: Worker) -> Option<&mut Member> {
@@ -489,20 +440,11 @@ impl Machine {
         }
     }
 
-    /// Where a worker runs.
-    fn seat(&self, worker: Worker) -> Seat {
-        self.members.get(&worker).map_or_else(Seat::default, |member| {
-            let host = self.hosts.all[member.host].name.clone();
-            Seat { host, slot: member.slot }
-        })
-    }
-
     /// A worker and its place in the job, as others know it.
     fn who(&self, worker: Worker) -> event::Member {
         match self.members.get(&worker) {
-            Some(member) => {
-                let Seat { host, slot } = self.seat(worker);
-                event::Member { worker, rank: member.rank, host, slot }
+            Some(Member { host, slot, rank, .. }) => {
+                event::Member { worker, rank: *rank, host: self.hosts.name(*host), slot: *slot }
             }
             None => self.verdict.who(worker),
         }

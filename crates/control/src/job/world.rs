@@ -67,7 +67,9 @@ impl Machine {
         if self.waiting().count() == self.terms.start as usize {
             let all: Vec<Worker> = self.members.keys().copied().collect();
             self.form(&all, now);
-        } else if self.alarm <= now && self.gathering_due().is_some_and(|due| due <= now) {
+        } else if self.alarm.is_some_and(|at| at <= now)
+            && self.gathering_due().is_some_and(|due| due <= now)
+        {
             self.time_is_up();
         }
     }
@@ -176,8 +178,7 @@ impl Machine {
                 let seat = DriverToRank::Seat { rank: member.rank };
                 self.actions.push(Action::Tell(member.connection.into_iter().collect(), seat));
             }
-            let seat = self.seat(*worker);
-            self.verdict.enter(*worker, seat, Rank(*rank));
+            self.verdict.enter(self.who(*worker));
         }
         self.epoch.0 += 1;
         self.alarm(now + self.terms.joining);

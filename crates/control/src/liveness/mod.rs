@@ -78,6 +78,7 @@ pub enum Action {
 }
 
 /// Everything known about who answers.
+#[derive(Default)]
 pub struct Liveness {
     limits: Limits,
     processes: BTreeMap<Worker, Process>,
@@ -119,9 +120,7 @@ struct Host {
 impl Liveness {
     /// Nothing runs yet.
     pub fn new(limits: Limits) -> Liveness {
-        let (processes, hosts) = (BTreeMap::new(), BTreeMap::new());
-        let (next, beat, last) = (Time::ZERO, Time::ZERO, Time::ZERO);
-        Liveness { limits, processes, hosts, next, beat, last }
+        Liveness { limits, ..Liveness::default() }
     }
 
     /// An agent is there, or has said something.

@@ -71,8 +71,7 @@ impl Play {
             match action {
                 Action::Reach(hosts) => self.reached.extend(hosts),
                 Action::Start(start) => {
-                    let Seat { host, slot } = start.seat;
-                    self.running.insert(start.worker, (host, slot, None));
+                    self.running.insert(start.worker, (start.host, start.slot, None));
                 }
                 Action::Signal(_, worker, signal) => self.signals.push((worker, signal)),
                 Action::Tell(to, message) => {

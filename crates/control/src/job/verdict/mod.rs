@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use crate::cause::{Cause, CauseKind, Farewell, Raised, Tail};
 use crate::event::{Culprit, EndReason, Judgement, Member, some};
 use crate::wire::agent::{Exit, Obstacle, signal_name};
-use crate::{Rank, Seat, Worker};
+use crate::{Rank, Worker};
 
 /// Everything known about how the workers of a job ended since its last world was complete.
 #[derive(Default)]
@@ -32,9 +32,9 @@ pub struct Verdict {
     called_off: Option<String>,
 }
 
+#[derive(Default)]
 struct Account {
-    seat: Seat,
-    rank: Rank,
+    who: Member,
     farewell: Farewell,
     blames: Option<Worker>,
     exit: Option<Exit>,
@@ -45,19 +45,6 @@ struct Account {
 }
 
 impl Account {
-    fn new(seat: Seat, rank: Rank) -> Account {
-        Account {
-            seat,
-            rank,
-            farewell: Farewell::None,
-            blames: None,
-            exit: None,
-            stopped: false,
-            condemned: None,
-            tail: Tail::default(),
-        }
-    }
-
     fn has_raised(&self) -> bool {
         matches!(self.farewell, Farewell::Exception(_))
     }
@@ -110,12 +97,10 @@ impl Outcome {
 }
 
 impl Verdict {
-    /// A worker is started there, probably as this rank.
-    pub fn enter(&mut self, worker: Worker, seat: Seat, rank: Rank) {
-        match self.accounts.get_mut(&worker) {
-            Some(account) => (account.seat, account.rank) = (seat, rank),
-            None => drop(self.accounts.insert(worker, Account::new(seat, rank))),
-        }
+    /// A worker is started, or has a rank in a world.
+    pub fn enter(&mut self, who: Member) {
+        let account = self.accounts.entry(who.worker).or_default();
+        account.who = who;
     }
 
     /// A worker that was told to go will not be missed: however it ends is no failure.
@@ -224,10 +209,8 @@ impl Verdict {
 
     /// A worker and the place that it had.
     pub(super) fn who(&self, worker: Worker) -> Member {
-        let unknown = || (Seat::default(), Rank(worker.0));
-        let known = |account: &Account| (account.seat.clone(), account.rank);
-        let (Seat { host, slot }, rank) = self.accounts.get(&worker).map_or_else(unknown, known);
-        Member { worker, rank, host, slot }
+        let unknown = || Member { worker, rank: Rank(worker.0), ..Member::default() };
+        self.accounts.get(&worker).map_or_else(unknown, |account| account.who.clone())
     }
 
     /// The launcher's exit code and last words, for a job that ends with its first loss.
@@ -312,7 +295,7 @@ impl Verdict {
         let others = |test: &dyn Fn(Worker, &Account) -> bool| {
             let others = self.accounts.iter().filter(|(worker, _)| **worker != cause);
             let others = others.filter(|(worker, account)| test(**worker, account));
-            let mut ranks: Vec<Rank> = others.map(|(_, account)| account.rank).collect();
+            let mut ranks: Vec<Rank> = others.map(|(_, account)| account.who.rank).collect();
             ranks.sort_unstable();
             ranks
         };

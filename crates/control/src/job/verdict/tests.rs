@@ -17,7 +17,8 @@ use Told::{Condemned, Host, Interrupted, Left, Stalled, Stopping, Wrote};
 fn judge(story: Vec<Told>) -> Outcome {
     let mut verdict = Verdict::default();
     for slot in 0..4 {
-        verdict.enter(Worker(slot), Seat { host: "node".into(), slot }, Rank(slot));
+        let (worker, rank) = (Worker(slot), Rank(slot));
+        verdict.enter(Member { worker, rank, host: "node".into(), slot });
     }
     for told in story {
         match told {

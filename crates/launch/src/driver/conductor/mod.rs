@@ -12,7 +12,7 @@ use ronde_control::event::Source;
 use ronde_control::job::{self, Action, AgentId, Event, Machine, Outcome, Start, Terms};
 use ronde_control::muster::{self, Plan};
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
-use ronde_control::{Seat, Time, VERSION, Worker};
+use ronde_control::{Time, VERSION, Worker};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -371,7 +371,7 @@ fn id(index: usize) -> AgentId {
 
 /// The place that a worker will probably have, if all slots on offer are used.
 fn likely_slot(start: &Start, offers: &[job::Offer]) -> Slot {
-    let Seat { host, slot } = &start.seat;
+    let Start { host, slot, .. } = start;
     let has = |offer: &&job::Offer| offer.slots > *slot || offer.host == *host;
     let having: Vec<&job::Offer> = offers.iter().filter(has).collect();
     let own = having.iter().position(|offer| offer.host == *host);
@@ -396,7 +396,8 @@ mod tests {
         let start = |host: &str| Start {
             worker: Worker(9),
             agent: AgentId(4),
-            seat: Seat { host: host.into(), slot: 1 },
+            host: host.into(),
+            slot: 1,
             rank: Rank(3),
             size: 5,
             late: false,

@@ -2,6 +2,7 @@
 
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
+use super::words::End;
 use super::{Action, AgentId, Machine, PATIENCE, Recovery, Resting, World, words};
 use crate::cause::{Cause, CauseKind};
 use crate::event::{Happening, Seconds, Source};
@@ -102,37 +103,33 @@ impl Machine {
         let host = self.hosts.all[index].name.clone();
         let was_ready = matches!(self.hosts.all[index].agent, Agent::Ready(_));
         self.hosts.all[index].agent = Agent::None;
-        if !self.begun && self.terms.source == Source::DialledIn {
-            // It may come again, or another one.
-            return self.happened(Happening::HostLost { host, reason, hint });
+        // Before the job has begun it may come again, or another one.
+        let awaited = !self.begun && self.terms.source == Source::DialledIn;
+        let goes_on = self.terms.outlives_losses() && !self.is_ending();
+        if goes_on && !awaited && !was_ready {
+            let retry_seconds = Some(Seconds(self.hosts.unreached(index, now)));
+            return self.happened(Happening::HostUnreachable { host, reason, hint, retry_seconds });
+        }
+        let (name, why, what_to_do) = (host.clone(), reason.clone(), hint.clone());
+        self.happened(Happening::HostLost { host: name, reason: why, hint: what_to_do });
+        if awaited {
+            return;
         }
         let there = self.members.iter().filter(|(_, member)| member.agent == agent);
         let there: Vec<Worker> = there.map(|(worker, _)| *worker).collect();
-        if !self.terms.outlives_losses() || self.is_ending() {
-            let lost = Happening::HostLost {
-                host: host.clone(),
-                reason: reason.clone(),
-                hint: hint.clone(),
-            };
-            self.happened(lost);
+        if !goes_on {
             let reason = format!("lost host `{host}`: {reason}");
             if !self.is_over {
-                self.verdict.host_failed(reason.clone(), hint);
+                self.verdict.end_unless_failed(End::HostLost { reason: reason.clone(), hint });
             }
             let exit = Exit::Unknown { reason };
             return there.into_iter().for_each(|worker| self.exited(worker, exit.clone(), now));
         }
-        if !was_ready {
-            let retry_seconds = Some(Seconds(self.hosts.unreached(index, now)));
-            return self.happened(Happening::HostUnreachable { host, reason, hint, retry_seconds });
-        }
-        self.happened(Happening::HostLost { host, reason: reason.clone(), hint });
+        let cause = Cause::plain(CauseKind::HostLost, format!("was lost with its host: {reason}"));
         for worker in there {
-            let known = self.members.get(&worker).is_some_and(|member| member.going.is_some());
-            let cause = words::lost_with_host(&reason);
-            match known {
-                true => self.lose(worker, &cause, now),
-                false => {
+            match self.members[&worker].stays() {
+                false => self.lose(worker, &cause, now),
+                true => {
                     self.verdict.condemn(worker, cause.clone());
                     self.fail(worker, &cause, now);
                 }

@@ -46,7 +46,6 @@ use ending::Ending;
 use hosts::Hosts;
 use member::Member;
 use verdict::Verdict;
-use words::End;
 
 use crate::event::{self, Happening, Seconds};
 use crate::liveness::{self, Liveness};
@@ -213,8 +212,6 @@ pub struct Machine {
     is_stopping: bool,
     /// Whether the agents have been dismissed.
     is_over: bool,
-    /// Why an elastic job has ended, unless all went well.
-    end: Option<End>,
     verdict: Verdict,
     ending: Ending,
     liveness: Liveness,

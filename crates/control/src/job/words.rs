@@ -6,11 +6,19 @@ use std::time::Duration;
 use crate::Rank;
 use crate::cause::{Cause, CauseKind};
 use crate::event::{Culprit, EndReason, Seconds, many, some};
-use crate::wire::agent::Exit;
+use crate::wire::agent::{Exit, signal_name};
 
-/// Why an elastic job has ended, unless all went well.
+/// Why a job has ended, unless all went well. Most are for elastic jobs, which outlive single failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
+    /// The launcher was sent this signal, while so many ranks ran.
+    Interrupted { signal: i32, ranks: usize },
+    /// It ends before any worker was started, for the reason that this text gives.
+    CalledOff(String),
+    /// A worker has failed, and with it the job.
+    RankFailed,
+    /// The same of a whole host.
+    HostLost { reason: String, hint: String },
     /// Nobody is left.
     AllFailed,
     /// Some of the last world have failed.
@@ -31,6 +39,10 @@ impl End {
     /// In one word for programs.
     pub(super) fn reason(&self) -> EndReason {
         match self {
+            End::Interrupted { .. } => EndReason::Interrupted,
+            End::CalledOff(_) => EndReason::NotStarted,
+            End::RankFailed => EndReason::RankFailed,
+            End::HostLost { .. } => EndReason::HostLost,
             End::AllFailed => EndReason::AllFailed,
             End::SomeFailed => EndReason::SomeFailed,
             End::NoState => EndReason::NoState,
@@ -46,6 +58,17 @@ impl End {
     pub(super) fn text(&self, first: Option<&Culprit>) -> String {
         let lines = |before: &str| first.map(|first| first.lines(before)).unwrap_or_default();
         match self {
+            End::Interrupted { signal, ranks } => format!(
+                "error: stopped by {}, {}",
+                signal_name(*signal),
+                match ranks {
+                    0 => "before any rank was started".into(),
+                    ranks => format!("and all {ranks} ranks with it"),
+                }
+            ),
+            End::CalledOff(text) => text.clone(),
+            // The verdict says more about these.
+            End::RankFailed | End::HostLost { .. } => lines("error: "),
             End::AllFailed => format!("{}  no rank is left\n\nhint: {ABOVE}", lines("error: ")),
             End::SomeFailed => {
                 format!("{}  others had finished before\n\nhint: {ABOVE}", lines("error: "))
@@ -182,10 +205,6 @@ pub(super) fn closed() -> Cause {
 
 pub(super) fn ended_or_gone() -> Cause {
     Cause::plain(CauseKind::Unknown, "its process has ended, or its host is gone")
-}
-
-pub(super) fn lost_with_host(reason: &str) -> Cause {
-    Cause::plain(CauseKind::HostLost, format!("was lost with its host: {reason}"))
 }
 
 /// Why workers that live count as dead.

@@ -32,11 +32,17 @@ fn judge(story: Vec<Told>) -> Outcome {
             Wrote(rank, line) => verdict.wrote(Worker(rank), line),
             Told::Exit(rank, exit) => verdict.exited(Worker(rank), exit),
             Stopping => verdict.stopping(),
-            Interrupted(signal) => verdict.interrupt(signal, 4),
+            Interrupted(signal) => {
+                verdict.end_unless_failed(End::Interrupted { signal, ranks: 4 });
+                verdict.stopping();
+            }
             Condemned(rank, cause) => {
                 verdict.condemn_first(Worker(rank), Cause::plain(CauseKind::Halted, cause));
             }
-            Host(reason) => verdict.host_failed(reason.into(), "look at it".into()),
+            Host(reason) => {
+                let (reason, hint) = (reason.into(), "look at it".into());
+                verdict.end_unless_failed(End::HostLost { reason, hint });
+            }
         }
     }
     verdict.outcome()

@@ -29,9 +29,7 @@ impl Machine {
         let inside = self.members.iter().filter(|(_, member)| whole && member.is_seated());
         let inside = inside.filter_map(|(worker, member)| Some((*worker, member.connection?)));
         let (workers, connections): (BTreeSet<Worker>, Vec<_>) = inside.unzip();
-        if !connections.is_empty() {
-            self.actions.push(Action::Tell(connections, DriverToRank::Ask));
-        }
+        self.tell(connections, DriverToRank::Ask);
         self.census =
             Census { until: Some(now + PATIENCE), missing: workers, reports: BTreeMap::new() };
     }

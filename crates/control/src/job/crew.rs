@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::hosts::Agent;
+use super::hosts::{Agent, Host};
 use super::member::{Going, Member, Phase};
 use super::{Action, Machine, Reports, Start, World, words};
 use crate::event::Happening;
@@ -166,13 +166,10 @@ impl Machine {
 
     /// Whether there are enough slots to start with, and no host is still on its way.
     fn can_begin(&self) -> bool {
-        let open = || self.hosts.all.iter().filter(|host| host.is_open());
-        let ready = open().filter(|host| matches!(host.agent, Agent::Ready(_)));
-        let slots = ready.fold(0u32, |sum, host| sum.saturating_add(host.slots));
-        let hosts = open().filter(|host| matches!(host.agent, Agent::Ready(_))).count();
+        let (hosts, slots) = self.hosts.count(Host::is_ready);
         slots >= self.terms.start
-            && hosts >= self.terms.least_hosts as usize
-            && !open().any(|host| matches!(host.agent, Agent::Reaching(_)))
+            && hosts >= self.terms.least_hosts
+            && !self.hosts.all.iter().any(Host::is_coming)
     }
 
     /// The ranks that nobody has, from the lowest on.

@@ -150,16 +150,13 @@ impl Machine {
 
     /// Too few agents have dialled in.
     fn miss_agents(&mut self, now: Time) {
-        let there = self.hosts.all.iter().filter(|host| host.slots > 0);
-        let (hosts, slots) = there.fold((0, 0), |(hosts, slots): (u32, u32), host| {
-            (hosts + 1, slots.saturating_add(host.slots))
-        });
+        let there = self.hosts.count(|host| host.slots > 0);
         let Terms { least_hosts, start, timeout, .. } = self.terms;
         let option = match self.terms.outlives_losses() {
             true => "--elastic-timeout",
             false => "--start-timeout",
         };
-        let text = words::too_few_agents((hosts, slots), (least_hosts, start), (timeout, option));
+        let text = words::too_few_agents(there, (least_hosts, start), (timeout, option));
         self.called_off(text, now);
     }
 
@@ -169,9 +166,7 @@ impl Machine {
             let there = self.members.values().filter(|member| member.stays()).count() as u32;
             return (there, self.terms.min.max(1));
         }
-        let ready = |host: &&Host| host.is_open() && matches!(host.agent, Agent::Ready(_));
-        let slots = self.hosts.all.iter().filter(ready).map(|host| host.slots);
-        (slots.fold(0, u32::saturating_add), self.terms.start)
+        (self.hosts.count(Host::is_ready).1, self.terms.start)
     }
 
     /// Whether workers are on their way out whose slots will be free again.

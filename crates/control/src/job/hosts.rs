@@ -107,6 +107,13 @@ impl Hosts {
         hosts.flat_map(|host| (0..host.slots).map(|slot| (host.name.as_str(), slot)))
     }
 
+    /// How many hosts are like that, and how many slots they have.
+    pub(super) fn count(&self, are: fn(&Host) -> bool) -> (u32, u32) {
+        self.all.iter().filter(|host| are(host)).fold((0, 0), |(hosts, slots), host| {
+            (hosts + 1, u32::saturating_add(slots, host.slots))
+        })
+    }
+
     /// The number of the next agent, on this host from now on.
     pub(super) fn reach(&mut self, index: usize) -> AgentId {
         let id = AgentId(self.agents);
@@ -197,6 +204,16 @@ impl Host {
     /// Whether a new worker may be started here.
     pub(super) fn is_open(&self) -> bool {
         self.slots > 0 && self.rest.is_none()
+    }
+
+    /// Whether its agent is there and new workers may be started.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_open() && matches!(self.agent, Agent::Ready(_))
+    }
+
+    /// Whether it is just being reached, and new workers will be started then.
+    pub(super) fn is_coming(&self) -> bool {
+        self.is_open() && matches!(self.agent, Agent::Reaching(_))
     }
 
     /// Whether a worker that runs on this slot may stay.

@@ -5,10 +5,10 @@ use super::member::{Going, Member, Phase};
 use super::words::End;
 use super::{Action, AgentId, Machine, PATIENCE, Recovery, Resting, World, words};
 use crate::cause::{Cause, CauseKind};
-use crate::event::{Happening, Seconds, Source};
+use crate::event::{self, Happening, Seconds, Source};
 use crate::wire::DriverToRank;
 use crate::wire::agent::Exit;
-use crate::{Rank, Time, Worker};
+use crate::{Connection, Rank, Time, Worker};
 
 const KILL: i32 = 9;
 
@@ -187,44 +187,34 @@ impl Machine {
 
     /// Takes a worker out of its world and tells the others.
     pub(super) fn lose(&mut self, worker: Worker, cause: &Cause, now: Time) {
-        let name = self.name(worker);
-        let Some(member) = self.members.get_mut(&worker) else { return };
-        member.suspect = None;
-        if !member.is_inside() {
-            return;
-        }
-        (member.phase, member.since) = (Phase::Away, now);
-        let (rank, host) = (member.rank, self.hosts.all[member.host].name.clone());
-        if self.terms.outlives_losses() {
+        let reason = format!("lost {}: {}", self.name(worker), cause.what);
+        if self.take_out(worker, &reason, now) {
             self.recovery.get_or_insert(Recovery { since: now, met: None, state: None });
-            if let World::Forming(_) = self.world {
-                return self.meet_again(&format!("lost {name}: {}", cause.what), now);
-            }
-        }
-        self.break_up(now);
-        let others = self.insiders();
-        if !others.is_empty() {
-            let lost =
-                DriverToRank::Lost { rank, host, kind: cause.kind, cause: cause.what.clone() };
-            self.actions.push(Action::Tell(others, lost));
+            self.tell_of_loss(self.insiders(), worker, cause);
         }
     }
 
-    /// Takes a worker out of its world in order.
-    pub(super) fn leave(&mut self, worker: Worker, now: Time) {
-        let name = self.name(worker);
-        let Some(member) = self.members.get_mut(&worker) else { return };
+    /// Takes a worker out of its world, if it is inside. All must meet again, for this reason, if that
+    /// was not complete and another one can be formed without it.
+    pub(super) fn take_out(&mut self, worker: Worker, reason: &str, now: Time) -> bool {
+        let Some(member) = self.members.get_mut(&worker) else { return false };
         member.suspect = None;
-        if !std::mem::replace(&mut member.phase, Phase::Away).is_inside() {
-            return;
+        if !member.is_inside() {
+            return false;
         }
-        member.since = now;
+        (member.phase, member.since) = (Phase::Away, now);
         match self.world {
-            World::Forming(_) if self.terms.outlives_losses() => {
-                self.meet_again(&format!("{name} left before the world was complete"), now);
-            }
+            World::Forming(_) if self.terms.outlives_losses() => self.meet_again(reason, now),
             _ => self.break_up(now),
         }
+        true
+    }
+
+    /// Tells these that a worker is lost.
+    fn tell_of_loss(&mut self, to: Vec<Connection>, worker: Worker, cause: &Cause) {
+        let event::Member { rank, host, .. } = self.who(worker);
+        let (kind, cause) = (cause.kind, cause.what.clone());
+        self.tell(to, DriverToRank::Lost { rank, host, kind, cause });
     }
 
     fn break_up(&mut self, now: Time) {
@@ -245,25 +235,16 @@ impl Machine {
         self.given_up = Some(self.epoch);
         let Some(member) = self.members.get_mut(&blamed) else { return };
         member.quarrels += 1;
-        let quarrels = member.quarrels;
-        let itself = member.connection;
-        let host = self.hosts.all[member.host].name.clone();
-        if self.terms.outlives_losses() {
-            self.recovery.get_or_insert(Recovery { since: now, met: None, state: None });
-        }
+        let (quarrels, itself) = (member.quarrels, member.connection);
+        self.recovery.get_or_insert(Recovery { since: now, met: None, state: None });
         self.break_up(now);
         let mut others = self.insiders();
         others.retain(|other| Some(*other) != itself);
-        let seen = format!("{cause} (seen by {})", self.name(by));
-        let kind = CauseKind::ConnectionLost;
-        let told = DriverToRank::Lost { rank: lost, host, kind, cause: seen };
-        self.actions.push(Action::Tell(others, told));
-        if let (Some(itself), Some(member)) = (itself, self.members.get(&by)) {
-            let host = self.hosts.all[member.host].name.clone();
-            let cause = format!("it has given up on this rank: {cause}");
-            let told = DriverToRank::Lost { rank: member.rank, host, kind, cause };
-            self.actions.push(Action::Tell(vec![itself], told));
-        }
+        let lost = |what| Cause::plain(CauseKind::ConnectionLost, what);
+        let seen = lost(format!("{cause} (seen by {})", self.name(by)));
+        self.tell_of_loss(others, blamed, &seen);
+        let itself = itself.into_iter().collect();
+        self.tell_of_loss(itself, by, &lost(format!("it has given up on this rank: {cause}")));
         if quarrels >= 2 && self.terms.outlives_losses() {
             self.condemn(blamed, words::quarrel(), now);
         }
@@ -293,9 +274,6 @@ impl Machine {
             self.overstayed(worker, now);
         }
         if !self.terms.outlives_losses() {
-            if matches!(self.world, World::Forming(until) if until <= now) {
-                self.time_is_up();
-            }
             return;
         }
         // One by one: the end of one may excuse the next.
@@ -317,11 +295,7 @@ impl Machine {
     pub(super) fn due(&self) -> Option<Time> {
         let members = self.members.iter();
         let members = members.filter_map(|(worker, member)| self.due_of(*worker, member));
-        let forming = match self.world {
-            World::Forming(until) => Some(until),
-            _ => None,
-        };
-        members.chain(forming).chain(self.gathering_due()).min()
+        members.chain(self.gathering_due()).min()
     }
 
     fn lateness(&self, worker: Worker, now: Time) -> Option<Cause> {

@@ -15,10 +15,7 @@ impl Machine {
             _ => return self.refuse([connection], words::WRONG_GUEST.into()),
         };
         if *version != self.version {
-            let who = match self.terms.outlives_losses() {
-                true => worker.to_string(),
-                false => Rank(worker.0).to_string(),
-            };
+            let who = self.number(worker);
             return self.refuse([connection], words::other_version(&who, version, &self.version));
         }
         let Some(member) = self.members.get(&worker) else {
@@ -41,6 +38,14 @@ impl Machine {
         match parks {
             true => self.alarm(now + PATIENCE),
             false => self.admit(worker, now),
+        }
+    }
+
+    /// The number that a worker knows itself by.
+    fn number(&self, worker: Worker) -> String {
+        match self.terms.outlives_losses() {
+            true => worker.to_string(),
+            false => Rank(worker.0).to_string(),
         }
     }
 
@@ -106,8 +111,8 @@ impl Machine {
     pub(super) fn said(&mut self, connection: Connection, message: RankToDriver, now: Time) {
         let Some(&worker) = self.connections.get(&connection) else { return };
         // Even if its end was reported before its last words came: there was a state to lose.
-        self.progress |= matches!(message, RankToDriver::Reached(_));
         let outlives = self.terms.outlives_losses();
+        self.progress |= outlives && matches!(message, RankToDriver::Reached(_));
         let Some(member) = self.members.get_mut(&worker) else {
             if let RankToDriver::Leaving { error: error @ Some(_), blames } = message {
                 self.verdict.left(worker, error, blames.and_then(|rank| self.with_rank(rank)));
@@ -151,7 +156,7 @@ impl Machine {
                 self.dismiss_one(worker, reason, now);
             }
             (message, _) => {
-                let who = if outlives { worker.to_string() } else { Rank(worker.0).to_string() };
+                let who = self.number(worker);
                 self.refuse([connection], format!("{who} spoke out of turn: {message:?}"));
             }
         }
@@ -199,7 +204,10 @@ impl Machine {
                 let left = Cause::plain(CauseKind::Left, "left before the world was complete");
                 self.lose(worker, &left, now);
             }
-            _ => self.leave(worker, now),
+            _ => {
+                let reason = format!("{} left before the world was complete", self.name(worker));
+                self.take_out(worker, &reason, now);
+            }
         }
         if let Some(member) = self.members.get_mut(&worker).filter(|it| it.suspect.is_none()) {
             member.phase = Phase::Away;
@@ -296,9 +304,14 @@ impl Machine {
         words: DriverToRank,
     ) {
         let connections: Vec<Connection> = connections.into_iter().collect();
+        self.tell(connections.clone(), words);
+        self.actions.extend(connections.into_iter().map(Action::Close));
+    }
+
+    /// Tells these something, if there are any.
+    pub(super) fn tell(&mut self, connections: Vec<Connection>, words: DriverToRank) {
         if !connections.is_empty() {
-            self.actions.push(Action::Tell(connections.clone(), words));
-            self.actions.extend(connections.into_iter().map(Action::Close));
+            self.actions.push(Action::Tell(connections, words));
         }
     }
 

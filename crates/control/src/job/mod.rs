@@ -348,6 +348,7 @@ impl Machine {
             self.dismiss(now);
             self.staff(now);
             self.gather(now);
+            self.stop_waiting(now);
             self.set_alarm(now);
             self.announce_changes(now);
             self.release_agents();

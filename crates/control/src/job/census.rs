@@ -14,7 +14,7 @@ use crate::{Rank, Time, Worker};
 pub(super) struct Census {
     /// Until when those who are missing may answer, while somebody waits for them.
     pub(super) until: Option<Time>,
-    missing: BTreeSet<Worker>,
+    pub(super) missing: BTreeSet<Worker>,
     reports: BTreeMap<Worker, Report>,
 }
 
@@ -40,11 +40,6 @@ impl Machine {
         if self.census.missing.remove(&worker) {
             self.census.reports.insert(worker, report);
         }
-    }
-
-    /// A worker will not answer any more.
-    pub(super) fn unreported(&mut self, worker: Worker) {
-        self.census.missing.remove(&worker);
     }
 
     /// Answers those who have asked, once all have answered or had their time.

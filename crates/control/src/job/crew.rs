@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::ending::{KILL, TERMINATE};
 use super::hosts::{Agent, Host};
 use super::member::{Going, Member, Phase};
 use super::{Action, Machine, Reports, Start, World, words};
@@ -11,9 +12,6 @@ use crate::{Rank, Time, Worker};
 
 /// How long a worker that was told to go may take.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
-
-const ASK: i32 = 15;
-const KILL: i32 = 9;
 
 impl Machine {
     /// Tells workers to go that may not stay, and makes those whose time is over.
@@ -85,7 +83,7 @@ impl Machine {
         let waits = matches!(member.phase, Phase::Waiting(_) | Phase::Greeted);
         member.going = Some(Going { reason: reason.clone(), kill_at: Some(kill_at) });
         if ask {
-            self.actions.push(Action::Signal(member.agent, worker, ASK));
+            self.actions.push(Action::Signal(member.agent, worker, TERMINATE));
         }
         if waits && let Some(connection) = self.detach(worker) {
             self.turn_away(connection, reason.clone());

@@ -1,5 +1,6 @@
 //! What is lost: workers that die, fail or do not come; hosts that go away.
 
+use super::ending::KILL;
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
 use super::words::End;
@@ -10,13 +11,11 @@ use crate::wire::DriverToRank;
 use crate::wire::agent::Exit;
 use crate::{Connection, Rank, Time, Worker};
 
-const KILL: i32 = 9;
-
 impl Machine {
     /// A worker's process has ended.
     pub(super) fn exited(&mut self, worker: Worker, exit: Exit, now: Time) {
         self.liveness.ended(worker);
-        self.unreported(worker);
+        self.census.missing.remove(&worker);
         let Some(member) = self.members.get(&worker) else {
             return self.verdict.exited(worker, exit);
         };

@@ -23,7 +23,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use facts::{Address, Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
-pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed, Trouble};
+pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed};
+
+pub use crate::muster::Trouble;
 
 use crate::Time;
 use crate::muster::paths::{self, Paths};
@@ -200,7 +202,7 @@ impl Visit {
                 }
             }
             Event::Gone(trouble) => {
-                host.fail((trouble.reason, trouble.hint));
+                host.fail(trouble);
             }
         }
         actions.extend(self.measure());
@@ -282,7 +284,7 @@ impl Visit {
         }
         match host.listeners.is_empty() {
             true => {
-                host.report.trouble.get_or_insert(trouble(words::no_address(known)));
+                host.report.trouble.get_or_insert(words::no_address(known));
                 Vec::new()
             }
             false => self.dial(index),
@@ -418,9 +420,9 @@ impl Host {
         Host { state: State::Awaited, guest, questions: 0, doors: 0, listeners: vec![], report }
     }
 
-    fn fail(&mut self, words: (String, String)) {
+    fn fail(&mut self, trouble: Trouble) {
         self.state = State::Gone;
-        self.report.trouble.get_or_insert(trouble(words));
+        self.report.trouble.get_or_insert(trouble);
     }
 
     fn is_settled(&self, doors: u32) -> bool {
@@ -430,10 +432,6 @@ impl Host {
             State::There => self.report.facts.is_some() && self.doors >= doors,
         }
     }
-}
-
-fn trouble((reason, hint): (String, String)) -> Trouble {
-    Trouble { reason, hint }
 }
 
 /// What several hosts have is told once; the worst comes first.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use serde::Serialize;
 
 use super::{Address, Facts};
+use crate::muster::Trouble;
 
 /// All that was found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -46,15 +47,6 @@ pub struct HostReport {
     pub addresses: Vec<Address>,
     /// What its agent found out.
     pub facts: Option<Facts>,
-}
-
-/// Why a host cannot take part, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Trouble {
-    /// What was seen.
-    pub reason: String,
-    /// What to do.
-    pub hint: String,
 }
 
 /// A host's clock beside the launcher's, as the fastest of a few questions showed it.

@@ -19,6 +19,8 @@ pub(crate) mod words;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::Time;
 use crate::wire::Callee;
 use crate::wire::agent::{Dial, Listener, Target};
@@ -37,6 +39,15 @@ pub struct Guest {
     pub name: String,
     /// Whether it is the launcher's own machine.
     pub here: bool,
+}
+
+/// What is wrong with a host, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Trouble {
+    /// What was seen, in words.
+    pub reason: String,
+    /// What to do about it.
+    pub hint: String,
 }
 
 /// What happened on a host.
@@ -66,12 +77,7 @@ pub enum Event {
         outcome: Dial,
     },
     /// It cannot be reached, or was lost.
-    Gone {
-        /// What was seen, in words.
-        reason: String,
-        /// What to do about it.
-        hint: String,
-    },
+    Gone(Trouble),
 }
 
 /// What to do about it. Hosts are known by their number.
@@ -124,7 +130,7 @@ enum State {
     Awaited,
     There,
     Listening,
-    Gone { reason: String, hint: String },
+    Gone(Trouble),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +178,7 @@ impl Muster {
         let mut actions = Vec::new();
         match event {
             Event::Hello { version } if version != self.version => {
-                self.hosts[host].state = gone(words::other_version(&version, &self.version));
+                self.hosts[host].state = State::Gone(words::other_version(&version, &self.version));
             }
             Event::Hello { .. } => {
                 self.hosts[host].state = State::There;
@@ -183,14 +189,14 @@ impl Muster {
             Event::Listening { listeners, known, ports } => {
                 self.hosts[host].state = match listeners.is_empty() {
                     false => State::Listening,
-                    true => gone(words::no_address(&known)),
+                    true => State::Gone(words::no_address(&known)),
                 };
                 (self.hosts[host].listeners, self.hosts[host].ports) = (listeners, ports);
             }
             Event::Dialled { callee, address, outcome } => {
                 self.paths.note(host, callee, address, &outcome);
             }
-            Event::Gone { reason, hint } => self.hosts[host].state = State::Gone { reason, hint },
+            Event::Gone(trouble) => self.hosts[host].state = State::Gone(trouble),
         }
         actions.extend(self.go_on(now));
         actions
@@ -204,8 +210,9 @@ impl Muster {
     /// When something must happen even if nothing else does.
     pub fn next_wakeup(&self) -> Option<Time> {
         match self.phase {
-            Phase::Gathering { fail_at } => Some(fail_at.unwrap_or(self.limit).min(self.limit)),
-            Phase::Dialling { settle_at } => Some(settle_at.unwrap_or(self.limit).min(self.limit)),
+            Phase::Gathering { fail_at: at } | Phase::Dialling { settle_at: at } => {
+                Some(at.unwrap_or(self.limit).min(self.limit))
+            }
             Phase::Over => None,
         }
     }
@@ -215,13 +222,8 @@ impl Muster {
         self.phase == Phase::Over
     }
 
-    /// What is wrong with a host of a muster that has failed, and what to do about it.
-    pub fn trouble(&self, host: usize) -> (String, String) {
-        words::trouble(&self.hosts[host], self.paths.calls(host, self.hosts.len()), self.limit)
-    }
-
     /// The hosts because of which a muster has failed: what is wrong with each, and what to do.
-    pub fn troubles(&self, now: Time) -> Vec<(usize, (String, String))> {
+    pub fn troubles(&self, now: Time) -> Vec<(usize, Trouble)> {
         let absent = words::absent(&self.hosts, self.limit, now);
         match absent.is_empty() {
             true => words::lonely(&self.hosts, &self.paths),
@@ -239,7 +241,7 @@ impl Muster {
 
     fn gather(&mut self, fail_at: Option<Time>, now: Time) -> Vec<Action> {
         let awaited = self.hosts.iter().any(|host| host.state == State::Awaited);
-        let gone = self.hosts.iter().any(|host| matches!(host.state, State::Gone { .. }));
+        let gone = self.hosts.iter().any(|host| matches!(host.state, State::Gone(_)));
         let due = now >= self.limit || fail_at.is_some_and(|time| now >= time);
         if due || (gone && !awaited) {
             return vec![self.fail(words::missing(&self.hosts, self.limit, now))];
@@ -278,7 +280,7 @@ impl Muster {
     }
 
     fn settle(&mut self, settle_at: Option<Time>, now: Time) -> Option<Action> {
-        if self.hosts.iter().any(|host| matches!(host.state, State::Gone { .. })) {
+        if self.hosts.iter().any(|host| matches!(host.state, State::Gone(_))) {
             return Some(self.fail(words::missing(&self.hosts, self.limit, now)));
         }
         let complete = self.paths.is_complete();
@@ -326,8 +328,4 @@ impl Muster {
 pub(crate) fn dials(from: usize, to: usize, count: usize) -> bool {
     const ALL: usize = 64;
     count <= ALL || to == 0 || from.abs_diff(to).is_power_of_two()
-}
-
-fn gone((reason, hint): (String, String)) -> State {
-    State::Gone { reason, hint }
 }

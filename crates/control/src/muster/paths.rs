@@ -58,7 +58,7 @@ impl Paths {
 
     /// Whether every host has reached the launcher and whom else it must.
     pub(crate) fn is_complete(&self) -> bool {
-        self.needed().all(|(_, calls)| calls.iter().any(|call| call.micros().is_some()))
+        self.broken().next().is_none()
     }
 
     /// Whether any call has not been answered.
@@ -67,10 +67,10 @@ impl Paths {
     }
 
     /// The needed calls that failed at every address: who, whom (none is the launcher), and how.
-    pub(crate) fn broken(&self) -> Vec<(usize, Option<usize>, &[Call])> {
+    pub(crate) fn broken(&self) -> impl Iterator<Item = (usize, Option<usize>, &[Call])> {
         let broken = self.needed().filter(|(_, calls)| calls.iter().all(|c| c.micros().is_none()));
         let whom = |to: usize| (to < self.hosts).then_some(to);
-        broken.map(|((from, to), calls)| (from, whom(to), calls)).collect()
+        broken.map(move |((from, to), calls)| (from, whom(to), calls))
     }
 
     /// Where `from` reached `to`, fastest first.
@@ -109,10 +109,7 @@ impl Paths {
     /// Ranks dial those in front of them, and the launcher.
     fn needed(&self) -> impl Iterator<Item = ((usize, usize), &[Call])> {
         let needed = |from: usize, to: usize| to < from || to == self.hosts;
-        self.calls
-            .iter()
-            .filter(move |((from, to), _)| needed(*from, *to))
-            .map(|(pair, calls)| (*pair, calls.as_slice()))
+        self.pairs().filter(move |((from, to), _)| needed(*from, *to))
     }
 }
 

@@ -133,7 +133,7 @@ fn who_cannot_reach_whom_is_said_with_addresses() {
     assert!(!text.contains("`b` cannot"), "{text}");
     assert!(text.contains("firewall"), "{text}");
     let troubles = muster.troubles(ms(5050));
-    let [(2, (reason, _))] = troubles.as_slice() else { panic!("{troubles:?}") };
+    let [(2, Trouble { reason, .. })] = troubles.as_slice() else { panic!("{troubles:?}") };
     assert!(reason.starts_with("it cannot reach `b`: "), "{reason}");
 }
 
@@ -141,7 +141,10 @@ fn who_cannot_reach_whom_is_said_with_addresses() {
 fn all_hosts_that_fail_within_a_moment_are_named_together() {
     let mut muster = muster(&[("a", true), ("b", false), ("c", false), ("d", false)]);
     muster.on(0, hello(), ms(1));
-    let gone = |reason: &str| Event::Gone { reason: reason.into(), hint: "do this".into() };
+    let gone = |reason: &str| {
+        let (reason, hint) = (reason.to_owned(), "do this".to_owned());
+        Event::Gone(Trouble { reason, hint })
+    };
     assert_eq!(muster.on(1, gone("no key"), ms(100)), []);
     assert_eq!(muster.on(2, gone("no name"), ms(200)), []);
     assert_eq!(muster.next_wakeup(), Some(ms(100) + TOGETHER));
@@ -172,7 +175,7 @@ fn another_version_is_refused_with_what_to_install() {
                 version there: `pip install ronde==1`\n";
     assert_eq!(ended, [Action::Fail(text.into())]);
     // What is installed has Ronde's own version.
-    let (_, hint) = words::other_version("x", crate::VERSION);
+    let Trouble { hint, .. } = words::other_version("x", crate::VERSION);
     assert!(hint.ends_with(&format!("`pip install ronde=={}`", crate::PACKAGE_VERSION)), "{hint}");
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::paths::{Call, Paths};
-use super::{Guest, Host, State};
+use super::{Guest, Host, State, Trouble};
 use crate::Time;
 use crate::wire::agent::Dial;
 
@@ -14,7 +14,7 @@ const LINES: usize = 8;
 pub(super) fn missing(hosts: &[Host], limit: Duration, now: Time) -> String {
     let mut lines = Vec::new();
     let mut hints: Vec<String> = Vec::new();
-    for (host, (reason, hint)) in absent(hosts, limit, now) {
+    for (host, Trouble { reason, hint }) in absent(hosts, limit, now) {
         lines.push(format!("`{}`: {reason}", hosts[host].guest.name));
         if !hints.contains(&hint) {
             hints.push(hint);
@@ -29,9 +29,9 @@ pub(super) fn missing(hosts: &[Host], limit: Duration, now: Time) -> String {
 
 /// Hosts that could not be reached, were lost, or have not answered: what was seen of each, and what to
 /// do about it.
-pub(super) fn absent(hosts: &[Host], limit: Duration, now: Time) -> Vec<(usize, (String, String))> {
+pub(super) fn absent(hosts: &[Host], limit: Duration, now: Time) -> Vec<(usize, Trouble)> {
     let trouble = |host: &Host| match &host.state {
-        State::Gone { reason, hint } => Some((reason.clone(), hint.clone())),
+        State::Gone(trouble) => Some(trouble.clone()),
         State::Awaited | State::There if now >= limit => Some(not_answered(&host.guest, limit)),
         _ => None,
     };
@@ -39,21 +39,9 @@ pub(super) fn absent(hosts: &[Host], limit: Duration, now: Time) -> Vec<(usize, 
     hosts.filter_map(|(number, host)| Some((number, trouble(host)?))).collect()
 }
 
-/// What is wrong with one host, which has called the launcher with these outcomes.
-pub(super) fn trouble(host: &Host, calls: &[Call], limit: Duration) -> (String, String) {
-    match &host.state {
-        State::Gone { reason, hint } => (reason.clone(), hint.clone()),
-        State::Awaited | State::There => not_answered(&host.guest, limit),
-        State::Listening => (
-            format!("it cannot reach the launcher: {}", how(calls)),
-            to_open(calls.iter()).to_owned(),
-        ),
-    }
-}
-
 /// All hosts are there, but some cannot reach others.
 pub(super) fn unreachable(hosts: &[Host], paths: &Paths) -> String {
-    let broken = paths.broken();
+    let broken: Vec<_> = paths.broken().collect();
     let lines: Vec<String> = broken
         .iter()
         .map(|(from, to, calls)| {
@@ -66,12 +54,12 @@ pub(super) fn unreachable(hosts: &[Host], paths: &Paths) -> String {
 }
 
 /// The same as [`absent`] gives it: each host that cannot reach another, with the first it cannot.
-pub(super) fn lonely(hosts: &[Host], paths: &Paths) -> Vec<(usize, (String, String))> {
-    let mut broken = paths.broken();
+pub(super) fn lonely(hosts: &[Host], paths: &Paths) -> Vec<(usize, Trouble)> {
+    let mut broken: Vec<_> = paths.broken().collect();
     broken.dedup_by_key(|(from, ..)| *from);
     let trouble = |(from, to, calls): (usize, Option<usize>, &[Call])| {
         let reason = format!("it cannot reach {}: {}", whom(hosts, to), how(calls));
-        (from, (reason, to_open(calls.iter()).to_owned()))
+        (from, Trouble { reason, hint: to_open(calls.iter()).to_owned() })
     };
     broken.into_iter().map(trouble).collect()
 }
@@ -97,38 +85,40 @@ pub(crate) fn to_open<'a>(mut calls: impl Iterator<Item = &'a Call>) -> &'static
 }
 
 /// A host has another version than the launcher: what it is, and what to do.
-pub(crate) fn other_version(theirs: &str, ours: &str) -> (String, String) {
+pub(crate) fn other_version(theirs: &str, ours: &str) -> Trouble {
     // The package has Ronde's own version, without Horovod's in front.
     let package = ours.rsplit("ronde.").next().unwrap_or(ours);
-    (
-        format!("it runs Ronde {theirs}, and this launcher is Ronde {ours}"),
-        format!("install the same version there: `pip install ronde=={package}`"),
-    )
+    Trouble {
+        reason: format!("it runs Ronde {theirs}, and this launcher is Ronde {ours}"),
+        hint: format!("install the same version there: `pip install ronde=={package}`"),
+    }
 }
 
 /// A host has not answered in time.
-pub(crate) fn not_answered(guest: &Guest, limit: Duration) -> (String, String) {
+pub(crate) fn not_answered(guest: &Guest, limit: Duration) -> Trouble {
     let wait = "`--start-timeout` sets how long to wait";
     let hint = match guest.here {
         true => wait.to_owned(),
         false => format!("see whether `ssh {} true` answers; {wait}", guest.name),
     };
-    (format!("it has not answered within {} s", limit.as_secs()), hint)
+    Trouble { reason: format!("it has not answered within {} s", limit.as_secs()), hint }
 }
 
 /// A host has no interface that will do, but perhaps these.
-pub(crate) fn no_address(known: &[String]) -> (String, String) {
+pub(crate) fn no_address(known: &[String]) -> Trouble {
     let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
     match names.as_slice() {
-        [] => (
-            "it has no network address but its loopback".into(),
-            "connect it to the network of the other hosts; `ip address` there shows what it has"
+        [] => Trouble {
+            reason: "it has no network address but its loopback".into(),
+            hint:
+                "connect it to the network of the other hosts; `ip address` there shows what it has"
+                    .into(),
+        },
+        names => Trouble {
+            reason: "none of the interfaces that `--network-interfaces` names has an address"
                 .into(),
-        ),
-        names => (
-            "none of the interfaces that `--network-interfaces` names has an address".into(),
-            format!("name what it has, too: {}", names.join(", ")),
-        ),
+            hint: format!("name what it has, too: {}", names.join(", ")),
+        },
     }
 }
 

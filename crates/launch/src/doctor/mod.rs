@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ronde_control::VERSION;
-use ronde_control::doctor::{Action, Clock, Event, Report, Trouble, Visit};
+use ronde_control::doctor::{Action, Clock, Event, Report, Visit};
 use ronde_control::muster::Guest;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Target};
 use ronde_control::wire::{Callee, JobKey};
@@ -113,8 +113,7 @@ impl Doctor {
             News::Hello(index, version) => (index, Event::Hello { version }),
             News::AgentGone(index, trouble) => {
                 self.agents[index].gone = true;
-                let crate::reach::Trouble { reason, hint } = trouble;
-                (index, Event::Gone(Trouble { reason, hint }))
+                (index, Event::Gone(trouble))
             }
             News::Agent(index, message) => match self.hear(index, message) {
                 Some(event) => (index, event),

@@ -89,18 +89,14 @@ impl Party {
 
     fn steps(&self, actions: Vec<Action>, now: Time) -> Vec<Step> {
         let agents = || self.agents.iter().copied();
-        let troubles = || match self.agents.len() {
-            1 => vec![(0, self.muster.trouble(0))],
-            _ => self.muster.troubles(now),
-        };
-        let trouble = |(index, (reason, hint)): (usize, (String, String))| {
-            (self.agents[index], Trouble { reason, hint })
-        };
+        let named = |(index, trouble): (usize, Trouble)| (self.agents[index], trouble);
         let step = |action| match action {
             Action::Listen(index) => Step::Listen(self.agents[index]),
             Action::Dial(index, targets) => Step::Dial(self.agents[index], targets),
             Action::Start(plans) => Step::Arrived(agents().zip(plans).collect()),
-            Action::Fail(text) => Step::Failed(troubles().into_iter().map(trouble).collect(), text),
+            Action::Fail(text) => {
+                Step::Failed(self.muster.troubles(now).into_iter().map(named).collect(), text)
+            }
         };
         actions.into_iter().map(step).collect()
     }

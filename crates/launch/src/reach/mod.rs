@@ -12,6 +12,7 @@ use std::io;
 use std::path::Path;
 
 pub use link::{AgentLink, Remains, Ties};
+pub use ronde_control::muster::Trouble;
 
 /// How a host is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,15 +21,6 @@ pub enum Way {
     Local,
     /// By the system's ssh.
     Ssh(ssh::Destination),
-}
-
-/// What went wrong with a host, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// What was seen.
-    pub reason: String,
-    /// What to do.
-    pub hint: String,
 }
 
 impl Way {

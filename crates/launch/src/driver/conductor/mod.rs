@@ -282,7 +282,7 @@ impl Driver {
         let Trouble { reason, hint } = agent.hands.bury(trouble);
         tracing::info!(host = agent.hands.host, reason, "an agent has gone");
         match agent.state {
-            State::Coming => self.gather(id, muster::Event::Gone { reason, hint }, now),
+            State::Coming => self.gather(id, muster::Event::Gone(Trouble { reason, hint }), now),
             State::Ready(_) | State::Leaving => {
                 self.decide(Event::Gone { agent: id, reason, hint }, now);
                 self.forget(Some(agent.hands.host), now);

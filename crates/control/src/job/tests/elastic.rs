@@ -378,6 +378,19 @@ fn one_that_is_stopped_for_too_long_is_killed() {
 }
 
 #[test]
+fn an_interrupt_while_the_others_recover_ends_the_job_as_one() {
+    let mut play = Play::begin("a:2", limits(2, 1));
+    play.die(1, KILLED);
+    play.on(Event::Interrupted(2));
+    play.die(0, Exit::Signal(2));
+    let (code, text) = play.end.clone().unwrap();
+    assert_eq!(
+        (code, text.as_str()),
+        (130, "error: stopped by signal 2 (SIGINT), and all 1 ranks with it\n")
+    );
+}
+
+#[test]
 fn too_many_resets_end_the_job() {
     let mut play = Play::begin("a:4", Terms { resets: Some(1), ..limits(4, 1) });
     play.die(3, KILLED);

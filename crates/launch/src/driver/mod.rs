@@ -34,7 +34,7 @@ use ronde_control::settings;
 use ronde_control::wire::Greeting;
 use ronde_control::wire::agent::AgentToDriver;
 use ronde_control::{Rank, event, printable};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::hosts::Host;
@@ -46,7 +46,7 @@ use crate::signals::Signals;
 use crate::source::HostSource;
 use crate::wire::Sealed;
 use crate::{LaunchError, machine};
-use chronicle::Follower;
+use chronicle::Following;
 use conductor::Driver;
 pub use conductor::LINGER;
 use errand::Returned;
@@ -140,7 +140,7 @@ pub(crate) enum News {
     /// An agent that nobody here has started offers its host.
     Offered(Offer),
     /// Somebody wants to know what happens from now on.
-    Followed(Follower),
+    Followed(oneshot::Sender<Following>),
     /// Something that the job writes could not be written.
     OutputLost(event::Output, String),
     /// These are the hosts of an elastic job now, or why that is not known.

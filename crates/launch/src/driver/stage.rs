@@ -117,7 +117,8 @@ impl Stage {
         match news {
             News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
             News::Returned(rank, returned) => self.returned(rank, returned),
-            News::Followed(follower) => self.chronicle.follow(follower),
+            // Whoever has gone meanwhile loses nothing.
+            News::Followed(follower) => drop(follower.send(self.chronicle.follow())),
             News::OutputLost(output, reason) => {
                 self.happened(Happening::OutputLost { output, reason });
             }

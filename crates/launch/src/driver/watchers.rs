@@ -7,9 +7,10 @@ use ronde_control::status::{DriverToWatcher, Status, WatcherToDriver};
 use ronde_control::wire::{self, JobKey};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::chronicle::{self, Told};
+use super::chronicle::Following;
 use super::{Job, News};
 use crate::registry::{Entry, Registration};
 use crate::wire::{Sealed, read_sealed};
@@ -94,23 +95,31 @@ pub(super) async fn serve(
 
 /// Tells what happens until the job ends, no faster than the watcher reads.
 async fn follow(mut sealed: Sealed, news: &mpsc::Sender<News>) -> io::Result<()> {
-    let (follower, mut events) = chronicle::follower();
+    let (follower, following) = oneshot::channel();
     news.send(News::Followed(follower)).await.map_err(io::Error::other)?;
+    let Following { kept, mut next } = following.await.map_err(io::Error::other)?;
+    for event in kept {
+        tell_event(&mut sealed, &event, 0).await?;
+    }
+    let mut missed = 0;
     loop {
         let hang_up = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST);
         tokio::select! {
-            told = events.recv() => {
-                let Some(Told { event, missed, last }) = told else { return Ok(()) };
-                let event = String::from(&*event);
-                tell(&mut sealed, &DriverToWatcher::Event { event, missed }).await?;
-                if last {
-                    return Ok(());
+            event = next.recv() => match event {
+                Ok(Some(event)) => {
+                    tell_event(&mut sealed, &event, std::mem::take(&mut missed)).await?;
                 }
-            }
+                Err(RecvError::Lagged(count)) => missed += count,
+                Ok(None) | Err(RecvError::Closed) => return Ok(()),
+            },
             // There is nothing more to say for a follower: it has gone.
             _ = hang_up => return Ok(()),
         }
     }
+}
+
+async fn tell_event(sealed: &mut Sealed, event: &str, missed: u64) -> io::Result<()> {
+    tell(sealed, &DriverToWatcher::Event { event: event.to_owned(), missed }).await
 }
 
 async fn tell(sealed: &mut Sealed, message: &DriverToWatcher) -> io::Result<()> {

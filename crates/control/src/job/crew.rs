@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::ending::{KILL, TERMINATE};
 use super::hosts::{Agent, Host};
 use super::member::{Going, Member, Phase};
-use super::{Action, Machine, Reports, Start, World, words};
+use super::{Action, Machine, Start, World, words};
 use crate::event::Happening;
 use crate::{Rank, Time, Worker};
 
@@ -93,11 +93,7 @@ impl Machine {
 
     /// Reaches hosts, and starts workers on free slots. A fixed job starts each worker once.
     pub(super) fn staff(&mut self, now: Time) {
-        if self.finishing || self.is_ending() || self.reports == Reports::Nobody {
-            return;
-        }
-        let outlives = self.terms.outlives_losses();
-        if self.begun && !outlives {
+        if !self.takes_hosts() {
             return;
         }
         let staying = self.members.values().filter(|member| member.stays()).count() as u32;
@@ -105,9 +101,7 @@ impl Machine {
         let taken: BTreeSet<(usize, u32)> =
             self.members.values().map(|member| (member.host, member.slot)).collect();
         self.reach(room, &taken);
-        if !self.begun {
-            self.begun = self.can_begin();
-        }
+        self.begun |= self.can_begin();
         if !self.begun {
             return;
         }

@@ -27,7 +27,6 @@ impl Machine {
         if self.finishing && self.terms.outlives_losses() {
             return self.turn_away(connection, words::FINISHED.into());
         }
-        let member = &self.members[&worker];
         let parks =
             member.connection.is_some() && (member.is_inside() || !self.terms.outlives_losses());
         self.connections.insert(connection, worker);
@@ -76,9 +75,9 @@ impl Machine {
         }
     }
 
-    /// Lets a worker in that has come again: it is no longer where it was.
+    /// Lets a worker in if it has come again: it is no longer where it was.
     pub(super) fn admit(&mut self, worker: Worker, now: Time) {
-        let Some(member) = self.member(worker) else { return };
+        let Some(member) = self.member(worker).filter(|it| it.next.is_some()) else { return };
         let again = || Cause::plain(CauseKind::Left, "came again without a word");
         let cause = member.suspect.take().map_or_else(again, |(_, cause)| cause);
         self.lose(worker, &cause, now);
@@ -215,9 +214,7 @@ impl Machine {
         if has_ended {
             self.members.remove(&worker);
         }
-        if self.members.get(&worker).is_some_and(|member| member.next.is_some()) {
-            self.admit(worker, now);
-        }
+        self.admit(worker, now);
     }
 
     pub(super) fn closed(&mut self, connection: Connection, now: Time) {
@@ -250,9 +247,7 @@ impl Machine {
             }
             _ => member.phase = Phase::Away,
         }
-        if self.members.get(&worker).is_some_and(|member| member.next.is_some()) {
-            self.admit(worker, now);
-        }
+        self.admit(worker, now);
     }
 
     /// A worker has come so far in its world.

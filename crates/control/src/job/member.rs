@@ -56,12 +56,6 @@ pub(super) enum Phase {
     },
 }
 
-impl Phase {
-    pub(super) fn is_inside(&self) -> bool {
-        matches!(self, Phase::Inside { .. })
-    }
-}
-
 /// A connection that is heard before the old one has ended.
 pub(super) struct Next {
     pub(super) connection: Connection,
@@ -81,7 +75,7 @@ pub(super) struct Going {
 
 impl Member {
     pub(super) fn is_inside(&self) -> bool {
-        self.phase.is_inside()
+        matches!(self.phase, Phase::Inside { .. })
     }
 
     /// Whether it has found its place in the world.

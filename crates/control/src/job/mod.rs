@@ -432,10 +432,7 @@ impl Machine {
 
     /// Who had a rank in the last world that was formed.
     fn with_rank(&self, rank: Rank) -> Option<Worker> {
-        match self.order.is_empty() {
-            true => Some(Worker(rank.0)).filter(|_| !self.terms.outlives_losses()),
-            false => self.order.get(rank.index()).copied(),
-        }
+        self.order.get(rank.index()).copied()
     }
 
     /// A worker and its place in the job, as others know it.

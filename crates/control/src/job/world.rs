@@ -272,10 +272,7 @@ impl Machine {
     /// When the workers of a complete world are to be told of newcomers, if there are any they have
     /// not heard of: at once, unless others are just being started.
     pub(super) fn growth(&self) -> Option<Time> {
-        if self.world != World::Whole || self.told.added || self.finishing {
-            return None;
-        }
-        if !self.has_room() {
+        if self.world != World::Whole || self.told.added || self.finishing || !self.has_room() {
             return None;
         }
         let newcomers = || self.members.values().filter(|it| !it.is_inside() && it.stays());

@@ -52,10 +52,6 @@ impl Account {
             None => Cause::of(self.exit.as_ref(), &self.farewell, &self.tail),
         }
     }
-
-    fn ended_well(&self) -> bool {
-        self.exit.as_ref().is_some_and(Exit::is_success)
-    }
 }
 
 /// The end of a job.
@@ -264,9 +260,7 @@ impl Verdict {
         let mut text = first.lines("error: ");
         let worker = first.member.worker;
         let blamed = self.accounts.get(&worker).and_then(|account| account.blames);
-        let ended_well =
-            |blamed: &Worker| self.accounts.get(blamed).is_some_and(Account::ended_well);
-        let early = blamed.filter(ended_well);
+        let early = blamed.filter(|blamed| self.exit(*blamed).is_some_and(Exit::is_success));
         if let Some(blamed) = early {
             text += &format!("  {} had left early, with exit code 0\n", self.who(blamed));
         }

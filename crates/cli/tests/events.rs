@@ -74,7 +74,7 @@ fn the_event_log_tells_a_job_from_beginning_to_end() {
     let first = verdict.first.as_ref().unwrap();
     assert_eq!(verdict.reason, EndReason::RankFailed);
     assert_eq!((first.member.rank.0, first.member.host.as_str()), (1, "localhost"));
-    assert_eq!(first.cause.kind.name(), "exit_code");
+    assert_eq!(first.cause.kind.to_string(), "exit_code");
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// A process of the world, counted from zero over all hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Rank(pub u32);
 
 impl Rank {
@@ -24,7 +26,9 @@ impl fmt::Display for Rank {
 
 /// One process of a job, in the order in which they were started. It keeps its number for life, while
 /// its rank is its place in one world. In a job that ends with its first loss the two never differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Worker(pub u32);
 
 impl fmt::Display for Worker {
@@ -34,7 +38,9 @@ impl fmt::Display for Worker {
 }
 
 /// One forming of the world; the next forming has the next number, and nothing outlives its epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Epoch(pub u64);
 
 /// Some of the ranks that do something among themselves; number 0 is all of them.
@@ -52,12 +58,3 @@ pub struct Connection(pub u64);
 
 /// A moment, counted from when the driver started.
 pub type Time = Duration;
-
-/// Where a process runs, as people know it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seat {
-    /// The name of its host, as the user wrote it or the rank itself said; empty if nobody knows.
-    pub host: String,
-    /// Its place among those of that host.
-    pub slot: u32,
-}

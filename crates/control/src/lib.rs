@@ -26,7 +26,7 @@ pub mod watching;
 pub mod wire;
 
 pub use dtype::{DType, ReduceOp};
-pub use ids::{Connection, Epoch, Rank, Seat, SetId, Time, Worker};
+pub use ids::{Connection, Epoch, Rank, SetId, Time, Worker};
 pub use printable::printable;
 pub use tuning::{Knob, MOST_CONNECTIONS, Tuning};
 

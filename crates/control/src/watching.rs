@@ -5,15 +5,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The variables of this file as text.
-pub(crate) struct Words {
-    pub(crate) timeline: String,
-    pub(crate) mark_cycles: bool,
-    pub(crate) records: usize,
-    pub(crate) dump: String,
-    pub(crate) metrics: String,
-}
-
 /// How a rank is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watching {
@@ -67,31 +58,27 @@ pub enum MetricsAt {
     Unix(PathBuf),
 }
 
-impl Watching {
-    /// What the words mean, and what is wrong with them.
-    pub(crate) fn parse(words: Words) -> (Watching, Vec<String>) {
-        let Words { timeline, mark_cycles, records, dump, metrics } = words;
-        let cycles = if mark_cycles { Cycles::Marked } else { Cycles::Unmarked };
-        let timeline = (!timeline.is_empty()).then(|| TimelineWish {
-            path: (!timeline.eq_ignore_ascii_case("dynamic")).then(|| timeline.into()),
-            cycles,
-        });
-        let dump = match dump.as_str() {
+impl TimelineWish {
+    /// The timeline that was asked for by these words, if one was.
+    pub(crate) fn parse(text: &str, cycles: Cycles) -> Option<TimelineWish> {
+        let path = (!text.eq_ignore_ascii_case("dynamic")).then(|| text.into());
+        (!text.is_empty()).then_some(TimelineWish { path, cycles })
+    }
+}
+
+impl DumpTo {
+    pub(crate) fn parse(text: &str) -> DumpTo {
+        match text {
             "" => DumpTo::Temporary,
             "stderr" => DumpTo::Stderr,
             "off" => DumpTo::Nowhere,
-            _ => DumpTo::Directory(dump.into()),
-        };
-        let (metrics, mistakes) = match MetricsAt::parse(&metrics) {
-            Ok(metrics) => (metrics, Vec::new()),
-            Err(mistake) => (None, vec![mistake]),
-        };
-        (Watching { timeline, records, dump, metrics }, mistakes)
+            _ => DumpTo::Directory(text.into()),
+        }
     }
 }
 
 impl MetricsAt {
-    fn parse(text: &str) -> Result<Option<MetricsAt>, String> {
+    pub(crate) fn parse(text: &str) -> Result<Option<MetricsAt>, String> {
         if text.is_empty() {
             return Ok(None);
         }

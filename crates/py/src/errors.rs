@@ -60,7 +60,7 @@ fn of_class(py: Python<'_>, name: &str, text: &str, loss: Option<Loss>) -> PyErr
         if let Some(Loss { ranks, hosts, kind, tensor }) = loss {
             known.set_item("ranks", ranks.iter().map(|rank| rank.0).collect::<Vec<_>>())?;
             known.set_item("hosts", hosts)?;
-            known.set_item("cause", kind.name())?;
+            known.set_item("cause", kind.to_string())?;
             known.set_item("tensor", tensor)?;
         }
         Ok(PyErr::from_value(class.call((text,), Some(&known))?))

@@ -64,7 +64,7 @@ pub(super) fn look(look: &Look<'_>, width: Option<u16>) -> String {
 /// An event that came as JSON: when, and what.
 pub(super) fn event(json: &str) -> Option<String> {
     let JobEvent { time, what, .. } = serde_json::from_str(json).ok()?;
-    Some(format!("{}  {}", time_of_day(time), what.text()))
+    Some(format!("{}  {}", time_of_day(time.0), what.text()))
 }
 
 fn late_line(late: &Late) -> String {

@@ -52,26 +52,6 @@ impl CauseKind {
             Exit::Unknown { .. } => CauseKind::HostLost,
         }
     }
-
-    /// The name by which programs know it: `out_of_memory`.
-    pub fn name(self) -> &'static str {
-        match self {
-            CauseKind::Unknown => "unknown",
-            CauseKind::Exception => "exception",
-            CauseKind::ExitCode => "exit_code",
-            CauseKind::Signal => "signal",
-            CauseKind::OutOfMemory => "out_of_memory",
-            CauseKind::NotStarted => "not_started",
-            CauseKind::HostLost => "host_lost",
-            CauseKind::Stalled => "stalled",
-            CauseKind::Halted => "halted",
-            CauseKind::Late => "late",
-            CauseKind::ConnectionLost => "connection_lost",
-            CauseKind::Left => "left",
-            CauseKind::Overwritten => "overwritten",
-            CauseKind::LauncherLost => "launcher_lost",
-        }
-    }
 }
 
 /// The exception that ends a process, as the process itself tells it.
@@ -92,7 +72,8 @@ impl Raised {
 }
 
 impl fmt::Display for CauseKind {
+    /// The name by which programs know it: `out_of_memory`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        self.serialize(f)
     }
 }

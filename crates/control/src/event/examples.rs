@@ -36,7 +36,11 @@ pub(crate) fn examples() -> Vec<Happening> {
     before.chain(of_workers()).chain(written).collect()
 }
 
-const SOME: Duration = Duration::from_secs(8);
+const SOME: Seconds = seconds(8);
+
+const fn seconds(seconds: u64) -> Seconds {
+    Seconds(Duration::from_secs(seconds))
+}
 
 fn of_hosts() -> Vec<Happening> {
     let host = || "node-b".to_owned();
@@ -63,7 +67,7 @@ fn of_hosts() -> Vec<Happening> {
             reason: "it does not answer any more".into(),
             hint: "see whether the host is up".into(),
         },
-        Happening::HostLeaving { host: host(), grace_seconds: Duration::from_secs(30) },
+        Happening::HostLeaving { host: host(), grace_seconds: seconds(30) },
         rests(Some(SOME), false),
         rests(None, false),
         rests(Some(SOME), true),
@@ -80,7 +84,7 @@ fn of_answers() -> Vec<Happening> {
     };
     let silent = |process| Happening::WorkerSilent { member: member(), process, seconds: SOME };
     vec![
-        halted(ProcessState::Stopped, Some(Duration::from_secs(600))),
+        halted(ProcessState::Stopped, Some(seconds(600))),
         halted(ProcessState::Frozen, None),
         halted(ProcessState::Traced, None),
         silent(Some(process(ProcessState::Runs))),
@@ -103,7 +107,7 @@ fn of_workers() -> Vec<Happening> {
         Happening::WorkerJoined { member: member() },
         Happening::Stalled {
             tensor: "gradient.layer1".into(),
-            seconds: Duration::from_secs(60),
+            seconds: seconds(60),
             waiting: vec![Rank(0)],
             late: vec![Rank(1), Rank(2)],
         },
@@ -113,7 +117,7 @@ fn of_workers() -> Vec<Happening> {
             reason: "its host is not listed any more".into(),
         },
         Happening::stopped(member(), &Exit::Code(0)),
-        Happening::TooFewWorkers { there: 1, needed: 2, timeout_seconds: Duration::from_secs(600) },
+        Happening::TooFewWorkers { there: 1, needed: 2, timeout_seconds: seconds(600) },
         Happening::WorldFormed {
             world: 3,
             epoch: Epoch(4),
@@ -122,9 +126,9 @@ fn of_workers() -> Vec<Happening> {
         },
         Happening::Recovered {
             ranks: 3,
-            met_seconds: Duration::from_millis(90),
-            state_seconds: Duration::from_millis(140),
-            commit_seconds: Duration::from_millis(260),
+            met_seconds: Seconds(Duration::from_millis(90)),
+            state_seconds: Seconds(Duration::from_millis(140)),
+            commit_seconds: Seconds(Duration::from_millis(260)),
         },
         Happening::WorkerFinished { member: member(), first: true },
     ]

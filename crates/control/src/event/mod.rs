@@ -14,9 +14,9 @@ mod seconds;
 mod words;
 
 use std::fmt;
-use std::time::Duration;
 
-pub(crate) use words::{process, seconds};
+pub use seconds::Seconds;
+pub(crate) use words::{many, process, some};
 
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +30,7 @@ pub struct JobEvent {
     /// Its place in the stream: 0 is the first, and there are no gaps.
     pub number: u64,
     /// When it was learned of: seconds since 1970, by the clock of the launcher's host.
-    #[serde(with = "seconds")]
-    pub time: Duration,
+    pub time: Seconds,
     /// What happened.
     #[serde(flatten)]
     pub what: Happening,
@@ -105,8 +104,7 @@ pub enum Happening {
         /// What to do about it, in words.
         hint: String,
         /// After how many seconds it is tried again; `null` in a fixed job, which ends.
-        #[serde(with = "seconds::optional")]
-        retry_seconds: Option<Duration>,
+        retry_seconds: Option<Seconds>,
     },
     /// A host that took part is lost, with its workers.
     HostLost {
@@ -122,16 +120,14 @@ pub enum Happening {
         /// Its name.
         host: String,
         /// How many seconds its workers have to leave in order.
-        #[serde(with = "seconds")]
-        grace_seconds: Duration,
+        grace_seconds: Seconds,
     },
     /// A host gets no new workers for a while, because it has failed.
     HostRests {
         /// Its name.
         host: String,
         /// For how many seconds; `null` means for the rest of the job.
-        #[serde(with = "seconds::optional")]
-        seconds: Option<Duration>,
+        seconds: Option<Seconds>,
         /// Whether the workers that live there stay.
         keeps_workers: bool,
     },
@@ -170,8 +166,7 @@ pub enum Happening {
         /// The tensor's name.
         tensor: String,
         /// For how many seconds the first rank has waited.
-        #[serde(with = "seconds")]
-        seconds: Duration,
+        seconds: Seconds,
         /// The ranks that wait.
         waiting: Vec<Rank>,
         /// The ranks that are late.
@@ -185,11 +180,9 @@ pub enum Happening {
         /// Its process, or one of those that it has started.
         process: Condition,
         /// For how many seconds.
-        #[serde(with = "seconds")]
-        seconds: Duration,
+        seconds: Seconds,
         /// After how many seconds of waiting for it the job ends; `null` if nobody has set that.
-        #[serde(with = "seconds::optional")]
-        limit_seconds: Option<Duration>,
+        limit_seconds: Option<Seconds>,
     },
     /// A worker does not answer, and its process has not been found stopped.
     WorkerSilent {
@@ -199,8 +192,7 @@ pub enum Happening {
         /// Its process as its agent has seen it; `null` if nobody could look.
         process: Option<Condition>,
         /// For how many seconds.
-        #[serde(with = "seconds")]
-        seconds: Duration,
+        seconds: Seconds,
     },
     /// A worker that was stopped or silent goes on.
     WorkerResumed {
@@ -208,8 +200,7 @@ pub enum Happening {
         #[serde(flatten)]
         member: Member,
         /// After how many seconds.
-        #[serde(with = "seconds")]
-        seconds: Duration,
+        seconds: Seconds,
     },
     /// The agent of a host does not answer.
     HostSilent {
@@ -218,16 +209,14 @@ pub enum Happening {
         /// The workers on it that do answer; if there are none, the whole host may be frozen.
         answering: Vec<Member>,
         /// For how many seconds.
-        #[serde(with = "seconds")]
-        seconds: Duration,
+        seconds: Seconds,
     },
     /// The agent of a host that was silent answers again.
     HostAnswers {
         /// The host's name.
         host: String,
         /// After how many seconds.
-        #[serde(with = "seconds")]
-        seconds: Duration,
+        seconds: Seconds,
     },
     /// A worker has failed or is as good as dead. What it said last may still be on its way: the
     /// verdict at the end knows more.
@@ -275,8 +264,7 @@ pub enum Happening {
         /// How many there must be.
         needed: u32,
         /// For how many seconds more are waited for, from when there were too few.
-        #[serde(with = "seconds")]
-        timeout_seconds: Duration,
+        timeout_seconds: Seconds,
     },
     /// Training goes on after a loss: the first step is finished and committed. Times are counted from the
     /// news of the loss.
@@ -284,14 +272,11 @@ pub enum Happening {
         /// How many ranks go on.
         ranks: u32,
         /// Seconds until a world was complete again.
-        #[serde(with = "seconds")]
-        met_seconds: Duration,
+        met_seconds: Seconds,
         /// Seconds until its ranks had the state of the training.
-        #[serde(with = "seconds")]
-        state_seconds: Duration,
+        state_seconds: Seconds,
         /// Seconds until the first commit.
-        #[serde(with = "seconds")]
-        commit_seconds: Duration,
+        commit_seconds: Seconds,
     },
     /// Something that the job writes could not be written; the job goes on. Told once for each.
     OutputLost {
@@ -316,7 +301,7 @@ pub enum Happening {
 }
 
 /// A worker and its place in the job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// The worker's number, which it keeps for life. In a fixed job it is the rank.
     pub worker: Worker,
@@ -340,20 +325,22 @@ impl fmt::Display for Member {
 }
 
 /// Whether the ranks of a job change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
     /// They are the same from beginning to end.
+    #[default]
     Fixed,
     /// They come and go.
     Elastic,
 }
 
 /// Who says which hosts there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The user, once and for all.
+    #[default]
     List,
     /// A script, again and again.
     Script,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::examples::examples;
-use super::{Happening, JobEvent};
+use super::{Happening, JobEvent, Seconds};
 
 /// The sources whose comments explain events, with the types in them that are parts of one.
 const SOURCES: [&str; 3] =
@@ -159,7 +159,7 @@ fn snake(name: &str) -> String {
 }
 
 fn json(number: u64, what: Happening) -> String {
-    let time = Duration::from_micros(1_763_250_000_123_456 + number);
+    let time = Seconds(Duration::from_micros(1_763_250_000_123_456 + number));
     serde_json::to_string(&JobEvent { number, time, what }).unwrap()
 }
 
@@ -186,7 +186,7 @@ mod tests {
             assert!(!text.contains('\n'), "{text}");
             let event: JobEvent = serde_json::from_str(&text).unwrap();
             assert_eq!((event.number, &event.what), (number, &what), "{text}");
-            assert_eq!(event.time, Duration::from_micros(1_763_250_000_123_456 + number));
+            assert_eq!(event.time.0, Duration::from_micros(1_763_250_000_123_456 + number));
         }
         let wrong = r#"{"number": 1, "time": -1e300, "event": "hosts_known"}"#;
         assert!(serde_json::from_str::<JobEvent>(wrong).is_err());

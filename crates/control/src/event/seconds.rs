@@ -1,44 +1,38 @@
 //! Times as numbers of seconds, to the microsecond, as programs and people read them.
 
-use std::time::Duration;
+use std::fmt;
+use std::time::{Duration, TryFromFloatSecsError};
 
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serializer};
+use serde::{Deserialize, Serialize};
 
-pub(super) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_f64(time.as_micros() as f64 / 1e6)
-}
+/// A time, which programs read as a number of seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "f64", try_from = "f64")]
+pub struct Seconds(pub Duration);
 
-pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    time(f64::deserialize(from)?)
-}
-
-/// The nearest microsecond: that is what was meant.
-fn time<E: Error>(seconds: f64) -> Result<Duration, E> {
-    let exact = Duration::try_from_secs_f64(seconds).map_err(E::custom)?;
-    let nanos = u64::try_from(exact.as_nanos()).map_err(E::custom)?;
-    Ok(Duration::from_micros(nanos.saturating_add(500) / 1000))
-}
-
-/// The same where there may be none.
-pub(super) mod optional {
-    use super::{Deserialize, Deserializer, Duration, Serializer};
-
-    #[expect(clippy::ref_option, reason = "serde passes fields so")]
-    pub(in super::super) fn serialize<S: Serializer>(
-        time: &Option<Duration>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        match time {
-            Some(time) => super::serialize(time, to),
-            None => to.serialize_none(),
-        }
+impl From<Seconds> for f64 {
+    fn from(Seconds(time): Seconds) -> f64 {
+        time.as_micros() as f64 / 1e6
     }
+}
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Duration>, D::Error> {
-        let seconds = Option::<f64>::deserialize(from)?;
-        seconds.map(super::time).transpose()
+impl TryFrom<f64> for Seconds {
+    type Error = TryFromFloatSecsError;
+
+    /// The nearest microsecond: that is what was meant.
+    fn try_from(seconds: f64) -> Result<Seconds, TryFromFloatSecsError> {
+        let exact = Duration::try_from_secs_f64(seconds)?;
+        let micros = u64::from(exact.subsec_nanos() + 500) / 1000;
+        Ok(Seconds(Duration::from_secs(exact.as_secs()) + Duration::from_micros(micros)))
+    }
+}
+
+impl fmt::Display for Seconds {
+    /// As people write it: `8 s`, `0.26 s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.subsec_nanos() {
+            0 => write!(f, "{} s", self.0.as_secs()),
+            _ => write!(f, "{:.2} s", self.0.as_secs_f64()),
+        }
     }
 }

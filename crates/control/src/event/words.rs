@@ -1,30 +1,13 @@
 //! The lines on the screen about what happens in a job. `docs/reference/elastic.md` lists them.
 
-use std::time::Duration;
-
-use super::{Happening, JobKind, Member, Output, Source};
+use super::{Happening, JobKind, Member, Output, Seconds, Source};
 use crate::Rank;
 use crate::wire::agent::{Condition, ProcessState};
 
 impl Happening {
     /// The line that users see while the job runs, if it is for them.
     pub fn line(&self) -> Option<String> {
-        match self {
-            Happening::HostFound { .. }
-            | Happening::HostResized { .. }
-            | Happening::HostUnlisted { .. }
-            | Happening::HostsUnknown { .. }
-            | Happening::HostsKnown
-            | Happening::HostReady { .. }
-            | Happening::HostUnreachable { .. }
-            | Happening::HostLost { .. }
-            | Happening::HostLeaving { .. }
-            | Happening::HostRests { .. }
-            | Happening::HostUsable { .. }
-            | Happening::HostSilent { .. }
-            | Happening::HostAnswers { .. } => self.about_hosts(),
-            _ => self.about_workers(),
-        }
+        self.about_hosts().or_else(|| self.about_workers())
     }
 
     /// The same for somebody who follows every event.
@@ -56,10 +39,10 @@ impl Happening {
             | Happening::HostResized { source: Source::List, .. }
             | Happening::HostUnlisted { source: Source::List, .. } => return None,
             Happening::HostFound { host, slots, .. } => {
-                format!("found host `{host}` with {}", many(*slots))
+                format!("found host `{host}` with {}", many(*slots, "slot"))
             }
             Happening::HostResized { host, slots, before, .. } => {
-                format!("host `{host}` has {} now, {before} before", many(*slots))
+                format!("host `{host}` has {} now, {before} before", many(*slots, "slot"))
             }
             Happening::HostUnlisted { host, .. } => {
                 format!("host `{host}` is not listed any more: its ranks leave at the next commit")
@@ -69,8 +52,7 @@ impl Happening {
             ),
             Happening::HostsKnown => "found out again which hosts there are".into(),
             Happening::HostUnreachable { host, reason, hint, retry_seconds } => {
-                let again =
-                    retry_seconds.map(|time| format!(", trying again in {}", seconds(time)));
+                let again = retry_seconds.map(|time| format!(", trying again in {time}"));
                 let again = again.unwrap_or_default();
                 format!("host `{host}` cannot be used{again}: {reason} (hint: {hint})")
             }
@@ -78,18 +60,20 @@ impl Happening {
                 format!("lost host `{host}`: {reason} (hint: {hint})")
             }
             Happening::HostLeaving { host, grace_seconds } => format!(
-                "the agent on host `{host}` was told to stop: its ranks have {} to leave at a commit",
-                seconds(*grace_seconds)
+                "the agent on host `{host}` was told to stop: its ranks have {grace_seconds} to leave \
+                 at a commit"
             ),
             Happening::HostRests { host, seconds, keeps_workers } => {
-                rests(host, *seconds, *keeps_workers)
+                let what = if *keeps_workers { "takes no new ranks" } else { "takes no part" };
+                let length = seconds.map_or("from now on".into(), |time| format!("for {time}"));
+                format!("host `{host}` {what} {length}")
             }
             Happening::HostUsable { host } => format!("host `{host}` may be used again"),
             Happening::HostSilent { host, answering, seconds } => {
-                host_silent(host, answering, *seconds)
+                host_silent(host, answering, seconds.0.as_secs())
             }
             Happening::HostAnswers { host, seconds } => {
-                format!("host `{host}` answers again after {} s", seconds.as_secs())
+                format!("host `{host}` answers again after {} s", seconds.0.as_secs())
             }
             _ => return None,
         })
@@ -98,13 +82,13 @@ impl Happening {
     fn about_workers(&self) -> Option<String> {
         Some(match self {
             Happening::WorkerHalted { member, process, seconds, limit_seconds } => {
-                halted(member, process, *seconds, *limit_seconds)
+                halted(member, process, seconds.0.as_secs(), *limit_seconds)
             }
             Happening::WorkerSilent { member, process, seconds } => {
-                silent(member, process.as_ref(), *seconds)
+                silent(member, process.as_ref(), seconds.0.as_secs())
             }
             Happening::WorkerResumed { member, seconds } => {
-                format!("{member} goes on after {} s", seconds.as_secs())
+                format!("{member} goes on after {} s", seconds.0.as_secs())
             }
             Happening::WorkerLost { member, cause, .. } => format!("lost {member}: {}", cause.what),
             Happening::WorkerRemoved { member, reason } => {
@@ -114,20 +98,16 @@ impl Happening {
                 format!("{member} has finished: no new world will be formed")
             }
             Happening::TooFewWorkers { there, needed, timeout_seconds } => format!(
-                "{there} of at least {needed} ranks are there: waiting up to {} for more",
-                seconds(*timeout_seconds)
+                "{there} of at least {needed} ranks are there: waiting up to {timeout_seconds} for more"
             ),
             Happening::WorldFormed { world, members, newcomers, .. } => {
-                let size = ranks(members.len() as u32);
+                let size = many(members.len() as u32, "rank");
                 format!("world {world} is formed: {size}, {newcomers} of them new")
             }
             Happening::Recovered { ranks, met_seconds, state_seconds, commit_seconds } => format!(
-                "recovered with {}: they met after {}, had the state after {} and finished a step \
-                 after {}",
-                self::ranks(*ranks),
-                seconds(*met_seconds),
-                seconds(*state_seconds),
-                seconds(*commit_seconds)
+                "recovered with {}: they met after {met_seconds}, had the state after \
+                 {state_seconds} and finished a step after {commit_seconds}",
+                many(*ranks, "rank")
             ),
             // The others are told by whoever could not write them, even after the job.
             Happening::OutputLost { output: Output::EventLog, reason } => {
@@ -143,13 +123,13 @@ impl Happening {
     fn about_the_rest(&self) -> String {
         match self {
             Happening::JobStarted { ranks, command, .. } => {
-                format!("the job starts with {}: {}", self::ranks(*ranks), command.join(" "))
+                format!("the job starts with {}: {}", many(*ranks, "rank"), command.join(" "))
             }
             Happening::HostFound { host, slots, .. } => {
-                format!("host `{host}` is listed with {}", many(*slots))
+                format!("host `{host}` is listed with {}", many(*slots, "slot"))
             }
             Happening::HostResized { host, slots, .. } => {
-                format!("host `{host}` has {} now", many(*slots))
+                format!("host `{host}` has {} now", many(*slots, "slot"))
             }
             Happening::HostUnlisted { host, .. } => format!("host `{host}` is not used any more"),
             Happening::HostReady { host } => format!("host `{host}` is ready"),
@@ -160,7 +140,7 @@ impl Happening {
             Happening::Stalled { tensor, seconds, waiting, late } => format!(
                 "{} have waited {} s for `{tensor}`, which {} not submitted",
                 list(waiting),
-                seconds.as_secs(),
+                seconds.0.as_secs(),
                 match late.as_slice() {
                     [rank] => format!("{rank} has"),
                     ranks => format!("{} have", list(ranks)),
@@ -183,32 +163,14 @@ impl Happening {
 
 /// `rank 3`, `ranks 0, 1 and 14 more`.
 fn list(ranks: &[Rank]) -> String {
-    let shown: Vec<String> = ranks.iter().take(8).map(|rank| rank.0.to_string()).collect();
-    match (ranks, ranks.len() - shown.len()) {
-        ([rank], _) => rank.to_string(),
-        (_, 0) => format!("ranks {}", shown.join(", ")),
-        (_, more) => format!("ranks {} and {more} more", shown.join(", ")),
+    match ranks {
+        [rank] => rank.to_string(),
+        _ => format!("ranks {}", some(ranks.iter().map(|rank| rank.0))),
     }
 }
 
-fn rests(host: &str, length: Option<Duration>, keeps_workers: bool) -> String {
-    let what = match keeps_workers {
-        true => "takes no new ranks",
-        false => "takes no part",
-    };
-    match length {
-        Some(length) => format!("host `{host}` {what} for {}", seconds(length)),
-        None => format!("host `{host}` {what} from now on"),
-    }
-}
-
-fn halted(
-    member: &Member,
-    condition: &Condition,
-    during: Duration,
-    limit: Option<Duration>,
-) -> String {
-    let (process, seconds) = (process(condition), during.as_secs());
+fn halted(member: &Member, condition: &Condition, seconds: u64, limit: Option<Seconds>) -> String {
+    let process = process(condition);
     let (pid, host) = (condition.pid, &member.host);
     let text = match condition.state {
         ProcessState::Frozen => format!(
@@ -225,7 +187,7 @@ fn halted(
         ),
     };
     match limit {
-        Some(limit) => format!(
+        Some(Seconds(limit)) => format!(
             "{text}; the job ends once others have waited {} s for it \
              (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)",
             limit.as_secs()
@@ -234,28 +196,21 @@ fn halted(
     }
 }
 
-fn silent(member: &Member, condition: Option<&Condition>, during: Duration) -> String {
-    let seconds = during.as_secs();
-    match condition {
-        Some(condition) if condition.state == ProcessState::Blocked => format!(
-            "{member} has not answered for {seconds} s: {} waits for a disk, a network file system or \
-             memory; see whether its host is swapping",
-            process(condition)
+fn silent(member: &Member, condition: Option<&Condition>, seconds: u64) -> String {
+    let what = match condition.map(|condition| (process(condition), condition.state)) {
+        Some((process, ProcessState::Blocked)) => format!(
+            ": {process} waits for a disk, a network file system or memory; see whether its host is \
+             swapping"
         ),
-        Some(condition) => format!(
-            "{member} has not answered for {seconds} s, though {} runs: its host may be overloaded or \
-             swapping",
-            process(condition)
-        ),
-        None => format!(
-            "{member} has not answered for {seconds} s: its process may be stopped or frozen, or its \
-             host may be overloaded"
-        ),
-    }
+        Some((process, _)) => {
+            format!(", though {process} runs: its host may be overloaded or swapping")
+        }
+        None => ": its process may be stopped or frozen, or its host may be overloaded".into(),
+    };
+    format!("{member} has not answered for {seconds} s{what}")
 }
 
-fn host_silent(host: &str, answering: &[Member], during: Duration) -> String {
-    let seconds = during.as_secs();
+fn host_silent(host: &str, answering: &[Member], seconds: u64) -> String {
     match answering {
         [] => format!(
             "host `{host}` has not answered for {seconds} s: it, or the container that the ranks run \
@@ -277,30 +232,26 @@ pub(crate) fn process(condition: &Condition) -> String {
     }
 }
 
-fn many(slots: u32) -> String {
-    match slots {
-        1 => "1 slot".into(),
-        _ => format!("{slots} slots"),
-    }
+/// `1 slot`, `2 slots`.
+pub(crate) fn many(count: u32, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-fn ranks(count: u32) -> String {
-    match count {
-        1 => "1 rank".into(),
-        _ => format!("{count} ranks"),
-    }
-}
-
-/// A time in seconds, as people write it.
-pub(crate) fn seconds(time: Duration) -> String {
-    match time.subsec_nanos() {
-        0 => format!("{} s", time.as_secs()),
-        _ => format!("{:.2} s", time.as_secs_f64()),
+/// The first few of many: `0, 1 and 14 more`.
+pub(crate) fn some(all: impl ExactSizeIterator<Item: ToString>) -> String {
+    const SHOWN: usize = 8;
+    let more = all.len().saturating_sub(SHOWN);
+    let shown: Vec<String> = all.take(SHOWN).map(|one| one.to_string()).collect();
+    match more {
+        0 => shown.join(", "),
+        _ => format!("{} and {more} more", shown.join(", ")),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::examples::examples;
     use super::*;
 
@@ -314,7 +265,7 @@ mod tests {
             (listed.line(), listed.text().as_str()),
             (None, "host `a` is listed with 1 slot")
         );
-        let (seconds, tensor) = (Duration::from_secs(60), "g".into());
+        let (seconds, tensor) = (Seconds(Duration::from_secs(60)), "g".into());
         let (waiting, late) = ((0..12).map(Rank).collect(), vec![Rank(12)]);
         assert_eq!(
             Happening::Stalled { tensor, seconds, waiting, late }.text(),

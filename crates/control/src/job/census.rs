@@ -7,21 +7,15 @@ use super::{Action, Machine, World};
 use crate::event;
 use crate::status::{PATIENCE, Report, Standing, State, Status};
 use crate::wire::DriverToRank;
-use crate::{Rank, Seat, Time, Worker};
+use crate::{Rank, Time, Worker};
 
 /// Whom somebody has asked, and what they have answered.
 #[derive(Default)]
 pub(super) struct Census {
     /// Until when those who are missing may answer, while somebody waits for them.
-    until: Option<Time>,
-    missing: BTreeSet<Worker>,
+    pub(super) until: Option<Time>,
+    pub(super) missing: BTreeSet<Worker>,
     reports: BTreeMap<Worker, Report>,
-}
-
-impl Census {
-    pub(super) fn next_wakeup(&self) -> Option<Time> {
-        self.until
-    }
 }
 
 impl Machine {
@@ -35,9 +29,7 @@ impl Machine {
         let inside = self.members.iter().filter(|(_, member)| whole && member.is_seated());
         let inside = inside.filter_map(|(worker, member)| Some((*worker, member.connection?)));
         let (workers, connections): (BTreeSet<Worker>, Vec<_>) = inside.unzip();
-        if !connections.is_empty() {
-            self.actions.push(Action::Tell(connections, DriverToRank::Ask));
-        }
+        self.tell(connections, DriverToRank::Ask);
         self.census =
             Census { until: Some(now + PATIENCE), missing: workers, reports: BTreeMap::new() };
     }
@@ -48,11 +40,6 @@ impl Machine {
         if self.census.missing.remove(&worker) {
             self.census.reports.insert(worker, report);
         }
-    }
-
-    /// A worker will not answer any more.
-    pub(super) fn unreported(&mut self, worker: Worker) {
-        self.census.missing.remove(&worker);
     }
 
     /// Answers those who have asked, once all have answered or had their time.
@@ -66,16 +53,26 @@ impl Machine {
 
     /// The job as it is.
     fn status(&self, now: Time) -> Status {
-        let mut ranks: Vec<Standing> = match self.order.is_empty() {
-            true => (0..self.workers).map(|number| self.standing(Worker(number))).collect(),
-            false => self.order.iter().map(|worker| self.standing(*worker)).collect(),
+        let workers = match self.order.is_empty() {
+            true => (0..self.workers).map(Worker).collect(),
+            false => self.order.clone(),
         };
+        let mut ranks: Vec<Standing> =
+            workers.into_iter().map(|worker| self.standing(worker)).collect();
         if !self.terms.outlives_losses() {
-            let planned = self.hosts.seats(self.terms.start);
-            ranks.extend(planned.into_iter().skip(ranks.len()).map(starting));
+            let starting = |(host, slot): (&str, u32)| Standing {
+                rank: Rank(0),
+                host: host.to_owned(),
+                slot,
+                pid: None,
+                state: State::Starting,
+                report: None,
+            };
+            let planned = self.hosts.seats().take(self.terms.start as usize);
+            ranks.extend(planned.skip(ranks.len()).map(starting));
         }
-        for (index, standing) in ranks.iter_mut().enumerate() {
-            standing.rank = Rank(index as u32);
+        for (rank, standing) in (0..).map(Rank).zip(&mut ranks) {
+            standing.rank = rank;
         }
         Status { age: now, epoch: self.epoch.0, ranks, events: Vec::new() }
     }
@@ -94,9 +91,4 @@ impl Machine {
         let event::Member { host, slot, .. } = self.who(worker);
         Standing { rank: Rank(0), host, slot, pid, state, report }
     }
-}
-
-/// A worker that will be started there.
-fn starting(Seat { host, slot }: Seat) -> Standing {
-    Standing { rank: Rank(0), host, slot, pid: None, state: State::Starting, report: None }
 }

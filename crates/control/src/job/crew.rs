@@ -3,17 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::hosts::Agent;
+use super::ending::{KILL, TERMINATE};
+use super::hosts::{Agent, Host};
 use super::member::{Going, Member, Phase};
-use super::{Action, Machine, Reports, Start, World, words};
+use super::{Action, Machine, Start, World, words};
 use crate::event::Happening;
 use crate::{Rank, Time, Worker};
 
 /// How long a worker that was told to go may take.
 pub(super) const GRACE: Duration = Duration::from_secs(10);
-
-const ASK: i32 = 15;
-const KILL: i32 = 9;
 
 impl Machine {
     /// Tells workers to go that may not stay, and makes those whose time is over.
@@ -85,7 +83,7 @@ impl Machine {
         let waits = matches!(member.phase, Phase::Waiting(_) | Phase::Greeted);
         member.going = Some(Going { reason: reason.clone(), kill_at: Some(kill_at) });
         if ask {
-            self.actions.push(Action::Signal(member.agent, worker, ASK));
+            self.actions.push(Action::Signal(member.agent, worker, TERMINATE));
         }
         if waits && let Some(connection) = self.detach(worker) {
             self.turn_away(connection, reason.clone());
@@ -95,11 +93,7 @@ impl Machine {
 
     /// Reaches hosts, and starts workers on free slots. A fixed job starts each worker once.
     pub(super) fn staff(&mut self, now: Time) {
-        if self.finishing || self.is_ending() || self.reports == Reports::Nobody {
-            return;
-        }
-        let outlives = self.terms.outlives_losses();
-        if self.begun && !outlives {
+        if !self.takes_hosts() {
             return;
         }
         let staying = self.members.values().filter(|member| member.stays()).count() as u32;
@@ -107,9 +101,7 @@ impl Machine {
         let taken: BTreeSet<(usize, u32)> =
             self.members.values().map(|member| (member.host, member.slot)).collect();
         self.reach(room, &taken);
-        if !self.begun {
-            self.begun = self.can_begin();
-        }
+        self.begun |= self.can_begin();
         if !self.begun {
             return;
         }
@@ -132,11 +124,11 @@ impl Machine {
             let worker = Worker(self.workers);
             self.workers += 1;
             let rank = ranks.next().unwrap_or(Rank(worker.0));
-            self.members.insert(worker, Member::new((host, slot), agent, rank, now));
-            let seat = self.seat(worker);
-            self.verdict.enter(worker, seat.clone(), rank);
-            let late = self.worlds > 0;
-            self.actions.push(Action::Start(Start { worker, agent, seat, rank, size, late }));
+            let member = Member { host, slot, agent, rank, since: now, ..Member::default() };
+            self.members.insert(worker, member);
+            self.verdict.enter(self.who(worker));
+            let (host, late) = (self.hosts.name(host), self.worlds > 0);
+            self.actions.push(Action::Start(Start { worker, agent, host, slot, rank, size, late }));
         }
     }
 
@@ -166,13 +158,10 @@ impl Machine {
 
     /// Whether there are enough slots to start with, and no host is still on its way.
     fn can_begin(&self) -> bool {
-        let open = || self.hosts.all.iter().filter(|host| host.is_open());
-        let ready = open().filter(|host| matches!(host.agent, Agent::Ready(_)));
-        let slots = ready.fold(0u32, |sum, host| sum.saturating_add(host.slots));
-        let hosts = open().filter(|host| matches!(host.agent, Agent::Ready(_))).count();
+        let (hosts, slots) = self.hosts.count(Host::is_ready);
         slots >= self.terms.start
-            && hosts >= self.terms.least_hosts as usize
-            && !open().any(|host| matches!(host.agent, Agent::Reaching(_)))
+            && hosts >= self.terms.least_hosts
+            && !self.hosts.all.iter().any(Host::is_coming)
     }
 
     /// The ranks that nobody has, from the lowest on.

@@ -7,7 +7,7 @@ use super::hosts::{Agent, Host};
 use super::words::End;
 use super::{Action, Machine, Outcome, PATIENCE, Reports, Terms, Told, World, words};
 use crate::Time;
-use crate::event::{self, Happening, Judgement, Source};
+use crate::event::{Happening, Seconds, Source};
 
 /// How long too few workers are borne in silence.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -46,13 +46,15 @@ impl Machine {
 
     /// The launcher was sent a signal.
     pub(super) fn interrupted(&mut self, signal: i32, now: Time) {
-        if self.end.is_none() {
-            let ranks = match self.terms.outlives_losses() {
-                true => self.members.len(),
-                false if self.begun => self.terms.start as usize,
-                false => 0,
-            };
-            self.verdict.interrupt(signal, ranks);
+        let outlives = self.terms.outlives_losses();
+        let ranks = match outlives {
+            true => self.members.len(),
+            false if self.begun => self.terms.start as usize,
+            false => 0,
+        };
+        match outlives {
+            true => self.verdict.end(End::Interrupted { signal, ranks }),
+            false => self.verdict.end_unless_failed(End::Interrupted { signal, ranks }),
         }
         self.is_stopping = true;
         self.verdict.stopping();
@@ -62,7 +64,7 @@ impl Machine {
 
     /// The job ends before it has begun, for the reason that this text gives.
     pub(super) fn called_off(&mut self, text: String, now: Time) {
-        self.verdict.call_off(text);
+        self.verdict.end(End::CalledOff(text));
         self.is_stopping = true;
         self.ending.failed(now);
     }
@@ -86,7 +88,7 @@ impl Machine {
 
     /// Whether the job is coming to its end: nothing is started and no world formed any more.
     pub(super) fn is_ending(&self) -> bool {
-        self.is_stopping || self.is_over || self.end.is_some()
+        self.is_stopping || self.is_over
     }
 
     fn dismiss_all(&mut self) {
@@ -96,20 +98,7 @@ impl Machine {
 
     /// How the job has ended, when everything has been heard that workers wrote.
     pub fn outcome(&self) -> Outcome {
-        if !self.terms.outlives_losses() {
-            return self.verdict.outcome();
-        }
-        if let Some(outcome) = self.verdict.interrupted().or_else(|| self.verdict.called_off()) {
-            return outcome;
-        }
-        let Some(end) = &self.end else { return Outcome::well() };
-        let first = self.verdict.first();
-        let code = match (end, &first) {
-            (End::TimedOut { .. } | End::NoProgress { .. }, _) | (_, None) => 1,
-            (_, Some(first)) => self.verdict.code(first.member.worker).max(1),
-        };
-        let text = Some(format!("{}\n", end.text(first.as_ref()).trim_end()));
-        Outcome { code, verdict: Judgement { first, ..Judgement::of(end.reason(), text) } }
+        self.verdict.outcome()
     }
 
     /// Ends the job once nobody has had the state for a moment: the word of one who has may still be
@@ -148,7 +137,7 @@ impl Machine {
         }
         if told == Told::No && now >= since + SILENCE {
             self.shortage = Some((since, Told::Yes));
-            let timeout_seconds = timeout;
+            let timeout_seconds = Seconds(timeout);
             self.happened(Happening::TooFewWorkers { there, needed, timeout_seconds });
         }
     }
@@ -161,16 +150,13 @@ impl Machine {
 
     /// Too few agents have dialled in.
     fn miss_agents(&mut self, now: Time) {
-        let there = self.hosts.all.iter().filter(|host| host.slots > 0);
-        let (hosts, slots) = there.fold((0, 0), |(hosts, slots): (u32, u32), host| {
-            (hosts + 1, slots.saturating_add(host.slots))
-        });
+        let there = self.hosts.count(|host| host.slots > 0);
         let Terms { least_hosts, start, timeout, .. } = self.terms;
         let option = match self.terms.outlives_losses() {
             true => "--elastic-timeout",
             false => "--start-timeout",
         };
-        let text = words::too_few_agents((hosts, slots), (least_hosts, start), (timeout, option));
+        let text = words::too_few_agents(there, (least_hosts, start), (timeout, option));
         self.called_off(text, now);
     }
 
@@ -180,9 +166,7 @@ impl Machine {
             let there = self.members.values().filter(|member| member.stays()).count() as u32;
             return (there, self.terms.min.max(1));
         }
-        let ready = |host: &&Host| host.is_open() && matches!(host.agent, Agent::Ready(_));
-        let slots = self.hosts.all.iter().filter(ready).map(|host| host.slots);
-        (slots.fold(0, u32::saturating_add), self.terms.start)
+        (self.hosts.count(Host::is_ready).1, self.terms.start)
     }
 
     /// Whether workers are on their way out whose slots will be free again.
@@ -205,7 +189,7 @@ impl Machine {
                 (0, _, _) => "not listed any more".to_owned(),
                 (_, Some(None), _) => "has failed and takes no new ranks".into(),
                 (_, Some(Some(until)), _) => {
-                    format!("rests for {}", event::seconds(until.saturating_sub(now)))
+                    format!("rests for {}", Seconds(until.saturating_sub(now)))
                 }
                 (_, None, Agent::Ready(_)) => "there".into(),
                 (_, None, _) => "not reached".into(),
@@ -222,7 +206,7 @@ impl Machine {
 
     /// Ends the job for this reason.
     pub(super) fn end(&mut self, end: End, now: Time) {
-        self.end = Some(end);
+        self.verdict.end(end);
         self.ending.failed(now);
         self.dismiss_all();
     }

@@ -22,23 +22,23 @@ pub const GRACE: Duration = Duration::from_secs(5);
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 const INTERRUPT: i32 = 2;
-const KILL: i32 = 9;
-const TERMINATE: i32 = 15;
+pub(super) const KILL: i32 = 9;
+pub(super) const TERMINATE: i32 = 15;
 
-/// Where a job's end stands.
+/// Where a job's end stands, and when it goes on; it may not have begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ending {
-    /// It has not begun.
-    #[default]
-    NotYet,
+pub struct Ending(Option<(Stage, Time)>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
     /// A rank has failed; the others may fail by themselves until then.
-    Failed(Time),
+    Failed,
     /// The ranks have been asked to end; they are killed then.
-    Asked(Time),
+    Asked,
     /// The ranks have been sent the launcher's signal; they are killed then.
-    Signalled(Time),
+    Signalled,
     /// The ranks have been killed; nobody waits for them after then.
-    Killed(Time),
+    Killed,
 }
 
 /// What to do about it.
@@ -53,53 +53,40 @@ pub enum Step {
 impl Ending {
     /// A rank has failed.
     pub fn failed(&mut self, now: Time) {
-        if *self == Ending::NotYet {
-            *self = Ending::Failed(now + NOTICE);
-        }
+        self.0.get_or_insert((Stage::Failed, now + NOTICE));
     }
 
     /// The launcher was sent a signal.
     pub fn signalled(&mut self, signal: i32, now: Time) -> Option<Step> {
-        match self {
-            Ending::Killed(_) => None,
-            Ending::Signalled(_) if signal == INTERRUPT => Some(self.kill(now)),
-            Ending::Signalled(_) => Some(Step::Send(signal)),
-            _ => {
-                *self = Ending::Signalled(now + GRACE);
-                Some(Step::Send(signal))
-            }
+        match self.0 {
+            Some((Stage::Killed, _)) => return None,
+            Some((Stage::Signalled, _)) if signal == INTERRUPT => return Some(self.kill(now)),
+            Some((Stage::Signalled, _)) => {}
+            _ => self.0 = Some((Stage::Signalled, now + GRACE)),
         }
+        Some(Step::Send(signal))
     }
 
     /// Time has passed.
     pub fn tick(&mut self, now: Time) -> Option<Step> {
-        if self.next_wakeup().is_none_or(|time| time > now) {
-            return None;
-        }
-        match self {
-            Ending::NotYet => None,
-            Ending::Failed(_) => {
-                *self = Ending::Asked(now + TERMINATION);
-                Some(Step::Send(TERMINATE))
+        let (stage, _) = self.0.filter(|(_, time)| *time <= now)?;
+        Some(match stage {
+            Stage::Failed => {
+                self.0 = Some((Stage::Asked, now + TERMINATION));
+                Step::Send(TERMINATE)
             }
-            Ending::Asked(_) | Ending::Signalled(_) => Some(self.kill(now)),
-            Ending::Killed(_) => Some(Step::GiveUp),
-        }
+            Stage::Asked | Stage::Signalled => self.kill(now),
+            Stage::Killed => Step::GiveUp,
+        })
     }
 
     /// When something must happen even if nothing else does.
     pub fn next_wakeup(&self) -> Option<Time> {
-        match self {
-            Ending::NotYet => None,
-            Ending::Failed(time)
-            | Ending::Asked(time)
-            | Ending::Signalled(time)
-            | Ending::Killed(time) => Some(*time),
-        }
+        self.0.map(|(_, time)| time)
     }
 
     fn kill(&mut self, now: Time) -> Step {
-        *self = Ending::Killed(now + PATIENCE);
+        self.0 = Some((Stage::Killed, now + PATIENCE));
         Step::Send(KILL)
     }
 }

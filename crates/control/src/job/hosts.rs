@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::{AgentId, Offer};
-use crate::event::Source;
-use crate::{Seat, Time};
+use crate::Time;
+use crate::event::{Happening, Source};
 
 /// How long a host rests that could not be reached, at least and at most: it may still be starting.
 const UNREACHED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -43,14 +43,6 @@ pub(super) struct Rest {
     pub(super) spares: bool,
 }
 
-/// What a listing has changed.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum News {
-    Found(usize),
-    Resized(usize, u32),
-    Unlisted(usize),
-}
-
 /// All hosts, in the order in which they were first listed.
 #[derive(Default)]
 pub(super) struct Hosts {
@@ -60,29 +52,29 @@ pub(super) struct Hosts {
 
 impl Hosts {
     /// Takes in which hosts there are; one that is listed twice has the slots of both.
-    pub(super) fn list(&mut self, offers: &[Offer], source: Source) -> Vec<News> {
+    pub(super) fn list(&mut self, offers: &[Offer], source: Source) -> Vec<Happening> {
         let mut news = Vec::new();
         for offer in offers {
             self.place(&offer.host);
         }
-        for (index, host) in self.all.iter_mut().enumerate() {
+        for host in &mut self.all {
             let slots = offers.iter().filter(|offer| offer.host == host.name).map(|it| it.slots);
             let slots = slots.fold(0, u32::saturating_add);
             host.is_leaving &= slots > 0;
             let slots = if host.is_leaving { 0 } else { slots };
-            match (host.slots, slots) {
-                (before, after) if before == after => {}
-                (0, _) => {
+            let name = host.name.clone();
+            match std::mem::replace(&mut host.slots, slots) {
+                before if before == slots => {}
+                0 => {
                     // Somebody has started an agent there: the host is there for them again.
                     if source == Source::DialledIn {
                         (host.rest, host.unreached) = (None, 0);
                     }
-                    news.push(News::Found(index));
+                    news.push(Happening::HostFound { host: name, slots, source });
                 }
-                (_, 0) => news.push(News::Unlisted(index)),
-                (before, _) => news.push(News::Resized(index, before)),
+                _ if slots == 0 => news.push(Happening::HostUnlisted { host: name, source }),
+                before => news.push(Happening::HostResized { host: name, slots, before, source }),
             }
-            host.slots = slots;
         }
         news
     }
@@ -109,13 +101,17 @@ impl Hosts {
         self.all[index].name.clone()
     }
 
-    /// Where the first so many workers sit: all slots of a host before those of the next.
-    pub(super) fn seats(&self, count: u32) -> Vec<Seat> {
-        let of = |host: &Host| {
-            let name = host.name.clone();
-            (0..host.slots).map(move |slot| Seat { host: name.clone(), slot }).collect::<Vec<_>>()
-        };
-        self.all.iter().flat_map(of).take(count as usize).collect()
+    /// Where workers sit: on all slots of a host before those of the next.
+    pub(super) fn seats(&self) -> impl Iterator<Item = (&str, u32)> {
+        let hosts = self.all.iter();
+        hosts.flat_map(|host| (0..host.slots).map(|slot| (host.name.as_str(), slot)))
+    }
+
+    /// How many hosts are like that, and how many slots they have.
+    pub(super) fn count(&self, are: fn(&Host) -> bool) -> (u32, u32) {
+        self.all.iter().filter(|host| are(host)).fold((0, 0), |(hosts, slots), host| {
+            (hosts + 1, u32::saturating_add(slots, host.slots))
+        })
     }
 
     /// The number of the next agent, on this host from now on.
@@ -169,18 +165,17 @@ impl Hosts {
         self.all[index].unreached = 0;
     }
 
-    /// Ends the rests whose time is over; gives the hosts that have failed before.
-    pub(super) fn wake(&mut self, now: Time) -> Vec<usize> {
-        let over = |host: &Host| {
-            host.rest.is_some_and(|rest| rest.until.is_some_and(|until| until <= now))
-        };
-        let woken: Vec<usize> =
-            (0..self.all.len()).filter(|index| over(&self.all[*index])).collect();
-        for index in &woken {
-            self.all[*index].rest = None;
+    /// Ends the rests whose time is over.
+    pub(super) fn wake(&mut self, now: Time) -> Vec<Happening> {
+        let mut news = Vec::new();
+        for host in &mut self.all {
+            let over = |rest: &mut Rest| rest.until.is_some_and(|until| until <= now);
+            // That a host is called again that could not be reached is no news.
+            if host.rest.take_if(over).is_some() && host.unreached == 0 && host.slots > 0 {
+                news.push(Happening::HostUsable { host: host.name.clone() });
+            }
         }
-        // That a host is called again that could not be reached is no news.
-        woken.into_iter().filter(|index| self.all[*index].unreached == 0).collect()
+        news
     }
 
     /// When the next rest is over.
@@ -211,6 +206,16 @@ impl Host {
         self.slots > 0 && self.rest.is_none()
     }
 
+    /// Whether its agent is there and new workers may be started.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_open() && matches!(self.agent, Agent::Ready(_))
+    }
+
+    /// Whether it is just being reached, and new workers will be started then.
+    pub(super) fn is_coming(&self) -> bool {
+        self.is_open() && matches!(self.agent, Agent::Reaching(_))
+    }
+
     /// Whether a worker that runs on this slot may stay.
     pub(super) fn keeps(&self, slot: u32) -> bool {
         slot < self.slots && self.rest.is_none_or(|rest| rest.spares)
@@ -236,11 +241,18 @@ mod tests {
     fn hosts_keep_their_places_and_only_changes_are_news() {
         let mut hosts = Hosts::default();
         let first = hosts.list(&offers(&[("b", 2), ("a", 1), ("b", 1)]), Source::Script);
-        assert_eq!(first, [News::Found(0), News::Found(1)]);
+        let found = |host: &str, slots| {
+            let (host, source) = (host.to_owned(), Source::Script);
+            Happening::HostFound { host, slots, source }
+        };
+        assert_eq!(first, [found("b", 3), found("a", 1)]);
         assert_eq!(hosts.all[0].slots, 3);
         assert_eq!(hosts.list(&offers(&[("a", 1), ("b", 3)]), Source::Script), []);
         let changed = hosts.list(&offers(&[("c", 4), ("a", 2)]), Source::Script);
-        assert_eq!(changed, [News::Unlisted(0), News::Resized(1, 1), News::Found(2)]);
+        let source = Source::Script;
+        let unlisted = Happening::HostUnlisted { host: "b".into(), source };
+        let resized = Happening::HostResized { host: "a".into(), slots: 2, before: 1, source };
+        assert_eq!(changed, [unlisted, resized, found("c", 4)]);
         let names: Vec<&str> = hosts.all.iter().map(|host| host.name.as_str()).collect();
         assert_eq!(names, ["b", "a", "c"]);
     }
@@ -266,6 +278,6 @@ mod tests {
         let range = Some((Duration::from_secs(1), Duration::from_secs(2)));
         hosts.rest(0, range, 0.0, (false, now));
         assert_eq!(hosts.all[0].rest, Some(Rest { until: None, spares: false }));
-        assert_eq!(hosts.wake(Duration::from_secs(3600)), [0usize; 0]);
+        assert_eq!(hosts.wake(Duration::from_secs(3600)), []);
     }
 }

@@ -1,21 +1,21 @@
 //! What is lost: workers that die, fail or do not come; hosts that go away.
 
+use super::ending::KILL;
 use super::hosts::Agent;
 use super::member::{Going, Member, Phase};
+use super::words::End;
 use super::{Action, AgentId, Machine, PATIENCE, Recovery, Resting, World, words};
 use crate::cause::{Cause, CauseKind};
-use crate::event::{Happening, Source};
+use crate::event::{self, Happening, Seconds, Source};
 use crate::wire::DriverToRank;
 use crate::wire::agent::Exit;
-use crate::{Rank, Time, Worker};
-
-const KILL: i32 = 9;
+use crate::{Connection, Rank, Time, Worker};
 
 impl Machine {
     /// A worker's process has ended.
     pub(super) fn exited(&mut self, worker: Worker, exit: Exit, now: Time) {
         self.liveness.ended(worker);
-        self.unreported(worker);
+        self.census.missing.remove(&worker);
         let Some(member) = self.members.get(&worker) else {
             return self.verdict.exited(worker, exit);
         };
@@ -102,38 +102,33 @@ impl Machine {
         let host = self.hosts.all[index].name.clone();
         let was_ready = matches!(self.hosts.all[index].agent, Agent::Ready(_));
         self.hosts.all[index].agent = Agent::None;
-        if !self.begun && self.terms.source == Source::DialledIn {
-            // It may come again, or another one.
-            return self.happened(Happening::HostLost { host, reason, hint });
+        // Before the job has begun it may come again, or another one.
+        let awaited = !self.begun && self.terms.source == Source::DialledIn;
+        let goes_on = self.terms.outlives_losses() && !self.is_ending();
+        if goes_on && !awaited && !was_ready {
+            let retry_seconds = Some(Seconds(self.hosts.unreached(index, now)));
+            return self.happened(Happening::HostUnreachable { host, reason, hint, retry_seconds });
+        }
+        let (name, why, what_to_do) = (host.clone(), reason.clone(), hint.clone());
+        self.happened(Happening::HostLost { host: name, reason: why, hint: what_to_do });
+        if awaited {
+            return;
         }
         let there = self.members.iter().filter(|(_, member)| member.agent == agent);
         let there: Vec<Worker> = there.map(|(worker, _)| *worker).collect();
-        if !self.terms.outlives_losses() || self.is_ending() {
-            let lost = Happening::HostLost {
-                host: host.clone(),
-                reason: reason.clone(),
-                hint: hint.clone(),
-            };
-            self.happened(lost);
+        if !goes_on {
             let reason = format!("lost host `{host}`: {reason}");
             if !self.is_over {
-                self.verdict.host_failed(reason.clone(), hint);
+                self.verdict.end_unless_failed(End::HostLost { reason: reason.clone(), hint });
             }
             let exit = Exit::Unknown { reason };
             return there.into_iter().for_each(|worker| self.exited(worker, exit.clone(), now));
         }
-        if !was_ready {
-            let again = self.hosts.unreached(index, now);
-            let retry_seconds = Some(again);
-            return self.happened(Happening::HostUnreachable { host, reason, hint, retry_seconds });
-        }
-        self.happened(Happening::HostLost { host, reason: reason.clone(), hint });
+        let cause = Cause::plain(CauseKind::HostLost, format!("was lost with its host: {reason}"));
         for worker in there {
-            let known = self.members.get(&worker).is_some_and(|member| member.going.is_some());
-            let cause = words::lost_with_host(&reason);
-            match known {
-                true => self.lose(worker, &cause, now),
-                false => {
+            match self.members[&worker].stays() {
+                false => self.lose(worker, &cause, now),
+                true => {
                     self.verdict.condemn(worker, cause.clone());
                     self.fail(worker, &cause, now);
                 }
@@ -171,7 +166,7 @@ impl Machine {
         let spares = self.terms.resting == Resting::Slot || !enough;
         let fraction = self.chance();
         let length = self.hosts.rest(index, self.terms.cooldown, fraction, (spares, now));
-        let (host, seconds) = (self.hosts.name(index), length);
+        let (host, seconds) = (self.hosts.name(index), length.map(Seconds));
         self.happened(Happening::HostRests { host, seconds, keeps_workers: spares });
     }
 
@@ -191,44 +186,34 @@ impl Machine {
 
     /// Takes a worker out of its world and tells the others.
     pub(super) fn lose(&mut self, worker: Worker, cause: &Cause, now: Time) {
-        let name = self.name(worker);
-        let Some(member) = self.members.get_mut(&worker) else { return };
-        member.suspect = None;
-        if !member.is_inside() {
-            return;
-        }
-        (member.phase, member.since) = (Phase::Away, now);
-        let (rank, host) = (member.rank, self.hosts.all[member.host].name.clone());
-        if self.terms.outlives_losses() {
+        let reason = format!("lost {}: {}", self.name(worker), cause.what);
+        if self.take_out(worker, &reason, now) {
             self.recovery.get_or_insert(Recovery { since: now, met: None, state: None });
-            if let World::Forming(_) = self.world {
-                return self.meet_again(&format!("lost {name}: {}", cause.what), now);
-            }
-        }
-        self.break_up(now);
-        let others = self.insiders();
-        if !others.is_empty() {
-            let lost =
-                DriverToRank::Lost { rank, host, kind: cause.kind, cause: cause.what.clone() };
-            self.actions.push(Action::Tell(others, lost));
+            self.tell_of_loss(self.insiders(), worker, cause);
         }
     }
 
-    /// Takes a worker out of its world in order.
-    pub(super) fn leave(&mut self, worker: Worker, now: Time) {
-        let name = self.name(worker);
-        let Some(member) = self.members.get_mut(&worker) else { return };
+    /// Takes a worker out of its world, if it is inside. All must meet again, for this reason, if that
+    /// was not complete and another one can be formed without it.
+    pub(super) fn take_out(&mut self, worker: Worker, reason: &str, now: Time) -> bool {
+        let Some(member) = self.members.get_mut(&worker) else { return false };
         member.suspect = None;
-        if !std::mem::replace(&mut member.phase, Phase::Away).is_inside() {
-            return;
+        if !member.is_inside() {
+            return false;
         }
-        member.since = now;
+        (member.phase, member.since) = (Phase::Away, now);
         match self.world {
-            World::Forming(_) if self.terms.outlives_losses() => {
-                self.meet_again(&format!("{name} left before the world was complete"), now);
-            }
+            World::Forming(_) if self.terms.outlives_losses() => self.meet_again(reason, now),
             _ => self.break_up(now),
         }
+        true
+    }
+
+    /// Tells these that a worker is lost.
+    fn tell_of_loss(&mut self, to: Vec<Connection>, worker: Worker, cause: &Cause) {
+        let event::Member { rank, host, .. } = self.who(worker);
+        let (kind, cause) = (cause.kind, cause.what.clone());
+        self.tell(to, DriverToRank::Lost { rank, host, kind, cause });
     }
 
     fn break_up(&mut self, now: Time) {
@@ -249,25 +234,16 @@ impl Machine {
         self.given_up = Some(self.epoch);
         let Some(member) = self.members.get_mut(&blamed) else { return };
         member.quarrels += 1;
-        let quarrels = member.quarrels;
-        let itself = member.connection;
-        let host = self.hosts.all[member.host].name.clone();
-        if self.terms.outlives_losses() {
-            self.recovery.get_or_insert(Recovery { since: now, met: None, state: None });
-        }
+        let (quarrels, itself) = (member.quarrels, member.connection);
+        self.recovery.get_or_insert(Recovery { since: now, met: None, state: None });
         self.break_up(now);
         let mut others = self.insiders();
         others.retain(|other| Some(*other) != itself);
-        let seen = format!("{cause} (seen by {})", self.name(by));
-        let kind = CauseKind::ConnectionLost;
-        let told = DriverToRank::Lost { rank: lost, host, kind, cause: seen };
-        self.actions.push(Action::Tell(others, told));
-        if let (Some(itself), Some(member)) = (itself, self.members.get(&by)) {
-            let host = self.hosts.all[member.host].name.clone();
-            let cause = format!("it has given up on this rank: {cause}");
-            let told = DriverToRank::Lost { rank: member.rank, host, kind, cause };
-            self.actions.push(Action::Tell(vec![itself], told));
-        }
+        let lost = |what| Cause::plain(CauseKind::ConnectionLost, what);
+        let seen = lost(format!("{cause} (seen by {})", self.name(by)));
+        self.tell_of_loss(others, blamed, &seen);
+        let itself = itself.into_iter().collect();
+        self.tell_of_loss(itself, by, &lost(format!("it has given up on this rank: {cause}")));
         if quarrels >= 2 && self.terms.outlives_losses() {
             self.condemn(blamed, words::quarrel(), now);
         }
@@ -275,7 +251,7 @@ impl Machine {
 
     /// Gives up on workers whose time is over.
     pub(super) fn give_up_on_the_late(&mut self, now: Time) {
-        if self.alarm > now && !self.terms.outlives_losses() {
+        if self.alarm.is_none_or(|at| at > now) && !self.terms.outlives_losses() {
             return;
         }
         let suspects = self.members.iter().filter_map(|(worker, member)| {
@@ -297,15 +273,11 @@ impl Machine {
             self.overstayed(worker, now);
         }
         if !self.terms.outlives_losses() {
-            if matches!(self.world, World::Forming(until) if until <= now) {
-                self.time_is_up();
-            }
             return;
         }
         // One by one: the end of one may excuse the next.
         for worker in self.members.keys().copied().collect::<Vec<_>>() {
-            let late = self.members.get(&worker).and_then(|member| self.lateness(member, now));
-            if let Some(cause) = late {
+            if let Some(cause) = self.lateness(worker, now) {
                 self.condemn(worker, cause, now);
             }
         }
@@ -313,30 +285,39 @@ impl Machine {
 
     /// Finds out when something is due next, once what was due has been done.
     pub(super) fn set_alarm(&mut self, now: Time) {
-        if self.alarm <= now {
-            let members = self.members.values().filter_map(|member| self.due(member));
-            let forming = match self.world {
-                World::Forming(until) => Some(until),
-                _ => None,
-            };
-            let due = members.chain(forming).chain(self.gathering_due()).min();
-            self.alarm = due.unwrap_or(Time::MAX);
+        if self.alarm.is_some_and(|at| at <= now) {
+            self.alarm = self.due();
         }
     }
 
-    fn lateness(&self, member: &Member, now: Time) -> Option<Cause> {
-        let due = self.due_in_world(member).is_some_and(|time| time <= now);
-        match (member.stopped, self.terms.stopped) {
-            (Some(since), Some(limit)) if member.stays() && since + limit <= now => {
+    /// When something is due about the workers.
+    pub(super) fn due(&self) -> Option<Time> {
+        let members = self.members.iter();
+        let members = members.filter_map(|(worker, member)| self.due_of(*worker, member));
+        members.chain(self.gathering_due()).min()
+    }
+
+    fn lateness(&self, worker: Worker, now: Time) -> Option<Cause> {
+        let member = self.members.get(&worker)?;
+        let is_over = |due: Option<Time>| due.is_some_and(|time| time <= now);
+        match self.terms.stopped {
+            Some(limit) if is_over(self.due_if_stopped(worker, member)) => {
                 Some(words::stopped(limit))
             }
-            _ if !due => None,
+            _ if !is_over(self.due_in_world(member)) => None,
             _ if member.is_inside() && matches!(self.world, World::Forming(_)) => {
                 Some(words::unseated())
             }
             _ if member.has_been_inside => Some(words::not_coming(self.terms.timeout)),
             _ => Some(words::not_starting(self.terms.joining)),
         }
+    }
+
+    /// By when a worker that is stopped must go on.
+    fn due_if_stopped(&self, worker: Worker, member: &Member) -> Option<Time> {
+        let limit =
+            self.terms.stopped.filter(|_| member.stays() && self.terms.outlives_losses())?;
+        Some(self.liveness.halted_since(worker)? + limit)
     }
 
     /// By when a worker must have done what is expected of it.
@@ -365,9 +346,8 @@ impl Machine {
     }
 
     /// When something is due about a worker.
-    pub(super) fn due(&self, member: &Member) -> Option<Time> {
-        let stopped = member.stopped.zip(self.terms.stopped).map(|(since, limit)| since + limit);
-        let stopped = stopped.filter(|_| member.stays() && self.terms.outlives_losses());
+    fn due_of(&self, worker: Worker, member: &Member) -> Option<Time> {
+        let stopped = self.due_if_stopped(worker, member);
         let killed = member.going.as_ref().and_then(|going| going.kill_at);
         let suspect = member.suspect.as_ref().map(|(until, _)| *until);
         let parked = member.next.as_ref().map(|next| next.until);

@@ -3,7 +3,7 @@
 use super::member::{Member, Next, Phase};
 use super::{Action, Machine, PATIENCE, Recovery, Reports, World, words};
 use crate::cause::{Cause, CauseKind, Raised, headline};
-use crate::event::Happening;
+use crate::event::{Happening, Seconds};
 use crate::wire::{DriverToRank, Greeting, Milestone, Peer, RankToDriver};
 use crate::{Connection, Rank, Time, Worker};
 
@@ -15,10 +15,7 @@ impl Machine {
             _ => return self.refuse([connection], words::WRONG_GUEST.into()),
         };
         if *version != self.version {
-            let who = match self.terms.outlives_losses() {
-                true => worker.to_string(),
-                false => Rank(worker.0).to_string(),
-            };
+            let who = self.number(worker);
             return self.refuse([connection], words::other_version(&who, version, &self.version));
         }
         let Some(member) = self.members.get(&worker) else {
@@ -30,7 +27,6 @@ impl Machine {
         if self.finishing && self.terms.outlives_losses() {
             return self.turn_away(connection, words::FINISHED.into());
         }
-        let member = &self.members[&worker];
         let parks =
             member.connection.is_some() && (member.is_inside() || !self.terms.outlives_losses());
         self.connections.insert(connection, worker);
@@ -41,6 +37,14 @@ impl Machine {
         match parks {
             true => self.alarm(now + PATIENCE),
             false => self.admit(worker, now),
+        }
+    }
+
+    /// The number that a worker knows itself by.
+    fn number(&self, worker: Worker) -> String {
+        match self.terms.outlives_losses() {
+            true => worker.to_string(),
+            false => Rank(worker.0).to_string(),
         }
     }
 
@@ -71,9 +75,9 @@ impl Machine {
         }
     }
 
-    /// Lets a worker in that has come again: it is no longer where it was.
+    /// Lets a worker in if it has come again: it is no longer where it was.
     pub(super) fn admit(&mut self, worker: Worker, now: Time) {
-        let Some(member) = self.member(worker) else { return };
+        let Some(member) = self.member(worker).filter(|it| it.next.is_some()) else { return };
         let again = || Cause::plain(CauseKind::Left, "came again without a word");
         let cause = member.suspect.take().map_or_else(again, |(_, cause)| cause);
         self.lose(worker, &cause, now);
@@ -106,8 +110,8 @@ impl Machine {
     pub(super) fn said(&mut self, connection: Connection, message: RankToDriver, now: Time) {
         let Some(&worker) = self.connections.get(&connection) else { return };
         // Even if its end was reported before its last words came: there was a state to lose.
-        self.progress |= matches!(message, RankToDriver::Reached(_));
         let outlives = self.terms.outlives_losses();
+        self.progress |= outlives && matches!(message, RankToDriver::Reached(_));
         let Some(member) = self.members.get_mut(&worker) else {
             if let RankToDriver::Leaving { error: error @ Some(_), blames } = message {
                 self.verdict.left(worker, error, blames.and_then(|rank| self.with_rank(rank)));
@@ -133,7 +137,12 @@ impl Machine {
             (RankToDriver::Leaving { error, blames }, _) => self.left(worker, error, blames, now),
             (RankToDriver::WorldEnded, _) => member.answers = false,
             (RankToDriver::Stalled { tensor, during, waiting, late }, _) => {
-                self.happened(Happening::Stalled { tensor, seconds: during, waiting, late });
+                self.happened(Happening::Stalled {
+                    tensor,
+                    seconds: Seconds(during),
+                    waiting,
+                    late,
+                });
             }
             (RankToDriver::GivenUp { rank, cause }, _) => {
                 member.answers = false;
@@ -146,7 +155,7 @@ impl Machine {
                 self.dismiss_one(worker, reason, now);
             }
             (message, _) => {
-                let who = if outlives { worker.to_string() } else { Rank(worker.0).to_string() };
+                let who = self.number(worker);
                 self.refuse([connection], format!("{who} spoke out of turn: {message:?}"));
             }
         }
@@ -194,7 +203,10 @@ impl Machine {
                 let left = Cause::plain(CauseKind::Left, "left before the world was complete");
                 self.lose(worker, &left, now);
             }
-            _ => self.leave(worker, now),
+            _ => {
+                let reason = format!("{} left before the world was complete", self.name(worker));
+                self.take_out(worker, &reason, now);
+            }
         }
         if let Some(member) = self.members.get_mut(&worker).filter(|it| it.suspect.is_none()) {
             member.phase = Phase::Away;
@@ -202,9 +214,7 @@ impl Machine {
         if has_ended {
             self.members.remove(&worker);
         }
-        if self.members.get(&worker).is_some_and(|member| member.next.is_some()) {
-            self.admit(worker, now);
-        }
+        self.admit(worker, now);
     }
 
     pub(super) fn closed(&mut self, connection: Connection, now: Time) {
@@ -237,9 +247,7 @@ impl Machine {
             }
             _ => member.phase = Phase::Away,
         }
-        if self.members.get(&worker).is_some_and(|member| member.next.is_some()) {
-            self.admit(worker, now);
-        }
+        self.admit(worker, now);
     }
 
     /// A worker has come so far in its world.
@@ -258,13 +266,14 @@ impl Machine {
         let had = *state.get_or_insert(now);
         if milestone == Milestone::Commit {
             let size = self.members.values().filter(|member| member.is_inside()).count() as u32;
-            let (met, state, commit) = (*met - *since, had - *since, now - *since);
+            let [met_seconds, state_seconds, commit_seconds] =
+                [*met, had, now].map(|time| Seconds(time - *since));
             self.recovery = None;
             self.happened(Happening::Recovered {
                 ranks: size,
-                met_seconds: met,
-                state_seconds: state,
-                commit_seconds: commit,
+                met_seconds,
+                state_seconds,
+                commit_seconds,
             });
         }
     }
@@ -290,9 +299,14 @@ impl Machine {
         words: DriverToRank,
     ) {
         let connections: Vec<Connection> = connections.into_iter().collect();
+        self.tell(connections.clone(), words);
+        self.actions.extend(connections.into_iter().map(Action::Close));
+    }
+
+    /// Tells these something, if there are any.
+    pub(super) fn tell(&mut self, connections: Vec<Connection>, words: DriverToRank) {
         if !connections.is_empty() {
-            self.actions.push(Action::Tell(connections.clone(), words));
-            self.actions.extend(connections.into_iter().map(Action::Close));
+            self.actions.push(Action::Tell(connections, words));
         }
     }
 

@@ -7,6 +7,7 @@ use crate::wire::{Peer, RankToDriver};
 use crate::{Connection, Rank, Time};
 
 /// A worker that has been started and whose end is not known.
+#[derive(Default)]
 pub(super) struct Member {
     /// Its host's place in the row of hosts.
     pub(super) host: usize,
@@ -26,8 +27,6 @@ pub(super) struct Member {
     pub(super) has_state: bool,
     /// Why it will not be part of the next world, if so.
     pub(super) going: Option<Going>,
-    /// Since when it is stopped.
-    pub(super) stopped: Option<Time>,
     /// Since when it is awaited: started, or left the world.
     pub(super) since: Time,
     /// When it counts as lost and why, unless it clears itself before.
@@ -41,9 +40,10 @@ pub(super) struct Member {
 }
 
 /// How far a worker has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Started, or on its way from one world to the next.
+    #[default]
     Away,
     /// Connected, but it has not joined.
     Greeted,
@@ -54,12 +54,6 @@ pub(super) enum Phase {
         /// The first rank of its host, once it has said so.
         leader: Option<Rank>,
     },
-}
-
-impl Phase {
-    pub(super) fn is_inside(&self) -> bool {
-        matches!(self, Phase::Inside { .. })
-    }
 }
 
 /// A connection that is heard before the old one has ended.
@@ -80,31 +74,8 @@ pub(super) struct Going {
 }
 
 impl Member {
-    /// One that is just being started.
-    pub(super) fn new((host, slot): (usize, u32), agent: AgentId, rank: Rank, now: Time) -> Member {
-        Member {
-            host,
-            slot,
-            agent,
-            pid: None,
-            phase: Phase::Away,
-            connection: None,
-            answers: false,
-            rank,
-            has_been_inside: false,
-            has_state: false,
-            going: None,
-            stopped: None,
-            since: now,
-            suspect: None,
-            exit: None,
-            next: None,
-            quarrels: 0,
-        }
-    }
-
     pub(super) fn is_inside(&self) -> bool {
-        self.phase.is_inside()
+        matches!(self.phase, Phase::Inside { .. })
     }
 
     /// Whether it has found its place in the world.

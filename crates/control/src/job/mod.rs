@@ -43,17 +43,16 @@ pub use verdict::Outcome;
 
 use census::Census;
 use ending::Ending;
-use hosts::{Hosts, News};
+use hosts::Hosts;
 use member::Member;
 use verdict::Verdict;
-use words::End;
 
-use crate::event::{self, Happening};
+use crate::event::{self, Happening, Seconds};
 use crate::liveness::{self, Liveness};
 use crate::status::Status;
 use crate::wire::agent::{Condition, Exit};
 use crate::wire::{Change, DriverToRank, Greeting, RankToDriver};
-use crate::{Connection, Epoch, Rank, Seat, Time, Worker};
+use crate::{Connection, Epoch, Rank, Time, Worker};
 
 /// How long a broken connection waits for the agent's report, and the other way round.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -71,7 +70,7 @@ pub struct Offer {
 }
 
 /// One agent on a host. A host that is reached again has another agent, with the next number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentId(pub u32);
 
 /// What happened.
@@ -162,8 +161,10 @@ pub struct Start {
     pub worker: Worker,
     /// By whom.
     pub agent: AgentId,
-    /// Where.
-    pub seat: Seat,
+    /// On which host.
+    pub host: String,
+    /// Its place there.
+    pub slot: u32,
     /// The rank that it will probably have; its output goes by this number.
     pub rank: Rank,
     /// The probable size of its world.
@@ -173,15 +174,17 @@ pub struct Start {
 }
 
 /// Who else tells of a worker's death than the connection that breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Reports {
     /// The agents of the launcher.
+    #[default]
     Agents,
     /// Nobody: rank 0 lets the others meet, and somebody else's launcher has started them.
     Nobody,
 }
 
 /// A job.
+#[derive(Default)]
 pub struct Machine {
     version: String,
     terms: Terms,
@@ -209,8 +212,6 @@ pub struct Machine {
     is_stopping: bool,
     /// Whether the agents have been dismissed.
     is_over: bool,
-    /// Why an elastic job has ended, unless all went well.
-    end: Option<End>,
     verdict: Verdict,
     ending: Ending,
     liveness: Liveness,
@@ -233,15 +234,16 @@ pub struct Machine {
     lingering: Option<Time>,
     recovery: Option<Recovery>,
     /// Before this nothing is due about a worker of a fixed job, of which there may be thousands.
-    alarm: Time,
+    alarm: Option<Time>,
     /// What is to be done about the event that is being taken in.
     actions: Vec<Action>,
 }
 
 /// How the current world stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum World {
     /// There was none yet.
+    #[default]
     None,
     /// Its workers take their places, until then.
     Forming(Time),
@@ -268,48 +270,15 @@ struct Recovery {
 impl Machine {
     /// Nothing is known yet. `seed` is for the length of rests.
     pub fn new(version: &str, terms: Terms, seed: u64) -> Machine {
-        let limits = match terms.outlives_losses() {
-            true => liveness::Limits {
-                awaited: None,
-                host: terms.stopped.map(|limit| limit.max(LEAST_HOST_LIMIT)),
-            },
-            false => liveness::Limits { awaited: terms.stopped, host: None },
-        };
+        let outlives = terms.outlives_losses();
+        let host = terms.stopped.filter(|_| outlives).map(|limit| limit.max(LEAST_HOST_LIMIT));
+        let limits = liveness::Limits { awaited: terms.stopped.filter(|_| !outlives), host };
         Machine {
             version: version.to_owned(),
             terms,
-            reports: Reports::Agents,
             dice: seed,
-            hosts: Hosts::default(),
-            members: BTreeMap::new(),
-            connections: BTreeMap::new(),
-            workers: 0,
-            epoch: Epoch(0),
-            world: World::None,
-            order: Vec::new(),
-            worlds: 0,
-            begun: false,
-            progress: false,
-            finishing: false,
-            doomed: None,
-            is_stopping: false,
-            is_over: false,
-            end: None,
-            verdict: Verdict::default(),
-            ending: Ending::default(),
             liveness: Liveness::new(limits),
-            census: Census::default(),
-            undiscovered: None,
-            shortage: None,
-            stateless: None,
-            committed: false,
-            fruitless: 0,
-            given_up: None,
-            told: Change::default(),
-            lingering: None,
-            recovery: None,
-            alarm: Time::MAX,
-            actions: Vec::new(),
+            ..Machine::default()
         }
     }
 
@@ -323,10 +292,9 @@ impl Machine {
         machine.begun = true;
         let nowhere = machine.hosts.place("");
         for number in 0..size {
-            let (worker, agent) = (Worker(number), AgentId(0));
-            let member = Member::new((nowhere, 0), agent, Rank(number), Time::ZERO);
-            machine.members.insert(worker, member);
-            machine.liveness.started(worker, agent.0, 0);
+            let member = Member { host: nowhere, rank: Rank(number), ..Member::default() };
+            machine.members.insert(Worker(number), member);
+            machine.liveness.started(Worker(number), 0, 0);
         }
         machine
     }
@@ -348,8 +316,8 @@ impl Machine {
             Event::Heard(agent) => return self.heard(agent, now),
             Event::Started(worker, pid) => self.started(worker, pid),
             Event::Exited(worker, exit) => self.exited(worker, exit, now),
-            Event::Stopped(worker) => self.stopped(worker, now),
-            Event::Continued(worker) => self.continued(worker),
+            Event::Stopped(worker) => self.liveness.stopped(worker, now),
+            Event::Continued(worker) => self.liveness.continued(worker),
             Event::Looked(found) => self.liveness.looked(found, now),
             Event::Greeted(connection, greeting) => self.greeted(connection, &greeting, now),
             Event::Said(connection, message) => self.said(connection, message, now),
@@ -370,10 +338,8 @@ impl Machine {
     /// Does everything that has become possible or due.
     fn proceed(&mut self, now: Time) {
         if !self.is_ending() {
-            for host in self.hosts.wake(now) {
-                if self.hosts.all[host].slots > 0 {
-                    self.happened(Happening::HostUsable { host: self.hosts.name(host) });
-                }
+            for news in self.hosts.wake(now) {
+                self.happened(news);
             }
         }
         if !self.is_over {
@@ -382,6 +348,7 @@ impl Machine {
             self.dismiss(now);
             self.staff(now);
             self.gather(now);
+            self.stop_waiting(now);
             self.set_alarm(now);
             self.announce_changes(now);
             self.release_agents();
@@ -393,22 +360,15 @@ impl Machine {
 
     /// When something must happen even if nothing else does.
     pub fn next_wakeup(&self) -> Option<Time> {
-        let always = [self.ending.next_wakeup(), self.census.next_wakeup()];
+        let always = [self.ending.next_wakeup(), self.census.until];
         let always = always.into_iter().flatten().min();
         if self.is_over {
             return always;
         }
-        let members = self.members.values().filter_map(|member| self.due(member)).min();
-        let forming = match self.world {
-            World::Forming(until) => Some(until),
-            _ => None,
-        };
         let times = [
             always,
             self.hosts.next_wakeup().filter(|_| !self.is_ending()),
-            members,
-            forming,
-            self.gathering_due(),
+            self.due(),
             self.growth(),
             self.lingering,
             self.shortage_due(),
@@ -433,22 +393,8 @@ impl Machine {
         if self.undiscovered.take().is_some() {
             self.happened(Happening::HostsKnown);
         }
-        let source = self.terms.source;
-        for news in self.hosts.list(offers, source) {
-            let what = |index: usize| (self.hosts.name(index), self.hosts.all[index].slots);
-            self.happened(match news {
-                News::Found(index) => {
-                    let (host, slots) = what(index);
-                    Happening::HostFound { host, slots, source }
-                }
-                News::Resized(index, before) => {
-                    let (host, slots) = what(index);
-                    Happening::HostResized { host, slots, before, source }
-                }
-                News::Unlisted(index) => {
-                    Happening::HostUnlisted { host: self.hosts.name(index), source }
-                }
-            });
+        for news in self.hosts.list(offers, self.terms.source) {
+            self.happened(news);
         }
     }
 
@@ -465,7 +411,7 @@ impl Machine {
         let host = &mut self.hosts.all[index];
         (host.is_leaving, host.slots) = (true, 0);
         let host = self.hosts.name(index);
-        self.happened(Happening::HostLeaving { host, grace_seconds: grace });
+        self.happened(Happening::HostLeaving { host, grace_seconds: Seconds(grace) });
     }
 
     /// Tells everybody who follows the job, while there is something to follow.
@@ -477,7 +423,7 @@ impl Machine {
 
     /// Something will be due about a worker then.
     fn alarm(&mut self, at: Time) {
-        self.alarm = self.alarm.min(at);
+        self.alarm = self.alarm.into_iter().chain([at]).min();
     }
 
     fn member(&mut self, worker: Worker) -> Option<&mut Member> {
@@ -486,26 +432,14 @@ impl Machine {
 
     /// Who had a rank in the last world that was formed.
     fn with_rank(&self, rank: Rank) -> Option<Worker> {
-        match self.order.is_empty() {
-            true => Some(Worker(rank.0)).filter(|_| !self.terms.outlives_losses()),
-            false => self.order.get(rank.index()).copied(),
-        }
-    }
-
-    /// Where a worker runs.
-    fn seat(&self, worker: Worker) -> Seat {
-        self.members.get(&worker).map_or_else(Seat::default, |member| {
-            let host = self.hosts.all[member.host].name.clone();
-            Seat { host, slot: member.slot }
-        })
+        self.order.get(rank.index()).copied()
     }
 
     /// A worker and its place in the job, as others know it.
     fn who(&self, worker: Worker) -> event::Member {
         match self.members.get(&worker) {
-            Some(member) => {
-                let Seat { host, slot } = self.seat(worker);
-                event::Member { worker, rank: member.rank, host, slot }
+            Some(Member { host, slot, rank, .. }) => {
+                event::Member { worker, rank: *rank, host: self.hosts.name(*host), slot: *slot }
             }
             None => self.verdict.who(worker),
         }

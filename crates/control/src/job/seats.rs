@@ -1,32 +1,24 @@
 //! Who gets which number when a world is formed: those who had one keep it where that can be.
 
+use std::collections::BTreeSet;
+
 /// Numbers for a row of people of whom some had one before, all different. Whoever's old number is
 /// still there keeps it; the others get what is free, in order. The person at `first`, if anybody, gets
 /// number 0 whatever the others had.
 pub(super) fn number(before: &[Option<u32>], first: Option<usize>) -> Vec<u32> {
-    let count = before.len() as u32;
-    let mut taken = vec![false; before.len()];
+    let mut free: BTreeSet<u32> = (0..before.len() as u32).collect();
     let mut numbers: Vec<Option<u32>> = vec![None; before.len()];
-    if let Some(first) = first {
-        numbers[first] = Some(0);
-        taken[0] = true;
-    }
-    for (index, old) in before.iter().enumerate() {
-        let Some(old) = old.filter(|old| *old < count) else { continue };
-        if numbers[index].is_none() && !taken[old as usize] {
-            numbers[index] = Some(old);
-            taken[old as usize] = true;
+    let wishes = before.iter().enumerate().filter_map(|(index, old)| Some((index, (*old)?)));
+    for (index, wish) in first.map(|first| (first, 0)).into_iter().chain(wishes) {
+        if numbers[index].is_none() && free.remove(&wish) {
+            numbers[index] = Some(wish);
         }
     }
     // Those who had a number come before those who never had one.
-    let mut free =
-        (0..count).filter(|number| !taken[*number as usize]).collect::<Vec<_>>().into_iter();
-    for had in [true, false] {
-        for index in 0..before.len() {
-            if numbers[index].is_none() && before[index].is_some() == had {
-                numbers[index] = free.next();
-            }
-        }
+    let mut rest: Vec<usize> = (0..before.len()).filter(|it| numbers[*it].is_none()).collect();
+    rest.sort_by_key(|index| before[*index].is_none());
+    for (index, number) in rest.into_iter().zip(free) {
+        numbers[index] = Some(number);
     }
     numbers.into_iter().map(Option::unwrap_or_default).collect()
 }

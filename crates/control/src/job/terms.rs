@@ -7,7 +7,7 @@ use crate::event::{JobKind, Source};
 
 /// The terms of a job. A fixed one has the same workers from the beginning to the end, which comes with
 /// the first loss; an elastic one has at least so many and at most so many, and outlives its losses.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
     /// How many workers there must be before training starts.
     pub start: u32,
@@ -45,14 +45,10 @@ impl Terms {
             min: workers,
             max: Some(workers),
             least_hosts: 1,
-            kind: JobKind::Fixed,
-            source: Source::List,
             timeout: joining,
             joining,
             stopped,
-            resets: None,
-            cooldown: None,
-            resting: Resting::default(),
+            ..Terms::default()
         }
     }
 

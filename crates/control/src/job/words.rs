@@ -5,12 +5,20 @@ use std::time::Duration;
 
 use crate::Rank;
 use crate::cause::{Cause, CauseKind};
-use crate::event::{Culprit, EndReason, seconds};
-use crate::wire::agent::Exit;
+use crate::event::{Culprit, EndReason, Seconds, many, some};
+use crate::wire::agent::{Exit, signal_name};
 
-/// Why an elastic job has ended, unless all went well.
+/// Why a job has ended, unless all went well. Most are for elastic jobs, which outlive single failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
+    /// The launcher was sent this signal, while so many ranks ran.
+    Interrupted { signal: i32, ranks: usize },
+    /// It ends before any worker was started, for the reason that this text gives.
+    CalledOff(String),
+    /// A worker has failed, and with it the job.
+    RankFailed,
+    /// The same of a whole host.
+    HostLost { reason: String, hint: String },
     /// Nobody is left.
     AllFailed,
     /// Some of the last world have failed.
@@ -31,6 +39,10 @@ impl End {
     /// In one word for programs.
     pub(super) fn reason(&self) -> EndReason {
         match self {
+            End::Interrupted { .. } => EndReason::Interrupted,
+            End::CalledOff(_) => EndReason::NotStarted,
+            End::RankFailed => EndReason::RankFailed,
+            End::HostLost { .. } => EndReason::HostLost,
             End::AllFailed => EndReason::AllFailed,
             End::SomeFailed => EndReason::SomeFailed,
             End::NoState => EndReason::NoState,
@@ -46,6 +58,17 @@ impl End {
     pub(super) fn text(&self, first: Option<&Culprit>) -> String {
         let lines = |before: &str| first.map(|first| first.lines(before)).unwrap_or_default();
         match self {
+            End::Interrupted { signal, ranks } => format!(
+                "error: stopped by {}, {}",
+                signal_name(*signal),
+                match ranks {
+                    0 => "before any rank was started".into(),
+                    ranks => format!("and all {ranks} ranks with it"),
+                }
+            ),
+            End::CalledOff(text) => text.clone(),
+            // The verdict says more about these.
+            End::RankFailed | End::HostLost { .. } => lines("error: "),
             End::AllFailed => format!("{}  no rank is left\n\nhint: {ABOVE}", lines("error: ")),
             End::SomeFailed => {
                 format!("{}  others had finished before\n\nhint: {ABOVE}", lines("error: "))
@@ -143,33 +166,26 @@ pub(super) fn too_few_agents(
     (timeout, option): (Duration, &str),
 ) -> String {
     let agents = |(hosts, slots): (u32, u32)| {
-        let noun = if hosts == 1 { "agent" } else { "agents" };
-        let slot = if slots == 1 { "slot" } else { "slots" };
-        format!("{hosts} {noun} with {slots} {slot}")
+        format!("{} with {}", many(hosts, "agent"), many(slots, "slot"))
     };
     let have = if there.0 == 1 { "has" } else { "have" };
     format!(
         "error: {} {have} dialled in within {}, and the job needs {}\n\nhint: see what the others say \
          (`ronde agent` tells why it cannot join), or give them longer with `{option}`\n",
         agents(there),
-        seconds(timeout),
+        Seconds(timeout),
         agents(needed)
     )
 }
 
 /// Nobody waits any longer for those who have not come.
 pub(super) fn missing(names: &[String], size: u32, limit: Duration) -> String {
-    let mut shown: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
-    let more = format!("and {} more", names.len().saturating_sub(8));
-    if names.len() > 8 {
-        shown.push(&more);
-    }
     format!(
         "after {} s {} of {size} ranks are still missing: {}; does every rank call `hvd.init()`? \
          RONDE_JOIN_TIMEOUT_SECONDS sets how long to wait",
         limit.as_secs(),
         names.len(),
-        shown.join(", ")
+        some(names.iter())
     )
 }
 
@@ -191,10 +207,6 @@ pub(super) fn ended_or_gone() -> Cause {
     Cause::plain(CauseKind::Unknown, "its process has ended, or its host is gone")
 }
 
-pub(super) fn lost_with_host(reason: &str) -> Cause {
-    Cause::plain(CauseKind::HostLost, format!("was lost with its host: {reason}"))
-}
-
 /// Why workers that live count as dead.
 pub(super) fn unseated() -> Cause {
     Cause::plain(CauseKind::Late, "did not take its place in a new world and was killed")
@@ -206,7 +218,7 @@ pub(super) fn quarrel() -> Cause {
 }
 
 pub(super) fn stopped(limit: Duration) -> Cause {
-    let limit = seconds(limit);
+    let limit = Seconds(limit);
     let what = format!(
         "was stopped, as by SIGSTOP, for {limit} and was killed (RONDE_ELASTIC_STOPPED_SECONDS)"
     );
@@ -217,7 +229,7 @@ pub(super) fn not_coming(limit: Duration) -> Cause {
     let what = format!(
         "did not come to the next world within {} and was killed; if it needs longer, raise \
          `--elastic-timeout`",
-        seconds(limit)
+        Seconds(limit)
     );
     Cause::plain(CauseKind::Late, what)
 }
@@ -226,7 +238,7 @@ pub(super) fn not_starting(limit: Duration) -> Cause {
     let what = format!(
         "has not joined {} after its start and was killed; if it needs longer to import and to build \
          its model, raise RONDE_JOIN_TIMEOUT_SECONDS",
-        seconds(limit)
+        Seconds(limit)
     );
     Cause::plain(CauseKind::Late, what)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::hosts::{Agent, Host};
+use super::hosts::Host;
 use super::member::{Member, Phase};
 use super::words::End;
 use super::{Action, Machine, World, seats, words};
@@ -32,15 +32,12 @@ impl Machine {
         {
             return;
         }
-        if !self.terms.outlives_losses() {
-            return self.gather_all(now);
-        }
         let first = self.worlds == 0;
         let staying = || self.members.values().filter(|member| member.stays());
         if staying().any(|member| (first || member.has_been_inside) && !member.is_waiting()) {
             return;
         }
-        let needed = match first && self.more_may_come() {
+        let needed = match first && self.hosts.all.iter().any(Host::is_coming) {
             true => self.terms.start,
             false => self.terms.min,
         };
@@ -53,7 +50,7 @@ impl Machine {
             self.lingering = Some(until);
             return;
         }
-        if self.is_fruitless() {
+        if self.terms.outlives_losses() && self.is_fruitless() {
             return self.end(End::NoProgress { worlds: self.fruitless }, now);
         }
         if let Some(limit) = self.terms.resets.filter(|limit| self.worlds > *limit) {
@@ -62,26 +59,21 @@ impl Machine {
         self.form(&chosen, now);
     }
 
-    /// Forms the next world of a job whose workers are always the same, once all of them have come.
-    fn gather_all(&mut self, now: Time) {
-        if self.waiting().count() == self.terms.start as usize {
-            let all: Vec<Worker> = self.members.keys().copied().collect();
-            self.form(&all, now);
-        } else if self.alarm <= now && self.gathering_due().is_some_and(|due| due <= now) {
-            self.time_is_up();
-        }
-    }
-
-    /// By when all must have come, once somebody has.
+    /// By when all must have come, once somebody has, or taken their places.
     pub(super) fn gathering_due(&self) -> Option<Time> {
-        if self.terms.outlives_losses() {
-            return None;
+        match self.world {
+            World::Forming(until) => Some(until),
+            _ if self.terms.outlives_losses() => None,
+            _ => self.waiting().map(|(_, member)| member.since + self.terms.joining).min(),
         }
-        self.waiting().map(|(_, member)| member.since + self.terms.joining).min()
     }
 
-    /// Somebody has not come, or not found its place: nobody waits for it any longer.
-    pub(super) fn time_is_up(&mut self) {
+    /// Ends a wait of a job that needs all its workers, once it was too long.
+    pub(super) fn stop_waiting(&mut self, now: Time) {
+        let is_due = |time: Option<Time>| time.is_some_and(|time| time <= now);
+        if self.terms.outlives_losses() || !is_due(self.alarm) || !is_due(self.gathering_due()) {
+            return;
+        }
         let forming = matches!(self.world, World::Forming(_));
         let is_missing = |member: &Member| match forming {
             true => !member.is_seated() && !member.is_waiting(),
@@ -124,16 +116,8 @@ impl Machine {
         let coming = |member: &Member| {
             member.stays() && !member.has_been_inside && !member.is_inside() && !member.is_waiting()
         };
-        let reaching = |host: &Host| {
-            host.is_open() && host.unreached == 0 && matches!(host.agent, Agent::Reaching(_))
-        };
-        self.members.values().any(coming) || self.hosts.all.iter().any(reaching)
-    }
-
-    /// Whether hosts are just being reached on which more workers will be started.
-    fn more_may_come(&self) -> bool {
-        let reaching = |agent| matches!(agent, Agent::Reaching(_));
-        self.hosts.all.iter().any(|host| host.is_open() && reaching(host.agent))
+        let reached = |host: &Host| host.is_coming() && host.unreached == 0;
+        self.members.values().any(coming) || self.hosts.all.iter().any(reached)
     }
 
     /// Those who wait and may be part of the next world: who has the state first, then who was there
@@ -176,8 +160,7 @@ impl Machine {
                 let seat = DriverToRank::Seat { rank: member.rank };
                 self.actions.push(Action::Tell(member.connection.into_iter().collect(), seat));
             }
-            let seat = self.seat(*worker);
-            self.verdict.enter(*worker, seat, Rank(*rank));
+            self.verdict.enter(self.who(*worker));
         }
         self.epoch.0 += 1;
         self.alarm(now + self.terms.joining);
@@ -190,9 +173,6 @@ impl Machine {
 
     /// Ranks for these: kept where that can be, and rank 0 for somebody with the state.
     fn ranks(&self, chosen: &[Worker]) -> Vec<u32> {
-        if !self.terms.outlives_losses() {
-            return chosen.iter().map(|worker| worker.0).collect();
-        }
         let members: Vec<_> = chosen.iter().map(|worker| &self.members[worker]).collect();
         let before: Vec<Option<u32>> =
             members.iter().map(|member| member.has_been_inside.then_some(member.rank.0)).collect();
@@ -268,11 +248,7 @@ impl Machine {
                 self.connections.remove(&connection);
             }
         }
-        if !connections.is_empty() {
-            let again = DriverToRank::Again { reason: reason.to_owned() };
-            self.actions.push(Action::Tell(connections.clone(), again));
-            self.actions.extend(connections.into_iter().map(Action::Close));
-        }
+        self.part_with(connections, DriverToRank::Again { reason: reason.to_owned() });
     }
 
     /// Tells the workers of a complete world that the next one will be another one.
@@ -296,10 +272,7 @@ impl Machine {
     /// When the workers of a complete world are to be told of newcomers, if there are any they have
     /// not heard of: at once, unless others are just being started.
     pub(super) fn growth(&self) -> Option<Time> {
-        if self.world != World::Whole || self.told.added || self.finishing {
-            return None;
-        }
-        if !self.has_room() {
+        if self.world != World::Whole || self.told.added || self.finishing || !self.has_room() {
             return None;
         }
         let newcomers = || self.members.values().filter(|it| !it.is_inside() && it.stays());

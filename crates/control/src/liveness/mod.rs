@@ -11,12 +11,11 @@
 
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::event::{Happening, Member};
+use crate::event::{Happening, Member, Seconds, process};
 use crate::wire::agent::{Condition, ProcessState};
 use crate::{Time, Worker};
 
@@ -50,9 +49,13 @@ pub struct Limits {
     pub host: Option<Duration>,
 }
 
-/// Who can be asked at this moment.
+/// Who can be asked at this moment, and what everybody is called.
 #[derive(Clone, Debug, Default)]
 pub struct Roll {
+    /// All workers.
+    pub workers: BTreeMap<Worker, Member>,
+    /// The names of hosts, by the numbers of their agents.
+    pub hosts: BTreeMap<u32, String>,
     /// Workers with a connection to the driver.
     pub connected: BTreeSet<Worker>,
     /// Workers without one, for which others wait.
@@ -66,62 +69,16 @@ pub enum Action {
     Ping(Vec<Worker>),
     /// Ask the agent of a host, and have it look at these workers.
     Look(u32, Vec<Worker>),
-    /// Tell the user that a worker is stopped.
-    Halted(Worker, Condition, Duration),
-    /// Tell the user that a worker does not answer; this is all that is known of its process.
-    Silent(Worker, Option<Condition>, Duration),
-    /// Tell the user that a worker goes on.
-    Resumed(Worker, Duration),
-    /// Tell the user that a host does not answer, or if some of its workers do, its agent.
-    HostSilent(u32, Vec<Worker>, Duration),
-    /// Tell the user that a host goes on.
-    HostBack(u32, Duration),
+    /// Tell the user that somebody is stopped or silent, or goes on.
+    Tell(Happening),
     /// A worker has been waited for too long: end it, for this cause.
     Overdue(Worker, String),
     /// A host has been waited for too long.
     HostOverdue(u32, Duration),
 }
 
-impl Action {
-    /// What is to be told, as an event; the rest is to be done. Workers and hosts are named by the
-    /// caller, and `limit` is how long others may wait for a worker.
-    pub fn happening(
-        &self,
-        limit: Option<Duration>,
-        member: impl Fn(Worker) -> Option<Member>,
-        host: impl Fn(u32) -> Option<String>,
-    ) -> Option<Happening> {
-        Some(match self {
-            Action::Halted(worker, process, seconds) => Happening::WorkerHalted {
-                member: member(*worker)?,
-                process: process.clone(),
-                seconds: *seconds,
-                limit_seconds: limit,
-            },
-            Action::Silent(worker, process, seconds) => Happening::WorkerSilent {
-                member: member(*worker)?,
-                process: process.clone(),
-                seconds: *seconds,
-            },
-            Action::Resumed(worker, seconds) => {
-                Happening::WorkerResumed { member: member(*worker)?, seconds: *seconds }
-            }
-            Action::HostSilent(number, workers, seconds) => Happening::HostSilent {
-                host: host(*number)?,
-                answering: workers.iter().filter_map(|worker| member(*worker)).collect(),
-                seconds: *seconds,
-            },
-            Action::HostBack(number, seconds) => {
-                Happening::HostAnswers { host: host(*number)?, seconds: *seconds }
-            }
-            Action::Ping(_) | Action::Look(..) | Action::Overdue(..) | Action::HostOverdue(..) => {
-                return None;
-            }
-        })
-    }
-}
-
 /// Everything known about who answers.
+#[derive(Default)]
 pub struct Liveness {
     limits: Limits,
     processes: BTreeMap<Worker, Process>,
@@ -131,6 +88,7 @@ pub struct Liveness {
     last: Time,
 }
 
+#[derive(Default)]
 struct Process {
     host: u32,
     pid: u32,
@@ -162,9 +120,7 @@ struct Host {
 impl Liveness {
     /// Nothing runs yet.
     pub fn new(limits: Limits) -> Liveness {
-        let (processes, hosts) = (BTreeMap::new(), BTreeMap::new());
-        let (next, beat, last) = (Time::ZERO, Time::ZERO, Time::ZERO);
-        Liveness { limits, processes, hosts, next, beat, last }
+        Liveness { limits, ..Liveness::default() }
     }
 
     /// An agent is there, or has said something.
@@ -181,17 +137,7 @@ impl Liveness {
 
     /// A worker's process runs.
     pub fn started(&mut self, worker: Worker, host: u32, pid: u32) {
-        let process = Process {
-            host,
-            pid,
-            heard: None,
-            waits: None,
-            halt: None,
-            seen: None,
-            told: None,
-            is_overdue: false,
-        };
-        self.processes.insert(worker, process);
+        self.processes.insert(worker, Process { host, pid, ..Process::default() });
     }
 
     /// A worker's process has ended.
@@ -236,13 +182,18 @@ impl Liveness {
         }
     }
 
+    /// Since when a worker is stopped, if it is.
+    pub fn halted_since(&self, worker: Worker) -> Option<Time> {
+        self.processes.get(&worker)?.halt.as_ref().map(|(since, _)| *since)
+    }
+
     /// A worker that is known to be stopped, if others may wait only so long: what they suffer is its
     /// doing. And why it should be ended.
     pub fn culprit(&self) -> Option<(Worker, String)> {
         let limit = self.limits.awaited?;
         self.processes.iter().find_map(|(worker, process)| {
             let (_, condition) = process.halt.as_ref()?;
-            Some((*worker, words::overdue(Some(condition), limit)))
+            Some((*worker, overdue(Some(condition), limit)))
         })
     }
 
@@ -261,8 +212,8 @@ impl Liveness {
         self.next = now + STEP;
         self.call(roll, gap, now);
         let mut actions = Vec::new();
-        self.judge_hosts(now, &mut actions);
-        self.judge_workers(now, &mut actions);
+        self.judge_hosts(roll, now, &mut actions);
+        self.judge_workers(roll, now, &mut actions);
         if now >= self.beat {
             self.beat = now + BEAT;
             self.ask(roll, now, &mut actions);
@@ -303,23 +254,33 @@ impl Liveness {
         }
     }
 
-    fn judge_hosts(&mut self, now: Time, actions: &mut Vec<Action>) {
+    fn judge_hosts(&mut self, roll: &Roll, now: Time, actions: &mut Vec<Action>) {
         let limit = self.limits;
         let waited = limit.awaited.is_some_and(|limit| self.anybody_waits(limit, None, now));
         for (number, host) in &mut self.hosts {
             let silence = now.saturating_sub(host.heard);
-            let there = || self.processes.iter().filter(|(_, process)| process.host == *number);
+            let name = || roll.hosts.get(number).cloned().unwrap_or_default();
             match host.told {
                 None if silence >= HOST_SILENCE => {
                     host.told = Some(host.heard);
-                    let workers = there().filter(|(_, process)| process.silence(now) < SILENCE);
-                    let workers = workers.filter(|(_, process)| process.heard.is_some());
-                    let workers = workers.map(|(worker, _)| *worker).collect();
-                    actions.push(Action::HostSilent(*number, workers, silence));
+                    let answers = |process: &Process| {
+                        process.host == *number
+                            && process.heard.is_some()
+                            && process.silence(now) < SILENCE
+                    };
+                    let answering = self.processes.iter().filter(|(_, process)| answers(process));
+                    let answering =
+                        answering.filter_map(|(worker, _)| roll.workers.get(worker).cloned());
+                    actions.push(Action::Tell(Happening::HostSilent {
+                        host: name(),
+                        answering: answering.collect(),
+                        seconds: Seconds(silence),
+                    }));
                 }
                 Some(since) if silence < HOST_SILENCE => {
                     (host.told, host.is_overdue) = (None, false);
-                    actions.push(Action::HostBack(*number, now.saturating_sub(since)));
+                    let seconds = Seconds(now.saturating_sub(since));
+                    actions.push(Action::Tell(Happening::HostAnswers { host: name(), seconds }));
                     let workers = self.processes.values_mut();
                     for process in workers.filter(|process| process.host == *number) {
                         process.heard = process.heard.map(|_| now);
@@ -337,15 +298,16 @@ impl Liveness {
         }
     }
 
-    fn judge_workers(&mut self, now: Time, actions: &mut Vec<Action>) {
+    fn judge_workers(&mut self, roll: &Roll, now: Time, actions: &mut Vec<Action>) {
         let silent_hosts: Vec<u32> =
             self.hosts.iter().filter(|(_, host)| host.told.is_some()).map(|(n, _)| *n).collect();
         for (worker, process) in &mut self.processes {
             // The host's silence explains that of its workers.
-            if silent_hosts.contains(&process.host) {
-                continue;
+            if let Some(member) = roll.workers.get(worker)
+                && !silent_hosts.contains(&process.host)
+            {
+                actions.extend(process.judge(member, self.limits.awaited, now).map(Action::Tell));
             }
-            actions.extend(process.judge(*worker, now));
         }
         let Some(limit) = self.limits.awaited else { return };
         let late: Vec<Worker> = self
@@ -361,7 +323,7 @@ impl Liveness {
         for worker in late {
             if let Some(process) = self.processes.get_mut(&worker) {
                 process.is_overdue = true;
-                let cause = words::overdue(process.halt.as_ref().map(|(_, how)| how), limit);
+                let cause = overdue(process.halt.as_ref().map(|(_, how)| how), limit);
                 actions.push(Action::Overdue(worker, cause));
             }
         }
@@ -383,25 +345,53 @@ impl Process {
         self.heard.map_or(Duration::ZERO, |heard| now.saturating_sub(heard))
     }
 
-    fn judge(&mut self, worker: Worker, now: Time) -> Option<Action> {
+    fn judge(&mut self, member: &Member, limit: Option<Duration>, now: Time) -> Option<Happening> {
         let silence = self.silence(now);
+        let member = || member.clone();
         match (&self.halt, self.told) {
             (Some((since, condition)), told)
                 if *since + NOTICE <= now && told.is_none_or(|told| !told.is_halted) =>
             {
                 self.told = Some(Told { since: *since, is_halted: true });
-                Some(Action::Halted(worker, condition.clone(), now.saturating_sub(*since)))
+                Some(Happening::WorkerHalted {
+                    member: member(),
+                    process: condition.clone(),
+                    seconds: Seconds(now.saturating_sub(*since)),
+                    limit_seconds: limit.map(Seconds),
+                })
             }
             (None, None) if silence >= UNEXPLAINED => {
                 let since = now.saturating_sub(silence);
                 self.told = Some(Told { since, is_halted: false });
-                Some(Action::Silent(worker, self.seen.clone(), silence))
+                let (process, seconds) = (self.seen.clone(), Seconds(silence));
+                Some(Happening::WorkerSilent { member: member(), process, seconds })
             }
             (None, Some(told)) if silence < SILENCE => {
                 (self.told, self.seen, self.is_overdue) = (None, None, false);
-                Some(Action::Resumed(worker, now.saturating_sub(told.since)))
+                let seconds = Seconds(now.saturating_sub(told.since));
+                Some(Happening::WorkerResumed { member: member(), seconds })
             }
             _ => None,
         }
     }
+}
+
+/// Why a rank that was waited for too long is ended. Reads behind its name.
+fn overdue(condition: Option<&Condition>, limit: Duration) -> String {
+    let what = match condition {
+        Some(condition) => {
+            let how = match condition.state {
+                ProcessState::Frozen => "was frozen (a frozen cgroup, as by `docker pause`)",
+                ProcessState::Traced => "was stopped by a debugger",
+                _ => "was stopped (SIGSTOP)",
+            };
+            format!("{how}, {}", process(condition))
+        }
+        None => "did not answer".into(),
+    };
+    format!(
+        "{what}, while others waited for it longer than the {} s of \
+         HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        limit.as_secs()
+    )
 }

@@ -13,6 +13,10 @@ fn condition(state: ProcessState) -> Condition {
     Condition { pid: 77, command: "python".into(), state }
 }
 
+fn member(number: u32) -> Member {
+    Member { worker: Worker(number), rank: Rank(number), host: "b".into(), slot: 0 }
+}
+
 /// Three ranks, the last on a second host. Everybody answers but whom a test has silenced.
 struct Play {
     liveness: Liveness,
@@ -31,8 +35,14 @@ impl Play {
             liveness.heard_host(host, seconds(0));
             liveness.started(Worker(rank), host, 70 + rank);
         }
-        let connected = (0..3).map(Worker).collect();
-        let roll = Roll { connected, missing: BTreeSet::new() };
+        let connected: BTreeSet<Worker> = (0..3).map(Worker).collect();
+        let name = |worker: &Worker| (*worker, member(worker.0));
+        let roll = Roll {
+            workers: connected.iter().map(name).collect(),
+            hosts: [(0, "a".into()), (1, "b".into())].into(),
+            connected,
+            missing: BTreeSet::new(),
+        };
         let (silent, frozen, told) = (Vec::new(), Vec::new(), Vec::new());
         Play { liveness, roll, silent, frozen, state: ProcessState::Runs, told, now: 0 }
     }
@@ -60,6 +70,14 @@ impl Play {
         }
     }
 
+    /// The only event that was told of, and when.
+    fn only_event(&mut self) -> (u64, Happening) {
+        match self.only() {
+            (when, Action::Tell(what)) => (when, what),
+            (_, action) => panic!("{action:?}"),
+        }
+    }
+
     /// The only thing that was told, and when.
     fn only(&mut self) -> (u64, Action) {
         assert_eq!(self.told.len(), 1, "{:?}", self.told);
@@ -82,11 +100,10 @@ fn a_rank_whose_child_is_stopped_is_named_within_ten_seconds() {
             play.run(start);
             (play.silent, play.state) = (vec![1], state);
             play.run(start + 300);
-            let (when, action) = play.only();
+            let (when, what) = play.only_event();
             assert!(when - start < 10, "{when} {start}");
-            assert!(
-                matches!(action, Action::Halted(Worker(1), known, _) if known == condition(state))
-            );
+            let Happening::WorkerHalted { member, process, .. } = what else { panic!("{what:?}") };
+            assert_eq!((member.worker, process), (Worker(1), condition(state)));
         }
     }
 }
@@ -101,12 +118,14 @@ fn a_stop_that_the_system_reports_is_named_even_before_the_rank_connects() {
     play.run(22);
     assert_eq!(play.told, [], "many a stop is short");
     play.run(100);
-    let (when, action) = play.only();
-    assert!(when < 30 && matches!(action, Action::Halted(Worker(1), ..)), "{when} {action:?}");
+    let (when, what) = play.only_event();
+    assert!(when < 30 && matches!(what, Happening::WorkerHalted { .. }), "{when} {what:?}");
     play.liveness.continued(Worker(1));
     play.state = ProcessState::Runs;
     play.run(103);
-    assert!(matches!(play.only().1, Action::Resumed(Worker(1), _)));
+    assert!(
+        matches!(play.only_event().1, Happening::WorkerResumed { member, .. } if member.worker.0 == 1)
+    );
 }
 
 #[test]
@@ -116,7 +135,9 @@ fn a_rank_that_is_missing_and_stopped_is_found_by_looking() {
     play.roll.missing.insert(Worker(1));
     play.state = ProcessState::Stopped;
     play.run(9);
-    assert!(matches!(play.only().1, Action::Halted(Worker(1), ..)));
+    assert!(
+        matches!(play.only_event().1, Happening::WorkerHalted { member, .. } if member.worker.0 == 1)
+    );
 }
 
 #[test]
@@ -127,11 +148,14 @@ fn a_rank_that_is_merely_busy_is_not_called_stopped() {
     play.run(26);
     assert_eq!(play.told, []);
     play.run(60);
-    let (when, action) = play.only();
-    assert!(when < 32 && matches!(action, Action::Silent(Worker(2), Some(_), _)), "{action:?}");
+    let (when, what) = play.only_event();
+    let is_silent = matches!(what, Happening::WorkerSilent { process: Some(_), .. });
+    assert!(when < 32 && is_silent, "{what:?}");
     play.silent.clear();
     play.run(70);
-    assert!(matches!(play.only().1, Action::Resumed(Worker(2), _)));
+    assert!(
+        matches!(play.only_event().1, Happening::WorkerResumed { member, .. } if member.worker.0 == 2)
+    );
 }
 
 #[test]
@@ -141,15 +165,13 @@ fn a_frozen_host_is_named_within_ten_seconds_and_its_ranks_are_not() {
         play.run(start);
         (play.frozen, play.silent) = (vec![1], vec![2]);
         play.run(200);
-        let (when, action) = play.only();
+        let (when, what) = play.only_event();
         assert!(when - start < 10, "{when} {start}");
-        assert!(
-            matches!(&action, Action::HostSilent(1, ranks, _) if ranks.is_empty()),
-            "{action:?}"
-        );
+        let Happening::HostSilent { host, answering, .. } = what else { panic!("{what:?}") };
+        assert_eq!((host.as_str(), answering.len()), ("b", 0));
         (play.frozen, play.silent) = (vec![], vec![]);
         play.run(300);
-        assert!(matches!(play.only().1, Action::HostBack(1, _)));
+        assert!(matches!(play.only_event().1, Happening::HostAnswers { host, .. } if host == "b"));
     }
 }
 
@@ -159,10 +181,10 @@ fn an_agent_that_is_stopped_alone_is_told_from_a_frozen_host() {
     play.run(20);
     play.frozen.push(0);
     play.run(60);
-    let (_, action) = play.only();
-    let Action::HostSilent(0, ranks, _) = &action else { panic!() };
-    assert_eq!(ranks, &[Worker(0), Worker(1)]);
-    assert!(line(&action, None).contains("though rank 0 there does"));
+    let (_, what) = play.only_event();
+    let Happening::HostSilent { answering, .. } = &what else { panic!("{what:?}") };
+    assert_eq!(answering, &[member(0), member(1)]);
+    assert!(what.line().unwrap().contains("though rank 0 there does"));
 }
 
 #[test]
@@ -171,7 +193,7 @@ fn the_limit_ends_a_stopped_rank_only_if_others_have_waited_that_long() {
     play.run(20);
     (play.silent, play.state) = (vec![1], ProcessState::Stopped);
     play.run(100);
-    assert!(matches!(play.only().1, Action::Halted(..)), "nobody waits");
+    assert!(matches!(play.only_event().1, Happening::WorkerHalted { .. }), "nobody waits");
     play.silent.push(0);
     for now in 101..110 {
         play.liveness.heard(Worker(0), Some(seconds(now - 89)), seconds(now));
@@ -194,7 +216,7 @@ fn a_host_that_stays_silent_is_given_up_where_a_limit_says_so() {
     play.run(200);
     assert!(matches!(
         play.told[..],
-        [(_, Action::HostSilent(..)), (38..43, Action::HostOverdue(1, _))]
+        [(_, Action::Tell(Happening::HostSilent { .. })), (38..43, Action::HostOverdue(1, _))]
     ));
 }
 
@@ -207,26 +229,22 @@ fn a_driver_that_was_stopped_itself_blames_nobody() {
     assert_eq!(play.told, []);
 }
 
-fn line(action: &Action, limit: Option<Duration>) -> String {
-    let member =
-        |worker: Worker| Some(Member { worker, rank: Rank(worker.0), host: "b".into(), slot: 0 });
-    action.happening(limit, member, |_| Some("b".into())).unwrap().line().unwrap()
-}
-
 #[test]
 fn words_say_what_resumes_a_process() {
-    let stopped = condition(ProcessState::Stopped);
-    let text = line(&Action::Halted(Worker(1), stopped, seconds(4)), Some(LIMIT));
+    let halted = |state, limit: Option<Duration>| {
+        let (process, seconds) = (condition(state), Seconds(seconds(4)));
+        let limit_seconds = limit.map(Seconds);
+        Happening::WorkerHalted { member: member(1), process, seconds, limit_seconds }.text()
+    };
     assert_eq!(
-        text,
+        halted(ProcessState::Stopped, Some(LIMIT)),
         "rank 1 (b, slot 0) is stopped: process 77 (python) got SIGSTOP or the like 4 s ago; `kill \
          -CONT 77` on b resumes it; the job ends once others have waited 20 s for it \
          (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)"
     );
-    let frozen = condition(ProcessState::Frozen);
-    let frozen = line(&Action::Halted(Worker(1), frozen, seconds(4)), None);
+    let frozen = halted(ProcessState::Frozen, None);
     assert!(frozen.contains("in a frozen cgroup for 4 s; `docker unpause`"), "{frozen}");
-    let blocked = condition(ProcessState::Blocked);
-    let blocked = line(&Action::Silent(Worker(1), Some(blocked), seconds(9)), None);
+    let (process, seconds) = (Some(condition(ProcessState::Blocked)), Seconds(seconds(9)));
+    let blocked = Happening::WorkerSilent { member: member(1), process, seconds }.text();
     assert!(blocked.contains("process 77 (python) waits for a disk"), "{blocked}");
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::autotune::{self, Parameter};
-use crate::watching::{Watching, Words};
+use crate::watching::{Cycles, DumpTo, MetricsAt, TimelineWish, Watching};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning, Worker};
 pub(crate) use table::default;
@@ -261,16 +261,17 @@ impl Reader<'_> {
     }
 
     fn watching(&mut self) -> Watching {
-        let words = Words {
-            timeline: self.text("HOROVOD_TIMELINE"),
-            mark_cycles: self.number("HOROVOD_TIMELINE_MARK_CYCLES") > 0,
-            records: (self.number("RONDE_FLIGHT_RECORDER") as usize).min(MOST_RECORDS),
-            dump: self.text("RONDE_FLIGHT_RECORDER_DIR"),
-            metrics: self.text("RONDE_METRICS"),
+        let cycles = match self.number("HOROVOD_TIMELINE_MARK_CYCLES") {
+            0 => Cycles::Unmarked,
+            _ => Cycles::Marked,
         };
-        let (watching, mistakes) = Watching::parse(words);
-        self.mistakes.extend(mistakes);
-        watching
+        let metrics = MetricsAt::parse(&self.text("RONDE_METRICS"));
+        Watching {
+            timeline: TimelineWish::parse(&self.text("HOROVOD_TIMELINE"), cycles),
+            records: (self.number("RONDE_FLIGHT_RECORDER") as usize).min(MOST_RECORDS),
+            dump: DumpTo::parse(&self.text("RONDE_FLIGHT_RECORDER_DIR")),
+            metrics: metrics.map_err(|mistake| self.mistakes.push(mistake)).unwrap_or_default(),
+        }
     }
 
     /// What the user has set stays as it is.

@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
-use ronde_control::event::{Happening, JobEvent, JobKind, Output};
+use ronde_control::event::{Happening, JobEvent, JobKind, Output, Seconds};
 use ronde_control::printable;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{LaunchError, machine};
@@ -36,23 +36,11 @@ const KEPT_BYTES: usize = 1 << 20;
 /// How long the last event may take to reach the file and the followers.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// One event as it goes to a follower.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
-    /// It as JSON.
-    pub(super) event: Arc<str>,
-    /// How many before it the follower has missed.
-    pub(super) missed: u64,
-    /// Whether it is the last one of all.
-    pub(super) last: bool,
-}
-
-/// Where a follower's events go; it hangs up by dropping the other end.
-pub(crate) type Follower = mpsc::Sender<Told>;
-
-/// A place for a follower, and where it reads.
-pub(super) fn follower() -> (Follower, mpsc::Receiver<Told>) {
-    mpsc::channel(BEHIND)
+/// What somebody is given who follows: the events that are kept, and where the next ones come from.
+pub(crate) struct Following {
+    pub(super) kept: Vec<Arc<str>>,
+    /// Behind the last one comes none.
+    pub(super) next: broadcast::Receiver<Option<Arc<str>>>,
 }
 
 /// The stream and its readers, but for the screen.
@@ -61,7 +49,7 @@ pub(super) struct Chronicle {
     next: u64,
     kept: VecDeque<Arc<str>>,
     log: Option<Log>,
-    followers: Vec<(Follower, u64)>,
+    followers: broadcast::Sender<Option<Arc<str>>>,
 }
 
 /// The file of `--event-log`.
@@ -82,7 +70,8 @@ impl Chronicle {
         lost: impl Fn(String) + Send + 'static,
     ) -> Result<Chronicle, LaunchError> {
         let log = file.map(|path| Log::create(path, lost)).transpose()?;
-        Ok(Chronicle { kind, next: 0, kept: VecDeque::new(), log, followers: Vec::new() })
+        let followers = broadcast::Sender::new(BEHIND);
+        Ok(Chronicle { kind, next: 0, kept: VecDeque::new(), log, followers })
     }
 
     /// Takes in what happened, and gives the line to show on the screen, if there is one.
@@ -106,14 +95,10 @@ impl Chronicle {
         self.kept.iter().skip(skipped).map(|event| String::from(&**event)).collect()
     }
 
-    /// Somebody follows from now on; what is kept comes first.
-    pub(super) fn follow(&mut self, follower: Follower) {
-        self.followers.retain(|(known, _)| !known.is_closed());
-        let mut missed = 0;
-        for event in &self.kept {
-            tell(&follower, &mut missed, event);
-        }
-        self.followers.push((follower, missed));
+    /// Somebody follows from now on.
+    pub(super) fn follow(&self) -> Following {
+        let kept = self.kept.iter().cloned().collect();
+        Following { kept, next: self.followers.subscribe() }
     }
 
     fn append(&mut self, what: Happening) {
@@ -121,9 +106,8 @@ impl Chronicle {
         if let Some(log) = &mut self.log {
             log.write(&event);
         }
-        for (follower, missed) in &mut self.followers {
-            tell(follower, missed, &event);
-        }
+        // There may be nobody.
+        let _ = self.followers.send(Some(event.clone()));
         self.kept.push_back(event);
         let mut bytes: usize = self.kept.iter().map(|event| event.len()).sum();
         while self.kept.len() > KEPT || (bytes > KEPT_BYTES && self.kept.len() > 1) {
@@ -135,7 +119,7 @@ impl Chronicle {
         let number = self.next;
         self.next += 1;
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let event = JobEvent { number, time, what };
+        let event = JobEvent { number, time: Seconds(time), what };
         serde_json::to_string(&event).expect("an event has only names as keys").into()
     }
 
@@ -164,22 +148,12 @@ impl Chronicle {
             line =
                 lost.map(|reason| format!("the end of the event log cannot be written: {reason}"));
         }
-        for (follower, missed) in self.followers {
-            let last = Told { event: event.clone(), missed, last: true };
-            if let Ok(Ok(())) = timeout_at(until, follower.send(last)).await {
-                // It hangs up when it has passed on the last event.
-                let _ = timeout_at(until, follower.closed()).await;
-            }
+        for last in [Some(event), None] {
+            let _ = self.followers.send(last);
         }
+        // They hang up when they have passed on the last event.
+        let _ = timeout_at(until, self.followers.closed()).await;
         line
-    }
-}
-
-fn tell(follower: &Follower, missed: &mut u64, event: &Arc<str>) {
-    let told = Told { event: event.clone(), missed: *missed, last: false };
-    match follower.try_send(told) {
-        Ok(()) => *missed = 0,
-        Err(_) => *missed += 1,
     }
 }
 
@@ -233,6 +207,8 @@ fn write_all(mut file: File, mut events: mpsc::Receiver<Arc<str>>) -> io::Result
 mod tests {
     use std::sync::mpsc as std_mpsc;
 
+    use tokio::sync::broadcast::error::RecvError;
+
     use super::*;
 
     fn host(number: usize) -> Happening {
@@ -261,7 +237,7 @@ mod tests {
         let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
         assert_eq!(numbers, [0, 1, 2]);
         assert_eq!(events[2].what, end());
-        assert!(events[0].time.as_secs() > 1_600_000_000);
+        assert!(events[0].time.0.as_secs() > 1_600_000_000);
     }
 
     #[tokio::test]
@@ -314,23 +290,20 @@ mod tests {
     async fn a_follower_gets_what_is_kept_and_what_comes_and_hears_what_it_missed() {
         let mut chronicle = Chronicle::open(JobKind::Fixed, None, |_| {}).unwrap();
         (0..3).for_each(|number| drop(chronicle.record(host(number))));
-        let (sender, mut receiver) = follower();
-        chronicle.follow(sender);
-        for number in 3..BEHIND + 10 {
+        let Following { kept, mut next } = chronicle.follow();
+        assert_eq!(kept.len(), 3);
+        for number in 0..BEHIND + 10 {
             chronicle.record(host(number));
         }
-        let mut seen = Vec::new();
-        while let Ok(told) = receiver.try_recv() {
-            assert_eq!(told.missed, 0);
-            seen.push(told);
+        assert_eq!(next.recv().await, Err(RecvError::Lagged(10)));
+        for number in 10..BEHIND + 10 {
+            let event = events(&next.recv().await.unwrap().unwrap()).remove(0);
+            assert_eq!(event.what, host(number));
         }
-        assert_eq!(seen.len(), BEHIND);
-        chronicle.record(host(7));
-        assert_eq!(receiver.recv().await.unwrap().missed, 10);
-        let reader = tokio::spawn(async move { receiver.recv().await });
+        let reader = tokio::spawn(async move { (next.recv().await, next.recv().await) });
         chronicle.finish(end()).await;
-        let last: JobEvent = serde_json::from_str(&reader.await.unwrap().unwrap().event).unwrap();
-        assert_eq!(last.what, end());
+        let (Ok(Some(last)), Ok(None)) = reader.await.unwrap() else { panic!("nothing came") };
+        assert_eq!(events(&last)[0].what, end());
     }
 
     #[test]

@@ -134,13 +134,14 @@ pub(super) fn of(
 mod tests {
     use super::*;
     use ronde_control::job::AgentId;
-    use ronde_control::{Rank, Seat, Worker};
+    use ronde_control::{Rank, Worker};
 
     fn start(worker: u32) -> Start {
         Start {
             worker: Worker(worker),
             agent: AgentId(0),
-            seat: Seat::default(),
+            host: "node".into(),
+            slot: 1,
             rank: Rank(3),
             size: 4,
             late: false,

@@ -32,7 +32,7 @@ use ronde_control::settings;
 use ronde_control::wire::agent::AgentToDriver;
 use ronde_control::wire::{Greeting, RankToDriver};
 use ronde_control::{Connection, Rank, event};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::hosts::Host;
@@ -44,7 +44,7 @@ use crate::signals::Signals;
 use crate::source::HostSource;
 use crate::wire::Sealed;
 use crate::{LaunchError, machine};
-use chronicle::Follower;
+use chronicle::Following;
 use conductor::Driver;
 use errand::Returned;
 use screen::Done;
@@ -137,7 +137,7 @@ pub(crate) enum News {
     /// An agent that nobody here has started offers its host.
     Offered(Offer),
     /// Somebody wants to know what happens from now on.
-    Followed(Follower),
+    Followed(oneshot::Sender<Following>),
     /// Something that the job writes could not be written.
     OutputLost(event::Output, String),
     /// These are the hosts of an elastic job now, or why that is not known.

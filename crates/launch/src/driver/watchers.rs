@@ -6,9 +6,10 @@ use ronde_control::VERSION;
 use ronde_control::status::{DriverToWatcher, Status, WatcherToDriver};
 use ronde_control::wire::JobKey;
 use tokio::net::TcpListener;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::chronicle::{self, Told};
+use super::chronicle::Following;
 use super::{Job, News};
 use crate::private::PrivateFile;
 use crate::registry::{self, Entry};
@@ -63,19 +64,24 @@ pub(super) async fn serve(
 
 /// Tells what happens until the job ends, no faster than the watcher reads.
 async fn follow(mut sealed: Sealed, news: &mpsc::Sender<News>) -> io::Result<()> {
-    let (follower, mut events) = chronicle::follower();
+    let (follower, following) = oneshot::channel();
     news.send(News::Followed(follower)).await.map_err(io::Error::other)?;
+    let Following { kept, mut next } = following.await.map_err(io::Error::other)?;
+    for event in kept {
+        sealed.say(&DriverToWatcher::Event { event: String::from(&*event), missed: 0 }).await?;
+    }
+    let mut missed = 0;
     loop {
         let hang_up = read_sealed(&mut sealed.stream, &mut sealed.opener, LONGEST);
         tokio::select! {
-            told = events.recv() => {
-                let Some(Told { event, missed, last }) = told else { return Ok(()) };
-                let event = String::from(&*event);
-                sealed.say(&DriverToWatcher::Event { event, missed }).await?;
-                if last {
-                    return Ok(());
+            event = next.recv() => match event {
+                Ok(Some(event)) => {
+                    let (event, missed) = (String::from(&*event), std::mem::take(&mut missed));
+                    sealed.say(&DriverToWatcher::Event { event, missed }).await?;
                 }
-            }
+                Err(RecvError::Lagged(count)) => missed += count,
+                Ok(None) | Err(RecvError::Closed) => return Ok(()),
+            },
             // There is nothing more to say for a follower: it has gone.
             _ = hang_up => return Ok(()),
         }

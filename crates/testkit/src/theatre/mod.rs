@@ -201,12 +201,12 @@ impl Theatre {
                 let busy = workers.iter().find(inside).copied();
                 self.hold(busy.is_none(), "a worker is in two worlds at once");
             }
-            Action::Start(Start { agent, seat, .. }) => {
-                let offered = self.offers.iter().filter(|offer| offer.host == seat.host);
+            Action::Start(Start { agent, host, slot, .. }) => {
+                let offered = self.offers.iter().filter(|offer| offer.host == *host);
                 let slots = offered.map(|offer| offer.slots).sum::<u32>();
-                self.hold(seat.slot < slots, "a worker is started on a slot that is not offered");
+                self.hold(*slot < slots, "a worker is started on a slot that is not offered");
                 let twice = self.players.values().any(|player| {
-                    player.is_alive() && player.agent == *agent && player.slot == seat.slot
+                    player.is_alive() && player.agent == *agent && player.slot == *slot
                 });
                 self.hold(!twice, "two workers live on one slot");
             }

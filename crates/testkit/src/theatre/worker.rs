@@ -9,7 +9,7 @@ use ronde_control::event::JobKind;
 use ronde_control::job::{AgentId, Event, Start};
 use ronde_control::wire::agent::Exit;
 use ronde_control::wire::{DriverToRank, Milestone, RankToDriver};
-use ronde_control::{Connection, Rank, Seat, Time, Worker};
+use ronde_control::{Connection, Rank, Time, Worker};
 
 use super::{Doing, Happening, STEPS, Theatre};
 
@@ -66,7 +66,7 @@ impl Player {
 
 impl Theatre {
     pub(super) fn enter(&mut self, start: Start) {
-        let Start { worker, agent, seat: Seat { host, slot }, rank, .. } = start;
+        let Start { worker, agent, host, slot, rank, .. } = start;
         let player = Player {
             agent,
             slot,

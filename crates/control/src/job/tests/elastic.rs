@@ -71,8 +71,7 @@ impl Play {
             match action {
                 Action::Reach(hosts) => self.reached.extend(hosts),
                 Action::Start(start) => {
-                    let Seat { host, slot } = start.seat;
-                    self.running.insert(start.worker, (host, slot, None));
+                    self.running.insert(start.worker, (start.host, start.slot, None));
                 }
                 Action::Signal(_, worker, signal) => self.signals.push((worker, signal)),
                 Action::Tell(to, message) => {
@@ -365,6 +364,7 @@ fn a_world_that_loses_somebody_while_it_forms_meets_again() {
 #[test]
 fn one_that_is_stopped_for_too_long_is_killed() {
     let mut play = Play::begin("a:2", limits(2, 1));
+    play.on(Event::Started(Worker(1), 8));
     play.on(Event::Stopped(Worker(1)));
     play.pass(4);
     play.on(Event::Continued(Worker(1)));
@@ -375,6 +375,19 @@ fn one_that_is_stopped_for_too_long_is_killed() {
     assert_eq!(play.signals, [(Worker(1), 9)]);
     play.come(0);
     assert_eq!(play.world(), [0]);
+}
+
+#[test]
+fn an_interrupt_while_the_others_recover_ends_the_job_as_one() {
+    let mut play = Play::begin("a:2", limits(2, 1));
+    play.die(1, KILLED);
+    play.on(Event::Interrupted(2));
+    play.die(0, Exit::Signal(2));
+    let (code, text) = play.end.clone().unwrap();
+    assert_eq!(
+        (code, text.as_str()),
+        (130, "error: stopped by signal 2 (SIGINT), and all 1 ranks with it\n")
+    );
 }
 
 #[test]

@@ -592,9 +592,7 @@ fn a_lost_host_ends_the_job_and_is_its_reason() {
         .all
         .iter()
         .filter_map(|action| match action {
-            Action::Start(start) => {
-                Some((start.worker.0, start.seat.host.as_str(), start.seat.slot))
-            }
+            Action::Start(start) => Some((start.worker.0, start.host.as_str(), start.slot)),
             _ => None,
         })
         .collect();

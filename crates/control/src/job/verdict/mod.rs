@@ -12,10 +12,11 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use super::words::End;
 use crate::cause::{Cause, CauseKind, Farewell, Raised, Tail};
-use crate::event::{Culprit, EndReason, Judgement, Member};
-use crate::wire::agent::{Exit, Obstacle, signal_name};
-use crate::{Rank, Seat, Worker};
+use crate::event::{Culprit, EndReason, Judgement, Member, some};
+use crate::wire::agent::{Exit, Obstacle};
+use crate::{Rank, Worker};
 
 /// Everything known about how the workers of a job ended since its last world was complete.
 #[derive(Default)]
@@ -24,17 +25,13 @@ pub struct Verdict {
     /// Workers that failed by themselves, in the order in which it was learned.
     failures: Vec<Worker>,
     stopping: bool,
-    /// The signal that ended the launcher, and how many ranks it ended with it.
-    interrupted: Option<(i32, usize)>,
-    /// What happened to a whole host, and what to do about it.
-    problem: Option<(String, String)>,
-    /// What to tell the user of a job that has not begun.
-    called_off: Option<String>,
+    /// Why the job has ended, unless all went well or, if it needs all its workers, with the first failure.
+    end: Option<End>,
 }
 
+#[derive(Default)]
 struct Account {
-    seat: Seat,
-    rank: Rank,
+    who: Member,
     farewell: Farewell,
     blames: Option<Worker>,
     exit: Option<Exit>,
@@ -45,19 +42,6 @@ struct Account {
 }
 
 impl Account {
-    fn new(seat: Seat, rank: Rank) -> Account {
-        Account {
-            seat,
-            rank,
-            farewell: Farewell::None,
-            blames: None,
-            exit: None,
-            stopped: false,
-            condemned: None,
-            tail: Tail::default(),
-        }
-    }
-
     fn has_raised(&self) -> bool {
         matches!(self.farewell, Farewell::Exception(_))
     }
@@ -67,10 +51,6 @@ impl Account {
             Some(cause) => cause.clone(),
             None => Cause::of(self.exit.as_ref(), &self.farewell, &self.tail),
         }
-    }
-
-    fn ended_well(&self) -> bool {
-        self.exit.as_ref().is_some_and(Exit::is_success)
     }
 }
 
@@ -110,12 +90,10 @@ impl Outcome {
 }
 
 impl Verdict {
-    /// A worker is started there, probably as this rank.
-    pub fn enter(&mut self, worker: Worker, seat: Seat, rank: Rank) {
-        match self.accounts.get_mut(&worker) {
-            Some(account) => (account.seat, account.rank) = (seat, rank),
-            None => drop(self.accounts.insert(worker, Account::new(seat, rank))),
-        }
+    /// A worker is started, or has a rank in a world.
+    pub fn enter(&mut self, who: Member) {
+        let account = self.accounts.entry(who.worker).or_default();
+        account.who = who;
     }
 
     /// A worker that was told to go will not be missed: however it ends is no failure.
@@ -182,29 +160,21 @@ impl Verdict {
         self.stopping = true;
     }
 
-    /// The launcher itself was told to stop, by the signal of this number, while so many ranks ran.
-    pub fn interrupt(&mut self, signal: i32, ranks: usize) {
+    /// The job ends for this reason; the first one counts.
+    pub(super) fn end(&mut self, end: End) {
+        self.end.get_or_insert(end);
+    }
+
+    /// The same, unless a worker has failed before: a job that needs all its workers has ended with that.
+    pub(super) fn end_unless_failed(&mut self, end: End) {
         if !self.failed() {
-            self.interrupted.get_or_insert((signal, ranks));
+            self.end(end);
         }
-        self.stopping();
-    }
-
-    /// A whole host went wrong, which explains what its workers suffer.
-    pub fn host_failed(&mut self, reason: String, hint: String) {
-        if !self.failed() && self.interrupted.is_none() {
-            self.problem = Some((reason, hint));
-        }
-    }
-
-    /// The job ends before any worker was started, for the reason that this text gives.
-    pub fn call_off(&mut self, text: String) {
-        self.called_off.get_or_insert(text);
     }
 
     /// Whether something has gone wrong.
     pub fn failed(&self) -> bool {
-        !self.failures.is_empty() || self.problem.is_some()
+        !self.failures.is_empty() || matches!(self.end, Some(End::HostLost { .. }))
     }
 
     /// Why a worker has failed, as far as it is known.
@@ -224,44 +194,35 @@ impl Verdict {
 
     /// A worker and the place that it had.
     pub(super) fn who(&self, worker: Worker) -> Member {
-        let unknown = || (Seat::default(), Rank(worker.0));
-        let known = |account: &Account| (account.seat.clone(), account.rank);
-        let (Seat { host, slot }, rank) = self.accounts.get(&worker).map_or_else(unknown, known);
-        Member { worker, rank, host, slot }
+        let unknown = || Member { worker, rank: Rank(worker.0), ..Member::default() };
+        self.accounts.get(&worker).map_or_else(unknown, |account| account.who.clone())
     }
 
-    /// The launcher's exit code and last words, for a job that ends with its first loss.
+    /// The launcher's exit code and last words.
     pub fn outcome(&self) -> Outcome {
-        if let Some(problem) = &self.problem {
-            let verdict = Judgement::of(EndReason::HostLost, Some(self.problem_text(problem)));
-            return Outcome { code: 1, verdict: Judgement { first: self.first(), ..verdict } };
-        }
-        if let Some(outcome) = self.interrupted().or_else(|| self.called_off()) {
-            return outcome;
-        }
-        let Some(first) = self.first() else { return Outcome::well() };
-        let verdict = Judgement::of(EndReason::RankFailed, Some(self.text(&first)));
-        let code = self.code(first.member.worker);
-        Outcome { code, verdict: Judgement { first: Some(first), ..verdict } }
-    }
-
-    /// The end of a launcher that was told to stop.
-    pub(super) fn interrupted(&self) -> Option<Outcome> {
-        let (signal, ranks) = self.interrupted?;
-        let what = match ranks {
-            0 => "before any rank was started".to_owned(),
-            ranks => format!("and all {ranks} ranks with it"),
+        let first = self.first();
+        let end = match (&self.end, &first) {
+            (Some(end), _) => end,
+            (None, Some(_)) => &End::RankFailed,
+            (None, None) => return Outcome::well(),
         };
-        let text = format!("error: stopped by {}, {what}\n", signal_name(signal));
-        let verdict = Judgement::of(EndReason::Interrupted, Some(text));
-        let verdict = Judgement { signal: Some(signal), ..verdict };
-        Some(Outcome { code: Exit::Signal(signal).code(), verdict })
-    }
-
-    /// The end of a job that has not begun.
-    pub(super) fn called_off(&self) -> Option<Outcome> {
-        let text = self.called_off.clone()?;
-        Some(Outcome::because(EndReason::NotStarted, 1, text))
+        let code = match (end, &first) {
+            (End::Interrupted { signal, .. }, _) => Exit::Signal(*signal).code(),
+            (End::HostLost { .. } | End::TimedOut { .. } | End::NoProgress { .. }, _) => 1,
+            (_, first) => first.as_ref().map_or(1, |first| self.code(first.member.worker)),
+        };
+        let signal = match end {
+            End::Interrupted { signal, .. } => Some(*signal),
+            _ => None,
+        };
+        let first = first.filter(|_| signal.is_none());
+        let text = match (end, &first) {
+            (End::RankFailed, Some(first)) => self.text(first),
+            (End::HostLost { reason, hint }, _) => self.text_of_lost_host(reason, hint),
+            _ => end.text(first.as_ref()),
+        };
+        let text = Some(format!("{}\n", text.trim_end()));
+        Outcome { code, verdict: Judgement { reason: end.reason(), signal, first, text } }
     }
 
     /// Who failed first, found by following the blame from the first failure that was learned of.
@@ -286,9 +247,11 @@ impl Verdict {
     }
 
     /// The exit code that the first cause gives the launcher.
-    pub(super) fn code(&self, first: Worker) -> u8 {
+    fn code(&self, first: Worker) -> u8 {
         match self.accounts.get(&first) {
-            Some(Account { exit: Some(exit), stopped: false, condemned: None, .. }) => exit.code(),
+            Some(Account { exit: Some(exit), stopped: false, condemned: None, .. }) => {
+                exit.code().max(1)
+            }
             _ => 1,
         }
     }
@@ -297,9 +260,7 @@ impl Verdict {
         let mut text = first.lines("error: ");
         let worker = first.member.worker;
         let blamed = self.accounts.get(&worker).and_then(|account| account.blames);
-        let ended_well =
-            |blamed: &Worker| self.accounts.get(blamed).is_some_and(Account::ended_well);
-        let early = blamed.filter(ended_well);
+        let early = blamed.filter(|blamed| self.exit(*blamed).is_some_and(Exit::is_success));
         if let Some(blamed) = early {
             text += &format!("  {} had left early, with exit code 0\n", self.who(blamed));
         }
@@ -312,7 +273,7 @@ impl Verdict {
         let others = |test: &dyn Fn(Worker, &Account) -> bool| {
             let others = self.accounts.iter().filter(|(worker, _)| **worker != cause);
             let others = others.filter(|(worker, account)| test(**worker, account));
-            let mut ranks: Vec<Rank> = others.map(|(_, account)| account.rank).collect();
+            let mut ranks: Vec<Rank> = others.map(|(_, account)| account.who.rank).collect();
             ranks.sort_unstable();
             ranks
         };
@@ -328,7 +289,10 @@ impl Verdict {
             match ranks.as_slice() {
                 [] => {}
                 [rank] => text += &format!("  {rank} {one}\n"),
-                ranks => text += &format!("  {} {many}\n", list(ranks)),
+                ranks => {
+                    let numbers = some(ranks.iter().map(|rank| rank.0));
+                    text += &format!("  {} ranks ({numbers}) {many}\n", ranks.len());
+                }
             }
         }
         text
@@ -392,11 +356,11 @@ impl Verdict {
         }
     }
 
-    fn problem_text(&self, (reason, hint): &(String, String)) -> String {
+    fn text_of_lost_host(&self, reason: &str, hint: &str) -> String {
         let count = self.accounts.values().filter(|account| account.exit.is_some()).count();
         let all = self.accounts.len();
         format!(
-            "error: {reason}\n  {count} of {all} ranks have ended or were stopped\n\nhint: {hint}\n"
+            "error: {reason}\n  {count} of {all} ranks have ended or were stopped\n\nhint: {hint}"
         )
     }
 }
@@ -418,14 +382,5 @@ fn not_started(obstacle: Obstacle, host: &str) -> String {
             "ranks run in the directory where the job was started: it must be there on `{host}`, too"
         ),
         Obstacle::System => format!("check the limits of `{host}`: `ulimit -a`, `free`, `df`"),
-    }
-}
-
-fn list(ranks: &[Rank]) -> String {
-    let numbers: Vec<_> = ranks.iter().take(8).map(|rank| rank.0.to_string()).collect();
-    let more = ranks.len() - numbers.len();
-    match more {
-        0 => format!("{} ranks ({})", ranks.len(), numbers.join(", ")),
-        _ => format!("{} ranks ({} and {more} more)", ranks.len(), numbers.join(", ")),
     }
 }

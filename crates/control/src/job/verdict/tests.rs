@@ -17,7 +17,8 @@ use Told::{Condemned, Host, Interrupted, Left, Stalled, Stopping, Wrote};
 fn judge(story: Vec<Told>) -> Outcome {
     let mut verdict = Verdict::default();
     for slot in 0..4 {
-        verdict.enter(Worker(slot), Seat { host: "node".into(), slot }, Rank(slot));
+        let (worker, rank) = (Worker(slot), Rank(slot));
+        verdict.enter(Member { worker, rank, host: "node".into(), slot });
     }
     for told in story {
         match told {
@@ -31,11 +32,17 @@ fn judge(story: Vec<Told>) -> Outcome {
             Wrote(rank, line) => verdict.wrote(Worker(rank), line),
             Told::Exit(rank, exit) => verdict.exited(Worker(rank), exit),
             Stopping => verdict.stopping(),
-            Interrupted(signal) => verdict.interrupt(signal, 4),
+            Interrupted(signal) => {
+                verdict.end_unless_failed(End::Interrupted { signal, ranks: 4 });
+                verdict.stopping();
+            }
             Condemned(rank, cause) => {
                 verdict.condemn_first(Worker(rank), Cause::plain(CauseKind::Halted, cause));
             }
-            Host(reason) => verdict.host_failed(reason.into(), "look at it".into()),
+            Host(reason) => {
+                let (reason, hint) = (reason.into(), "look at it".into());
+                verdict.end_unless_failed(End::HostLost { reason, hint });
+            }
         }
     }
     verdict.outcome()

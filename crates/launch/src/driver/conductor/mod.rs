@@ -15,7 +15,7 @@ use ronde_control::job::{Action, AgentId, Event, Machine, Outcome, Start, Terms}
 use ronde_control::muster::{self, Muster, Plan};
 use ronde_control::status::Status;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent, Stream, WorkerSpec, output_cost};
-use ronde_control::{Seat, Time, VERSION, Worker, printable};
+use ronde_control::{Time, VERSION, Worker, printable};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -364,7 +364,8 @@ impl<'a> Driver<'a> {
                 (Some(_), Returned::End) => {}
                 (None, returned) => self.stage.screen.show(Item::Returned(rank, returned)),
             },
-            News::Followed(follower) => self.stage.chronicle.follow(follower),
+            // Whoever has gone meanwhile loses nothing.
+            News::Followed(follower) => drop(follower.send(self.stage.chronicle.follow())),
             News::OutputLost(output, reason) => {
                 self.stage.happened(Happening::OutputLost { output, reason });
             }
@@ -453,7 +454,7 @@ fn id(index: usize) -> AgentId {
 
 /// The place that a worker will probably have, if all slots on offer are used.
 fn likely_slot(start: &Start, hosts: &[Host]) -> Slot {
-    let Seat { host, slot } = &start.seat;
+    let Start { host, slot, .. } = start;
     let has = |known: &&Host| known.slots > *slot || known.name == *host;
     let having: Vec<&Host> = hosts.iter().filter(has).collect();
     let own = having.iter().position(|known| known.name == *host);
@@ -478,7 +479,8 @@ mod tests {
         let start = |host: &str| Start {
             worker: Worker(9),
             agent: AgentId(4),
-            seat: Seat { host: host.into(), slot: 1 },
+            host: host.into(),
+            slot: 1,
             rank: Rank(3),
             size: 5,
             late: false,

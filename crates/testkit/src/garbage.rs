@@ -11,7 +11,8 @@ use ronde_control::event::JobKind;
 use ronde_control::job::{AgentId, Event, Machine, Offer, Resting, Terms};
 use ronde_control::launcher::{self, Invitation};
 use ronde_control::negotiate::{
-    Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request, TensorId,
+    Bulletin, Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request,
+    TensorId,
 };
 use ronde_control::status::{DriverToWatcher, WatcherToDriver};
 use ronde_control::wire::agent::{
@@ -300,7 +301,7 @@ fn to_member() -> Vec<CoordinatorToMember> {
         CoordinatorToMember::Release(vec![named, Item::Known(TensorId(1))]),
         CoordinatorToMember::Forget(TensorId(1)),
         CoordinatorToMember::SetAdded { name: "x".into(), id: SetId(1), generation: 1 },
-        CoordinatorToMember::Left { rank: Rank(1), reason: None },
+        CoordinatorToMember::Bulletin(Bulletin::Left { rank: Rank(1), reason: None }),
     ]
 }
 

@@ -84,10 +84,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// What is wrong with gathering tensors that have no first dimension.
-    pub const SCALAR_GATHER: &str = "Process-set rank zero tried to ALLGATHER a rank-zero tensor: give it a first dimension, \
-         for example with `reshape(1)`.";
-
     /// Elements over all tensors of the group; more than there can be stays at the most there can be,
     /// because shapes come from peers.
     pub fn elements(&self) -> u64 {
@@ -139,13 +135,16 @@ impl Request {
 
     /// Why this request cannot run on any ranks, even if all of them want the same.
     pub fn impossible(&self) -> Option<&'static str> {
-        let scalar = self.shapes.iter().any(Vec::is_empty);
+        if !self.shapes.iter().any(Vec::is_empty) {
+            return None;
+        }
         match &self.kind {
-            Kind::Allgather if scalar => Some(Request::SCALAR_GATHER),
-            Kind::Alltoall { .. } if scalar => Some("Alltoall does not support scalar inputs."),
-            Kind::Reducescatter { .. } if scalar => {
-                Some("Reducescatter does not support scalar inputs.")
-            }
+            Kind::Allgather => Some(
+                "Process-set rank zero tried to ALLGATHER a rank-zero tensor: give it a first \
+                 dimension, for example with `reshape(1)`.",
+            ),
+            Kind::Alltoall { .. } => Some("Alltoall does not support scalar inputs."),
+            Kind::Reducescatter { .. } => Some("Reducescatter does not support scalar inputs."),
             _ => None,
         }
     }
@@ -196,7 +195,7 @@ impl Request {
     }
 
     fn kind_difference(&self, other: &Request) -> Option<String> {
-        match (&self.kind, &other.kind) {
+        Some(match (&self.kind, &other.kind) {
             (
                 Kind::Allreduce { op, prescale, postscale },
                 Kind::Allreduce { op: op2, prescale: pre2, postscale: post2 },
@@ -205,39 +204,37 @@ impl Request {
                 Kind::Reducescatter { op, prescale, postscale },
                 Kind::Reducescatter { op: op2, prescale: pre2, postscale: post2 },
             ) => {
+                let bits = |pre: &f64, post: &f64| (pre.to_bits(), post.to_bits());
                 if op != op2 {
-                    return Some(format!(
+                    format!(
                         "Mismatched reduction operation: One rank used {op2}, but another rank \
                          used {op}."
-                    ));
-                }
-                let same =
-                    prescale.to_bits() == pre2.to_bits() && postscale.to_bits() == post2.to_bits();
-                (!same).then(|| {
+                    )
+                } else if bits(prescale, postscale) != bits(pre2, post2) {
                     format!(
                         "Mismatched prescale and/or postscale factors: One rank used ({pre2}, \
                          {post2}), but another rank used ({prescale}, {postscale})."
                     )
-                })
+                } else {
+                    return None;
+                }
             }
-            (Kind::Broadcast { root }, Kind::Broadcast { root: root2 }) => {
-                (root != root2).then(|| {
-                    format!(
-                        "Mismatched BROADCAST root ranks: One rank specified root rank {}, but \
+            (Kind::Broadcast { root }, Kind::Broadcast { root: root2 }) if root != root2 => {
+                format!(
+                    "Mismatched BROADCAST root ranks: One rank specified root rank {}, but \
                      another rank specified root rank {}.",
-                        root2.0, root.0
-                    )
-                })
+                    root2.0, root.0
+                )
             }
-            (Kind::AddSet { ranks }, Kind::AddSet { ranks: ranks2 }) => (ranks != ranks2).then(|| {
+            (Kind::AddSet { ranks }, Kind::AddSet { ranks: ranks2 }) if ranks != ranks2 => {
                 "Attempted to register process set with mismatching size/values on different ranks."
                     .into()
-            }),
-            (Kind::RemoveSet { set }, Kind::RemoveSet { set: set2 }) => (set != set2).then(|| {
+            }
+            (Kind::RemoveSet { set }, Kind::RemoveSet { set: set2 }) if set != set2 => {
                 format!("Attempted to remove different process sets: {} and {}.", set2.0, set.0)
-            }),
-            _ => None,
-        }
+            }
+            _ => return None,
+        })
     }
 
     fn shape_difference(&self, other: &Request) -> Option<String> {

@@ -5,15 +5,6 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The variables of this file as text.
-pub(crate) struct Words {
-    pub(crate) timeline: String,
-    pub(crate) mark_cycles: bool,
-    pub(crate) records: usize,
-    pub(crate) dump: String,
-    pub(crate) metrics: String,
-}
-
 /// How a rank is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watching {
@@ -67,40 +58,14 @@ pub enum MetricsAt {
     Unix(PathBuf),
 }
 
-impl Watching {
-    /// What the words mean, and what is wrong with them.
-    pub(crate) fn parse(words: Words) -> (Watching, Vec<String>) {
-        let Words { timeline, mark_cycles, records, dump, metrics } = words;
-        let cycles = if mark_cycles { Cycles::Marked } else { Cycles::Unmarked };
-        let timeline = (!timeline.is_empty()).then(|| TimelineWish {
-            path: (!timeline.eq_ignore_ascii_case("dynamic")).then(|| timeline.into()),
-            cycles,
-        });
-        let dump = match dump.as_str() {
-            "" => DumpTo::Temporary,
-            "stderr" => DumpTo::Stderr,
-            "off" => DumpTo::Nowhere,
-            _ => DumpTo::Directory(dump.into()),
-        };
-        let (metrics, mistakes) = match MetricsAt::parse(&metrics) {
-            Ok(metrics) => (metrics, Vec::new()),
-            Err(mistake) => (None, vec![mistake]),
-        };
-        (Watching { timeline, records, dump, metrics }, mistakes)
-    }
-}
-
 impl MetricsAt {
-    fn parse(text: &str) -> Result<Option<MetricsAt>, String> {
-        if text.is_empty() {
-            return Ok(None);
-        }
+    pub(crate) fn parse(text: &str) -> Result<MetricsAt, String> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            return Ok(Some(MetricsAt::Unix(path.into())));
+            return Ok(MetricsAt::Unix(path.into()));
         }
         let text = text.replace("localhost:", "127.0.0.1:");
         match text.parse::<SocketAddr>() {
-            Ok(address) if address.ip().is_loopback() => Ok(Some(MetricsAt::Loopback(address))),
+            Ok(address) if address.ip().is_loopback() => Ok(MetricsAt::Loopback(address)),
             Ok(address) => Err(format!(
                 "RONDE_METRICS is `{address}`, but metrics are served on the loopback address only, \
                  since whoever asks is not asked who they are: use `127.0.0.1:{}` or `unix:PATH`",
@@ -124,12 +89,11 @@ mod tests {
             ("localhost:9400", "127.0.0.1:9400"),
             ("[::1]:9400", "[::1]:9400"),
         ] {
-            let at = MetricsAt::parse(text).unwrap().unwrap();
+            let at = MetricsAt::parse(text).unwrap();
             assert_eq!(at, MetricsAt::Loopback(expected.parse().unwrap()), "{text}");
         }
         let unix = MetricsAt::parse("unix:m.sock").unwrap();
-        assert_eq!(unix, Some(MetricsAt::Unix("m.sock".into())));
-        assert_eq!(MetricsAt::parse(""), Ok(None));
+        assert_eq!(unix, MetricsAt::Unix("m.sock".into()));
         for public in ["0.0.0.0:9400", "192.168.1.4:9400", "[::]:9400", "[2001:db8::1]:1"] {
             let mistake = MetricsAt::parse(public).unwrap_err();
             assert!(mistake.contains("loopback address only"), "{mistake}");

@@ -1,11 +1,13 @@
 //! What a rank wants done with a tensor, and whether two ranks want the same.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use crate::{DType, Rank, ReduceOp, SetId};
 
 /// The collective and its parameters.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, IntoStaticStr)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Kind {
     /// Combine the tensors of all ranks, element by element.
     Allreduce {
@@ -40,11 +42,13 @@ pub enum Kind {
     /// Wait for everybody.
     Barrier,
     /// Make a set of these ranks.
+    #[strum(serialize = "PROCESS_SET_ADD")]
     AddSet {
         /// Its members, in rising order.
         ranks: Vec<Rank>,
     },
     /// Forget a set.
+    #[strum(serialize = "PROCESS_SET_REMOVE")]
     RemoveSet {
         /// Which.
         set: SetId,
@@ -56,14 +60,7 @@ impl Kind {
     pub fn name(&self) -> &'static str {
         match self {
             Kind::Allreduce { op: ReduceOp::Adasum, .. } => "ADASUM",
-            Kind::Allreduce { .. } => "ALLREDUCE",
-            Kind::Allgather => "ALLGATHER",
-            Kind::Broadcast { .. } => "BROADCAST",
-            Kind::Alltoall { .. } => "ALLTOALL",
-            Kind::Reducescatter { .. } => "REDUCESCATTER",
-            Kind::Barrier => "BARRIER",
-            Kind::AddSet { .. } => "PROCESS_SET_ADD",
-            Kind::RemoveSet { .. } => "PROCESS_SET_REMOVE",
+            kind => kind.into(),
         }
     }
 }
@@ -343,7 +340,7 @@ mod tests {
     #[test]
     fn adasum_is_for_floats_and_for_whole_results() {
         let (op, prescale, postscale) = (ReduceOp::Adasum, 1.0, 1.0);
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             let kind = Kind::Allreduce { op, prescale, postscale };
             let request = Request { kind, dtype, ..reduce(&[2]) };
             assert_eq!(request.unsuitable().is_none(), dtype.is_float(), "{dtype}");

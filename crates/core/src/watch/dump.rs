@@ -101,7 +101,7 @@ fn line(record: &Record, out: &mut String) {
         record.kind,
         quoted(record.name()),
         record.set,
-        record.dtype.name(),
+        record.dtype,
         record.tensors,
         record.bytes,
     );

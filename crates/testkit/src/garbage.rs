@@ -21,7 +21,7 @@ use ronde_control::wire::agent::{
 use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
-use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
+use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
 use ronde_control::{Connection, DType, Epoch, Rank, ReduceOp, SetId, Tuning, Worker};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -309,7 +309,7 @@ fn to_driver() -> Vec<RankToDriver> {
     let addresses = vec!["127.0.0.1:1".parse().expect("an address")];
     let (host, unix) = ("h".to_owned(), Some("u".to_owned()));
     vec![
-        RankToDriver::Join { pid: 1, host, local_rank: 0, addresses, unix },
+        RankToDriver::Join(Peer { pid: 1, host, local_rank: 0, addresses, unix }),
         RankToDriver::Located { leader: Rank(0) },
         RankToDriver::Leaving { error: Some(Raised::by_program("x")), blames: Some(Rank(1)) },
         RankToDriver::GivenUp { rank: Rank(1), cause: "x".into() },

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde_control::event::JobKind;
-use ronde_control::job::{Resting, Terms};
+use ronde_control::job::Terms;
 use ronde_control::settings;
 use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::reach::ssh::Options;
@@ -143,7 +143,7 @@ impl Elastic {
             stopped: set.stopped,
             resets: self.reset_limit,
             cooldown: self.cooldown()?,
-            resting: if set.rests_slot { Resting::Slot } else { Resting::Host },
+            resting: set.resting,
         };
         Ok((terms, hosts))
     }

@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use ronde_control::cause::{CauseKind, Raised};
-use ronde_control::wire::{Change, DriverToRank, Greeting, JobKey, Milestone, RankToDriver};
+use ronde_control::wire::{Change, DriverToRank, Greeting, JobKey, Milestone, Peer, RankToDriver};
 use ronde_control::{Rank, VERSION, Worker};
 use support::rank::{FakeRank, Meeting};
 use support::{Ended, Launched, PATIENCE, eventually, signal, start};
@@ -89,7 +89,7 @@ impl Player {
         let mut line = FakeRank::come(&self.meeting, self.worker, &greeting);
         let (pid, host) = (self.pid as u32, "test".into());
         let (addresses, unix) = (Vec::new(), None);
-        line.say(&RankToDriver::Join { pid, host, local_rank: 0, addresses, unix });
+        line.say(&RankToDriver::Join(Peer { pid, host, local_rank: 0, addresses, unix }));
         self.line = Some(line);
     }
 

@@ -1,51 +1,62 @@
 //! Element types and reductions, under the names Horovod's users know.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
-/// The type of one element of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// The type of one element of a tensor; its name is the one that frameworks use.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    Serialize,
+    Deserialize,
+    Display,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum DType {
     /// Unsigned 8-bit integer.
+    #[strum(serialize = "uint8")]
     U8,
     /// Signed 8-bit integer.
+    #[strum(serialize = "int8")]
     I8,
     /// Unsigned 16-bit integer.
+    #[strum(serialize = "uint16")]
     U16,
     /// Signed 16-bit integer.
+    #[strum(serialize = "int16")]
     I16,
     /// Signed 32-bit integer.
+    #[strum(serialize = "int32")]
     I32,
     /// Signed 64-bit integer.
+    #[strum(serialize = "int64")]
     I64,
     /// IEEE half precision.
+    #[strum(serialize = "float16")]
     F16,
     /// The upper half of a single-precision float.
+    #[strum(serialize = "bfloat16")]
     BF16,
     /// IEEE single precision.
+    #[strum(serialize = "float32")]
     F32,
     /// IEEE double precision.
+    #[strum(serialize = "float64")]
     F64,
     /// One byte, zero or one.
+    #[strum(serialize = "bool")]
     Bool,
 }
 
 impl DType {
     /// Every element type, in the order of their declaration.
-    pub const ALL: [DType; 11] = [
-        DType::U8,
-        DType::I8,
-        DType::U16,
-        DType::I16,
-        DType::I32,
-        DType::I64,
-        DType::F16,
-        DType::BF16,
-        DType::F32,
-        DType::F64,
-        DType::Bool,
-    ];
+    pub const ALL: &[DType] = DType::VARIANTS;
 
     /// Bytes per element.
     pub fn size(self) -> usize {
@@ -57,42 +68,15 @@ impl DType {
         }
     }
 
-    /// The lower-case name that frameworks and error messages use.
-    pub fn name(self) -> &'static str {
-        match self {
-            DType::U8 => "uint8",
-            DType::I8 => "int8",
-            DType::U16 => "uint16",
-            DType::I16 => "int16",
-            DType::I32 => "int32",
-            DType::I64 => "int64",
-            DType::F16 => "float16",
-            DType::BF16 => "bfloat16",
-            DType::F32 => "float32",
-            DType::F64 => "float64",
-            DType::Bool => "bool",
-        }
-    }
-
     /// Whether its elements are floating-point numbers.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
-
-    /// The type of that name, if there is one.
-    pub fn from_name(name: &str) -> Option<DType> {
-        DType::ALL.into_iter().find(|dtype| dtype.name() == name)
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// How tensors of several ranks become one. An average is a sum with a factor behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Display)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum ReduceOp {
     /// Addition; logical or for booleans.
     Sum,
@@ -104,16 +88,4 @@ pub enum ReduceOp {
     Product,
     /// A sum in which what two tensors agree on counts once; not element by element.
     Adasum,
-}
-
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ReduceOp::Sum => "SUM",
-            ReduceOp::Min => "MIN",
-            ReduceOp::Max => "MAX",
-            ReduceOp::Product => "PRODUCT",
-            ReduceOp::Adasum => "ADASUM",
-        })
-    }
 }

@@ -24,21 +24,14 @@ pub struct Tuning {
     pub connections: u64,
 }
 
-/// One line of the table.
+/// One of these numbers.
+#[derive(Clone, Copy, Debug)]
 pub struct Knob {
     /// Its name in the text form.
     pub name: &'static str,
     /// What it decides.
     pub meaning: &'static str,
     field: fn(&mut Tuning) -> &mut u64,
-}
-
-const fn knob(
-    name: &'static str,
-    meaning: &'static str,
-    field: fn(&mut Tuning) -> &mut u64,
-) -> Knob {
-    Knob { name, meaning, field }
 }
 
 /// More connections between two ranks than this help nobody.
@@ -57,46 +50,57 @@ impl Default for Tuning {
 }
 
 impl Tuning {
+    /// [`Tuning::one_shot`].
+    pub const ONE_SHOT: Knob = Knob {
+        name: "one_shot",
+        meaning: "bytes up to which an allreduce in shared memory takes one exchange instead of two",
+        field: |tuning| &mut tuning.one_shot,
+    };
+
+    /// [`Tuning::few_messages`].
+    pub const FEW_MESSAGES: Knob = Knob {
+        name: "few_messages",
+        meaning: "bytes up to which sockets take the way with the fewest messages",
+        field: |tuning| &mut tuning.few_messages,
+    };
+
+    /// [`Tuning::halving`].
+    pub const HALVING: Knob = Knob {
+        name: "halving",
+        meaning: "bytes up to which an allreduce over sockets halves and doubles instead of going round",
+        field: |tuning| &mut tuning.halving,
+    };
+
+    /// [`Tuning::one_carrier`].
+    pub const ONE_CARRIER: Knob = Knob {
+        name: "one_carrier",
+        meaning: "bytes up to which one rank of a host speaks for all of it to other hosts",
+        field: |tuning| &mut tuning.one_carrier,
+    };
+
+    /// [`Tuning::connections`].
+    pub const CONNECTIONS: Knob = Knob {
+        name: "connections",
+        meaning: "connections that a large tensor takes at the same time between two ranks",
+        field: |tuning| &mut tuning.connections,
+    };
+
     /// Everything that can be tuned.
     pub const TABLE: &[Knob] = &[
-        knob(
-            "one_shot",
-            "bytes up to which an allreduce in shared memory takes one exchange instead of two",
-            |tuning| &mut tuning.one_shot,
-        ),
-        knob(
-            "few_messages",
-            "bytes up to which sockets take the way with the fewest messages",
-            |tuning| &mut tuning.few_messages,
-        ),
-        knob(
-            "halving",
-            "bytes up to which an allreduce over sockets halves and doubles instead of going round",
-            |tuning| &mut tuning.halving,
-        ),
-        knob(
-            "one_carrier",
-            "bytes up to which one rank of a host speaks for all of it to other hosts",
-            |tuning| &mut tuning.one_carrier,
-        ),
-        knob(
-            "connections",
-            "connections that a large tensor takes at the same time between two ranks",
-            |tuning| &mut tuning.connections,
-        ),
+        Tuning::ONE_SHOT,
+        Tuning::FEW_MESSAGES,
+        Tuning::HALVING,
+        Tuning::ONE_CARRIER,
+        Tuning::CONNECTIONS,
     ];
 
     /// Reads the text form over the defaults; reports all mistakes.
     pub fn parse(text: &str) -> Result<Tuning, Vec<String>> {
-        let (mut tuning, mut mistakes) = (Tuning::default(), Vec::new());
+        let mut tuning = Tuning::default();
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
-        for part in lines.flat_map(|line| line.split(',')).map(str::trim) {
-            if !part.is_empty()
-                && let Err(mistake) = tuning.set(part)
-            {
-                mistakes.push(mistake);
-            }
-        }
+        let parts = lines.flat_map(|line| line.split(',')).map(str::trim);
+        let parts = parts.filter(|part| !part.is_empty());
+        let mistakes: Vec<String> = parts.filter_map(|part| tuning.set(part).err()).collect();
         match mistakes.is_empty() {
             true => Ok(tuning),
             false => Err(mistakes),

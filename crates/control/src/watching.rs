@@ -58,36 +58,14 @@ pub enum MetricsAt {
     Unix(PathBuf),
 }
 
-impl TimelineWish {
-    /// The timeline that was asked for by these words, if one was.
-    pub(crate) fn parse(text: &str, cycles: Cycles) -> Option<TimelineWish> {
-        let path = (!text.eq_ignore_ascii_case("dynamic")).then(|| text.into());
-        (!text.is_empty()).then_some(TimelineWish { path, cycles })
-    }
-}
-
-impl DumpTo {
-    pub(crate) fn parse(text: &str) -> DumpTo {
-        match text {
-            "" => DumpTo::Temporary,
-            "stderr" => DumpTo::Stderr,
-            "off" => DumpTo::Nowhere,
-            _ => DumpTo::Directory(text.into()),
-        }
-    }
-}
-
 impl MetricsAt {
-    pub(crate) fn parse(text: &str) -> Result<Option<MetricsAt>, String> {
-        if text.is_empty() {
-            return Ok(None);
-        }
+    pub(crate) fn parse(text: &str) -> Result<MetricsAt, String> {
         if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            return Ok(Some(MetricsAt::Unix(path.into())));
+            return Ok(MetricsAt::Unix(path.into()));
         }
         let text = text.replace("localhost:", "127.0.0.1:");
         match text.parse::<SocketAddr>() {
-            Ok(address) if address.ip().is_loopback() => Ok(Some(MetricsAt::Loopback(address))),
+            Ok(address) if address.ip().is_loopback() => Ok(MetricsAt::Loopback(address)),
             Ok(address) => Err(format!(
                 "RONDE_METRICS is `{address}`, but metrics are served on the loopback address only, \
                  since whoever asks is not asked who they are: use `127.0.0.1:{}` or `unix:PATH`",
@@ -111,12 +89,11 @@ mod tests {
             ("localhost:9400", "127.0.0.1:9400"),
             ("[::1]:9400", "[::1]:9400"),
         ] {
-            let at = MetricsAt::parse(text).unwrap().unwrap();
+            let at = MetricsAt::parse(text).unwrap();
             assert_eq!(at, MetricsAt::Loopback(expected.parse().unwrap()), "{text}");
         }
         let unix = MetricsAt::parse("unix:m.sock").unwrap();
-        assert_eq!(unix, Some(MetricsAt::Unix("m.sock".into())));
-        assert_eq!(MetricsAt::parse(""), Ok(None));
+        assert_eq!(unix, MetricsAt::Unix("m.sock".into()));
         for public in ["0.0.0.0:9400", "192.168.1.4:9400", "[::]:9400", "[2001:db8::1]:1"] {
             let mistake = MetricsAt::parse(public).unwrap_err();
             assert!(mistake.contains("loopback address only"), "{mistake}");

@@ -118,7 +118,7 @@ fn every_type_operation_and_factor_gives_the_bits_of_staging() {
         .map(|op| Kind::Allreduce { op, prescale: 1.0, postscale: 1.0 });
     let scaled = Kind::Allreduce { op: ReduceOp::Sum, prescale: 0.5, postscale: 3.0 };
     World::new(3).run(|member| {
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             for (number, kind) in kinds.iter().chain([&scaled]).enumerate() {
                 let bytes: Vec<u8> =
                     (0..40_000usize).map(|i| (i * 31 + member.rank() * 17) as u8).collect();

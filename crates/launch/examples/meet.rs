@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer, frame_length};
 use ronde_control::wire::handshake::{Initiator, envelope_length};
-use ronde_control::wire::{self, Callee, DriverToRank, Greeting, JobKey, RankToDriver};
+use ronde_control::wire::{self, Callee, DriverToRank, Greeting, JobKey, Peer, RankToDriver};
 use ronde_control::{Rank, VERSION};
 use ronde_launch::gather::keep::Keep;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -78,13 +78,13 @@ async fn join(
     let (mut stream, mut sealer, mut opener) = call(rank, address, &key).await?;
     drop(turn);
     let host = rank.0 / PER_HOST;
-    let join = RankToDriver::Join {
+    let join = RankToDriver::Join(Peer {
         pid: 1000 + rank.0,
         host: format!("node-{host:04}"),
         local_rank: rank.0 % PER_HOST,
         addresses: vec![SocketAddr::from(([10, 0, (host >> 8) as u8, host as u8], 40_000))],
         unix: Some(format!("ronde-{:024x}", rank.0)),
-    };
+    });
     stream.write_all(&sealer.seal(&wire::encode(&join))).await?;
     // Each rank of a real job reads this once, on a core of its own; here one thread would read it
     // for all. So all frames are opened, and one in so many is read.

@@ -30,7 +30,7 @@ pub(crate) fn view(array: &Bound<'_, PyAny>) -> PyResult<View> {
         )));
     }
     let name: String = dtype.getattr(intern!(py, "name"))?.extract()?;
-    let dtype = DType::from_name(&name).ok_or_else(|| unsupported(array))?;
+    let dtype: DType = name.parse().map_err(|_| unsupported(array))?;
     let shape: Vec<u64> = entry(&interface, "shape")?.extract()?;
     let strides: Option<Vec<i64>> = entry(&interface, "strides")?.extract()?;
     let (start, is_read_only): (usize, bool) = entry(&interface, "data")?.extract()?;

@@ -39,7 +39,7 @@ enum Circle {
 #[pyfunction]
 pub(crate) fn launched() -> PyResult<Option<(&'static str, u32, u32)>> {
     let started = launcher::detect(variable).map_err(|error| refused(&error))?;
-    Ok(started.map(|started| (started.launcher.name(), started.rank.0, started.size)))
+    Ok(started.map(|started| (started.launcher.into(), started.rank.0, started.size)))
 }
 
 /// Finds this process's place under another launcher; `place` is what holds without one.

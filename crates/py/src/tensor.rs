@@ -174,7 +174,7 @@ impl View {
         }
         let name = tensor.getattr("dtype")?.str()?.to_string();
         let name = name.rsplit('.').next().unwrap_or_default();
-        let dtype = DType::from_name(name).ok_or_else(|| unsupported(tensor))?;
+        let dtype: DType = name.parse().map_err(|_| unsupported(tensor))?;
         let shape = tensor.getattr("shape")?.extract()?;
         let start = tensor.call_method0("data_ptr")?.extract()?;
         Ok(View::at(start, shape, dtype))

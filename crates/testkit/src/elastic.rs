@@ -199,9 +199,7 @@ impl Hall {
             return Err(io::Error::other(format!("{greeting:?}")));
         };
         let peer = match connection.receive()? {
-            RankToDriver::Join { pid, host, local_rank, addresses, unix } => {
-                Peer { host, local_rank, pid, addresses, unix }
-            }
+            RankToDriver::Join(peer) => peer,
             other => return Err(io::Error::other(format!("{other:?}"))),
         };
         let (mut stream, mut opener) = connection.ears()?;

@@ -11,7 +11,8 @@ use ronde_control::event::JobKind;
 use ronde_control::job::{AgentId, Event, Machine, Offer, Resting, Terms};
 use ronde_control::launcher::{self, Invitation};
 use ronde_control::negotiate::{
-    Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request, TensorId,
+    Bulletin, Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request,
+    TensorId,
 };
 use ronde_control::status::{DriverToWatcher, WatcherToDriver};
 use ronde_control::wire::agent::{
@@ -20,7 +21,7 @@ use ronde_control::wire::agent::{
 use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
-use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
+use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
 use ronde_control::{Connection, DType, Epoch, Rank, ReduceOp, SetId, Tuning, Worker};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -300,7 +301,7 @@ fn to_member() -> Vec<CoordinatorToMember> {
         CoordinatorToMember::Release(vec![named, Item::Known(TensorId(1))]),
         CoordinatorToMember::Forget(TensorId(1)),
         CoordinatorToMember::SetAdded { name: "x".into(), id: SetId(1), generation: 1 },
-        CoordinatorToMember::Left { rank: Rank(1), reason: None },
+        CoordinatorToMember::Bulletin(Bulletin::Left { rank: Rank(1), reason: None }),
     ]
 }
 
@@ -308,7 +309,7 @@ fn to_driver() -> Vec<RankToDriver> {
     let addresses = vec!["127.0.0.1:1".parse().expect("an address")];
     let (host, unix) = ("h".to_owned(), Some("u".to_owned()));
     vec![
-        RankToDriver::Join { pid: 1, host, local_rank: 0, addresses, unix },
+        RankToDriver::Join(Peer { pid: 1, host, local_rank: 0, addresses, unix }),
         RankToDriver::Located { leader: Rank(0) },
         RankToDriver::Leaving { error: Some(Raised::by_program("x")), blames: Some(Rank(1)) },
         RankToDriver::GivenUp { rank: Rank(1), cause: "x".into() },

@@ -160,9 +160,7 @@ fn meet(
     let mut peers = Vec::new();
     for Met { connection, .. } in &mut ranks {
         match connection.receive()? {
-            RankToDriver::Join { pid, host, local_rank, addresses, unix } => {
-                peers.push(Peer { host, local_rank, pid, addresses, unix });
-            }
+            RankToDriver::Join(peer) => peers.push(peer),
             other => return Err(io::Error::other(format!("{other:?}"))),
         }
     }

@@ -169,17 +169,17 @@ fn collective(text: &str) -> Result<Vec<Wanted>, String> {
     if text == ALL {
         return Ok(Collective::ALL.to_vec());
     }
-    let names = || Collective::ALL.map(Collective::name).join(", ");
-    let found = Collective::from_name(text).map(|collective| vec![collective]);
-    found.ok_or_else(|| format!("it must be one of {}, or {ALL}", names()))
+    let names = || Collective::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let found = text.parse().map(|collective| vec![collective]);
+    found.map_err(|_| format!("it must be one of {}, or {ALL}", names()))
 }
 
 fn dtype(text: &str) -> Result<String, String> {
-    match DType::from_name(text) {
-        Some(DType::Bool) | None => Err("it must be an element type such as float32, float64, \
+    match text.parse() {
+        Ok(DType::Bool) | Err(_) => Err("it must be an element type such as float32, float64, \
                                          float16, bfloat16, int32 or uint8"
             .into()),
-        Some(_) => Ok(text.to_owned()),
+        Ok(_) => Ok(text.to_owned()),
     }
 }
 

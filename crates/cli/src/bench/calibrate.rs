@@ -37,12 +37,12 @@ pub(super) fn run(program: &Path, plan: &Plan, file: &Path) -> Result<(), Failur
         }
         let (turns, last) = try_out(program, plan, seats, (experiment, tuning))?;
         machine = last.machine;
-        let before = experiment.value(tuning);
+        let before = tuning.value(&experiment.knob);
         let halves = [0, 1].map(|half| trials(turns.iter().skip(half).step_by(2)));
         let all = trials(turns.iter());
         if let Some(found) = confirmed([&halves[0], &halves[1]], &all, before) {
-            tuning = experiment.with(tuning, found.threshold);
-            told.push(words(experiment.knob, before, &found));
+            tuning = tuning.with(&experiment.knob, found.threshold);
+            told.push(words(experiment.knob.name, before, &found));
         }
     }
     write(file, &text(&tuning, &machine, seats.slots.len()))?;
@@ -71,7 +71,7 @@ fn try_out(
     let (below, above) = experiment.sides(tuning);
     let (mut turns, mut last) = (Vec::new(), None);
     for turn in 0..TURNS {
-        progress(&format!("{}: turn {} of {TURNS}", experiment.knob, turn + 1));
+        progress(&format!("{}: turn {} of {TURNS}", experiment.knob.name, turn + 1));
         // The first changes from turn to turn, so that a machine that gets busy favours nobody.
         let sides = if turn % 2 == 0 { [(0, below), (1, above)] } else { [(1, above), (0, below)] };
         let mut times = Turn::default();
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_is_written_can_be_read() {
-        let tuning = EXPERIMENTS[0].with(Tuning::default(), 12345);
+        let tuning = Tuning { one_shot: 12345, ..Tuning::default() };
         let machine = Machine { cpu: "Example CPU".into(), cores: 2, ..Machine::default() };
         let file = text(&tuning, &machine, 4);
         assert!(file.contains("# on Example CPU, 2 cores, with 4 ranks"));

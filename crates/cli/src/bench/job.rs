@@ -105,8 +105,8 @@ fn hear(report: &mpsc::Receiver<Vec<u8>>, run: &mut Run, wanted: Progress) {
                     true => format!(" of {}", units::bytes(task.bytes)),
                     false => String::new(),
                 };
-                let name = task.collective.name();
-                progress(&format!("{} ranks, {}: {name}{size}", run.ranks, run.transport));
+                let collective = task.collective;
+                progress(&format!("{} ranks, {}: {collective}{size}", run.ranks, run.transport));
             }
             Ok(told) => {
                 if let Told::Note(note) = &told {

@@ -64,7 +64,7 @@ fn panels(run: &Run) -> Vec<Panel> {
     };
     let sized = run.collectives().into_iter().filter(|collective| collective.has_sizes());
     let panel = |collective: Collective| Panel {
-        title: format!("{}, {} ranks, {way}", collective.name(), run.ranks),
+        title: format!("{collective}, {} ranks, {way}", run.ranks),
         lines: lines(run, collective),
     };
     sized.map(panel).collect()

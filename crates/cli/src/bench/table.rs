@@ -99,8 +99,8 @@ fn columns(run: &Run, collective: Collective) -> Vec<Column> {
     let rows = run.rows_of(collective);
     let dtype = rows.first().map(|row| row.dtype.as_str()).unwrap_or_default();
     let first = match collective {
-        Collective::Barrier => collective.name().to_owned(),
-        _ => format!("{}, {dtype}", collective.name()),
+        Collective::Barrier => collective.to_string(),
+        _ => format!("{collective}, {dtype}"),
     };
     let mut columns = vec![(first, rows.iter().map(|row| label(row)).collect::<Vec<_>>())];
     let there = |system: &str| rows.iter().any(|row| row.seconds.contains_key(system));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ronde_control::wire::frame::{Opener, Sealer, frame_length};
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length};
-use ronde_control::wire::{DriverToRank, Greeting, JobKey, RankToDriver, decode, encode};
+use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
 use ronde_control::{Rank, VERSION};
 use serde::de::DeserializeOwned;
 
@@ -65,13 +65,13 @@ impl FakeRank {
 
     pub(crate) fn join(meeting: &Meeting, rank: u32) -> FakeRank {
         let mut fake = FakeRank::greet(meeting, rank, VERSION);
-        fake.say(&RankToDriver::Join {
+        fake.say(&RankToDriver::Join(Peer {
             pid: std::process::id(),
             host: "test".into(),
             local_rank: rank,
             addresses: Vec::new(),
             unix: None,
-        });
+        }));
         fake
     }
 

@@ -10,7 +10,7 @@ const COUNTS: usize = 1;
 /// Names that are counted; a program that never uses one again has no steps to count.
 const MOST_NAMES: usize = 100_000;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Meter {
     warmup_left: u32,
     steps: u32,
@@ -26,15 +26,7 @@ pub(super) struct Meter {
 
 impl Meter {
     pub(super) fn new(warmup: u32, steps: u32) -> Meter {
-        Meter {
-            warmup_left: warmup,
-            steps: steps.max(1),
-            since: None,
-            bytes: 0,
-            mark: None,
-            seen: HashMap::new(),
-            samples: Vec::with_capacity(SAMPLES),
-        }
+        Meter { warmup_left: warmup, steps: steps.max(1), ..Meter::default() }
     }
 
     /// Takes note of a bucket; gives the score in bytes per microsecond when one is complete.
@@ -58,7 +50,12 @@ impl Meter {
             return None;
         }
         self.samples.push(sample);
-        (self.samples.len() == SAMPLES).then(|| good(&mut self.samples))
+        if self.samples.len() < SAMPLES {
+            return None;
+        }
+        let mut samples = std::mem::take(&mut self.samples);
+        samples.sort_by(|a, b| b.total_cmp(a));
+        Some(samples[COUNTS])
     }
 
     /// Whether the steps of a sample are complete with these tensors. The first tensor that has come
@@ -80,14 +77,6 @@ impl Meter {
         }
         completes
     }
-}
-
-/// The second fastest; takes all out.
-fn good(samples: &mut Vec<f64>) -> f64 {
-    samples.sort_by(|a, b| b.total_cmp(a));
-    let good = samples[COUNTS];
-    samples.clear();
-    good
 }
 
 #[cfg(test)]

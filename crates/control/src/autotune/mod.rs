@@ -39,45 +39,24 @@ impl Parameter {
 
     /// What is tried, apart from the value in force: values so far apart that a difference could
     /// be seen.
-    fn ladder(self) -> &'static [u64] {
+    fn ladder(self) -> Vec<u64> {
         match self {
-            Parameter::FusionThreshold => {
-                const {
-                    &[
-                        MIB,
-                        2 * MIB,
-                        4 * MIB,
-                        8 * MIB,
-                        16 * MIB,
-                        32 * MIB,
-                        64 * MIB,
-                        128 * MIB,
-                        256 * MIB,
-                    ]
-                }
-            }
-            Parameter::Connections => &[1, 2, 4, 8],
-            Parameter::Halving => const { &[MIB / 16, MIB / 4, MIB, 4 * MIB] },
+            Parameter::FusionThreshold => (0..9).map(|power| MIB << power).collect(),
+            Parameter::Connections => vec![1, 2, 4, 8],
+            Parameter::Halving => vec![MIB / 16, MIB / 4, MIB, 4 * MIB],
         }
     }
 
-    fn value(self, values: &Values) -> u64 {
+    fn slot(self, values: &mut Values) -> &mut u64 {
         match self {
-            Parameter::FusionThreshold => values.threshold,
-            Parameter::Connections => values.tuning.connections,
-            Parameter::Halving => values.tuning.halving,
+            Parameter::FusionThreshold => &mut values.threshold,
+            Parameter::Connections => &mut values.tuning.connections,
+            Parameter::Halving => &mut values.tuning.halving,
         }
     }
 
-    fn with(self, value: u64, values: Values) -> Values {
-        let Values { threshold, tuning } = values;
-        match self {
-            Parameter::FusionThreshold => Values { threshold: value, tuning },
-            Parameter::Connections => {
-                Values { threshold, tuning: Tuning { connections: value, ..tuning } }
-            }
-            Parameter::Halving => Values { threshold, tuning: Tuning { halving: value, ..tuning } },
-        }
+    fn race(self, mut values: Values, most_points: usize) -> Race {
+        Race::new(*self.slot(&mut values), &self.ladder(), most_points)
     }
 }
 
@@ -110,9 +89,9 @@ pub struct Autotune {
     most_points: usize,
     /// What is in force, but for the parameter that is being tuned.
     values: Values,
-    parameter: Parameter,
     race: Race,
-    rest: VecDeque<Parameter>,
+    /// What that race is about, and what comes after it.
+    parameters: VecDeque<Parameter>,
 }
 
 /// One measured point, and what follows from it.
@@ -144,12 +123,11 @@ impl Autotune {
     /// A search that starts from the values in force, which run first; none if there is nothing to
     /// look for.
     pub fn new(options: &Options, values: Values) -> Option<Autotune> {
-        let mut rest: VecDeque<Parameter> = options.parameters.iter().copied().collect();
-        let parameter = rest.pop_front()?;
-        let most_points = options.most_points;
-        let race = Race::new(parameter.value(&values), parameter.ladder(), most_points);
-        let meter = Meter::new(options.warmup_samples, options.steps_per_sample);
-        Some(Autotune { meter, most_points, values, parameter, race, rest })
+        let Options { warmup_samples, steps_per_sample, most_points, .. } = *options;
+        let parameters: VecDeque<Parameter> = options.parameters.iter().copied().collect();
+        let race = parameters.front()?.race(values, most_points);
+        let meter = Meter::new(warmup_samples, steps_per_sample);
+        Some(Autotune { meter, most_points, values, race, parameters })
     }
 
     /// Takes note of a bucket that is done: the tensors' names, their bytes, and the time.
@@ -166,19 +144,25 @@ impl Autotune {
     }
 
     fn running(&self) -> Values {
-        self.parameter.with(self.race.runner(), self.values)
+        let mut values = self.values;
+        if let Some(parameter) = self.parameters.front() {
+            *parameter.slot(&mut values) = self.race.runner();
+        }
+        values
     }
 
     fn next(&mut self) -> Next {
         let Some((winner, score)) = self.race.winner() else { return Next::Try(self.running()) };
-        self.values = self.parameter.with(winner, self.values);
-        let Some(parameter) = self.rest.pop_front() else {
-            return Next::Keep { values: self.values, score };
-        };
-        let current = parameter.value(&self.values);
-        self.race = Race::new(current, parameter.ladder(), self.most_points);
-        self.parameter = parameter;
-        Next::Try(self.running())
+        if let Some(parameter) = self.parameters.pop_front() {
+            *parameter.slot(&mut self.values) = winner;
+        }
+        match self.parameters.front() {
+            Some(parameter) => {
+                self.race = parameter.race(self.values, self.most_points);
+                Next::Try(self.running())
+            }
+            None => Next::Keep { values: self.values, score },
+        }
     }
 }
 
@@ -267,10 +251,10 @@ mod tests {
     fn where_nothing_matters_the_values_in_force_stay() {
         let all = Parameter::OVER_SOCKETS;
         for start in Parameter::FusionThreshold.ladder() {
-            let mut state = *start;
+            let mut state = start;
             let steady = |_, _| 0.1 * (0.995 + 0.01 * noise(&mut state));
-            let (found, _) = train(all, values(*start), steady);
-            assert_eq!(found, values(*start));
+            let (found, _) = train(all, values(start), steady);
+            assert_eq!(found, values(start));
         }
     }
 

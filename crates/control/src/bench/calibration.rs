@@ -6,10 +6,10 @@ use std::cmp::Ordering;
 use crate::{Knob, Tuning};
 
 /// Two algorithms to try against each other, on both sides of the threshold between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Experiment {
-    /// The threshold's name in the tuning.
-    pub knob: &'static str,
+    /// The threshold.
+    pub knob: Knob,
     /// Which way tensors must travel for it to matter.
     pub transport: &'static str,
     /// With fewer ranks there is only one algorithm.
@@ -17,7 +17,7 @@ pub struct Experiment {
     /// The sizes to try, as powers of two. Staging memory takes no more than the last in one step.
     sizes: (u32, u32),
     /// Thresholds that must be out of the way.
-    aside: &'static [&'static str],
+    aside: &'static [Knob],
 }
 
 /// A smaller gain is not worth a change.
@@ -26,20 +26,26 @@ const LEAST_GAIN: f64 = 1.02;
 /// All of them, in an order in which each may rely on the ones before. What only matters between
 /// hosts cannot be tried on one.
 pub const EXPERIMENTS: &[Experiment] = &[
-    Experiment { knob: "one_shot", transport: "auto", least_ranks: 2, sizes: (9, 16), aside: &[] },
     Experiment {
-        knob: "few_messages",
+        knob: Tuning::ONE_SHOT,
+        transport: "auto",
+        least_ranks: 2,
+        sizes: (9, 16),
+        aside: &[],
+    },
+    Experiment {
+        knob: Tuning::FEW_MESSAGES,
         transport: "tcp",
         least_ranks: 2,
         sizes: (10, 18),
         aside: &[],
     },
     Experiment {
-        knob: "halving",
+        knob: Tuning::HALVING,
         transport: "tcp",
         least_ranks: 3,
         sizes: (14, 22),
-        aside: &["few_messages"],
+        aside: &[Tuning::FEW_MESSAGES],
     },
 ];
 
@@ -49,26 +55,11 @@ impl Experiment {
         (self.sizes.0..=self.sizes.1).map(|power| 1 << power).collect()
     }
 
-    /// The value of the threshold in a tuning.
-    pub fn value(&self, tuning: Tuning) -> u64 {
-        knob(self.knob).map_or(0, |knob| tuning.value(knob))
-    }
-
-    /// The same tuning with another threshold.
-    pub fn with(&self, tuning: Tuning, threshold: u64) -> Tuning {
-        knob(self.knob).map_or(tuning, |knob| tuning.with(knob, threshold))
-    }
-
     /// Tunings under which all sizes take the one and the other algorithm.
     pub fn sides(&self, tuning: Tuning) -> (Tuning, Tuning) {
-        let aside = self.aside.iter().filter_map(|name| knob(name));
-        let free = aside.fold(tuning, |tuning, knob| tuning.with(knob, 0));
-        (self.with(free, 1 << self.sizes.1), self.with(free, 0))
+        let free = self.aside.iter().fold(tuning, |tuning, knob| tuning.with(knob, 0));
+        (free.with(&self.knob, 1 << self.sizes.1), free.with(&self.knob, 0))
     }
-}
-
-fn knob(name: &str) -> Option<&'static Knob> {
-    Tuning::TABLE.iter().find(|knob| knob.name == name)
 }
 
 /// Two algorithms on one size: the seconds of each.
@@ -153,13 +144,12 @@ mod tests {
     #[test]
     fn every_experiment_is_about_a_threshold_and_tries_sizes_on_both_sides_of_it() {
         for experiment in EXPERIMENTS {
-            let before = experiment.value(Tuning::default());
+            let before = Tuning::default().value(&experiment.knob);
             let sizes = experiment.sizes();
             assert!(sizes[0] < before && before < *sizes.last().unwrap(), "{experiment:?}");
             let (below, above) = experiment.sides(Tuning::default());
-            assert!(experiment.value(below) >= *sizes.last().unwrap());
-            assert!(experiment.value(above) < sizes[0]);
-            assert!(experiment.aside.iter().all(|name| knob(name).is_some()));
+            assert!(below.value(&experiment.knob) >= *sizes.last().unwrap());
+            assert!(above.value(&experiment.knob) < sizes[0]);
         }
     }
 

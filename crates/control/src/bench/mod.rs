@@ -7,10 +7,13 @@
 pub mod calibration;
 
 use serde::{Deserialize, Serialize};
+use strum::{Display, EnumString, VariantArray};
 
-/// Something that can be measured.
+/// Something that can be measured, by its name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[derive(Display, EnumString, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Collective {
     /// Everybody gets the sum.
     Allreduce,
@@ -32,35 +35,7 @@ pub enum Collective {
 
 impl Collective {
     /// All of them, in the order in which they are shown.
-    pub const ALL: [Collective; 8] = [
-        Collective::Allreduce,
-        Collective::Allgather,
-        Collective::Broadcast,
-        Collective::Alltoall,
-        Collective::Reducescatter,
-        Collective::Barrier,
-        Collective::Resnet50,
-        Collective::Bert,
-    ];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Collective::Allreduce => "allreduce",
-            Collective::Allgather => "allgather",
-            Collective::Broadcast => "broadcast",
-            Collective::Alltoall => "alltoall",
-            Collective::Reducescatter => "reducescatter",
-            Collective::Barrier => "barrier",
-            Collective::Resnet50 => "resnet50",
-            Collective::Bert => "bert",
-        }
-    }
-
-    /// The one of this name.
-    pub fn from_name(name: &str) -> Option<Collective> {
-        Collective::ALL.into_iter().find(|collective| collective.name() == name)
-    }
+    pub const ALL: &[Collective] = Collective::VARIANTS;
 
     /// Whether the user chooses how many bytes it moves.
     pub fn has_sizes(self) -> bool {
@@ -158,13 +133,5 @@ mod tests {
             assert_eq!(collective.algorithm_bandwidth(1_000_000, 4, 1e-3), algorithm);
             assert_eq!(collective.bus_bandwidth(1_000_000, 4, 1e-3), bus, "{collective:?}");
         }
-    }
-
-    #[test]
-    fn every_collective_is_found_by_its_name() {
-        for collective in Collective::ALL {
-            assert_eq!(Collective::from_name(collective.name()), Some(collective));
-        }
-        assert_eq!(Collective::from_name("gather"), None);
     }
 }

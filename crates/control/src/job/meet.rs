@@ -125,9 +125,7 @@ impl Machine {
         match (message, &mut member.phase) {
             (RankToDriver::Pong { waits }, _) => self.liveness.heard(worker, waits, now),
             (RankToDriver::Report(report), _) => self.reported(worker, report),
-            (RankToDriver::Join { pid, host, local_rank, addresses, unix }, Phase::Greeted) => {
-                self.joined(worker, Peer { host, local_rank, pid, addresses, unix }, now);
-            }
+            (RankToDriver::Join(peer), Phase::Greeted) => self.joined(worker, peer, now),
             (RankToDriver::Located { leader: found }, Phase::Inside { leader: leader @ None })
                 if found <= member.rank =>
             {

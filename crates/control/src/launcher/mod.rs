@@ -15,38 +15,30 @@ pub use way::{Way, way};
 
 use std::net::IpAddr;
 
+use strum::{Display, IntoStaticStr};
+
 use crate::Rank;
 use crate::settings::BadSettings;
 
-/// Who starts processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Who starts processes, by the name that people call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Display, IntoStaticStr)]
 pub enum Launcher {
     /// PyTorch's own.
+    #[strum(serialize = "torchrun")]
     Torchrun,
     /// `mpirun` of Open MPI or of what is made from it.
+    #[strum(serialize = "Open MPI")]
     OpenMpi,
     /// `mpirun` of MPICH, Intel MPI and others of their family.
+    #[strum(serialize = "MPICH")]
     Mpich,
     /// `srun`.
     Slurm,
     /// An indexed Job.
     Kubernetes,
     /// Whoever sets the variables of torch.distributed: a script, an operator, a cloud.
+    #[strum(serialize = "torch.distributed's variables")]
     Variables,
-}
-
-impl Launcher {
-    /// What people call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Launcher::Torchrun => "torchrun",
-            Launcher::OpenMpi => "Open MPI",
-            Launcher::Mpich => "MPICH",
-            Launcher::Slurm => "Slurm",
-            Launcher::Kubernetes => "Kubernetes",
-            Launcher::Variables => "torch.distributed's variables",
-        }
-    }
 }
 
 /// A process of a job that another launcher has started.
@@ -173,7 +165,7 @@ pub fn detect(look_up: impl Fn(&str) -> Option<String>) -> Result<Option<Started
 impl Variables {
     fn read(&self, look_up: &dyn Fn(&str) -> Option<String>) -> Result<Started, BadSettings> {
         let mut mistakes = Vec::new();
-        let by = format!("this process was started by {}", self.launcher.name());
+        let by = format!("this process was started by {}", self.launcher);
         let mut needed = |names: &[&str]| match first(names, look_up) {
             Some((name, text)) => text.trim().parse::<u32>().unwrap_or_else(|_| {
                 mistakes.push(format!("{by}, but {name} is `{text}`, which is no number"));
@@ -198,33 +190,25 @@ impl Variables {
         let number = |names: &[&str]| {
             first(names, look_up).and_then(|(_, text)| text.trim().parse::<u32>().ok())
         };
-        let first_host = self.first_host(look_up);
+        let nodes = match self.launcher {
+            Launcher::Slurm => first(&["SLURM_STEP_NODELIST", "SLURM_NODELIST"], look_up),
+            _ => None,
+        };
+        let first_host =
+            look_up("MASTER_ADDR").or_else(|| nodes.and_then(|(_, list)| first_node(&list)));
         // Where all must find rank 0 at the loopback address, all are on its host.
         let near = self.job.contains(&"MASTER_ADDR") && first_host.as_deref().is_some_and(is_here);
         let alone = number(self.local_size) == Some(size) || number(self.hosts) == Some(1) || near;
+        let job: Vec<String> = self.job.iter().filter_map(|name| look_up(name)).collect();
         Ok(Started {
             launcher: self.launcher,
             rank: Rank(rank),
             size,
             local_rank: number(self.local_rank).unwrap_or(0),
             spread: if alone { Spread::OneHost } else { Spread::Hosts },
-            job: self.job(look_up),
+            job: (!job.is_empty()).then(|| job.join("-")),
             first_host,
         })
-    }
-
-    fn job(&self, look_up: &dyn Fn(&str) -> Option<String>) -> Option<String> {
-        let parts: Vec<String> = self.job.iter().filter_map(|name| look_up(name)).collect();
-        (!parts.is_empty()).then(|| parts.join("-"))
-    }
-
-    fn first_host(&self, look_up: &dyn Fn(&str) -> Option<String>) -> Option<String> {
-        let nodes = || {
-            let (_, list) = first(&["SLURM_STEP_NODELIST", "SLURM_NODELIST"], look_up)?;
-            first_node(&list)
-        };
-        let slurm = self.launcher == Launcher::Slurm;
-        look_up("MASTER_ADDR").or_else(|| if slurm { nodes() } else { None })
     }
 }
 
@@ -241,12 +225,11 @@ fn first<'a>(
 
 /// The first host of Slurm's short form: `node03` of `node[03-05,9]-ib,other`.
 fn first_node(list: &str) -> Option<String> {
-    let (prefix, rest) = match list.find(['[', ',']) {
-        Some(index) if list[index..].starts_with('[') => list.split_at(index),
-        Some(index) => return Some(list[..index].to_owned()).filter(|name| !name.is_empty()),
-        None => return Some(list.to_owned()).filter(|name| !name.is_empty()),
+    let (prefix, rest) = list.split_at(list.find(['[', ',']).unwrap_or(list.len()));
+    let Some(rest) = rest.strip_prefix('[') else {
+        return Some(prefix.to_owned()).filter(|name| !name.is_empty());
     };
-    let (numbers, behind) = rest[1..].split_once(']')?;
+    let (numbers, behind) = rest.split_once(']')?;
     let number = numbers.split(['-', ',']).next()?;
     let suffix = behind.split(',').next().unwrap_or_default();
     Some(format!("{prefix}{number}{suffix}"))

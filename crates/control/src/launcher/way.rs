@@ -88,7 +88,7 @@ fn no_way(started: &Started) -> BadSettings {
         "{} of {} was started by {}, which gives the ranks no secret to meet with. {}",
         started.rank,
         started.size,
-        started.launcher.name(),
+        started.launcher,
         Way::ADVICE
     )])
 }

@@ -12,31 +12,26 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use super::gathering::Gathering;
-use super::journal::{Journal, LastSeen, Notice};
+use super::journal::{Journal, LastSeen};
 use super::numbers::Numbers;
 use super::sets::Sets;
-use super::{CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
-use crate::{Rank, Tuning};
+use super::{Bulletin, CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
+use crate::Rank;
 
 /// The state of the coordinator.
 pub struct Coordinator {
     sets: Sets,
-    threshold: u64,
+    /// How many bytes a bucket may hold.
+    pub threshold: u64,
     gathering: HashMap<String, Gathering>,
-    ready: VecDeque<Ready>,
+    /// What all members of its set have announced, or have joined instead.
+    ready: VecDeque<Gathering>,
     numbers: Numbers,
     joined: Vec<Rank>,
     out: Vec<CoordinatorToMember>,
     left: Option<Rank>,
-    journal: Journal,
-}
-
-struct Ready {
-    request: Request,
-    shares: Vec<Vec<u64>>,
-    known: Option<TensorId>,
-    /// Whether some member has joined instead of announcing it.
-    has_absent: bool,
+    /// Who has announced what, and when.
+    pub journal: Journal,
 }
 
 /// A tensor that some ranks have announced and others have not.
@@ -69,19 +64,15 @@ impl Coordinator {
         }
     }
 
-    /// How many bytes a bucket may hold from now on.
-    pub fn set_threshold(&mut self, threshold: u64) {
-        self.threshold = threshold;
-    }
-
     /// Takes a message of a member.
     pub fn on(&mut self, from: Rank, message: MemberToCoordinator, now: Duration) {
+        self.journal.now = now;
         match message {
             MemberToCoordinator::Announce(request) => {
-                self.journal.announced(from, &request, None, now);
-                self.gather(from, &request, None, now);
+                self.journal.announced(from, &request, None);
+                self.gather(from, &request, None);
             }
-            MemberToCoordinator::Known(id) => self.announce_known(from, id, now),
+            MemberToCoordinator::Known(id) => self.announce_known(from, id),
             MemberToCoordinator::Join => self.join(from),
             MemberToCoordinator::Leave { reason } => self.leave(from, reason),
         }
@@ -141,34 +132,9 @@ impl Coordinator {
         stalls
     }
 
-    /// Has everybody choose algorithms by these numbers, from the same place on.
-    pub fn tune(&mut self, tuning: Tuning) {
-        self.out.push(CoordinatorToMember::Tune(tuning));
-    }
-
-    /// Ends the job because these are too late.
-    pub fn give_up(&mut self, missing: Vec<Rank>, error: String) {
-        self.out.push(CoordinatorToMember::Stalled { missing, error });
-    }
-
-    /// Asks everybody to write down what they have done lately.
-    pub fn ask_for_records(&mut self) {
-        self.out.push(CoordinatorToMember::WriteDown);
-    }
-
-    /// Keeps notices from now on of who announces what.
-    pub fn start_journal(&mut self) {
-        self.journal.start();
-    }
-
-    /// Keeps no notices any more.
-    pub fn stop_journal(&mut self) {
-        self.journal.stop();
-    }
-
-    /// The notices since the last call, in order.
-    pub fn take_journal(&mut self) -> Vec<Notice> {
-        self.journal.take()
+    /// Tells everybody, at the same place in the order of messages.
+    pub fn tell(&mut self, bulletin: Bulletin) {
+        self.out.push(CoordinatorToMember::Bulletin(bulletin));
     }
 
     /// What a rank did last; none if it has announced nothing yet.
@@ -183,11 +149,11 @@ impl Coordinator {
 
     /// An announcement under a forgotten number is ignored: its sender will see the `Forget` and
     /// announce again in full.
-    fn announce_known(&mut self, from: Rank, id: TensorId, now: Duration) {
+    fn announce_known(&mut self, from: Rank, id: TensorId) {
         let Some((request, shares)) = self.numbers.meaning(id) else { return };
         let Some(place) = self.sets.place(request.set, from) else { return };
         let share = shares.get(place).cloned().unwrap_or_default();
-        self.journal.announced(from, request, Some(id), now);
+        self.journal.announced(from, request, Some(id));
         if let Some(gathering) = self.gathering.get_mut(&request.name)
             && gathering.known == Some(id)
         {
@@ -196,25 +162,23 @@ impl Coordinator {
             return self.complete_if_all_here(&name);
         }
         let request = request.with_share(&share);
-        self.gather(from, &request, Some(id), now);
+        self.gather(from, &request, Some(id));
     }
 
-    fn gather(&mut self, from: Rank, request: &Request, id: Option<TensorId>, now: Duration) {
+    fn gather(&mut self, from: Rank, request: &Request, id: Option<TensorId>) {
         let name = request.name.clone();
         if let Some(left) = self.left {
             let error = format!("{left} has left before `{name}` was submitted everywhere");
-            self.out.push(CoordinatorToMember::Fail { name, error });
-            return;
+            return self.tell(Bulletin::Fail { name, error });
         }
         let Some(place) = self.sets.place(request.set, from) else {
             let error = format!(
                 "{name}: Process set provided does not exist, or has not been registered, or {from} \
                  is not a member of it."
             );
-            self.out.push(CoordinatorToMember::Fail { name, error });
-            return;
+            return self.tell(Bulletin::Fail { name, error });
         };
-        let members = self.sets.members(request.set).len();
+        let (members, now) = (self.sets.members(request.set).len(), self.journal.now);
         let gathering = self
             .gathering
             .entry(name.clone())
@@ -234,23 +198,23 @@ impl Coordinator {
         }
         let gathering = self.gathering.remove(name).expect("it was just there");
         match gathering.problem(&absent) {
-            Some(error) => self.out.push(CoordinatorToMember::Fail { name: name.into(), error }),
+            Some(error) => self.tell(Bulletin::Fail { name: name.into(), error }),
             None => {
                 self.journal.ready(name, gathering.request.set);
-                self.accept(gathering, !absent.is_empty());
+                self.accept(gathering);
             }
         }
     }
 
-    fn accept(&mut self, gathering: Gathering, has_absent: bool) {
-        let Gathering { request, shares, known, .. } = gathering;
-        match request.kind {
+    fn accept(&mut self, gathering: Gathering) {
+        let Request { name, kind, .. } = &gathering.request;
+        match kind {
             Kind::AddSet { ranks } => {
-                let (id, generation) = self.sets.add(ranks);
-                let name = request.name;
+                let (id, generation) = self.sets.add(ranks.clone());
+                let name = name.clone();
                 self.out.push(CoordinatorToMember::SetAdded { name, id, generation });
             }
-            Kind::RemoveSet { set } => {
+            &Kind::RemoveSet { set } => {
                 // What its members have agreed on comes before its end, what they have not fails.
                 while self.ready.iter().any(|ready| ready.request.set == set) {
                     self.release();
@@ -260,27 +224,26 @@ impl Coordinator {
                     let set = set.0;
                     let error =
                         format!("process set {set} was removed while `{name}` waited in it");
-                    CoordinatorToMember::Fail { name, error }
+                    CoordinatorToMember::Bulletin(Bulletin::Fail { name, error })
                 }));
                 let forgotten = self.numbers.forget_set(set);
                 self.out.extend(forgotten.into_iter().map(CoordinatorToMember::Forget));
                 self.sets.remove(set);
-                let name = request.name;
-                self.out.push(CoordinatorToMember::SetRemoved { name, id: set });
+                self.tell(Bulletin::SetRemoved { name: name.clone(), id: set });
             }
-            _ => self.ready.push_back(Ready { request, shares, known, has_absent }),
+            _ => self.ready.push_back(gathering),
         }
     }
 
-    fn item(&mut self, ready: Ready, forgotten: &mut Vec<TensorId>) -> Item {
-        let Ready { request, shares, known, has_absent } = ready;
+    fn item(&mut self, ready: Gathering, forgotten: &mut Vec<TensorId>) -> Item {
+        let Gathering { request, shares, known, absent, .. } = ready;
         if let Some(id) = known.filter(|id| self.numbers.use_again(*id)) {
             return Item::Known(id);
         }
         let name = request.name.clone();
         forgotten.extend(self.numbers.forget_name(&name));
         // Whoever never announced it must be told what it is.
-        let is_strange_to_some = has_absent || self.sets.is_partial(request.set);
+        let is_strange_to_some = absent > 0 || self.sets.is_partial(request.set);
         let told = is_strange_to_some.then(|| request.clone());
         let id = self.numbers.give(request, &shares);
         Item::Named { name, id, shares, request: told }
@@ -293,8 +256,7 @@ impl Coordinator {
         self.joined.push(rank);
         if self.joined.len() == self.sets.world() {
             self.joined.clear();
-            self.out.push(CoordinatorToMember::Joined { last: rank });
-            return;
+            return self.tell(Bulletin::Joined { last: rank });
         }
         let names: Vec<String> = self.gathering.keys().cloned().collect();
         names.iter().for_each(|name| self.complete_if_all_here(name));
@@ -307,7 +269,7 @@ impl Coordinator {
         self.left = Some(rank);
         self.gathering.clear();
         self.ready.clear();
-        self.out.push(CoordinatorToMember::Left { rank, reason });
+        self.tell(Bulletin::Left { rank, reason });
     }
 }
 

@@ -44,11 +44,13 @@ pub struct LastSeen {
     pub is_waiting: bool,
 }
 
-pub(super) struct Journal {
+/// What the coordinator keeps of the announcements.
+pub struct Journal {
     last: Vec<Mention>,
     /// None while nobody keeps a timeline.
     notices: Option<Vec<Notice>>,
-    now: Duration,
+    /// When the message came that is being followed.
+    pub(super) now: Duration,
 }
 
 /// A tensor by its number, or by its name while it has none; the memory of the name is used again.
@@ -65,26 +67,23 @@ impl Journal {
         Journal { last: vec![Mention::default(); size], notices: None, now: Duration::ZERO }
     }
 
-    pub(super) fn start(&mut self) {
+    /// Keeps notices from now on of who announces what.
+    pub fn start(&mut self) {
         self.notices.get_or_insert_default();
     }
 
-    pub(super) fn stop(&mut self) {
+    /// Keeps no notices any more.
+    pub fn stop(&mut self) {
         self.notices = None;
     }
 
-    pub(super) fn take(&mut self) -> Vec<Notice> {
+    /// The notices since the last call, in order.
+    pub fn take(&mut self) -> Vec<Notice> {
         self.notices.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    pub(super) fn announced(
-        &mut self,
-        rank: Rank,
-        request: &Request,
-        id: Option<TensorId>,
-        at: Duration,
-    ) {
-        self.now = at;
+    pub(super) fn announced(&mut self, rank: Rank, request: &Request, id: Option<TensorId>) {
+        let at = self.now;
         if let Some(mention) = self.last.get_mut(rank.index()) {
             mention.id = id;
             mention.at = at;
@@ -100,7 +99,7 @@ impl Journal {
         }
     }
 
-    /// Notes that the tensor of the last announcement is complete.
+    /// Notes that everybody has announced a tensor.
     pub(super) fn ready(&mut self, name: &str, set: SetId) {
         if let Some(notices) = &mut self.notices {
             notices.push(Notice::Ready { name: name.into(), set, at: self.now });

@@ -3,14 +3,15 @@
 
 use std::collections::HashMap;
 
-use super::{CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
-use crate::{Rank, SetId, Tuning};
+use super::{Bulletin, CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
+use crate::{Rank, SetId};
 
 /// The state of one member.
 pub struct Member {
     me: Rank,
     pending: HashMap<String, Pending>,
-    known: HashMap<TensorId, Known>,
+    /// What numbers stand for, also those that are the business of others.
+    known: HashMap<TensorId, Work>,
     numbers: HashMap<String, TensorId>,
     sets: HashMap<SetId, Vec<Rank>>,
     has_joined: bool,
@@ -19,12 +20,6 @@ pub struct Member {
 struct Pending {
     request: Request,
     announced_as: Option<TensorId>,
-}
-
-/// What a number stands for; a rank that is no member of the set knows only that.
-struct Known {
-    work: Work,
-    is_mine: bool,
 }
 
 /// A released tensor: the rank's own request, and what the other ranks contribute.
@@ -43,20 +38,8 @@ pub struct Work {
 pub enum MemberEvent {
     /// Run these together.
     Run(Vec<Work>),
-    /// This fails on every rank.
-    Fail {
-        /// The tensor's name.
-        name: String,
-        /// Why.
-        error: String,
-    },
     /// Tell the coordinator again, in full.
     Send(MemberToCoordinator),
-    /// Everybody has joined.
-    Joined {
-        /// The last one to.
-        last: Rank,
-    },
     /// A set has been made.
     SetAdded {
         /// The name of the request.
@@ -68,45 +51,10 @@ pub enum MemberEvent {
         /// How many sets were made before.
         generation: u32,
     },
-    /// A set is gone.
-    SetRemoved {
-        /// The name of the request.
-        name: String,
-        /// The set's number.
-        id: SetId,
-    },
-    /// Choose algorithms by these numbers from now on.
-    Tune(Tuning),
-    /// A member has left; nothing more will be released.
-    Left {
-        /// Who.
-        rank: Rank,
-        /// The exception that ends its process, if one does.
-        reason: Option<String>,
-    },
-    /// Somebody is so late that the job ends.
-    Stalled {
-        /// Who is late.
-        missing: Vec<Rank>,
-        /// Who is late with what, in words.
-        error: String,
-    },
-    /// Somebody is late: write down what this rank has done lately.
-    WriteDown,
+    /// What every rank hears.
+    Bulletin(Bulletin),
     /// The coordinator spoke of something this rank never announced.
     Nonsense(String),
-}
-
-/// A tensor that cannot be announced.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError {
-    /// The name is in flight already.
-    #[error(
-        "Requested to allreduce, allgather, or broadcast a tensor with the same name as another \
-         tensor that is currently being processed. If you want to request another tensor, use a \
-         different tensor name (`{0}` is in flight)"
-    )]
-    Duplicate(String),
 }
 
 impl Member {
@@ -122,19 +70,17 @@ impl Member {
         }
     }
 
-    /// Takes a tensor in; the message goes to the coordinator.
-    pub fn submit(&mut self, request: Request) -> Result<MemberToCoordinator, SubmitError> {
-        if self.pending.contains_key(&request.name) {
-            return Err(SubmitError::Duplicate(request.name));
-        }
+    /// Takes a tensor in, whose name must not be pending; the message goes to the coordinator.
+    pub fn submit(&mut self, request: Request) -> MemberToCoordinator {
         let id = self.numbers.get(&request.name).copied();
-        let announced_as = id.filter(|id| self.known[id].work.request == request);
+        let announced_as =
+            id.filter(|id| self.known.get(id).is_some_and(|work| work.request == request));
         let message = match announced_as {
             Some(id) => MemberToCoordinator::Known(id),
             None => MemberToCoordinator::Announce(request.clone()),
         };
         self.pending.insert(request.name.clone(), Pending { request, announced_as });
-        Ok(message)
+        message
     }
 
     /// This rank contributes nothing from now on; the message goes to the coordinator.
@@ -157,32 +103,30 @@ impl Member {
     pub fn on(&mut self, message: CoordinatorToMember) -> Option<MemberEvent> {
         match message {
             CoordinatorToMember::Release(items) => self.release(items),
-            CoordinatorToMember::Fail { name, error } => {
-                self.pending.remove(&name).map(|_| MemberEvent::Fail { name, error })
-            }
             CoordinatorToMember::Forget(id) => self.forget(id),
-            CoordinatorToMember::Joined { last } => {
-                self.has_joined = false;
-                Some(MemberEvent::Joined { last })
-            }
             CoordinatorToMember::SetAdded { name, id, generation } => {
                 Some(self.add_set(name, id, generation))
             }
-            CoordinatorToMember::SetRemoved { name, id } => {
-                self.sets.remove(&id);
-                self.pending.remove(&name);
-                Some(MemberEvent::SetRemoved { name, id })
-            }
-            CoordinatorToMember::Left { rank, reason } => Some(MemberEvent::Left { rank, reason }),
-            CoordinatorToMember::Tune(tuning) => Some(match tuning.check() {
-                Ok(()) => MemberEvent::Tune(tuning),
-                Err(mistake) => MemberEvent::Nonsense(mistake),
-            }),
-            CoordinatorToMember::Stalled { missing, error } => {
-                Some(MemberEvent::Stalled { missing, error })
-            }
-            CoordinatorToMember::WriteDown => Some(MemberEvent::WriteDown),
+            CoordinatorToMember::Bulletin(bulletin) => self.hear(bulletin),
         }
+    }
+
+    fn hear(&mut self, bulletin: Bulletin) -> Option<MemberEvent> {
+        match &bulletin {
+            Bulletin::Fail { name, .. } => drop(self.pending.remove(name)?),
+            Bulletin::Joined { .. } => self.has_joined = false,
+            Bulletin::SetRemoved { name, id } => {
+                self.sets.remove(id);
+                self.pending.remove(name);
+            }
+            Bulletin::Tune(tuning) => {
+                if let Err(mistake) = tuning.check() {
+                    return Some(MemberEvent::Nonsense(mistake));
+                }
+            }
+            Bulletin::Left { .. } | Bulletin::Stalled { .. } | Bulletin::WriteDown => {}
+        }
+        Some(MemberEvent::Bulletin(bulletin))
     }
 
     fn release(&mut self, items: Vec<Item>) -> Option<MemberEvent> {
@@ -199,37 +143,30 @@ impl Member {
 
     /// What an item means for this rank: nothing, if it is the business of others.
     fn item(&mut self, item: Item) -> Result<Option<Work>, String> {
-        match item {
+        let work = match item {
             Item::Known(id) => {
-                let known =
-                    self.known.get(&id).ok_or_else(|| format!("number {} is unknown", id.0))?;
-                let name = &known.work.request.name;
-                let is_absent = self.pending.remove(name).is_none();
-                if known.is_mine && is_absent && !self.has_joined {
-                    return Err(format!("`{name}` was not announced"));
-                }
-                let work = Work { is_absent, ..known.work.clone() };
-                Ok(known.is_mine.then_some(work))
+                self.known.get(&id).cloned().ok_or_else(|| format!("number {} is unknown", id.0))?
             }
             Item::Named { name, id, shares, request } => {
-                let pending = self.pending.remove(&name).map(|pending| pending.request);
-                let is_absent = pending.is_none();
-                let Some(request) = pending.or(request) else {
-                    return Err(format!("`{name}` was not announced"));
-                };
-                let is_mine = self.is_mine(request.set);
-                if is_mine && is_absent && !self.has_joined {
-                    return Err(format!("`{name}` was not announced"));
-                }
-                let work = Work { request, shares, is_absent };
+                let own = self.pending.get(&name).map(|pending| pending.request.clone());
+                let request =
+                    own.or(request).ok_or_else(|| format!("`{name}` was not announced"))?;
+                let work = Work { request, shares, is_absent: false };
                 if let Some(id) = id {
-                    if is_mine {
+                    if self.is_mine(work.request.set) {
                         self.numbers.insert(name, id);
                     }
-                    self.known.insert(id, Known { work: work.clone(), is_mine });
+                    self.known.insert(id, work.clone());
                 }
-                Ok(is_mine.then_some(work))
+                work
             }
+        };
+        let Request { name, set, .. } = &work.request;
+        let is_absent = self.pending.remove(name).is_none();
+        match self.is_mine(*set) {
+            true if is_absent && !self.has_joined => Err(format!("`{name}` was not announced")),
+            true => Ok(Some(Work { is_absent, ..work })),
+            false => Ok(None),
         }
     }
 
@@ -250,7 +187,7 @@ impl Member {
     /// A number that this rank has used in an announcement may be forgotten before the coordinator
     /// has read it; the coordinator then ignores it, and the description must travel again.
     fn forget(&mut self, id: TensorId) -> Option<MemberEvent> {
-        let name = self.known.remove(&id)?.work.request.name;
+        let name = self.known.remove(&id)?.request.name;
         if self.numbers.get(&name) == Some(&id) {
             self.numbers.remove(&name);
         }

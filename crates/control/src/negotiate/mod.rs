@@ -21,8 +21,8 @@ mod sets;
 mod simulation;
 
 pub use coordinator::{Coordinator, Stall};
-pub use journal::{LastSeen, Notice};
-pub use member::{Member, MemberEvent, SubmitError, Work};
+pub use journal::{Journal, LastSeen, Notice};
+pub use member::{Member, MemberEvent, Work};
 pub use request::{Kind, Request};
 
 use serde::{Deserialize, Serialize};
@@ -54,20 +54,8 @@ pub enum MemberToCoordinator {
 pub enum CoordinatorToMember {
     /// Everybody has these; run them together, now.
     Release(Vec<Item>),
-    /// Everybody has this, but not the same; it fails everywhere.
-    Fail {
-        /// The tensor's name.
-        name: String,
-        /// What differs, and on which ranks.
-        error: String,
-    },
     /// The number means nothing any more.
     Forget(TensorId),
-    /// Everybody has joined.
-    Joined {
-        /// The last one to.
-        last: Rank,
-    },
     /// A set that everybody wanted has been made.
     SetAdded {
         /// The name of the request.
@@ -76,6 +64,25 @@ pub enum CoordinatorToMember {
         id: SetId,
         /// How many sets were made before, so that a number that is used again means another set.
         generation: u32,
+    },
+    /// Something that means the same to every member.
+    Bulletin(Bulletin),
+}
+
+/// What a member hears from the coordinator and passes on as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Bulletin {
+    /// Everybody has this, but not the same; it fails everywhere.
+    Fail {
+        /// The tensor's name.
+        name: String,
+        /// What differs, and on which ranks.
+        error: String,
+    },
+    /// Everybody has joined.
+    Joined {
+        /// The last one to.
+        last: Rank,
     },
     /// A set that nobody wants any more is gone.
     SetRemoved {

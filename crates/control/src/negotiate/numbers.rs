@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::{Request, TensorId};
 use crate::SetId;
 
+#[derive(Default)]
 pub(super) struct Numbers {
     capacity: usize,
     meanings: HashMap<TensorId, Meaning>,
@@ -24,14 +25,7 @@ struct Meaning {
 
 impl Numbers {
     pub(super) fn new(capacity: usize) -> Numbers {
-        Numbers {
-            capacity,
-            meanings: HashMap::new(),
-            by_name: HashMap::new(),
-            by_use: BTreeMap::new(),
-            uses: 0,
-            next: 0,
-        }
+        Numbers { capacity, ..Numbers::default() }
     }
 
     pub(super) fn meaning(&self, id: TensorId) -> Option<(&Request, &[Vec<u64>])> {

@@ -1,11 +1,13 @@
 //! What a rank wants done with a tensor, and whether two ranks want the same.
 
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 use crate::{DType, Rank, ReduceOp, SetId};
 
 /// The collective and its parameters.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, IntoStaticStr)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Kind {
     /// Combine the tensors of all ranks, element by element.
     Allreduce {
@@ -40,11 +42,13 @@ pub enum Kind {
     /// Wait for everybody.
     Barrier,
     /// Make a set of these ranks.
+    #[strum(serialize = "PROCESS_SET_ADD")]
     AddSet {
         /// Its members, in rising order.
         ranks: Vec<Rank>,
     },
     /// Forget a set.
+    #[strum(serialize = "PROCESS_SET_REMOVE")]
     RemoveSet {
         /// Which.
         set: SetId,
@@ -56,14 +60,7 @@ impl Kind {
     pub fn name(&self) -> &'static str {
         match self {
             Kind::Allreduce { op: ReduceOp::Adasum, .. } => "ADASUM",
-            Kind::Allreduce { .. } => "ALLREDUCE",
-            Kind::Allgather => "ALLGATHER",
-            Kind::Broadcast { .. } => "BROADCAST",
-            Kind::Alltoall { .. } => "ALLTOALL",
-            Kind::Reducescatter { .. } => "REDUCESCATTER",
-            Kind::Barrier => "BARRIER",
-            Kind::AddSet { .. } => "PROCESS_SET_ADD",
-            Kind::RemoveSet { .. } => "PROCESS_SET_REMOVE",
+            kind => kind.into(),
         }
     }
 }
@@ -84,10 +81,6 @@ pub struct Request {
 }
 
 impl Request {
-    /// What is wrong with gathering tensors that have no first dimension.
-    pub const SCALAR_GATHER: &str = "Process-set rank zero tried to ALLGATHER a rank-zero tensor: give it a first dimension, \
-         for example with `reshape(1)`.";
-
     /// Elements over all tensors of the group; more than there can be stays at the most there can be,
     /// because shapes come from peers.
     pub fn elements(&self) -> u64 {
@@ -139,13 +132,16 @@ impl Request {
 
     /// Why this request cannot run on any ranks, even if all of them want the same.
     pub fn impossible(&self) -> Option<&'static str> {
-        let scalar = self.shapes.iter().any(Vec::is_empty);
+        if !self.shapes.iter().any(Vec::is_empty) {
+            return None;
+        }
         match &self.kind {
-            Kind::Allgather if scalar => Some(Request::SCALAR_GATHER),
-            Kind::Alltoall { .. } if scalar => Some("Alltoall does not support scalar inputs."),
-            Kind::Reducescatter { .. } if scalar => {
-                Some("Reducescatter does not support scalar inputs.")
-            }
+            Kind::Allgather => Some(
+                "Process-set rank zero tried to ALLGATHER a rank-zero tensor: give it a first \
+                 dimension, for example with `reshape(1)`.",
+            ),
+            Kind::Alltoall { .. } => Some("Alltoall does not support scalar inputs."),
+            Kind::Reducescatter { .. } => Some("Reducescatter does not support scalar inputs."),
             _ => None,
         }
     }
@@ -196,7 +192,7 @@ impl Request {
     }
 
     fn kind_difference(&self, other: &Request) -> Option<String> {
-        match (&self.kind, &other.kind) {
+        Some(match (&self.kind, &other.kind) {
             (
                 Kind::Allreduce { op, prescale, postscale },
                 Kind::Allreduce { op: op2, prescale: pre2, postscale: post2 },
@@ -205,39 +201,37 @@ impl Request {
                 Kind::Reducescatter { op, prescale, postscale },
                 Kind::Reducescatter { op: op2, prescale: pre2, postscale: post2 },
             ) => {
+                let bits = |pre: &f64, post: &f64| (pre.to_bits(), post.to_bits());
                 if op != op2 {
-                    return Some(format!(
+                    format!(
                         "Mismatched reduction operation: One rank used {op2}, but another rank \
                          used {op}."
-                    ));
-                }
-                let same =
-                    prescale.to_bits() == pre2.to_bits() && postscale.to_bits() == post2.to_bits();
-                (!same).then(|| {
+                    )
+                } else if bits(prescale, postscale) != bits(pre2, post2) {
                     format!(
                         "Mismatched prescale and/or postscale factors: One rank used ({pre2}, \
                          {post2}), but another rank used ({prescale}, {postscale})."
                     )
-                })
+                } else {
+                    return None;
+                }
             }
-            (Kind::Broadcast { root }, Kind::Broadcast { root: root2 }) => {
-                (root != root2).then(|| {
-                    format!(
-                        "Mismatched BROADCAST root ranks: One rank specified root rank {}, but \
+            (Kind::Broadcast { root }, Kind::Broadcast { root: root2 }) if root != root2 => {
+                format!(
+                    "Mismatched BROADCAST root ranks: One rank specified root rank {}, but \
                      another rank specified root rank {}.",
-                        root2.0, root.0
-                    )
-                })
+                    root2.0, root.0
+                )
             }
-            (Kind::AddSet { ranks }, Kind::AddSet { ranks: ranks2 }) => (ranks != ranks2).then(|| {
+            (Kind::AddSet { ranks }, Kind::AddSet { ranks: ranks2 }) if ranks != ranks2 => {
                 "Attempted to register process set with mismatching size/values on different ranks."
                     .into()
-            }),
-            (Kind::RemoveSet { set }, Kind::RemoveSet { set: set2 }) => (set != set2).then(|| {
+            }
+            (Kind::RemoveSet { set }, Kind::RemoveSet { set: set2 }) if set != set2 => {
                 format!("Attempted to remove different process sets: {} and {}.", set2.0, set.0)
-            }),
-            _ => None,
-        }
+            }
+            _ => return None,
+        })
     }
 
     fn shape_difference(&self, other: &Request) -> Option<String> {
@@ -346,7 +340,7 @@ mod tests {
     #[test]
     fn adasum_is_for_floats_and_for_whole_results() {
         let (op, prescale, postscale) = (ReduceOp::Adasum, 1.0, 1.0);
-        for dtype in DType::ALL {
+        for &dtype in DType::ALL {
             let kind = Kind::Allreduce { op, prescale, postscale };
             let request = Request { kind, dtype, ..reduce(&[2]) };
             assert_eq!(request.unsuitable().is_none(), dtype.is_float(), "{dtype}");

@@ -35,7 +35,7 @@ impl World {
     }
 
     fn submit(&mut self, rank: usize, request: Request) {
-        let message = self.members[rank].submit(request).unwrap();
+        let message = self.members[rank].submit(request);
         self.up[rank].push_back(message);
     }
 
@@ -63,19 +63,14 @@ impl World {
             Some(MemberEvent::Run(bucket)) => {
                 self.ran[rank].push(bucket.into_iter().map(|work| work.request.name).collect());
             }
-            Some(MemberEvent::Fail { name, error }) => self.failed[rank].push((name, error)),
+            Some(MemberEvent::Bulletin(Bulletin::Fail { name, error })) => {
+                self.failed[rank].push((name, error));
+            }
             Some(MemberEvent::Send(message)) => self.up[rank].push_back(message),
             Some(MemberEvent::Nonsense(text)) => panic!("rank {rank}: {text}"),
-            Some(MemberEvent::Joined { last }) => self.joined[rank].push(last),
+            Some(MemberEvent::Bulletin(Bulletin::Joined { last })) => self.joined[rank].push(last),
             Some(MemberEvent::SetAdded { id, .. }) => self.sets[rank].push(id),
-            Some(
-                MemberEvent::SetRemoved { .. }
-                | MemberEvent::Left { .. }
-                | MemberEvent::Tune(_)
-                | MemberEvent::Stalled { .. }
-                | MemberEvent::WriteDown,
-            )
-            | None => {}
+            Some(MemberEvent::Bulletin(_)) | None => {}
         }
     }
 
@@ -327,8 +322,12 @@ fn tuning_that_no_algorithm_can_work_with_is_nonsense() {
     let mut member = Member::new(Rank(1));
     for (connections, is_sane) in [(0, false), (1, true), (16, true), (17, false)] {
         let tuning = Tuning { connections, ..Tuning::default() };
-        let event = member.on(CoordinatorToMember::Tune(tuning));
-        assert_eq!(event == Some(MemberEvent::Tune(tuning)), is_sane, "{connections}");
+        let event = member.on(CoordinatorToMember::Bulletin(Bulletin::Tune(tuning)));
+        assert_eq!(
+            event == Some(MemberEvent::Bulletin(Bulletin::Tune(tuning))),
+            is_sane,
+            "{connections}"
+        );
         assert_eq!(matches!(event, Some(MemberEvent::Nonsense(_))), !is_sane, "{connections}");
     }
 }

@@ -6,14 +6,16 @@
 mod table;
 
 use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::autotune::{self, Parameter};
+use crate::job::Resting;
 use crate::watching::{Cycles, DumpTo, MetricsAt, TimelineWish, Watching};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning, Worker};
 pub(crate) use table::default;
-pub use table::{CALL_ADDRESSES, CALL_KEY, CONTRACT, Setting, TABLE, reference_page};
+pub use table::{CALL_ADDRESSES, CALL_KEY, CONTRACT, Setting};
 
 /// More tensors than these the flight recorder cannot remember; it takes its memory at the start.
 const MOST_RECORDS: usize = 1 << 20;
@@ -121,13 +123,7 @@ pub struct BadSettings(pub Vec<String>);
 
 /// Reads the settings and this process's place in the job.
 pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<(Settings, Place), BadSettings> {
-    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
-    let settings = reader.settings();
-    let place = reader.place();
-    match reader.mistakes.is_empty() {
-        true => Ok((settings, place)),
-        false => Err(BadSettings(reader.mistakes)),
-    }
+    read_all(look_up, |reader| (reader.settings(), reader.place()))
 }
 
 /// What the launcher of any job reads itself.
@@ -142,13 +138,10 @@ pub struct Launch {
 /// Reads what the launcher needs, and what its ranks will read: their mistakes are better told before
 /// anything starts.
 pub fn launch(look_up: impl Fn(&str) -> Option<String>) -> Result<Launch, BadSettings> {
-    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
-    let start_timeout = Duration::from_secs(reader.number("HOROVOD_START_TIMEOUT"));
-    let Settings { join_timeout, .. } = reader.settings();
-    match reader.mistakes.is_empty() {
-        true => Ok(Launch { start_timeout, join_timeout }),
-        false => Err(BadSettings(reader.mistakes)),
-    }
+    read_all(look_up, |reader| Launch {
+        start_timeout: reader.seconds("HOROVOD_START_TIMEOUT"),
+        join_timeout: reader.settings().join_timeout,
+    })
 }
 
 /// What the user set for an elastic job; only the launcher reads it.
@@ -156,8 +149,8 @@ pub fn launch(look_up: impl Fn(&str) -> Option<String>) -> Result<Launch, BadSet
 pub struct Elasticity {
     /// How long to wait for enough ranks.
     pub timeout: Duration,
-    /// Whether only the slot of a rank that fails rests, instead of its host.
-    pub rests_slot: bool,
+    /// What rests when a rank fails.
+    pub resting: Resting,
     /// How long a rank may be stopped, unless it is for ever.
     pub stopped: Option<Duration>,
     /// The time between two runs of the discovery script.
@@ -168,12 +161,14 @@ pub struct Elasticity {
 
 /// Reads what the user set for an elastic job.
 pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, BadSettings> {
-    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
-    let elasticity = reader.elasticity();
-    match reader.mistakes.is_empty() {
-        true => Ok(elasticity),
-        false => Err(BadSettings(reader.mistakes)),
-    }
+    read_all(look_up, |reader| Elasticity {
+        timeout: reader.seconds("HOROVOD_ELASTIC_TIMEOUT"),
+        resting: reader
+            .choice("RONDE_BLACKLIST", &[("host", Resting::Host), ("slot", Resting::Slot)]),
+        stopped: reader.limit("RONDE_ELASTIC_STOPPED_SECONDS"),
+        discovery_interval: reader.seconds("RONDE_DISCOVERY_INTERVAL_SECONDS"),
+        discovery_limit: reader.seconds("RONDE_DISCOVERY_TIMEOUT_SECONDS"),
+    })
 }
 
 /// After how long a stall ends the job, unless it is never; mistakes are the ranks' to report.
@@ -183,9 +178,8 @@ pub fn stall_shutdown(look_up: impl Fn(&str) -> Option<String>) -> Option<Durati
 
 /// Reads only where the launcher's rendezvous is, which a world of one has no use for.
 pub fn meeting(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadSettings> {
-    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
-    let meeting = reader.meeting();
-    meeting.filter(|_| reader.mistakes.is_empty()).ok_or(BadSettings(reader.mistakes))
+    let meeting = read_all(look_up, |reader| reader.meeting(Keeper::Launcher))?;
+    Ok(meeting.expect("where there is no meeting, there is a mistake"))
 }
 
 /// Reads where the caller of `horovod.run` is: the launcher, or whoever has had another launcher start
@@ -215,6 +209,19 @@ pub fn growth(look_up: impl Fn(&str) -> Option<String>) -> Growth {
     Reader { look_up: &look_up, mistakes: Vec::new() }.growth()
 }
 
+/// Reads something, or gives all mistakes that were found on the way.
+fn read_all<T>(
+    look_up: impl Fn(&str) -> Option<String>,
+    read: impl FnOnce(&mut Reader<'_>) -> T,
+) -> Result<T, BadSettings> {
+    let mut reader = Reader { look_up: &look_up, mistakes: Vec::new() };
+    let read = read(&mut reader);
+    match reader.mistakes.is_empty() {
+        true => Ok(read),
+        false => Err(BadSettings(reader.mistakes)),
+    }
+}
+
 struct Reader<'a> {
     look_up: &'a dyn Fn(&str) -> Option<String>,
     mistakes: Vec<String>,
@@ -222,120 +229,85 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn settings(&mut self) -> Settings {
-        let seconds = |value: u64| (value > 0).then(|| Duration::from_secs(value));
-        let quiet = self.number("HOROVOD_STALL_CHECK_DISABLE") > 0;
+        let checks = !self.switch("HOROVOD_STALL_CHECK_DISABLE");
         Settings {
             fusion_threshold: self.number("HOROVOD_FUSION_THRESHOLD"),
-            cache_capacity: self.number("HOROVOD_CACHE_CAPACITY") as usize,
-            stall_warning: seconds(self.number("HOROVOD_STALL_CHECK_TIME_SECONDS"))
-                .filter(|_| !quiet),
-            stall_shutdown: seconds(self.number("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"))
-                .filter(|_| !quiet),
+            cache_capacity: self.number("HOROVOD_CACHE_CAPACITY"),
+            stall_warning: self.limit("HOROVOD_STALL_CHECK_TIME_SECONDS").filter(|_| checks),
+            stall_shutdown: self.limit("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS").filter(|_| checks),
             autotune: self.autotune(),
-            autotune_log: Some(self.text("HOROVOD_AUTOTUNE_LOG")).filter(|path| !path.is_empty()),
-            transport: self.transport(),
-            shared_ranks: Some(self.small("RONDE_SHARED_RANKS")).filter(|ranks| *ranks > 0),
-            encryption: self.encryption(),
+            autotune_log: self.given("HOROVOD_AUTOTUNE_LOG"),
+            transport: self
+                .choice("RONDE_TRANSPORT", &[("auto", Transport::Auto), ("tcp", Transport::Tcp)]),
+            shared_ranks: Some(self.number("RONDE_SHARED_RANKS")).filter(|ranks| *ranks > 0),
+            encryption: self.choice(
+                "RONDE_ENCRYPTION",
+                &[("auto", Encryption::Auto), ("on", Encryption::On), ("off", Encryption::Off)],
+            ),
             tuning: self.tuning(),
-            arena: self.number("RONDE_ARENA") as usize,
-            join_timeout: Duration::from_secs(self.number("RONDE_JOIN_TIMEOUT_SECONDS")),
+            arena: self.number("RONDE_ARENA"),
+            join_timeout: self.seconds("RONDE_JOIN_TIMEOUT_SECONDS"),
             watching: self.watching(),
         }
     }
 
-    fn elasticity(&mut self) -> Elasticity {
-        let stopped = self.number("RONDE_ELASTIC_STOPPED_SECONDS");
-        let rests = self.text("RONDE_BLACKLIST").to_ascii_lowercase();
-        if !matches!(rests.as_str(), "host" | "slot") {
-            self.mistakes.push(format!("RONDE_BLACKLIST is `{rests}`, it must be host or slot"));
-        }
-        Elasticity {
-            timeout: Duration::from_secs(self.number("HOROVOD_ELASTIC_TIMEOUT")),
-            rests_slot: rests == "slot",
-            stopped: (stopped > 0).then(|| Duration::from_secs(stopped)),
-            discovery_interval: Duration::from_secs(
-                self.number("RONDE_DISCOVERY_INTERVAL_SECONDS"),
-            ),
-            discovery_limit: Duration::from_secs(self.number("RONDE_DISCOVERY_TIMEOUT_SECONDS")),
-        }
-    }
-
     fn watching(&mut self) -> Watching {
-        let cycles = match self.number("HOROVOD_TIMELINE_MARK_CYCLES") {
-            0 => Cycles::Unmarked,
-            _ => Cycles::Marked,
+        let marks = self.switch("HOROVOD_TIMELINE_MARK_CYCLES");
+        let cycles = if marks { Cycles::Marked } else { Cycles::Unmarked };
+        let timeline = self.given("HOROVOD_TIMELINE").map(|path| TimelineWish {
+            path: (!path.eq_ignore_ascii_case("dynamic")).then(|| path.into()),
+            cycles,
+        });
+        let dump = match self.given("RONDE_FLIGHT_RECORDER_DIR").as_deref() {
+            None => DumpTo::Temporary,
+            Some("stderr") => DumpTo::Stderr,
+            Some("off") => DumpTo::Nowhere,
+            Some(directory) => DumpTo::Directory(directory.into()),
         };
-        let metrics = MetricsAt::parse(&self.text("RONDE_METRICS"));
-        Watching {
-            timeline: TimelineWish::parse(&self.text("HOROVOD_TIMELINE"), cycles),
-            records: (self.number("RONDE_FLIGHT_RECORDER") as usize).min(MOST_RECORDS),
-            dump: DumpTo::parse(&self.text("RONDE_FLIGHT_RECORDER_DIR")),
-            metrics: metrics.map_err(|mistake| self.mistakes.push(mistake)).unwrap_or_default(),
-        }
+        let metrics = self.given("RONDE_METRICS");
+        let metrics = metrics.and_then(|text| self.noted(MetricsAt::parse(&text)));
+        let records = self.number::<usize>("RONDE_FLIGHT_RECORDER").min(MOST_RECORDS);
+        Watching { timeline, records, dump, metrics }
     }
 
     /// What the user has set stays as it is.
     fn autotune(&mut self) -> Option<autotune::Options> {
-        let is_free = |name: &str| (self.look_up)(name).is_none_or(|text| text.is_empty());
-        let threshold = is_free("HOROVOD_FUSION_THRESHOLD").then_some(Parameter::FusionThreshold);
-        let others = [Parameter::Connections, Parameter::Halving];
-        let others = others.into_iter().filter(|_| is_free("RONDE_TUNING"));
-        let options = autotune::Options {
-            parameters: threshold.into_iter().chain(others).collect(),
-            warmup_samples: self.small("HOROVOD_AUTOTUNE_WARMUP_SAMPLES"),
-            steps_per_sample: self.small("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"),
-            most_points: self.number("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES") as usize,
+        let setting = |parameter: &Parameter| match parameter {
+            Parameter::FusionThreshold => "HOROVOD_FUSION_THRESHOLD",
+            Parameter::Connections | Parameter::Halving => "RONDE_TUNING",
         };
-        (self.number("HOROVOD_AUTOTUNE") > 0).then_some(options)
-    }
-
-    fn transport(&mut self) -> Transport {
-        match self.text("RONDE_TRANSPORT").to_ascii_lowercase().as_str() {
-            "auto" => Transport::Auto,
-            "tcp" => Transport::Tcp,
-            other => {
-                self.mistakes.push(format!("RONDE_TRANSPORT is `{other}`, it must be auto or tcp"));
-                Transport::Auto
-            }
-        }
-    }
-
-    fn encryption(&mut self) -> Encryption {
-        match self.text("RONDE_ENCRYPTION").to_ascii_lowercase().as_str() {
-            "auto" => Encryption::Auto,
-            "on" => Encryption::On,
-            "off" => Encryption::Off,
-            other => {
-                let mistake = format!("RONDE_ENCRYPTION is `{other}`, it must be auto, on or off");
-                self.mistakes.push(mistake);
-                Encryption::Auto
-            }
-        }
+        let mut parameters = Parameter::OVER_SOCKETS.to_vec();
+        parameters.retain(|parameter| self.given(setting(parameter)).is_none());
+        let options = autotune::Options {
+            parameters,
+            warmup_samples: self.number("HOROVOD_AUTOTUNE_WARMUP_SAMPLES"),
+            steps_per_sample: self.number("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"),
+            most_points: self.number("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES"),
+        };
+        self.switch("HOROVOD_AUTOTUNE").then_some(options)
     }
 
     /// Whoever looks the variable up has put the content of the file in the place of its name.
     fn tuning(&mut self) -> Tuning {
-        Tuning::parse(&self.text("RONDE_TUNING")).unwrap_or_else(|mistakes| {
-            self.mistakes.push(format!(
-                "RONDE_TUNING is neither a file that can be read nor numbers: {}",
-                mistakes.join("; ")
-            ));
-            Tuning::default()
-        })
+        let tuning = Tuning::parse(&self.text("RONDE_TUNING")).map_err(|mistakes| {
+            let mistakes = mistakes.join("; ");
+            format!("RONDE_TUNING is neither a file that can be read nor numbers: {mistakes}")
+        });
+        self.noted(tuning).unwrap_or_default()
     }
 
     fn place(&mut self) -> Place {
         let place = Place {
-            rank: Rank(self.small("HOROVOD_RANK")),
-            size: self.small("HOROVOD_SIZE"),
-            local_rank: self.small("HOROVOD_LOCAL_RANK"),
-            local_size: self.small("HOROVOD_LOCAL_SIZE"),
-            cross_rank: self.small("HOROVOD_CROSS_RANK"),
-            cross_size: self.small("HOROVOD_CROSS_SIZE"),
+            rank: Rank(self.number("HOROVOD_RANK")),
+            size: self.number("HOROVOD_SIZE"),
+            local_rank: self.number("HOROVOD_LOCAL_RANK"),
+            local_size: self.number("HOROVOD_LOCAL_SIZE"),
+            cross_rank: self.number("HOROVOD_CROSS_RANK"),
+            cross_size: self.number("HOROVOD_CROSS_SIZE"),
             host: self.text("HOROVOD_HOSTNAME"),
             meeting: None,
         };
-        if place.size == 0 || place.rank.0 >= place.size {
+        if place.rank.0 >= place.size {
             let Place { rank, size, .. } = &place;
             self.mistakes.push(format!(
                 "HOROVOD_RANK is `{}` and HOROVOD_SIZE is `{size}`: a rank lies below the size",
@@ -348,79 +320,89 @@ impl Reader<'_> {
             Growth::Never | Growth::Declared => Keeper::Launcher,
         };
         let meets = place.size > 1 || keeper != Keeper::Launcher;
-        let meeting = if meets { self.meeting() } else { None };
-        Place { meeting: meeting.map(|meeting| Meeting { keeper, ..meeting }), ..place }
+        Place { meeting: if meets { self.meeting(keeper) } else { None }, ..place }
     }
 
     fn growth(&mut self) -> Growth {
-        let named = !(self.look_up)("RONDE_WORKER").unwrap_or_default().is_empty();
-        match self.number("HOROVOD_ELASTIC") > 0 {
+        match self.switch("HOROVOD_ELASTIC") {
             false => Growth::Never,
-            true if named => Growth::Elastic(Worker(self.small("RONDE_WORKER"))),
-            true => Growth::Declared,
+            true if self.given("RONDE_WORKER").is_none() => Growth::Declared,
+            true => Growth::Elastic(Worker(self.number("RONDE_WORKER"))),
         }
     }
 
-    fn meeting(&mut self) -> Option<Meeting> {
-        let Some(text) = (self.look_up)("RONDE_RENDEZVOUS") else {
+    fn meeting(&mut self, keeper: Keeper) -> Option<Meeting> {
+        if self.given("RONDE_RENDEZVOUS").is_none() {
             self.mistakes.push(
                 "HOROVOD_SIZE asks for several ranks but RONDE_RENDEZVOUS does not say where they \
                  meet: start the script with `horovodrun -np N python ...`"
                     .into(),
             );
             return None;
-        };
-        let mut addresses = Vec::new();
-        for part in text.split(',') {
-            match part.parse() {
-                Ok(address) => addresses.push(address),
-                Err(_) => {
-                    self.mistakes.push(format!("RONDE_RENDEZVOUS has no address in `{part}`"));
-                }
-            }
         }
-        let listen = self.listen();
-        match JobKey::from_hex(&(self.look_up)("RONDE_JOB_KEY").unwrap_or_default()) {
-            Ok(key) => Some(Meeting { addresses, key, listen, keeper: Keeper::Launcher }),
-            Err(error) => {
-                self.mistakes.push(format!("RONDE_JOB_KEY: {error}"));
-                None
-            }
-        }
+        let addresses = self.addresses("RONDE_RENDEZVOUS");
+        let listen = self.addresses("RONDE_ADDRESSES");
+        let key = JobKey::from_hex(&self.text("RONDE_JOB_KEY"));
+        let key = self.noted(key.map_err(|error| format!("RONDE_JOB_KEY: {error}")))?;
+        Some(Meeting { addresses, key, listen, keeper })
     }
 
-    fn listen(&mut self) -> Vec<IpAddr> {
-        let text = (self.look_up)("RONDE_ADDRESSES").unwrap_or_default();
-        let parts = text.split(',').filter(|part| !part.is_empty());
-        let mut addresses = Vec::new();
-        for part in parts {
-            match part.parse() {
-                Ok(address) => addresses.push(address),
-                Err(_) => self.mistakes.push(format!("RONDE_ADDRESSES has no address in `{part}`")),
-            }
-        }
-        addresses
+    fn addresses<A: FromStr>(&mut self, name: &str) -> Vec<A> {
+        let text = self.given(name);
+        let parts = text.iter().flat_map(|text| text.split(','));
+        let address = |part: &str| {
+            self.noted(part.parse().map_err(|_| format!("{name} has no address in `{part}`")))
+        };
+        parts.filter_map(address).collect()
+    }
+
+    /// What was read, unless it is a mistake, which is kept.
+    fn noted<T>(&mut self, read: Result<T, String>) -> Option<T> {
+        read.map_err(|mistake| self.mistakes.push(mistake)).ok()
+    }
+
+    /// What the user has set; empty is nothing.
+    fn given(&self, name: &str) -> Option<String> {
+        (self.look_up)(name).filter(|text| !text.is_empty())
     }
 
     fn text(&self, name: &str) -> String {
-        (self.look_up)(name).filter(|text| !text.is_empty()).unwrap_or_else(|| default(name).into())
+        self.given(name).unwrap_or_else(|| default(name).into())
     }
 
-    fn number(&mut self, name: &str) -> u64 {
+    /// One of some words; the first in the place of a wrong one.
+    fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> T {
+        let text = self.text(name).to_ascii_lowercase();
+        let found = choices.iter().find(|(word, _)| *word == text);
+        let choice = found.ok_or_else(|| {
+            let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+            let (last, others) = words.split_last().expect("there is a choice");
+            format!("{name} is `{text}`, it must be {} or {last}", others.join(", "))
+        });
+        self.noted(choice).unwrap_or(&choices[0]).1
+    }
+
+    fn number<N: TryFrom<u64> + Default>(&mut self, name: &str) -> N {
         let text = self.text(name);
-        text.trim().parse().unwrap_or_else(|_| {
-            let must_be = table::row(name).unit.must_be(&text);
-            self.mistakes.push(format!("{name} is `{text}`, it must be {must_be}"));
-            0
-        })
+        let number = match text.trim().parse::<u64>() {
+            Ok(number) => N::try_from(number).map_err(|_| "which is too large".to_owned()),
+            Err(_) => Err(format!("it must be {}", table::row(name).unit.must_be(&text))),
+        };
+        let number = number.map_err(|wrong| format!("{name} is `{text}`, {wrong}"));
+        self.noted(number).unwrap_or_default()
     }
 
-    fn small(&mut self, name: &str) -> u32 {
-        let number = self.number(name);
-        u32::try_from(number).unwrap_or_else(|_| {
-            self.mistakes.push(format!("{name} is `{number}`, which is too large"));
-            0
-        })
+    fn switch(&mut self, name: &str) -> bool {
+        self.number::<u64>(name) > 0
+    }
+
+    fn seconds(&mut self, name: &str) -> Duration {
+        Duration::from_secs(self.number(name))
+    }
+
+    /// Seconds of which 0 means never.
+    fn limit(&mut self, name: &str) -> Option<Duration> {
+        Some(self.seconds(name)).filter(|limit| !limit.is_zero())
     }
 }
 
@@ -531,11 +513,11 @@ mod tests {
     #[test]
     fn an_elastic_job_is_set_like_everything_else() {
         let usual = elastic(|_| None).unwrap();
-        assert_eq!((usual.timeout, usual.rests_slot), (Duration::from_secs(600), false));
+        assert_eq!((usual.timeout, usual.resting), (Duration::from_secs(600), Resting::Host));
         assert_eq!(usual.stopped, Some(Duration::from_secs(5)));
         let pairs = [("RONDE_BLACKLIST", "Slot"), ("RONDE_ELASTIC_STOPPED_SECONDS", "0")];
         let set = elastic(look_up(&pairs)).unwrap();
-        assert!(set.rests_slot && set.stopped.is_none());
+        assert_eq!((set.resting, set.stopped), (Resting::Slot, None));
         let pairs = [("RONDE_BLACKLIST", "rack"), ("HOROVOD_ELASTIC_TIMEOUT", "long")];
         assert_eq!(elastic(look_up(&pairs)).unwrap_err().0.len(), 2);
     }

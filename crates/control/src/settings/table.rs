@@ -8,16 +8,16 @@ pub struct Setting {
     /// The environment variable.
     pub name: &'static str,
     /// What holds when it is not set.
-    pub default: &'static str,
+    pub(super) default: &'static str,
     /// What it means.
     pub meaning: &'static str,
     /// What its number counts.
-    pub unit: Unit,
+    pub(super) unit: Unit,
 }
 
 /// What the number of a setting counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub(super) enum Unit {
     /// A plain count, or no number at all.
     Things,
     /// A size: `64MB` is answered with 67108864.
@@ -29,76 +29,67 @@ pub enum Unit {
 impl Unit {
     /// What a value must be, and what `text` was probably meant to say.
     pub(super) fn must_be(self, text: &str) -> String {
-        let (what, units): (_, &[(&str, u64)]) = match self {
-            Unit::Things => ("a whole number from 0", &[]),
-            Unit::Bytes => ("a number of bytes", BYTES),
-            Unit::Seconds => ("a whole number of seconds", SECONDS),
+        let what = match self {
+            Unit::Things => "a whole number from 0",
+            Unit::Bytes => "a number of bytes",
+            Unit::Seconds => "a whole number of seconds",
         };
-        let text = text.trim();
+        let text = text.trim().to_ascii_lowercase();
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
-        let unit = unit.trim().to_ascii_lowercase();
-        let factor = units.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
-        match factor.and_then(|factor| number.parse::<u64>().ok()?.checked_mul(factor)) {
+        let factor = match (self, unit.trim()) {
+            (Unit::Bytes, "b") => 1,
+            (Unit::Bytes, "k" | "kb" | "kib") => 1 << 10,
+            (Unit::Bytes, "m" | "mb" | "mib") => 1 << 20,
+            (Unit::Bytes, "g" | "gb" | "gib") => 1 << 30,
+            (Unit::Seconds, "s" | "sec" | "seconds") => 1,
+            (Unit::Seconds, "m" | "min" | "minutes") => 60,
+            (Unit::Seconds, "h") => 3600,
+            _ => return what.to_owned(),
+        };
+        match number.parse::<u64>().ok().and_then(|number| number.checked_mul(factor)) {
             Some(meant) => format!("{what}, here {meant}"),
             None => what.to_owned(),
         }
     }
 }
 
-const BYTES: &[(&str, u64)] = &[
-    ("b", 1),
-    ("k", 1 << 10),
-    ("kb", 1 << 10),
-    ("kib", 1 << 10),
-    ("m", 1 << 20),
-    ("mb", 1 << 20),
-    ("mib", 1 << 20),
-    ("g", 1 << 30),
-    ("gb", 1 << 30),
-    ("gib", 1 << 30),
-];
-const SECONDS: &[(&str, u64)] =
-    &[("s", 1), ("sec", 1), ("seconds", 1), ("m", 60), ("min", 60), ("minutes", 60), ("h", 3600)];
-
 const fn setting(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
     Setting { name, default, meaning, unit: Unit::Things }
 }
 
-impl Setting {
-    const fn counts(mut self, unit: Unit) -> Setting {
-        self.unit = unit;
-        self
-    }
+const fn bytes(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
+    Setting { unit: Unit::Bytes, ..setting(name, default, meaning) }
+}
+
+const fn seconds(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
+    Setting { unit: Unit::Seconds, ..setting(name, default, meaning) }
 }
 
 /// Everything a user may set.
-pub const TABLE: &[Setting] = &[
-    setting(
+const TABLE: &[Setting] = &[
+    bytes(
         "HOROVOD_FUSION_THRESHOLD",
         "134217728",
         "Bytes that one fused bucket may hold; 0 turns fusion off.",
-    )
-    .counts(Unit::Bytes),
+    ),
     setting(
         "HOROVOD_CACHE_CAPACITY",
         "1024",
         "Tensors whose description travels once and then as a number; 0 turns it off.",
     ),
     setting("HOROVOD_STALL_CHECK_DISABLE", "0", "1 turns the reports about late ranks off."),
-    setting(
+    seconds(
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
         "60",
         "After how long a tensor that some rank never submits is reported.",
-    )
-    .counts(Unit::Seconds),
-    setting(
+    ),
+    seconds(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         "0",
         "After how long such a stall ends the job, also one in which a rank is stopped or a bucket \
          stays on its way; 0 is never.",
-    )
-    .counts(Unit::Seconds),
+    ),
     setting(
         "HOROVOD_DYNAMIC_PROCESS_SETS",
         "0",
@@ -156,57 +147,50 @@ pub const TABLE: &[Setting] = &[
         "The numbers that decide between algorithms: a file as `ronde bench --calibrate` writes it, \
          or `name=number,...`. Rank 0's count for all.",
     ),
-    setting(
+    bytes(
         "RONDE_ARENA",
         "17179869184",
         "Bytes of memory that each rank may give out to gradients and that all ranks of its host see, \
          so that reducing them copies nothing; only what is used costs memory. 0 turns it off.",
-    )
-    .counts(Unit::Bytes),
-    setting(
+    ),
+    seconds(
         "RONDE_JOIN_TIMEOUT_SECONDS",
         "600",
         "How long `hvd.init()` waits for the other ranks, and how long a rank of an elastic job may take from \
          its start until it joins.",
-    )
-    .counts(Unit::Seconds),
-    setting(
+    ),
+    seconds(
         "HOROVOD_START_TIMEOUT",
         "30",
         "Seconds until all hosts must have answered `horovodrun`; `--start-timeout` comes first.",
-    )
-    .counts(Unit::Seconds),
-    setting(
+    ),
+    seconds(
         "HOROVOD_ELASTIC_TIMEOUT",
         "600",
         "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` comes first.",
-    )
-    .counts(Unit::Seconds),
+    ),
     setting(
         "RONDE_BLACKLIST",
         "host",
         "What rests when a rank of an elastic job fails: its host, if there are enough ranks elsewhere, \
          or only its slot.",
     ),
-    setting(
+    seconds(
         "RONDE_ELASTIC_STOPPED_SECONDS",
         "5",
         "How long a rank of an elastic job may be stopped, as by SIGSTOP, before it counts as lost; 0 is \
          for ever.",
-    )
-    .counts(Unit::Seconds),
-    setting(
+    ),
+    seconds(
         "RONDE_DISCOVERY_INTERVAL_SECONDS",
         "1",
         "The time from the end of the host discovery script to its next start.",
-    )
-    .counts(Unit::Seconds),
-    setting(
+    ),
+    seconds(
         "RONDE_DISCOVERY_TIMEOUT_SECONDS",
         "30",
         "How long that script may take before it is killed.",
-    )
-    .counts(Unit::Seconds),
+    ),
     setting(
         "RONDE_SECRET",
         "",
@@ -309,30 +293,30 @@ pub(super) fn row(name: &str) -> &'static Setting {
     rows.find(|row| row.name == name).expect("every setting that is read stands in a table")
 }
 
-/// The reference page of all settings, in Markdown.
-pub fn reference_page() -> String {
-    let mut page = String::from(
-        "# Settings\n\nEvery variable that a rank reads, made from the table in \
-         `crates/control/src/settings/table.rs`.\n\n## What you may set\n\n",
-    );
-    page += &rows("default", TABLE);
-    page += "\n## What the launcher sets\n\n";
-    page += &rows("without a launcher", CONTRACT);
-    page
-}
-
-fn rows(middle: &str, table: &[Setting]) -> String {
-    let mut text = format!("| variable | {middle} | meaning |\n| --- | --- | --- |\n");
-    for Setting { name, default, meaning, .. } in table {
-        let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
-        text += &format!("| `{name}` | {default} | {meaning} |\n");
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The reference page of all settings, in Markdown.
+    fn reference_page() -> String {
+        let mut page = String::from(
+            "# Settings\n\nEvery variable that a rank reads, made from the table in \
+             `crates/control/src/settings/table.rs`.\n\n## What you may set\n\n",
+        );
+        page += &rows("default", TABLE);
+        page += "\n## What the launcher sets\n\n";
+        page += &rows("without a launcher", CONTRACT);
+        page
+    }
+
+    fn rows(middle: &str, table: &[Setting]) -> String {
+        let mut text = format!("| variable | {middle} | meaning |\n| --- | --- | --- |\n");
+        for Setting { name, default, meaning, .. } in table {
+            let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+            text += &format!("| `{name}` | {default} | {meaning} |\n");
+        }
+        text
+    }
 
     #[test]
     fn a_number_with_its_unit_is_told_what_to_be() {

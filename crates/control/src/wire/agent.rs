@@ -62,7 +62,7 @@ pub enum DriverToAgent {
     /// Bytes for the standard input of rank 0.
     Stdin {
         /// At most [`MAX_PIECE`] of them.
-        #[serde(with = "super::bytes")]
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// The standard input of rank 0 has ended.
@@ -198,7 +198,7 @@ pub enum AgentToDriver {
         /// Where to.
         stream: Stream,
         /// What; at most [`MAX_PIECE`] bytes, cut anywhere.
-        #[serde(with = "super::bytes")]
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// A worker, and everything that had its stream, has closed it.

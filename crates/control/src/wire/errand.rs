@@ -20,7 +20,7 @@ pub enum Parcel {
     /// The next bytes.
     Piece {
         /// At most [`LARGEST_PIECE`] of them.
-        #[serde(with = "super::bytes")]
+        #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
     /// That was all.

@@ -30,14 +30,14 @@ pub enum FrameError {
 
 /// Seals what one end sends.
 pub struct Sealer {
-    state: Arc<StatelessTransportState>,
-    next: u64,
+    pub(super) state: Arc<StatelessTransportState>,
+    pub(super) next: u64,
 }
 
 /// Opens what the other end sealed.
 pub struct Opener {
-    state: Arc<StatelessTransportState>,
-    next: u64,
+    pub(super) state: Arc<StatelessTransportState>,
+    pub(super) next: u64,
 }
 
 /// The number of ciphertext bytes that follow a frame's four bytes of length.
@@ -51,10 +51,6 @@ fn sealed_length(plain: usize) -> usize {
 }
 
 impl Sealer {
-    pub(super) fn new(state: Arc<StatelessTransportState>) -> Sealer {
-        Sealer { state, next: 0 }
-    }
-
     /// Seals a message into a frame, its length in front.
     pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
         assert!(plain.len() <= MAX_FRAME, "a message of {} bytes fits no frame", plain.len());
@@ -62,7 +58,7 @@ impl Sealer {
         let mut frame = vec![0; 4 + total];
         frame[..4].copy_from_slice(&(total as u32).to_le_bytes());
         let mut at = 4;
-        for piece in pieces(plain) {
+        for piece in pieces(plain, PIECE) {
             at += self
                 .state
                 .write_message(self.next, piece, &mut frame[at..])
@@ -74,15 +70,11 @@ impl Sealer {
 }
 
 impl Opener {
-    pub(super) fn new(state: Arc<StatelessTransportState>) -> Opener {
-        Opener { state, next: 0 }
-    }
-
     /// Opens a frame's ciphertext.
     pub fn open(&mut self, sealed: &[u8]) -> Result<Vec<u8>, FrameError> {
         let mut plain = vec![0; sealed.len()];
         let mut at = 0;
-        for piece in sealed_pieces(sealed) {
+        for piece in pieces(sealed, PIECE + TAG) {
             let opened = self.state.read_message(self.next, piece, &mut plain[at..]);
             at += opened.map_err(|_| FrameError::Tampered)?;
             self.next += 1;
@@ -92,14 +84,10 @@ impl Opener {
     }
 }
 
-fn pieces(plain: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let empty = plain.is_empty().then_some(plain);
-    empty.into_iter().chain(plain.chunks(PIECE))
-}
-
-fn sealed_pieces(sealed: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let empty = sealed.is_empty().then_some(sealed);
-    empty.into_iter().chain(sealed.chunks(PIECE + TAG))
+/// Even nothing is one piece.
+fn pieces(bytes: &[u8], size: usize) -> impl Iterator<Item = &[u8]> {
+    let empty = bytes.is_empty().then_some(bytes);
+    empty.into_iter().chain(bytes.chunks(size))
 }
 
 #[cfg(test)]

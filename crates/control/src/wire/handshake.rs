@@ -117,7 +117,7 @@ fn envelope(state: &mut HandshakeState) -> Result<Vec<u8>, Refused> {
 
 fn channel(state: HandshakeState) -> Result<Channel, Refused> {
     let state = Arc::new(state.into_stateless_transport_mode().map_err(|_| Refused)?);
-    Ok((Sealer::new(state.clone()), Opener::new(state)))
+    Ok((Sealer { state: state.clone(), next: 0 }, Opener { state, next: 0 }))
 }
 
 #[cfg(test)]

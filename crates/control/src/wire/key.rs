@@ -23,20 +23,13 @@ impl JobKey {
 
     /// Reads the form that [`JobKey::to_hex`] writes.
     pub fn from_hex(text: &str) -> Result<JobKey, KeyError> {
-        let error = KeyError { length: text.len() };
-        if text.len() != 64 || !text.is_ascii() {
-            return Err(error);
+        let digits: Vec<u32> = text.chars().map_while(|digit| digit.to_digit(16)).collect();
+        match (text.len(), digits.len()) {
+            (64, 64) => Ok(JobKey(std::array::from_fn(|index| {
+                (digits[2 * index] << 4 | digits[2 * index + 1]) as u8
+            }))),
+            (length, _) => Err(KeyError { length }),
         }
-        let mut key = [0; 32];
-        for (index, byte) in key.iter_mut().enumerate() {
-            let digits = &text[2 * index..2 * index + 2];
-            // `from_str_radix` would also take a sign.
-            if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-                return Err(error);
-            }
-            *byte = u8::from_str_radix(digits, 16).map_err(|_| KeyError { length: text.len() })?;
-        }
-        Ok(JobKey(key))
     }
 
     /// The key as text, for the environment of a process that belongs to the job.

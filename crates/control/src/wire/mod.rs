@@ -4,7 +4,6 @@
 //! the job's key; everything behind it travels in [`frame`]s sealed with the keys it made.
 
 pub mod agent;
-mod bytes;
 pub mod errand;
 pub mod frame;
 pub mod handshake;

@@ -115,18 +115,7 @@ pub enum Greeting {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankToDriver {
     /// The rank has called `init` and wants to be part of the next world.
-    Join {
-        /// Its process id on its host.
-        pid: u32,
-        /// The name of its host, for people.
-        host: String,
-        /// Its place among the ranks of its host.
-        local_rank: u32,
-        /// Where it listens for links.
-        addresses: Vec<SocketAddr>,
-        /// The name of its abstract unix socket, unless shared memory is off.
-        unix: Option<String>,
-    },
+    Join(Peer),
     /// The first rank on this host is this one.
     Located {
         /// The lowest rank whose unix socket could be reached, or the rank itself.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ronde_control::negotiate::{Request, SubmitError};
+use ronde_control::negotiate::Request;
 
 use super::solitude::Solitude;
 use super::ticket::{Pending, Ticket};
@@ -39,7 +39,12 @@ impl Inbox {
         if let Submission::Tensor { request, .. } = &submission
             && !state.names.insert(request.name.clone())
         {
-            return Err(Error::Invalid(SubmitError::Duplicate(request.name.clone()).to_string()));
+            return Err(Error::Invalid(format!(
+                "Requested to allreduce, allgather, or broadcast a tensor with the same name as \
+                 another tensor that is currently being processed. If you want to request another \
+                 tensor, use a different tensor name (`{}` is in flight)",
+                request.name
+            )));
         }
         let others =
             state.names.len() - usize::from(matches!(submission, Submission::Tensor { .. }));

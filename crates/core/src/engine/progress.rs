@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use ronde_control::cause::CauseKind;
 use ronde_control::negotiate::{
-    Coordinator, CoordinatorToMember, Member, MemberEvent, MemberToCoordinator, Notice, Work,
+    Bulletin, Coordinator, CoordinatorToMember, Member, MemberEvent, MemberToCoordinator, Notice,
+    Work,
 };
 use ronde_control::wire::RankToDriver;
 use ronde_control::{Rank, SetId};
@@ -104,8 +105,8 @@ impl Progress {
             // Reading the clock is not free, so it is read once; members read it when they hear.
             self.heard = self.watch.now();
             match self.watch.shows() {
-                true => coordinator.start_journal(),
-                false => coordinator.stop_journal(),
+                true => coordinator.journal.start(),
+                false => coordinator.journal.stop(),
             }
         }
         let mut busy = self.take_submissions()?;
@@ -208,17 +209,8 @@ impl Progress {
                     let record = self.watch.ledger().queue(&request, now);
                     // Rank 0 may be no member, and then it waits for nothing and sleeps.
                     urgent |= request.set != SetId::WORLD;
-                    match self.member.submit(request) {
-                        Ok(message) => {
-                            messages.push(message);
-                            self.flights.insert(name, Flight { pending, record });
-                        }
-                        Err(error) => {
-                            let error = Error::Invalid(error.to_string());
-                            self.watch.settled(record, &name, Some(&error));
-                            pending.complete(Err(error));
-                        }
-                    }
+                    messages.push(self.member.submit(request));
+                    self.flights.insert(name, Flight { pending, record });
                 }
                 Submission::Join { ticket } if self.joining.is_some() => {
                     let error = "this rank has joined already; wait for that until all have";
@@ -301,7 +293,7 @@ impl Progress {
                 Notice::Ready { set, .. } => self.groups.circle(*set).is_some(),
                 Notice::Announced { .. } => true,
             };
-            self.watch.noticed(coordinator.take_journal(), is_mine);
+            self.watch.noticed(coordinator.journal.take(), is_mine);
         }
         let messages = coordinator.take_messages();
         if !messages.is_empty() {
@@ -355,55 +347,50 @@ impl Progress {
     fn event(&mut self, event: MemberEvent) -> Result<(), Error> {
         match event {
             MemberEvent::Run(bucket) => self.run(&bucket),
-            MemberEvent::Fail { name, error } => {
-                self.complete(&name, Err(Error::Mismatch(error)));
-                Ok(())
-            }
             MemberEvent::Send(message) => self.announce(vec![message], true, self.heard),
-            MemberEvent::Joined { last } => {
-                if let Some(ticket) = self.joining.take() {
-                    ticket.complete(Ok(Outcome::Joined { last }));
-                }
-                Ok(())
-            }
             MemberEvent::SetAdded { name, id, ranks, generation } => {
                 self.groups.add(id, &ranks, generation);
                 self.sets.add(id, ranks);
                 self.complete(&name, Ok(Outcome::SetAdded { id }));
                 Ok(())
             }
-            MemberEvent::SetRemoved { name, id } => {
-                self.groups.remove(id);
-                self.sets.remove(id);
-                self.complete(&name, Ok(Outcome::Done));
-                Ok(())
-            }
-            MemberEvent::Tune(tuning) => {
-                self.groups.tune(tuning);
-                Ok(())
-            }
-            MemberEvent::Left { rank, reason } => {
-                if rank == self.me {
-                    self.vigil.fate.end_in_order();
-                    self.end(&Error::Shutdown);
-                    return Ok(());
-                }
-                self.vigil.fate.part(rank, reason);
-                self.vigil.fate.check()
-            }
-            MemberEvent::Stalled { missing, error } => {
-                self.vigil.fate.stall(&missing, error);
-                self.vigil.fate.check()
-            }
-            MemberEvent::WriteDown => {
-                self.watch.order("somebody is late".into());
-                Ok(())
-            }
+            MemberEvent::Bulletin(bulletin) => self.hear(bulletin),
             MemberEvent::Nonsense(what) => {
                 self.vigil.fate.seal(Error::nonsense(Rank(0), what));
                 self.vigil.fate.check()
             }
         }
+    }
+
+    fn hear(&mut self, bulletin: Bulletin) -> Result<(), Error> {
+        match bulletin {
+            Bulletin::Fail { name, error } => self.complete(&name, Err(Error::Mismatch(error))),
+            Bulletin::Joined { last } => {
+                if let Some(ticket) = self.joining.take() {
+                    ticket.complete(Ok(Outcome::Joined { last }));
+                }
+            }
+            Bulletin::SetRemoved { name, id } => {
+                self.groups.remove(id);
+                self.sets.remove(id);
+                self.complete(&name, Ok(Outcome::Done));
+            }
+            Bulletin::Tune(tuning) => self.groups.tune(tuning),
+            Bulletin::Left { rank, .. } if rank == self.me => {
+                self.vigil.fate.end_in_order();
+                self.end(&Error::Shutdown);
+            }
+            Bulletin::Left { rank, reason } => {
+                self.vigil.fate.part(rank, reason);
+                return self.vigil.fate.check();
+            }
+            Bulletin::Stalled { missing, error } => {
+                self.vigil.fate.stall(&missing, error);
+                return self.vigil.fate.check();
+            }
+            Bulletin::WriteDown => self.watch.order("somebody is late".into()),
+        }
+        Ok(())
     }
 
     /// Runs a released bucket; only tensors that fuse come together.

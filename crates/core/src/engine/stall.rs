@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ronde_control::Rank;
-use ronde_control::negotiate::{Coordinator, LastSeen, Stall};
+use ronde_control::negotiate::{Bulletin, Coordinator, LastSeen, Stall};
 use ronde_control::wire::{Peer, RankToDriver};
 
 /// Tensors that one report names.
@@ -60,8 +60,8 @@ impl StallWatch {
                 let error = format!("{} Will shutdown.", self.report(coordinator, &late, now));
                 tracing::error!("{error}");
                 let missing = late.iter().flat_map(|stall| stall.missing.iter().copied());
-                let missing = missing.collect::<BTreeSet<Rank>>();
-                coordinator.give_up(missing.into_iter().collect(), error);
+                let missing = missing.collect::<BTreeSet<Rank>>().into_iter().collect();
+                coordinator.tell(Bulletin::Stalled { missing, error });
                 self.next = Duration::MAX;
                 return Some(self.news(&late, now));
             }
@@ -72,7 +72,7 @@ impl StallWatch {
             if !late.is_empty() {
                 tracing::warn!("{}", self.report(coordinator, &late, now));
                 if self.known.is_empty() {
-                    coordinator.ask_for_records();
+                    coordinator.tell(Bulletin::WriteDown);
                 }
                 news = Some(self.news(&late, now));
             }
@@ -176,7 +176,10 @@ mod tests {
             late: vec![Rank(0)],
         };
         assert_eq!((told.len(), &told[0]), (3, &first));
-        assert_eq!(coordinator.take_messages(), [CoordinatorToMember::WriteDown]);
+        assert_eq!(
+            coordinator.take_messages(),
+            [CoordinatorToMember::Bulletin(Bulletin::WriteDown)]
+        );
         let again = watch.look(&mut coordinator, 8 * second);
         assert_eq!(again, Some(vec![]), "it is reported again, but not told again");
         assert_eq!(coordinator.take_messages(), [], "but written down once");
@@ -205,7 +208,9 @@ mod tests {
         coordinator.take_messages();
         assert_eq!(watch.look(&mut coordinator, 6 * second), Some(vec![]));
         let messages = coordinator.take_messages();
-        let [CoordinatorToMember::Stalled { missing, error }] = messages.as_slice() else {
+        let [CoordinatorToMember::Bulletin(Bulletin::Stalled { missing, error })] =
+            messages.as_slice()
+        else {
             panic!("{messages:?}")
         };
         assert_eq!(*missing, [Rank(0), Rank(2)]);

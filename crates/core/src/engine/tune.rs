@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use ronde_control::autotune::{Autotune, LOG_HEADER, Next, Parameter, Point, Values, log_line};
-use ronde_control::negotiate::{Coordinator, Work};
+use ronde_control::negotiate::{Bulletin, Coordinator, Work};
 use ronde_control::settings::Settings;
 
 pub(super) struct Tuner {
@@ -47,9 +47,9 @@ impl Tuner {
                 (chosen, false)
             }
         };
-        coordinator.set_threshold(chosen.threshold);
+        coordinator.threshold = chosen.threshold;
         if chosen.tuning != values.tuning {
-            coordinator.tune(chosen.tuning);
+            coordinator.tell(Bulletin::Tune(chosen.tuning));
         }
         goes_on
     }

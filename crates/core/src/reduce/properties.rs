@@ -159,7 +159,7 @@ proptest! {
 
 #[test]
 fn every_type_and_operation_takes_every_pair_of_special_values() {
-    for dtype in DType::ALL {
+    for &dtype in DType::ALL {
         let specials = specials(dtype);
         let number = specials.len();
         let pairs = (0..number * number).map(|i| (specials[i / number], specials[i % number]));
@@ -211,7 +211,7 @@ fn rounding_to_halves_is_to_nearest_even() {
 
 #[test]
 fn a_lone_unscaled_source_is_copied_bit_by_bit() {
-    for dtype in DType::ALL {
+    for &dtype in DType::ALL {
         let size = dtype.size();
         let source: Vec<u8> = (0..=255).cycle().take(33 * size).collect();
         let mut dst = vec![0; source.len()];

@@ -146,7 +146,7 @@ impl<'a> From<&'a Record> for Line<'a> {
             kind: record.kind,
             name: record.name(),
             set: record.set,
-            dtype: record.dtype.name(),
+            dtype: record.dtype.into(),
             tensors: record.tensors,
             bytes: record.bytes,
             bucket: (!way.is_empty()).then_some(Bucket { ranks, bucket, way }),

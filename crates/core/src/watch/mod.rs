@@ -302,7 +302,7 @@ fn shape_of(request: &Request, error: Option<&Error>) -> Shape {
         format!("[{}]", dimensions.join(", "))
     };
     let shapes: Vec<String> = request.shapes.iter().map(list).collect();
-    Shape::Of(request.dtype.name(), shapes.join(", "))
+    Shape::Of(request.dtype.into(), shapes.join(", "))
 }
 
 fn first_line(error: &Error) -> String {

@@ -88,11 +88,11 @@ fn name(started: &Started) -> Result<String, String> {
         (None, Launcher::Mpich) => supervise::origin("PMI_RANK")
             .map(|(pid, since)| format!("{pid}-{since}"))
             .ok_or("the launcher's process is not to be seen; set RONDE_SECRET")?,
-        (None, launcher) => return Err(format!("{} has not named the job", launcher.name())),
+        (None, launcher) => return Err(format!("{launcher} has not named the job")),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' };
     let short: String = job.chars().map(plain).take(80).collect();
     let mut hasher = DefaultHasher::new();
-    (started.launcher.name(), &job).hash(&mut hasher);
+    (started.launcher.to_string(), &job).hash(&mut hasher);
     Ok(format!("job-{short}-{:016x}", hasher.finish()))
 }

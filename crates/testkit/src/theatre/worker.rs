@@ -8,7 +8,7 @@ use ronde_control::cause::Raised;
 use ronde_control::event::JobKind;
 use ronde_control::job::{AgentId, Event, Start};
 use ronde_control::wire::agent::Exit;
-use ronde_control::wire::{DriverToRank, Milestone, RankToDriver};
+use ronde_control::wire::{DriverToRank, Milestone, Peer, RankToDriver};
 use ronde_control::{Connection, Rank, Time, Worker};
 
 use super::{Doing, Happening, STEPS, Theatre};
@@ -132,9 +132,8 @@ impl Theatre {
         (player.laid_out, player.thing, player.update, player.epoch) = (false, 0, false, 0);
         (player.committed_here, player.step) = (false, player.saved);
         let (host, local_rank) = (player.host.clone(), player.slot);
-        let join =
-            RankToDriver::Join { pid: 1, host, local_rank, addresses: Vec::new(), unix: None };
-        self.say(connection, join);
+        let peer = Peer { pid: 1, host, local_rank, addresses: Vec::new(), unix: None };
+        self.say(connection, RankToDriver::Join(peer));
     }
 
     /// Leaves whatever world it is in and comes again.

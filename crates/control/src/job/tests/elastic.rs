@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::cause::{CauseKind, Raised};
 use crate::event::{JobKind, Source};
 use crate::job::*;
-use crate::wire::Milestone;
+use crate::wire::{Milestone, Peer};
 
 struct Play {
     machine: Machine,
@@ -113,9 +113,8 @@ impl Play {
             self.on(Event::Closed(before));
         }
         self.on(Event::Greeted(connection, Greeting::Worker { version: "1".into(), worker }));
-        let join =
-            RankToDriver::Join { pid: 1, host, local_rank: slot, addresses: vec![], unix: None };
-        self.on(Event::Said(connection, join));
+        let peer = Peer { pid: 1, host, local_rank: slot, addresses: vec![], unix: None };
+        self.on(Event::Said(connection, RankToDriver::Join(peer)));
     }
 
     /// Everybody who runs comes, and the world is completed and trained in.

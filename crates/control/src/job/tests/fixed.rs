@@ -8,6 +8,7 @@ use crate::cause::{CauseKind, Raised};
 use crate::event::{EndReason, Happening};
 use crate::job::*;
 use crate::status::{Report, State};
+use crate::wire::Peer;
 
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -163,13 +164,13 @@ fn everybody_hears_of_which_kind_a_loss_is() {
 }
 
 fn join(rank: u32) -> RankToDriver {
-    RankToDriver::Join {
+    RankToDriver::Join(Peer {
         pid: 100 + rank,
         host: "node".into(),
         local_rank: rank,
         addresses: Vec::new(),
         unix: None,
-    }
+    })
 }
 
 fn failing(error: &str, blames: Option<u32>) -> RankToDriver {

@@ -24,7 +24,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ronde_control::settings::{Keeper, Meeting, Place, Settings, Transport};
-use ronde_control::wire::{Callee, Greeting, RankToDriver};
+use ronde_control::wire::{Callee, Greeting, Peer, RankToDriver};
 use ronde_control::{VERSION, seating};
 
 use self::ear::Ear;
@@ -150,13 +150,13 @@ fn call(
     insist(deadline, || {
         let proof = (&meeting.key, Callee::Launcher);
         let mut launcher = dial(&meeting.addresses, proof, &greeting, deadline)?;
-        launcher.send(&RankToDriver::Join {
+        launcher.send(&RankToDriver::Join(Peer {
             pid: std::process::id(),
             host: place.host.clone(),
             local_rank: place.local_rank,
             addresses: reachable(&launcher, doorway),
             unix: doorway.unix().map(str::to_owned),
-        })?;
+        }))?;
         launcher.flush_by(deadline)?;
         Ok(Ear::new(meeting.keeper, launcher))
     })

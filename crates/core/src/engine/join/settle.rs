@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use ronde_control::autotune::Parameter;
-use ronde_control::negotiate::Coordinator;
+use ronde_control::negotiate::{Bulletin, Coordinator};
 use ronde_control::settings::{Place, Settings};
 use ronde_control::wire::Peer;
 use ronde_control::{Rank, Tuning};
@@ -146,7 +146,7 @@ fn coordinator(settings: &Settings, peers: &[Peer], layout: &Layout, plane: Lead
     let Settings { fusion_threshold, cache_capacity, stall_warning, stall_shutdown, .. } = settings;
     let mut coordinator = Coordinator::new(peers.len(), *fusion_threshold, *cache_capacity);
     if settings.tuning != Tuning::default() {
-        coordinator.tune(settings.tuning);
+        coordinator.tell(Bulletin::Tune(settings.tuning));
     }
     let tunable = if layout.is_linked() { Parameter::OVER_SOCKETS } else { Parameter::IN_MEMORY };
     let tuner = Tuner::start(settings, tunable);

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from horovod import _native
-from horovod.common.basics import _basics
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -27,7 +26,27 @@ from horovod.common.process_sets import (
     remove_process_set,
     restart_unnamed,
 )
-from horovod.common.reductions import Adasum, Average, Max, Min, Product, Sum, check_scatter
+from horovod.common.reductions import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+    check_scatter,
+)
+from horovod.common.world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
 
 __all__ = [
     "Adasum",
@@ -37,6 +56,7 @@ __all__ = [
     "Pending",
     "ProcessSet",
     "Product",
+    "ReduceOp",
     "Sum",
     "add_process_set",
     "allgather",
@@ -70,21 +90,18 @@ __all__ = [
     "size",
 ]
 
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-rank = _basics.rank
-size = _basics.size
-local_rank = _basics.local_rank
-local_size = _basics.local_size
-cross_rank = _basics.cross_rank
-cross_size = _basics.cross_size
-
 Result = TypeVar("Result")
 
 
 class Pending(Generic[Result]):
-    """An operation in flight."""
+    """An operation in flight.
+
+    The `_async` functions return it.
+
+    Args:
+        handle: Number of the operation in the native module.
+        finish: Function that makes the result of what the native module returns.
+    """
 
     def __init__(self, handle: int, finish: Callable[[Any], Result]) -> None:
         self._handle = handle
@@ -92,11 +109,26 @@ class Pending(Generic[Result]):
         self._result: list[Result] = []
 
     def poll(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether the operation is done.
+
+        Returns:
+            True if `wait` would return at once.
+
+        Raises:
+            ValueError: If the world in which it was started has ended.
+        """
         return bool(self._result) or _native.poll(self._handle)
 
     def wait(self) -> Result:
-        """Waits for the result; asked again, gives the same."""
+        """Wait for the operation and return its result.
+
+        Returns:
+            The result; the same object if asked again.
+
+        Raises:
+            HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element
+                type or operation.
+        """
         if not self._result:
             self._result.append(self._finish(_native.wait(self._handle)))
         return self._result[0]
@@ -111,7 +143,44 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     out: Any = None,
 ) -> Any:
-    """The reduction of `array` over all ranks of the set."""
+    """Reduce an array over all ranks and return the result.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
+            (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the result: a contiguous, writable array like the input, or the input
+            itself (default: a new array).
+
+    Returns:
+        An array with the shape and element type of `array`, the same on every rank; `out` if it was
+        given.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+
+    Example:
+        ```python
+        import numpy as np
+        from horovod import raw
+
+        raw.init()
+        mean = raw.allreduce(np.ones(3) * raw.rank())
+        values = np.ones(3)
+        raw.allreduce(values, op=raw.Sum, out=values)
+        ```
+    """
     factors = (prescale_factor, postscale_factor)
     return _allreduce(array, name, op, factors, process_set, out, True).wait()
 
@@ -125,7 +194,30 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     out: Any = None,
 ) -> Pending[Any]:
-    """Starts the reduction of `array`."""
+    """Start reducing an array over all ranks.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
+            (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the result: a contiguous, writable array like the input, or the input
+            itself (default: a new array).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `allreduce`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     factors = (prescale_factor, postscale_factor)
     return _allreduce(array, name, op, factors, process_set, out, False)
 
@@ -139,7 +231,33 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     out: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """The reductions of several arrays of one element type, as one operation."""
+    """Reduce several arrays over all ranks as one operation.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type; as many, and of
+            the same shapes, on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
+            (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the results: contiguous, writable arrays like the inputs, or the inputs
+            themselves (default: new arrays).
+
+    Returns:
+        Arrays, in the order of `arrays`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     factors = (prescale_factor, postscale_factor)
     return _grouped_allreduce(arrays, name, op, factors, process_set, out, True).wait()
 
@@ -153,7 +271,31 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
     out: Sequence[Any] | None = None,
 ) -> Pending[list[Any]]:
-    """Starts the reductions of several arrays of one element type."""
+    """Start reducing several arrays over all ranks as one operation.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type; as many, and of
+            the same shapes, on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
+            (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the results: contiguous, writable arrays like the inputs, or the inputs
+            themselves (default: new arrays).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `grouped_allreduce`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     factors = (prescale_factor, postscale_factor)
     return _grouped_allreduce(arrays, name, op, factors, process_set, out, False)
 
@@ -161,28 +303,98 @@ def grouped_allreduce_async(
 def allgather(
     array: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The rows of all ranks, one behind the other; ranks may contribute different numbers."""
+    """Concatenate the arrays of all ranks along the first dimension.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension. The first
+            dimension may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new array with the rows of all ranks, in the order of the ranks.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return _allgather(array, name, process_set, True).wait()
 
 
 def allgather_async(
     array: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Pending[Any]:
-    """Starts gathering the rows of all ranks."""
+    """Start concatenating the arrays of all ranks along the first dimension.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension. The first
+            dimension may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `allgather`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return _allgather(array, name, process_set, False)
 
 
 def grouped_allgather(
     arrays: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The rows of all ranks for several arrays of one element type, as one operation."""
+    """Concatenate several arrays of all ranks as one operation.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
+            dimension; as many on every rank. First dimensions may differ between ranks, the others
+            must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        New arrays, in the order of `arrays`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return _grouped_allgather(arrays, name, process_set, True).wait()
 
 
 def grouped_allgather_async(
     arrays: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Pending[list[Any]]:
-    """Starts gathering the rows of all ranks for several arrays of one element type."""
+    """Start concatenating several arrays of all ranks as one operation.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
+            dimension; as many on every rank. First dimensions may differ between ranks, the others
+            must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `grouped_allgather`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return _grouped_allgather(arrays, name, process_set, False)
 
 
@@ -193,7 +405,28 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
     out: Any = None,
 ) -> Any:
-    """The array of rank `root_rank` of the world."""
+    """Send an array from one rank to all others and return it.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the result: a contiguous, writable array like the input, or the input
+            itself (default: a new array).
+
+    Returns:
+        An array with what `array` holds on rank `root_rank`; `out` if it was given.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return _broadcast(array, root_rank, name, process_set, out, True).wait()
 
 
@@ -204,7 +437,26 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
     out: Any = None,
 ) -> Pending[Any]:
-    """Starts a broadcast of the array of rank `root_rank` of the world."""
+    """Start sending an array from one rank to all others.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the result: a contiguous, writable array like the input, or the input
+            itself (default: a new array).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `broadcast`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return _broadcast(array, root_rank, name, process_set, out, False)
 
 
@@ -214,9 +466,27 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[Any, list[int]]:
-    """The rows that all ranks have for this one, and how many came from each.
+    """Send different rows of an array to different ranks.
 
-    `splits` has, for each member of the set, how many rows it gets; without, all get the same.
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension. The first
+            dimension may differ between ranks, the others must be the same.
+        splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
+            beyond their sum are not sent (default: the same number for every rank).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A pair: the rows that the ranks sent to this one, in the order of the ranks, and how many
+        came from each rank.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
     """
     return _alltoall(array, splits, name, process_set, True).wait()
 
@@ -227,7 +497,25 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[tuple[Any, list[int]]]:
-    """Starts an exchange of rows."""
+    """Start sending different rows of an array to different ranks.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension. The first
+            dimension may differ between ranks, the others must be the same.
+        splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
+            beyond their sum are not sent (default: the same number for every rank).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `alltoall`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return _alltoall(array, splits, name, process_set, False)
 
 
@@ -239,7 +527,35 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """This rank's share of the rows of the reduction; the first ranks get one more if need be."""
+    """Reduce an array over all ranks and return this rank's share of the rows.
+
+    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
+    more.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension, of the same shape
+            on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new array with this rank's rows.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `raw.Average` nor `raw.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     factors = (prescale_factor, postscale_factor)
     return _reducescatter(array, name, op, factors, process_set, True).wait()
 
@@ -252,7 +568,30 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[Any]:
-    """Starts a reduction of which each rank gets its share of the rows."""
+    """Start a reduction of which this rank gets its share of the rows.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension, of the same shape
+            on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `reducescatter`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `raw.Average` nor `raw.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     factors = (prescale_factor, postscale_factor)
     return _reducescatter(array, name, op, factors, process_set, False)
 
@@ -265,7 +604,35 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Such shares of several arrays of one element type, as one operation."""
+    """Reduce several arrays as one operation and return this rank's share of the rows.
+
+    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
+    more.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
+            dimension; as many, and of the same shapes, on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        New arrays with this rank's rows, in the order of `arrays`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `raw.Average` nor `raw.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     factors = (prescale_factor, postscale_factor)
     return _grouped_reducescatter(arrays, name, op, factors, process_set, True).wait()
 
@@ -278,18 +645,60 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[list[Any]]:
-    """Starts such reductions of several arrays of one element type."""
+    """Start several reductions of which this rank gets its share of the rows.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
+            dimension; as many, and of the same shapes, on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `grouped_reducescatter`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `raw.Average` nor `raw.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     factors = (prescale_factor, postscale_factor)
     return _grouped_reducescatter(arrays, name, op, factors, process_set, False)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits until every rank of the set has come here."""
+    """Wait until all ranks have called this function.
+
+    Args:
+        process_set: Ranks that take part (default: all ranks).
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized, or this rank is not in `process_set`.
+    """
     _native.wait(_native.barrier("barrier.noname", True, registered_id(process_set)))
 
 
 def join() -> int:
-    """Contributes zeros to the others' reductions until all ranks have joined; gives the last."""
+    """Tell the other ranks that this one has no more data, and wait until all have said so.
+
+    Meanwhile this rank contributes zeros to the reductions of the others; averages still divide by
+    the number of all ranks. Other collectives fail while some rank has joined.
+
+    Returns:
+        The rank that joined last.
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized.
+    """
     last: int = _native.wait(_native.join(True))
     restart_unnamed()
     return last

@@ -89,7 +89,11 @@ class _Distributed:
         return self._hvd.aggregation
 
     def register_local_var(self, var: Any) -> None:
-        """The gradient of this variable is not reduced."""
+        """Leave the gradient of a variable as it is on each rank.
+
+        Args:
+            var: The variable.
+        """
         self._hvd.reducer.register_local(var)
 
 

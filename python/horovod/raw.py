@@ -10,18 +10,15 @@ copied; `out` must be contiguous and writable. Integers, booleans, `float16`, `b
 
 from __future__ import annotations
 
-import importlib
-import operator
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from horovod import _native
+from horovod import _native, _raw
+from horovod._raw import Pending
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
-    next_unnamed,
     registered_id,
     remove_process_set,
     restart_unnamed,
@@ -34,7 +31,6 @@ from horovod.common.reductions import (
     Product,
     ReduceOp,
     Sum,
-    check_scatter,
 )
 from horovod.common.world import (
     cross_rank,
@@ -90,49 +86,6 @@ __all__ = [
     "size",
 ]
 
-Result = TypeVar("Result")
-
-
-class Pending(Generic[Result]):
-    """An operation in flight.
-
-    The `_async` functions return it.
-
-    Args:
-        handle: Number of the operation in the native module.
-        finish: Function that makes the result of what the native module returns.
-    """
-
-    def __init__(self, handle: int, finish: Callable[[Any], Result]) -> None:
-        self._handle = handle
-        self._finish = finish
-        self._result: list[Result] = []
-
-    def poll(self) -> bool:
-        """Return whether the operation is done.
-
-        Returns:
-            True if `wait` would return at once.
-
-        Raises:
-            ValueError: If the world in which it was started has ended.
-        """
-        return bool(self._result) or _native.poll(self._handle)
-
-    def wait(self) -> Result:
-        """Wait for the operation and return its result.
-
-        Returns:
-            The result; the same object if asked again.
-
-        Raises:
-            HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element
-                type or operation.
-        """
-        if not self._result:
-            self._result.append(self._finish(_native.wait(self._handle)))
-        return self._result[0]
-
 
 def allreduce(
     array: Any,
@@ -182,7 +135,7 @@ def allreduce(
         ```
     """
     factors = (prescale_factor, postscale_factor)
-    return _allreduce(array, name, op, factors, process_set, out, True).wait()
+    return _raw.allreduce(array, name, op, factors, process_set, out, True).wait()
 
 
 def allreduce_async(
@@ -219,7 +172,7 @@ def allreduce_async(
             of that name is already in flight, or the element type is not supported.
     """
     factors = (prescale_factor, postscale_factor)
-    return _allreduce(array, name, op, factors, process_set, out, False)
+    return _raw.allreduce(array, name, op, factors, process_set, out, False)
 
 
 def grouped_allreduce(
@@ -259,7 +212,7 @@ def grouped_allreduce(
             of that name is already in flight, or the element type is not supported.
     """
     factors = (prescale_factor, postscale_factor)
-    return _grouped_allreduce(arrays, name, op, factors, process_set, out, True).wait()
+    return _raw.grouped_allreduce(arrays, name, op, factors, process_set, out, True).wait()
 
 
 def grouped_allreduce_async(
@@ -297,7 +250,7 @@ def grouped_allreduce_async(
             of that name is already in flight, or the element type is not supported.
     """
     factors = (prescale_factor, postscale_factor)
-    return _grouped_allreduce(arrays, name, op, factors, process_set, out, False)
+    return _raw.grouped_allreduce(arrays, name, op, factors, process_set, out, False)
 
 
 def allgather(
@@ -322,7 +275,7 @@ def allgather(
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
     """
-    return _allgather(array, name, process_set, True).wait()
+    return _raw.allgather(array, name, process_set, True).wait()
 
 
 def allgather_async(
@@ -345,7 +298,7 @@ def allgather_async(
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
     """
-    return _allgather(array, name, process_set, False)
+    return _raw.allgather(array, name, process_set, False)
 
 
 def grouped_allgather(
@@ -371,7 +324,7 @@ def grouped_allgather(
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
     """
-    return _grouped_allgather(arrays, name, process_set, True).wait()
+    return _raw.grouped_allgather(arrays, name, process_set, True).wait()
 
 
 def grouped_allgather_async(
@@ -395,7 +348,7 @@ def grouped_allgather_async(
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
     """
-    return _grouped_allgather(arrays, name, process_set, False)
+    return _raw.grouped_allgather(arrays, name, process_set, False)
 
 
 def broadcast(
@@ -427,7 +380,7 @@ def broadcast(
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
     """
-    return _broadcast(array, root_rank, name, process_set, out, True).wait()
+    return _raw.broadcast(array, root_rank, name, process_set, out, True).wait()
 
 
 def broadcast_async(
@@ -457,7 +410,7 @@ def broadcast_async(
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
     """
-    return _broadcast(array, root_rank, name, process_set, out, False)
+    return _raw.broadcast(array, root_rank, name, process_set, out, False)
 
 
 def alltoall(
@@ -488,7 +441,7 @@ def alltoall(
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
     """
-    return _alltoall(array, splits, name, process_set, True).wait()
+    return _raw.alltoall(array, splits, name, process_set, True).wait()
 
 
 def alltoall_async(
@@ -516,7 +469,7 @@ def alltoall_async(
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
     """
-    return _alltoall(array, splits, name, process_set, False)
+    return _raw.alltoall(array, splits, name, process_set, False)
 
 
 def reducescatter(
@@ -529,8 +482,8 @@ def reducescatter(
 ) -> Any:
     """Reduce an array over all ranks and return this rank's share of the rows.
 
-    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
-    more.
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
 
     Args:
         array: NumPy array or torch tensor on the CPU with at least one dimension, of the same shape
@@ -557,7 +510,7 @@ def reducescatter(
             `NotImplementedError` and a `ValueError`.
     """
     factors = (prescale_factor, postscale_factor)
-    return _reducescatter(array, name, op, factors, process_set, True).wait()
+    return _raw.reducescatter(array, name, op, factors, process_set, True).wait()
 
 
 def reducescatter_async(
@@ -593,7 +546,7 @@ def reducescatter_async(
             `NotImplementedError` and a `ValueError`.
     """
     factors = (prescale_factor, postscale_factor)
-    return _reducescatter(array, name, op, factors, process_set, False)
+    return _raw.reducescatter(array, name, op, factors, process_set, False)
 
 
 def grouped_reducescatter(
@@ -606,8 +559,8 @@ def grouped_reducescatter(
 ) -> list[Any]:
     """Reduce several arrays as one operation and return this rank's share of the rows.
 
-    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
-    more.
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
 
     Args:
         arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
@@ -634,7 +587,7 @@ def grouped_reducescatter(
             `NotImplementedError` and a `ValueError`.
     """
     factors = (prescale_factor, postscale_factor)
-    return _grouped_reducescatter(arrays, name, op, factors, process_set, True).wait()
+    return _raw.grouped_reducescatter(arrays, name, op, factors, process_set, True).wait()
 
 
 def grouped_reducescatter_async(
@@ -670,7 +623,7 @@ def grouped_reducescatter_async(
             `NotImplementedError` and a `ValueError`.
     """
     factors = (prescale_factor, postscale_factor)
-    return _grouped_reducescatter(arrays, name, op, factors, process_set, False)
+    return _raw.grouped_reducescatter(arrays, name, op, factors, process_set, False)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -687,7 +640,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join() -> int:
-    """Tell the other ranks that this one has no more data, and wait until all have said so.
+    """Tell the other ranks that this one has no more data, and wait until all ranks have joined.
 
     Meanwhile this rank contributes zeros to the reductions of the others; averages still divide by
     the number of all ranks. Other collectives fail while some rank has joined.
@@ -702,169 +655,3 @@ def join() -> int:
     last: int = _native.wait(_native.join(True))
     restart_unnamed()
     return last
-
-
-def _allreduce(
-    array: Any,
-    name: str | None,
-    op: int,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    out: Any,
-    lazy: bool,
-) -> Pending[Any]:
-    full, number = _full("allreduce", name, process_set)
-    source = _readable(array)
-    target = _empty_like(source) if out is None else out
-    return Pending(_native.allreduce(source, target, full, op, *factors, lazy, number), _as_it_is)
-
-
-def _grouped_allreduce(
-    arrays: Sequence[Any],
-    name: str | None,
-    op: int,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    out: Sequence[Any] | None,
-    lazy: bool,
-) -> Pending[list[Any]]:
-    full, number = _full("grouped_allreduce", name, process_set)
-    sources = [_readable(array) for array in arrays]
-    targets = [_empty_like(source) for source in sources] if out is None else out
-    handle = _native.grouped_allreduce(sources, targets, full, op, *factors, lazy, number)
-    return Pending(handle, _as_it_is)
-
-
-def _allgather(array: Any, name: str | None, process_set: ProcessSet, lazy: bool) -> Pending[Any]:
-    full, number = _full("allgather", name, process_set)
-    source = _readable(array)
-    handle = _native.allgather(source, full, lazy, number)
-    return Pending(handle, lambda made: _rows(made, source))
-
-
-def _grouped_allgather(
-    arrays: Sequence[Any], name: str | None, process_set: ProcessSet, lazy: bool
-) -> Pending[list[Any]]:
-    full, number = _full("grouped_allgather", name, process_set)
-    sources = [_readable(array) for array in arrays]
-    handle = _native.grouped_allgather(sources, full, lazy, number)
-    return Pending(handle, lambda made: [_rows(*each) for each in zip(made, sources)])
-
-
-def _broadcast(
-    array: Any, root: int, name: str | None, process_set: ProcessSet, out: Any, lazy: bool
-) -> Pending[Any]:
-    full, number = _full("broadcast", name, process_set)
-    source = _readable(array)
-    target = _empty_like(source) if out is None else out
-    return Pending(_native.broadcast(source, target, full, root, lazy, number), _as_it_is)
-
-
-def _alltoall(
-    array: Any, splits: Sequence[Any] | None, name: str | None, process_set: ProcessSet, lazy: bool
-) -> Pending[tuple[Any, list[int]]]:
-    full, number = _full("alltoall", name, process_set)
-    source = _readable(array)
-    rows = _equal_shares(source, process_set.size() or 1) if splits is None else _whole(splits)
-    handle = _native.alltoall(source, rows, full, lazy, number)
-    return Pending(handle, lambda made: (_rows(made, source), made[1]))
-
-
-def _reducescatter(
-    array: Any,
-    name: str | None,
-    op: int,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    lazy: bool,
-) -> Pending[Any]:
-    check_scatter(op)
-    full, number = _full("reducescatter", name, process_set)
-    source = _readable(array)
-    handle = _native.reducescatter(source, full, op, *factors, lazy, number)
-    return Pending(handle, lambda made: _rows(made, source))
-
-
-def _grouped_reducescatter(
-    arrays: Sequence[Any],
-    name: str | None,
-    op: int,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    lazy: bool,
-) -> Pending[list[Any]]:
-    check_scatter(op)
-    full, number = _full("grouped_reducescatter", name, process_set)
-    sources = [_readable(array) for array in arrays]
-    handle = _native.grouped_reducescatter(sources, full, op, *factors, lazy, number)
-    return Pending(handle, lambda made: [_rows(*each) for each in zip(made, sources)])
-
-
-def _full(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:
-    """The name among the ranks, and the id of the set."""
-    number = registered_id(process_set)
-    return f"{kind}.{name}" if name else f"{kind}.noname.{next_unnamed(number)}", number
-
-
-def _equal_shares(array: Any, members: int) -> list[int]:
-    length = array.shape[0] if len(array.shape) else 0
-    if length % members != 0:
-        raise ValueError(
-            "splits not provided, but first dimension of tensor is not an even multiple of the "
-            f"number of workers. The array has {length} rows for {members} workers."
-        )
-    return [length // members] * members
-
-
-def _whole(splits: Sequence[Any]) -> list[int]:
-    try:
-        rows = [operator.index(share) for share in splits]
-    except TypeError as error:
-        raise ValueError(
-            "alltoall expects a 1D splits tensor, and splits to contain 32-bit integer elements. "
-            f"These are {list(splits)} ({error})."
-        ) from error
-    if any(share < 0 for share in rows):
-        raise ValueError(f"alltoall expects splits that are not negative, got {rows}")
-    return rows
-
-
-def _as_it_is(result: Any) -> Any:
-    return result
-
-
-def _is_numpy(array: Any) -> bool:
-    return hasattr(array, "__array_interface__")
-
-
-def _library(array: Any) -> Any:
-    """NumPy or torch; torch is loaded if a tensor of it is here."""
-    return importlib.import_module("numpy") if _is_numpy(array) else sys.modules["torch"]
-
-
-def _readable(array: Any) -> Any:
-    """The array itself, or a contiguous copy of one that is not."""
-    if _is_numpy(array):
-        return array if array.flags.c_contiguous else array.copy(order="C")
-    if hasattr(array, "detach"):
-        return array.detach().contiguous()
-    raise TypeError(
-        f"this is a `{type(array).__name__}`; horovod.raw takes NumPy arrays and torch tensors, so "
-        "make it one with numpy.asarray(...)"
-    )
-
-
-def _empty_like(array: Any) -> Any:
-    return _library(array).empty_like(array)
-
-
-def _rows(made: tuple[Any, list[int]], like: Any) -> Any:
-    """The array of a capsule of bytes, which it owns, and of its numbers of rows."""
-    capsule, rows = made
-    shape = (sum(rows), *like.shape[1:])
-    library = _library(like)
-    if 0 in shape:
-        return library.empty(shape, dtype=like.dtype)
-    if _is_numpy(like):
-        return library.asarray(_native.claim(capsule)).view(like.dtype).reshape(shape)
-    return library.from_dlpack(capsule).view(like.dtype).reshape(shape)

@@ -1,4 +1,4 @@
-"""What a type checker knows of `hvd.DistributedOptimizer`; `make python-types` checks it."""
+"""What type checkers know of `hvd.DistributedOptimizer`; `make python-types` asks one."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class State:
         self._world_of_commit = -1
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], object]]) -> None:
-        """Add functions to call whenever the ranks have met again, before the state is sent.
+        """Add functions to call whenever the ranks have regrouped, before the state is sent.
 
         A place to adapt what depends on the number of ranks, such as the learning rate.
 

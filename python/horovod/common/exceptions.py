@@ -22,7 +22,7 @@ class HorovodInternalError(RuntimeError):
 
     Args:
         *args: The text.
-        ranks: Ranks that were lost, or that the others waited for in vain (default: none).
+        ranks: Ranks that were lost, or that the others waited for without success (default: none).
         hosts: Their hosts, each once (default: none).
         cause: What ended the world, such as `signal`, `out_of_memory` or `stalled` (default:
             empty).
@@ -61,12 +61,11 @@ class HorovodInternalError(RuntimeError):
         Example:
             ```python
             import horovod.tensorflow as hvd
-            import tensorflow as tf
 
             hvd.init()
             try:
-                hvd.allreduce(tf.ones(3))
-            except tf.errors.UnknownError:
+                hvd.allreduce([1.0, 2.0])
+            except Exception:  # tf.errors.UnknownError, if a rank was lost
                 lost = hvd.HorovodInternalError.last()
                 if lost is not None:
                     print(lost.ranks, lost.cause)
@@ -80,7 +79,7 @@ class HorovodInternalError(RuntimeError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts were added or removed; training goes on after the ranks have met again.
+    """Hosts were added or removed; training goes on after the ranks have regrouped.
 
     `hvd.elastic.run` catches it.
 

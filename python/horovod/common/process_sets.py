@@ -38,15 +38,14 @@ class ProcessSet:
 
     Example:
         ```python
-        import torch
-        import horovod.torch as hvd
+        import numpy as np
+        from horovod import raw
 
-        first = hvd.ProcessSet([0])
-        hvd.init(process_sets="dynamic")
-        if hvd.size() > 1:
-            hvd.add_process_set(first)
-            if first.included():
-                hvd.allreduce(torch.ones(3), process_set=first)
+        raw.init(process_sets="dynamic")
+        if raw.size() > 2:
+            pair = raw.add_process_set([0, 1])
+            if pair.included():
+                raw.allreduce(np.ones(3), process_set=pair)
         ```
     """
 

@@ -104,7 +104,7 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Return whether ranks can meet over MPI.
+    """Return whether ranks can connect through MPI.
 
     Args:
         verbose: Accepted for compatibility with Horovod (default: False).
@@ -116,7 +116,7 @@ def mpi_built(verbose: bool = False) -> bool:
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Return whether ranks can meet without MPI, which Horovod calls Gloo.
+    """Return whether ranks can connect without MPI, which Horovod calls Gloo.
 
     Args:
         verbose: Accepted for compatibility with Horovod (default: False).

@@ -58,7 +58,7 @@ def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = 
             settings in the environment are invalid.
         NotImplementedError: If `comm` names only some of the ranks and the job was not started by
             `mpirun`, or process sets from communicators come with a list of ranks as `comm`.
-        HorovodInternalError: If the other ranks did not come.
+        HorovodInternalError: If the other ranks did not join in time.
 
     Example:
         ```python
@@ -200,19 +200,19 @@ def is_homogeneous() -> bool:
 
 
 def mpi_threads_supported() -> bool:
-    """Return whether the MPI over which the ranks met supports calls from several threads.
+    """Return whether the MPI through which the ranks connected supports calls from several threads.
 
     Returns:
         True if it does.
 
     Raises:
-        ValueError: If the ranks did not meet over MPI.
+        ValueError: If the ranks did not connect through MPI.
     """
     return _basics.mpi_threads_supported()
 
 
 def mpi_enabled() -> bool:
-    """Return whether the ranks met over MPI.
+    """Return whether the ranks connected through MPI.
 
     Returns:
         True under `mpirun`, if the MPI library could be loaded.
@@ -221,7 +221,7 @@ def mpi_enabled() -> bool:
 
 
 def mpi_built() -> bool:
-    """Return whether ranks can meet over MPI.
+    """Return whether ranks can connect through MPI.
 
     Returns:
         Always True: MPI is looked for when the job starts.
@@ -230,7 +230,7 @@ def mpi_built() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Return whether the ranks met without MPI, which Horovod calls Gloo.
+    """Return whether the ranks connected without MPI, which Horovod calls Gloo.
 
     Returns:
         The opposite of `mpi_enabled()`.
@@ -239,7 +239,7 @@ def gloo_enabled() -> bool:
 
 
 def gloo_built() -> bool:
-    """Return whether ranks can meet without MPI, which Horovod calls Gloo.
+    """Return whether ranks can connect without MPI, which Horovod calls Gloo.
 
     Returns:
         Always True.

@@ -23,7 +23,7 @@ _LAST_BATCH_SECONDS = 5.0
 
 
 class BaseDataLoader:
-    """Base class of loaders that deal out batches; derive from it and write `_iterate`.
+    """Base class of data loaders; derive from it and write `_iterate`.
 
     `_iterate` yields the batches of one epoch; `_process_batch` may be overridden to change each of
     them.
@@ -72,8 +72,8 @@ class BaseDataLoader:
 class AsyncDataLoaderMixin:
     """Loads batches ahead in a thread; goes before the loader among the bases.
 
-    The thread goes on with the next epoch as soon as one is loaded. Whoever stops in the middle of
-    an epoch gets the rest of it next time. `_process_batch` runs in the thread that uses the
+    The thread goes on with the next epoch as soon as one is loaded. Iteration that stops in the
+    middle of an epoch continues there next time. `_process_batch` runs in the thread that uses the
     batches.
 
     Args:

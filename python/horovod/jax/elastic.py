@@ -26,8 +26,8 @@ _Result = TypeVar("_Result")
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
     """Make a function survive lost ranks and changing hosts: the decorator of elastic training.
 
-    When a rank is lost, or hosts are added or removed, the ranks that are left meet again, without
-    a restart, and call the function again with the state of rank 0, which goes back to the last
+    When a rank is lost, or hosts are added or removed, the ranks that are left regroup without a
+    restart and call the function again with the state of rank 0, which goes back to the last
     `state.commit()` if a rank was lost. Nothing may be sent between ranks before the first call.
 
     Args:

@@ -249,9 +249,9 @@ def reducescatter(
 ) -> Any:
     """Reduce an array over all ranks and return this rank's share of the rows.
 
-    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
-    more. Gradients flow through it; the backward pass is a collective, too, so all ranks must run
-    it.
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    run it.
 
     Args:
         tree: An array with at least one dimension, or a tree of such arrays; of the same structure
@@ -307,7 +307,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 
 def join(device: int = -1) -> int:
-    """Tell the other ranks that this one has no more data, and wait until all have said so.
+    """Tell the other ranks that this one has no more data, and wait until all ranks have joined.
 
     Meanwhile this rank contributes zeros to the reductions of the others; averages still divide by
     the number of all ranks. Other collectives fail while some rank has joined. Not inside of

@@ -6,7 +6,7 @@ Keras 3 works with its backends TensorFlow, torch and JAX. What takes values (`a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 try:
     import keras as _keras
@@ -54,9 +54,12 @@ __all__ = [
     *_world.__all__,
 ]
 
+# Whatever class the optimizer has, the one that comes back derives from it.
+_Optimizer = TypeVar("_Optimizer")
+
 
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: _Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -66,7 +69,7 @@ def DistributedOptimizer(
     op: int = Average,
     num_groups: int = 0,
     groups: Any = None,
-) -> Any:
+) -> _Optimizer:
     """Wrap an optimizer so that it applies gradients reduced over all ranks.
 
     Args:
@@ -128,7 +131,7 @@ def DistributedOptimizer(
 
 
 def PartialDistributedOptimizer(
-    optimizer: Any,
+    optimizer: _Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -142,7 +145,7 @@ def PartialDistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
-) -> Any:
+) -> _Optimizer:
     """Wrap an optimizer so that gradients of all but some layers are reduced over all ranks.
 
     Args:
@@ -186,7 +189,7 @@ def PartialDistributedOptimizer(
         NotImplementedError: If `backward_passes_per_step` is more than 1 and Keras does not run on
             TensorFlow.
     """
-    wrapped = _optimizer.create_distributed_optimizer(
+    wrapped: Any = _optimizer.create_distributed_optimizer(
         _keras,
         optimizer,
         name,
@@ -210,7 +213,8 @@ def PartialDistributedOptimizer(
             raise ValueError("All local layers must be of keras.layers.Layer type.")
         for variable in layer.trainable_variables:
             wrapped.register_local_var(variable)
-    return wrapped
+    distributed: _Optimizer = wrapped
+    return distributed
 
 
 def load_model(

@@ -128,8 +128,8 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
     """Reduce a value over all ranks and return this rank's share of the rows.
 
-    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
-    more.
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
 
     Args:
         value: An array or tensor with at least one dimension, of the same shape on every rank.

@@ -44,10 +44,7 @@ class FP16Compressor(Compressor, metaclass=Spelled):
 
 
 class Compression:
-    """Compressors to choose from, for arguments named `compression`.
-
-    `none` sends data as it is and `fp16` as float16.
-    """
+    """Compressors to choose from, for arguments named `compression`."""
 
     none = NoneCompressor
     """Send data as it is."""

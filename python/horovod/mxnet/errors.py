@@ -34,7 +34,7 @@ class CollectiveError(MXNetError, HorovodInternalError):  # type: ignore[misc, u
 
     Args:
         *args: The text.
-        ranks: Ranks that were lost, or that the others waited for in vain (default: none).
+        ranks: Ranks that were lost, or that the others waited for without success (default: none).
         hosts: Their hosts, each once (default: none).
         cause: What ended the world, such as `signal`, `out_of_memory` or `stalled` (default:
             empty).

@@ -388,8 +388,8 @@ def reducescatter(
 ) -> Any:
     """Reduce an array over all ranks and return this rank's share of the rows.
 
-    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
-    more.
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
 
     Args:
         tensor: Array on the CPU with at least one dimension, of the same shape on every rank.
@@ -429,8 +429,8 @@ def grouped_reducescatter(
 ) -> list[Any]:
     """Reduce several arrays as one operation and return this rank's share of the rows.
 
-    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
-    more.
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
 
     Args:
         tensors: Arrays on the CPU with at least one dimension; as many, and of the same shapes, on

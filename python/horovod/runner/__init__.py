@@ -107,7 +107,7 @@ def run(
         What the function returned, in the order of the ranks.
 
     Raises:
-        ValueError: If arguments are invalid or do not go together.
+        ValueError: If arguments are invalid or contradict each other.
         RuntimeError: If a rank failed or died; the text says which, where and how. If it raised an
             exception, the error is of that exception's class, too, with the rank's traceback as its
             cause.

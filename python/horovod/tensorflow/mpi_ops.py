@@ -431,7 +431,7 @@ def _grouped_reducescatter(
 
 
 def join() -> Any:
-    """Tell the other ranks that this one has no more data, and wait until all have said so.
+    """Tell the other ranks that this one has no more data, and wait until all ranks have joined.
 
     Meanwhile this rank contributes zeros to the reductions of the others; averages still divide by
     the number of all ranks. Other collectives fail while some rank has joined. Not in functions

@@ -162,8 +162,8 @@ def DistributedOptimizer(
         class and configuration.
 
     Raises:
-        ValueError: If the optimizer is wrapped already or of the wrong type, or arguments do not go
-            together, such as `op=hvd.Adasum` with an optimizer of Keras.
+        ValueError: If the optimizer is wrapped already or of the wrong type, or arguments
+            contradict each other, such as `op=hvd.Adasum` with an optimizer of Keras.
     """
     groups = groups if groups is not None else num_groups
     if isinstance(optimizer, _DistributedOptimizer):

@@ -211,9 +211,9 @@ def reducescatter(
 ) -> Any:
     """Reduce a tensor over all ranks and return this rank's share of the rows.
 
-    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
-    more. Gradients flow through it; the backward pass is a collective, too, so all ranks must run
-    it.
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    run it.
 
     Args:
         tensor: Tensor with at least one dimension, of the same shape on every rank.
@@ -267,9 +267,9 @@ def grouped_reducescatter(
 ) -> list[Any]:
     """Reduce several tensors as one operation and return this rank's share of the rows.
 
-    Rows are dealt out evenly; if they do not divide by the number of ranks, the first ranks get one
-    more. Gradients flow through it; the backward pass is a collective, too, so all ranks must run
-    it.
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    run it.
 
     Args:
         tensors: Tensors with at least one dimension; as many, and of the same shapes, on every

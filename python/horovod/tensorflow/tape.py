@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -16,6 +16,9 @@ __all__ = [
     "DistributedGradientTape",
     "PartialDistributedGradientTape",
 ]
+
+# Whatever class the tape has, the one that comes back derives from it.
+_Tape = TypeVar("_Tape")
 
 
 class _DistributedTape:
@@ -113,7 +116,7 @@ def is_distributed(tape: Any) -> bool:
 
 
 def DistributedGradientTape(
-    gradtape: Any,
+    gradtape: _Tape,
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
@@ -124,7 +127,7 @@ def DistributedGradientTape(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> Any:
+) -> _Tape:
     """Wrap a tape so that its gradients are reduced over all ranks.
 
     The result has what `gradtape` has recorded, and two more methods: `register_local_source`
@@ -172,14 +175,14 @@ def DistributedGradientTape(
         (gradient,) = tape.gradient(loss, [weights])
         ```
     """
-    kind = type(gradtape)
+    kind: Any = type(gradtape)
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"gradtape is {gradtape!r}; give a tf.GradientTape")
     if isinstance(gradtape, _DistributedTape):
         raise ValueError("this tape reduces its gradients already; it was wrapped before")
     # What the tape has recorded, and whether it still does, goes along with its attributes.
     tape: Any = type(kind.__name__, (_DistributedTape, kind), {"__module__": kind.__module__})
-    wrapped = tape.__new__(tape)
+    wrapped: Any = tape.__new__(tape)
     wrapped.__dict__.update(gradtape.__dict__)
     wrapped._reducer = GradientReducer(
         "DistributedGradientTape",
@@ -193,11 +196,12 @@ def DistributedGradientTape(
         process_set,
         scale_local_gradients,
     )
-    return wrapped
+    distributed: _Tape = wrapped
+    return distributed
 
 
 def PartialDistributedGradientTape(
-    gradtape: Any,
+    gradtape: _Tape,
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
@@ -209,7 +213,7 @@ def PartialDistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
-) -> Any:
+) -> _Tape:
     """Wrap a tape so that the gradients of all but some layers are reduced over all ranks.
 
     Args:
@@ -242,7 +246,7 @@ def PartialDistributedGradientTape(
         ValueError: If `gradtape` is not a tape or is wrapped already, or `local_layers` are not
             layers of `tf.keras`.
     """
-    tape = DistributedGradientTape(
+    tape: Any = DistributedGradientTape(
         gradtape,
         device_dense,
         device_sparse,
@@ -257,7 +261,8 @@ def PartialDistributedGradientTape(
     )
     for variable in local_variables(local_layers):
         tape.register_local_source(variable)
-    return tape
+    distributed: _Tape = tape
+    return distributed
 
 
 def local_variables(layers: Any) -> Iterable[Any]:

@@ -78,10 +78,7 @@ class BF16Compressor(Compressor, metaclass=Spelled):
 
 
 class Compression:
-    """Compressors to choose from, for arguments named `compression`.
-
-    `none` sends data as it is, `fp16` as float16 and `bf16` as bfloat16; Horovod has no `bf16`.
-    """
+    """Compressors to choose from, for arguments named `compression`."""
 
     none = NoneCompressor
     """Send data as it is."""

@@ -192,7 +192,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
         The address, for `tf.data.experimental.service.distribute`.
 
     Raises:
-        TimeoutError: If dispatcher or workers do not come.
+        TimeoutError: If the dispatcher or its workers do not register in time.
     """
     client, tunnel = compute_config.compute_client(), _tunnel(compute_config)
     number = rank % compute_config.dispatchers

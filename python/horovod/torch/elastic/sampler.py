@@ -17,7 +17,7 @@ __all__ = [
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Deals the samples that are left of an epoch out evenly among the ranks.
+    """Sampler that splits what is left of an epoch evenly among the ranks.
 
     All ranks see the samples of an epoch in the same order and take turns, so one number says how
     far the epoch has come; `record_batch` counts it. Some samples come twice if ranks could not get
@@ -99,7 +99,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def reset(self) -> None:
-        """Deal the samples that are left out among the current ranks."""
+        """Split the remaining samples among the current ranks."""
         self.num_replicas = size()
         self.rank = rank()
         indices = list(range(len(cast(Sized, self.dataset))))

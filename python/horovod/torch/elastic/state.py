@@ -123,7 +123,7 @@ class SamplerStateHandler(StateHandler):
     """
 
     def reset(self) -> None:
-        """Deal the samples that are left out among the current ranks."""
+        """Split the remaining samples among the current ranks."""
         self.value.reset()
 
 

@@ -82,7 +82,7 @@ class TfDataServiceConfig:
         """Return a client of the registry.
 
         Args:
-            verbose: Accepted for compatibility with Horovod (default: 1).
+            verbose: 2 or more to print what is registered (default: 1).
 
         Returns:
             The client; its `shutdown()` ends the job that prepares the data.

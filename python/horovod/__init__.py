@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from horovod import _absent
 
+# As type checkers know it, without the import of `typing`, which takes a while.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from horovod.runner import run
+
+__all__ = ["__version__", "run"]
+
 __version__ = "0.28.1+ronde.0.1.0"
+"""Version of Horovod whose API this is, and behind the `+` that of Ronde itself."""
 
 _absent.install()
 

@@ -10,24 +10,39 @@ copied; `out` must be contiguous and writable. Integers, booleans, `float16`, `b
 
 from __future__ import annotations
 
-import importlib
-import operator
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
-from horovod import _native
-from horovod.common.basics import _basics
+from horovod import _native, _raw
+from horovod._raw import Pending
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
-    next_unnamed,
     registered_id,
     remove_process_set,
     restart_unnamed,
 )
-from horovod.common.reductions import Adasum, Average, Max, Min, Product, Sum, check_scatter
+from horovod.common.reductions import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+)
+from horovod.common.world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
 
 __all__ = [
     "Adasum",
@@ -37,6 +52,7 @@ __all__ = [
     "Pending",
     "ProcessSet",
     "Product",
+    "ReduceOp",
     "Sum",
     "add_process_set",
     "allgather",
@@ -70,37 +86,6 @@ __all__ = [
     "size",
 ]
 
-init = _basics.init
-shutdown = _basics.shutdown
-is_initialized = _basics.is_initialized
-rank = _basics.rank
-size = _basics.size
-local_rank = _basics.local_rank
-local_size = _basics.local_size
-cross_rank = _basics.cross_rank
-cross_size = _basics.cross_size
-
-Result = TypeVar("Result")
-
-
-class Pending(Generic[Result]):
-    """An operation in flight."""
-
-    def __init__(self, handle: int, finish: Callable[[Any], Result]) -> None:
-        self._handle = handle
-        self._finish = finish
-        self._result: list[Result] = []
-
-    def poll(self) -> bool:
-        """Whether `wait` would return at once."""
-        return bool(self._result) or _native.poll(self._handle)
-
-    def wait(self) -> Result:
-        """Waits for the result; asked again, gives the same."""
-        if not self._result:
-            self._result.append(self._finish(_native.wait(self._handle)))
-        return self._result[0]
-
 
 def allreduce(
     array: Any,
@@ -111,9 +96,46 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     out: Any = None,
 ) -> Any:
-    """The reduction of `array` over all ranks of the set."""
+    """Reduce an array over all ranks and return the result.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
+            (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the result: a contiguous, writable array like the input, or the input
+            itself (default: a new array).
+
+    Returns:
+        An array with the shape and element type of `array`, the same on every rank; `out` if it was
+        given.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+
+    Example:
+        ```python
+        import numpy as np
+        from horovod import raw
+
+        raw.init()
+        mean = raw.allreduce(np.ones(3) * raw.rank())
+        values = np.ones(3)
+        raw.allreduce(values, op=raw.Sum, out=values)
+        ```
+    """
     factors = (prescale_factor, postscale_factor)
-    return _allreduce(array, name, op, factors, process_set, out, True).wait()
+    return _raw.allreduce(array, name, op, factors, process_set, out, True).wait()
 
 
 def allreduce_async(
@@ -125,9 +147,32 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
     out: Any = None,
 ) -> Pending[Any]:
-    """Starts the reduction of `array`."""
+    """Start reducing an array over all ranks.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
+            (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the result: a contiguous, writable array like the input, or the input
+            itself (default: a new array).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `allreduce`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     factors = (prescale_factor, postscale_factor)
-    return _allreduce(array, name, op, factors, process_set, out, False)
+    return _raw.allreduce(array, name, op, factors, process_set, out, False)
 
 
 def grouped_allreduce(
@@ -139,9 +184,35 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     out: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """The reductions of several arrays of one element type, as one operation."""
+    """Reduce several arrays over all ranks as one operation.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type; as many, and of
+            the same shapes, on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
+            (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the results: contiguous, writable arrays like the inputs, or the inputs
+            themselves (default: new arrays).
+
+    Returns:
+        Arrays, in the order of `arrays`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     factors = (prescale_factor, postscale_factor)
-    return _grouped_allreduce(arrays, name, op, factors, process_set, out, True).wait()
+    return _raw.grouped_allreduce(arrays, name, op, factors, process_set, out, True).wait()
 
 
 def grouped_allreduce_async(
@@ -153,37 +224,131 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
     out: Sequence[Any] | None = None,
 ) -> Pending[list[Any]]:
-    """Starts the reductions of several arrays of one element type."""
+    """Start reducing several arrays over all ranks as one operation.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type; as many, and of
+            the same shapes, on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
+            (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the results: contiguous, writable arrays like the inputs, or the inputs
+            themselves (default: new arrays).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `grouped_allreduce`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     factors = (prescale_factor, postscale_factor)
-    return _grouped_allreduce(arrays, name, op, factors, process_set, out, False)
+    return _raw.grouped_allreduce(arrays, name, op, factors, process_set, out, False)
 
 
 def allgather(
     array: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The rows of all ranks, one behind the other; ranks may contribute different numbers."""
-    return _allgather(array, name, process_set, True).wait()
+    """Concatenate the arrays of all ranks along the first dimension.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension. The first
+            dimension may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new array with the rows of all ranks, in the order of the ranks.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
+    return _raw.allgather(array, name, process_set, True).wait()
 
 
 def allgather_async(
     array: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Pending[Any]:
-    """Starts gathering the rows of all ranks."""
-    return _allgather(array, name, process_set, False)
+    """Start concatenating the arrays of all ranks along the first dimension.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension. The first
+            dimension may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `allgather`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
+    return _raw.allgather(array, name, process_set, False)
 
 
 def grouped_allgather(
     arrays: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The rows of all ranks for several arrays of one element type, as one operation."""
-    return _grouped_allgather(arrays, name, process_set, True).wait()
+    """Concatenate several arrays of all ranks as one operation.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
+            dimension; as many on every rank. First dimensions may differ between ranks, the others
+            must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        New arrays, in the order of `arrays`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
+    return _raw.grouped_allgather(arrays, name, process_set, True).wait()
 
 
 def grouped_allgather_async(
     arrays: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Pending[list[Any]]:
-    """Starts gathering the rows of all ranks for several arrays of one element type."""
-    return _grouped_allgather(arrays, name, process_set, False)
+    """Start concatenating several arrays of all ranks as one operation.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
+            dimension; as many on every rank. First dimensions may differ between ranks, the others
+            must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `grouped_allgather`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
+    return _raw.grouped_allgather(arrays, name, process_set, False)
 
 
 def broadcast(
@@ -193,8 +358,29 @@ def broadcast(
     process_set: ProcessSet = global_process_set,
     out: Any = None,
 ) -> Any:
-    """The array of rank `root_rank` of the world."""
-    return _broadcast(array, root_rank, name, process_set, out, True).wait()
+    """Send an array from one rank to all others and return it.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the result: a contiguous, writable array like the input, or the input
+            itself (default: a new array).
+
+    Returns:
+        An array with what `array` holds on rank `root_rank`; `out` if it was given.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
+    return _raw.broadcast(array, root_rank, name, process_set, out, True).wait()
 
 
 def broadcast_async(
@@ -204,8 +390,27 @@ def broadcast_async(
     process_set: ProcessSet = global_process_set,
     out: Any = None,
 ) -> Pending[Any]:
-    """Starts a broadcast of the array of rank `root_rank` of the world."""
-    return _broadcast(array, root_rank, name, process_set, out, False)
+    """Start sending an array from one rank to all others.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+        out: Where to write the result: a contiguous, writable array like the input, or the input
+            itself (default: a new array).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `broadcast`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
+    return _raw.broadcast(array, root_rank, name, process_set, out, False)
 
 
 def alltoall(
@@ -214,11 +419,29 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[Any, list[int]]:
-    """The rows that all ranks have for this one, and how many came from each.
+    """Send different rows of an array to different ranks.
 
-    `splits` has, for each member of the set, how many rows it gets; without, all get the same.
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension. The first
+            dimension may differ between ranks, the others must be the same.
+        splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
+            beyond their sum are not sent (default: the same number for every rank).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A pair: the rows that the ranks sent to this one, in the order of the ranks, and how many
+        came from each rank.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
     """
-    return _alltoall(array, splits, name, process_set, True).wait()
+    return _raw.alltoall(array, splits, name, process_set, True).wait()
 
 
 def alltoall_async(
@@ -227,8 +450,26 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[tuple[Any, list[int]]]:
-    """Starts an exchange of rows."""
-    return _alltoall(array, splits, name, process_set, False)
+    """Start sending different rows of an array to different ranks.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension. The first
+            dimension may differ between ranks, the others must be the same.
+        splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
+            beyond their sum are not sent (default: the same number for every rank).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `alltoall`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
+    return _raw.alltoall(array, splits, name, process_set, False)
 
 
 def reducescatter(
@@ -239,9 +480,37 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """This rank's share of the rows of the reduction; the first ranks get one more if need be."""
+    """Reduce an array over all ranks and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension, of the same shape
+            on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new array with this rank's rows.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `raw.Average` nor `raw.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     factors = (prescale_factor, postscale_factor)
-    return _reducescatter(array, name, op, factors, process_set, True).wait()
+    return _raw.reducescatter(array, name, op, factors, process_set, True).wait()
 
 
 def reducescatter_async(
@@ -252,9 +521,32 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[Any]:
-    """Starts a reduction of which each rank gets its share of the rows."""
+    """Start a reduction of which this rank gets its share of the rows.
+
+    Args:
+        array: NumPy array or torch tensor on the CPU with at least one dimension, of the same shape
+            on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `reducescatter`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `raw.Average` nor `raw.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     factors = (prescale_factor, postscale_factor)
-    return _reducescatter(array, name, op, factors, process_set, False)
+    return _raw.reducescatter(array, name, op, factors, process_set, False)
 
 
 def grouped_reducescatter(
@@ -265,9 +557,37 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Such shares of several arrays of one element type, as one operation."""
+    """Reduce several arrays as one operation and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
+            dimension; as many, and of the same shapes, on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        New arrays with this rank's rows, in the order of `arrays`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `raw.Average` nor `raw.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     factors = (prescale_factor, postscale_factor)
-    return _grouped_reducescatter(arrays, name, op, factors, process_set, True).wait()
+    return _raw.grouped_reducescatter(arrays, name, op, factors, process_set, True).wait()
 
 
 def grouped_reducescatter_async(
@@ -278,184 +598,60 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[list[Any]]:
-    """Starts such reductions of several arrays of one element type."""
+    """Start several reductions of which this rank gets its share of the rows.
+
+    Args:
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
+            dimension; as many, and of the same shapes, on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The operation in flight; call `wait()` for the result of `grouped_reducescatter`.
+
+    Raises:
+        TypeError: If an input is neither a NumPy array nor a torch tensor.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `raw.Average` nor `raw.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     factors = (prescale_factor, postscale_factor)
-    return _grouped_reducescatter(arrays, name, op, factors, process_set, False)
+    return _raw.grouped_reducescatter(arrays, name, op, factors, process_set, False)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits until every rank of the set has come here."""
+    """Wait until all ranks have called this function.
+
+    Args:
+        process_set: Ranks that take part (default: all ranks).
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized, or this rank is not in `process_set`.
+    """
     _native.wait(_native.barrier("barrier.noname", True, registered_id(process_set)))
 
 
 def join() -> int:
-    """Contributes zeros to the others' reductions until all ranks have joined; gives the last."""
+    """Tell the other ranks that this one has no more data, and wait until all ranks have joined.
+
+    Meanwhile this rank contributes zeros to the reductions of the others; averages still divide by
+    the number of all ranks. Other collectives fail while some rank has joined.
+
+    Returns:
+        The rank that joined last.
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized.
+    """
     last: int = _native.wait(_native.join(True))
     restart_unnamed()
     return last
-
-
-def _allreduce(
-    array: Any,
-    name: str | None,
-    op: int,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    out: Any,
-    lazy: bool,
-) -> Pending[Any]:
-    full, number = _full("allreduce", name, process_set)
-    source = _readable(array)
-    target = _empty_like(source) if out is None else out
-    return Pending(_native.allreduce(source, target, full, op, *factors, lazy, number), _as_it_is)
-
-
-def _grouped_allreduce(
-    arrays: Sequence[Any],
-    name: str | None,
-    op: int,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    out: Sequence[Any] | None,
-    lazy: bool,
-) -> Pending[list[Any]]:
-    full, number = _full("grouped_allreduce", name, process_set)
-    sources = [_readable(array) for array in arrays]
-    targets = [_empty_like(source) for source in sources] if out is None else out
-    handle = _native.grouped_allreduce(sources, targets, full, op, *factors, lazy, number)
-    return Pending(handle, _as_it_is)
-
-
-def _allgather(array: Any, name: str | None, process_set: ProcessSet, lazy: bool) -> Pending[Any]:
-    full, number = _full("allgather", name, process_set)
-    source = _readable(array)
-    handle = _native.allgather(source, full, lazy, number)
-    return Pending(handle, lambda made: _rows(made, source))
-
-
-def _grouped_allgather(
-    arrays: Sequence[Any], name: str | None, process_set: ProcessSet, lazy: bool
-) -> Pending[list[Any]]:
-    full, number = _full("grouped_allgather", name, process_set)
-    sources = [_readable(array) for array in arrays]
-    handle = _native.grouped_allgather(sources, full, lazy, number)
-    return Pending(handle, lambda made: [_rows(*each) for each in zip(made, sources)])
-
-
-def _broadcast(
-    array: Any, root: int, name: str | None, process_set: ProcessSet, out: Any, lazy: bool
-) -> Pending[Any]:
-    full, number = _full("broadcast", name, process_set)
-    source = _readable(array)
-    target = _empty_like(source) if out is None else out
-    return Pending(_native.broadcast(source, target, full, root, lazy, number), _as_it_is)
-
-
-def _alltoall(
-    array: Any, splits: Sequence[Any] | None, name: str | None, process_set: ProcessSet, lazy: bool
-) -> Pending[tuple[Any, list[int]]]:
-    full, number = _full("alltoall", name, process_set)
-    source = _readable(array)
-    rows = _equal_shares(source, process_set.size() or 1) if splits is None else _whole(splits)
-    handle = _native.alltoall(source, rows, full, lazy, number)
-    return Pending(handle, lambda made: (_rows(made, source), made[1]))
-
-
-def _reducescatter(
-    array: Any,
-    name: str | None,
-    op: int,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    lazy: bool,
-) -> Pending[Any]:
-    check_scatter(op)
-    full, number = _full("reducescatter", name, process_set)
-    source = _readable(array)
-    handle = _native.reducescatter(source, full, op, *factors, lazy, number)
-    return Pending(handle, lambda made: _rows(made, source))
-
-
-def _grouped_reducescatter(
-    arrays: Sequence[Any],
-    name: str | None,
-    op: int,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    lazy: bool,
-) -> Pending[list[Any]]:
-    check_scatter(op)
-    full, number = _full("grouped_reducescatter", name, process_set)
-    sources = [_readable(array) for array in arrays]
-    handle = _native.grouped_reducescatter(sources, full, op, *factors, lazy, number)
-    return Pending(handle, lambda made: [_rows(*each) for each in zip(made, sources)])
-
-
-def _full(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:
-    """The name among the ranks, and the id of the set."""
-    number = registered_id(process_set)
-    return f"{kind}.{name}" if name else f"{kind}.noname.{next_unnamed(number)}", number
-
-
-def _equal_shares(array: Any, members: int) -> list[int]:
-    length = array.shape[0] if len(array.shape) else 0
-    if length % members != 0:
-        raise ValueError(
-            "splits not provided, but first dimension of tensor is not an even multiple of the "
-            f"number of workers. The array has {length} rows for {members} workers."
-        )
-    return [length // members] * members
-
-
-def _whole(splits: Sequence[Any]) -> list[int]:
-    try:
-        rows = [operator.index(share) for share in splits]
-    except TypeError as error:
-        raise ValueError(
-            "alltoall expects a 1D splits tensor, and splits to contain 32-bit integer elements. "
-            f"These are {list(splits)} ({error})."
-        ) from error
-    if any(share < 0 for share in rows):
-        raise ValueError(f"alltoall expects splits that are not negative, got {rows}")
-    return rows
-
-
-def _as_it_is(result: Any) -> Any:
-    return result
-
-
-def _is_numpy(array: Any) -> bool:
-    return hasattr(array, "__array_interface__")
-
-
-def _library(array: Any) -> Any:
-    """NumPy or torch; torch is loaded if a tensor of it is here."""
-    return importlib.import_module("numpy") if _is_numpy(array) else sys.modules["torch"]
-
-
-def _readable(array: Any) -> Any:
-    """The array itself, or a contiguous copy of one that is not."""
-    if _is_numpy(array):
-        return array if array.flags.c_contiguous else array.copy(order="C")
-    if hasattr(array, "detach"):
-        return array.detach().contiguous()
-    raise TypeError(
-        f"this is a `{type(array).__name__}`; horovod.raw takes NumPy arrays and torch tensors, so "
-        "make it one with numpy.asarray(...)"
-    )
-
-
-def _empty_like(array: Any) -> Any:
-    return _library(array).empty_like(array)
-
-
-def _rows(made: tuple[Any, list[int]], like: Any) -> Any:
-    """The array of a capsule of bytes, which it owns, and of its numbers of rows."""
-    capsule, rows = made
-    shape = (sum(rows), *like.shape[1:])
-    library = _library(like)
-    if 0 in shape:
-        return library.empty(shape, dtype=like.dtype)
-    if _is_numpy(like):
-        return library.asarray(_native.claim(capsule)).view(like.dtype).reshape(shape)
-    return library.from_dlpack(capsule).view(like.dtype).reshape(shape)

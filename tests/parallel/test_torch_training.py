@@ -164,6 +164,17 @@ def test_a_model_may_be_compiled():
     assert_close_to_alone(model, 5)
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 15), reason="torch.compile may not know this Python")
+def test_a_compiled_function_may_reduce_and_look_at_the_reduction():
+    def reduced(tensor, op):
+        scaled = tensor * 2 if op == hvd.Average else tensor + op
+        return hvd.allreduce(scaled, name="compiled", op=op)
+
+    compiled = torch.compile(reduced, backend="aot_eager")
+    for op in (hvd.Average, hvd.Sum, hvd.Max, 1):
+        assert compiled(torch.ones(2), op).equal(reduced(torch.ones(2), op))
+
+
 def test_a_parameter_that_no_rank_uses_gets_zeros():
     model = network()
     idle = torch.nn.Parameter(torch.ones(3))

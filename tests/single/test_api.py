@@ -1,11 +1,18 @@
 """The names, argument orders and defaults that Horovod's users rely on."""
 
+import copy
 import inspect
+import json
+import pickle
 
+import cloudpickle
+import numpy
 import pytest
 
 import horovod
 import horovod.torch as hvd
+from horovod import raw
+from horovod.common import reductions
 from horovod.torch import mpi_ops
 from horovod.torch.optimizer import _DistributedOptimizer
 
@@ -76,6 +83,44 @@ def test_signatures_are_horovods(name):
 def test_reductions_have_horovods_numbers():
     reductions = [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product]
     assert reductions == list(range(6))
+
+
+@pytest.mark.parametrize("op", hvd.ReduceOp)
+def test_a_reduction_is_its_number_and_prints_its_name(op):
+    number = int(op)
+    assert isinstance(op, int) and op == number and hash(op) == hash(number)
+    assert {number: "found"}[op] == "found" and [10, 11, 12, 13, 14, 15][op] == 10 + number
+    # What programs write into names, files and generated code stays as it was.
+    assert f"{op}" == str(op) == f"{op:d}" == json.dumps(op) == str(number)
+    assert repr(op) == f"ReduceOp.{op.name}" and getattr(hvd, op.name) is op
+    assert numpy.asarray(op).dtype == numpy.asarray(number).dtype
+
+
+@pytest.mark.parametrize("op", hvd.ReduceOp)
+def test_a_reduction_travels(op):
+    assert copy.copy(op) is op and copy.deepcopy([op])[0] is op
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(op, protocol)) is op
+    assert cloudpickle.loads(cloudpickle.dumps(op)) is op
+
+
+def test_reductions_are_the_same_in_every_module():
+    assert raw.Sum is reductions.Sum is mpi_ops.Sum is hvd.Sum
+
+
+def test_defaults_print_as_they_are_written():
+    shown = str(inspect.signature(hvd.reducescatter))
+    assert "op: 'int' = ReduceOp.Average" in shown
+    assert "compression: 'type[Compressor]' = Compression.none" in shown
+    assert "process_set: 'ProcessSet' = global_process_set" in shown
+    assert repr(hvd.ProcessSet([1, 0])) == str(hvd.ProcessSet([0, 1]))
+
+
+def test_a_compressor_of_ones_own_prints_as_any_class():
+    class Half(hvd.Compression.fp16):
+        """Derived from one of ours."""
+
+    assert repr(Half).startswith("<class ") and repr(hvd.Compression.fp16) == "Compression.fp16"
 
 
 def test_everything_in_all_is_there_and_nothing_else_is_made_up():

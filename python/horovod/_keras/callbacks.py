@@ -42,10 +42,19 @@ class BroadcastGlobalVariables:
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """This variable stays as it is."""
+        """Leave a variable as it is on each rank.
+
+        Args:
+            var: The variable.
+        """
         self._local.append(var)
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Broadcast before the first batch, with JAX.
+
+        Args:
+            logs: Logs of Keras (default: None).
+        """
         if backend_of(self.keras) == "jax" and not self.broadcast_done:
             optimizer = self.model.optimizer
             if not optimizer.built:
@@ -53,6 +62,12 @@ class BroadcastGlobalVariables:
             self._send()
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcast after the first batch.
+
+        Args:
+            batch: Number of the batch.
+            logs: Logs of Keras (default: None).
+        """
         if not self.broadcast_done:
             self._send()
 
@@ -79,6 +94,12 @@ class MetricAverage:
         self.device = device
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Replace the numbers in the logs by their averages over all ranks.
+
+        Args:
+            epoch: Number of the epoch.
+            logs: Logs of Keras (default: None).
+        """
         for metric in sorted(logs or {}):
             value = np.asarray(logs[metric])
             if value.dtype.kind not in "biuf":
@@ -122,13 +143,30 @@ class LearningRateSchedule:
             self.multiplier = lambda epoch: factor ** (epoch - start_epoch)
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Find out how many batches an epoch has.
+
+        Args:
+            logs: Logs of Keras (default: None).
+        """
         if not self.staircase and not self.steps_per_epoch:
             self.steps_per_epoch = self._detected_steps()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Remember the epoch.
+
+        Args:
+            epoch: Number of the epoch.
+            logs: Logs of Keras (default: None).
+        """
         self.current_epoch = epoch
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Set the learning rate.
+
+        Args:
+            batch: Number of the batch.
+            logs: Logs of Keras (default: None).
+        """
         end = math.inf if self.end_epoch is None else self.end_epoch
         if not self.start_epoch <= self.current_epoch < end:
             return
@@ -138,6 +176,12 @@ class LearningRateSchedule:
             self._adjust(self.current_epoch + batch / float(self.steps_per_epoch or 1))
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Restore the momentum.
+
+        Args:
+            batch: Number of the batch.
+            logs: Logs of Keras (default: None).
+        """
         if self.restore_momentum is not None:
             optimizer = self.model.optimizer
             optimizer = getattr(optimizer, "inner_optimizer", optimizer)
@@ -145,6 +189,12 @@ class LearningRateSchedule:
             self.restore_momentum = None
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Add the learning rate to the logs.
+
+        Args:
+            epoch: Number of the epoch.
+            logs: Logs of Keras (default: None).
+        """
         if logs is not None:
             logs["lr"] = self._rate()
 
@@ -229,6 +279,12 @@ class LearningRateWarmup(LearningRateSchedule):
         self.verbose = verbose
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Add the learning rate to the logs, and report the end of the warm-up.
+
+        Args:
+            epoch: Number of the epoch.
+            logs: Logs of Keras (default: None).
+        """
         super().on_epoch_end(epoch, logs)
         is_last = self.end_epoch is not None and epoch == self.end_epoch - 1
         if is_last and self.verbose > 0 and _basics.rank() == 0:
@@ -243,6 +299,14 @@ class PathComesLater:
     filepath: Any
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Check that `filepath` is set.
+
+        Args:
+            logs: Logs of Keras (default: None).
+
+        Raises:
+            ValueError: If it is not.
+        """
         if self.filepath is None:
             raise ValueError(
                 "BestModelCheckpoint does not know where to save; set its `filepath` before `fit`"

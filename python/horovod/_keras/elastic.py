@@ -32,12 +32,12 @@ class KerasVariables(FrameworkState):
         self._keep()
 
     def save(self) -> None:
-        """Keeps a copy of all variables and values."""
+        """Copy everything in memory."""
         self._keep()
         super().save()
 
     def restore(self) -> None:
-        """Gives the variables and values what was kept last."""
+        """Go back to the last saved copy."""
         # What a training with JAX holds that was not finished is not to be looked at any more.
         if hasattr(self.model, "_jax_state_synced"):
             self.model._jax_state_synced = True
@@ -46,7 +46,7 @@ class KerasVariables(FrameworkState):
         super().restore()
 
     def sync(self) -> None:
-        """Gives all ranks the variables and the values of rank 0."""
+        """Give all ranks the state of rank 0, and save it."""
         variables = [each for each in self._variables() if not is_seed(each)]
         values = from_rank_0([self._seen(each) for each in variables], "elastic.variable")
         super().sync()
@@ -105,9 +105,20 @@ class CommitState:
         self._left = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Start counting batches.
+
+        Args:
+            logs: Logs of Keras (default: None).
+        """
         self._left = self.batches_per_commit
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Commit if it is time.
+
+        Args:
+            batch: Number of the batch.
+            logs: Logs of Keras (default: None).
+        """
         self._left -= 1
         if self._left == 0:
             self._left = self.batches_per_commit
@@ -116,6 +127,12 @@ class CommitState:
                 self.state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Commit the state.
+
+        Args:
+            epoch: Number of the epoch.
+            logs: Logs of Keras (default: None).
+        """
         self.state.commit()
 
 
@@ -135,9 +152,20 @@ class UpdateBatchState:
         self._stops = False
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Remember where the epoch was interrupted.
+
+        Args:
+            logs: Logs of Keras (default: None).
+        """
         self._done_before = self.state.batch
 
     def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count the batch, and end an epoch that was resumed.
+
+        Args:
+            batch: Number of the batch.
+            logs: Logs of Keras (default: None).
+        """
         self.state.batch = self._done_before + batch + 1
         steps = (self.params or {}).get("steps")
         if self._done_before and steps and self.state.batch >= steps and batch + 1 < steps:
@@ -145,6 +173,12 @@ class UpdateBatchState:
             self.model.stop_training = self._stops = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Start counting batches again.
+
+        Args:
+            epoch: Number of the epoch.
+            logs: Logs of Keras (default: None).
+        """
         if self._stops:
             self.model.stop_training = self._stops = False
         self._done_before = self.state.batch = 0
@@ -159,7 +193,18 @@ class UpdateEpochState:
         self._done_before = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
+        """Remember how many epochs are done.
+
+        Args:
+            logs: Logs of Keras (default: None).
+        """
         self._done_before = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Count the epoch.
+
+        Args:
+            epoch: Number of the epoch.
+            logs: Logs of Keras (default: None).
+        """
         self.state.epoch = self._done_before + epoch + 1

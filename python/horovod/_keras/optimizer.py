@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from horovod._keras import loss_scale
 from horovod._keras.backends import backend_of, is_keras_3, make_reducer
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import Average
+
+_Optimizer = TypeVar("_Optimizer")
 
 
 class Settings:
@@ -89,7 +91,11 @@ class _Distributed:
         return self._hvd.aggregation
 
     def register_local_var(self, var: Any) -> None:
-        """The gradient of this variable is not reduced."""
+        """Leave the gradient of a variable as it is on each rank.
+
+        Args:
+            var: The variable.
+        """
         self._hvd.reducer.register_local(var)
 
 
@@ -289,8 +295,8 @@ def make_settings(
 
 
 def create_distributed_optimizer(
-    keras: Any, optimizer: Any, name: str | None = None, **options: Any
-) -> Any:
+    keras: Any, optimizer: _Optimizer, name: str | None = None, **options: Any
+) -> _Optimizer:
     """A new optimizer with the configuration of `optimizer` that reduces gradients."""
     if is_distributed(optimizer):
         raise ValueError("this optimizer reduces its gradients already; it was wrapped before")
@@ -300,7 +306,7 @@ def create_distributed_optimizer(
             "keras.optimizers.SGD(0.1)"
         )
     kind = distributed_class(keras, type(optimizer))
-    wrapped = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
+    wrapped: _Optimizer = kind.from_config(optimizer.get_config())  # type: ignore[attr-defined]
     own_name = name or f"Distributed{type(optimizer).__name__}"
     object.__setattr__(wrapped, "_hvd", make_settings(keras, own_name, **options))
     return wrapped

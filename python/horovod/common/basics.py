@@ -1,7 +1,8 @@
 """Joining and leaving the world, and what this build can do: the part every framework shares.
 
-The framework modules re-export the methods of `_basics`. The native module holds the only engine
-of the process; here is only what belongs to Python: the interpreter's exit and Horovod's texts.
+`world` has the functions for users that call the methods of `_basics`, and says what they do. The
+native module holds the only engine of the process; here is only what belongs to Python: the
+interpreter's exit and Horovod's texts.
 """
 
 from __future__ import annotations
@@ -44,14 +45,7 @@ class HorovodBasics:
     def init(
         self, comm: object = None, process_sets: Sequence[ProcessSet] | str | None = None
     ) -> None:
-        """Joins the world; does nothing if this process has already joined one.
-
-        `process_sets` are registered on all ranks, in this order; "dynamic" allows to add others
-        later. Every rank must give the same lists of ranks. `comm`, a communicator of mpi4py or a
-        list of ranks, makes its members the world, under mpirun. There process sets may be made
-        from communicators, too: each rank gives those that it belongs to. Child processes of a
-        rank, such as the workers of a data loader, need not and cannot call it.
-        """
+        """Joins the world; does nothing if this process has already joined one."""
         _native.check_may_join()
         communicator = _communicator(comm)
         wanted = _wanted(process_sets)
@@ -127,10 +121,7 @@ class HorovodBasics:
         return _native.is_initialized()
 
     def start_timeline(self, file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-        """Starts a timeline in `file_path`, which rank 0 writes; a running one ends.
-
-        Needs HOROVOD_TIMELINE=DYNAMIC, or a file name, in the environment of `init`.
-        """
+        """Starts a timeline in `file_path`, which rank 0 writes; a running one ends."""
         _native.start_timeline(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:

@@ -37,9 +37,14 @@ __all__ = [
 
 
 class State:
-    """What training needs to go on in another world, in memory.
+    """What training needs to go on after ranks were lost or hosts changed; kept in memory.
 
-    `bcast_object` gives all ranks the object of rank 0, `get_rank` the rank of this process.
+    Base class of the states of all frameworks. Derive from it and write `save`, `restore` and
+    `sync`, or use the state of your framework.
+
+    Args:
+        bcast_object: Function that returns the object of rank 0 on all ranks.
+        get_rank: Function that returns the rank of this process.
     """
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
@@ -51,14 +56,20 @@ class State:
         self._world_of_commit = -1
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], object]]) -> None:
-        """Calls these, in order, whenever a new world has been formed, before the state is sent.
+        """Add functions to call whenever the ranks have regrouped, before the state is sent.
 
         A place to adapt what depends on the number of ranks, such as the learning rate.
+
+        Args:
+            callbacks: Functions without arguments, called in this order.
         """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Gets the state ready for a new world; news of the former one are forgotten."""
+        """Prepare the state for a new world.
+
+        Forgets old news of hosts, then calls `reset` and the callbacks.
+        """
         # News may have come for this world already, and those must stay.
         since = _basics.joined_at
         waiting = [message for message in self._news() if message[0] >= since]
@@ -72,11 +83,23 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Keeps news about hosts until somebody looks at them."""
+        """Remember that hosts were added or removed, until `check_host_updates` looks.
+
+        Args:
+            timestamp: When it happened, in seconds since the epoch.
+            update_res: What happened, a `HostUpdateResult`.
+        """
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Keeps a copy of the state to go back to, and looks whether hosts have come or gone."""
+        """Save the state, then check for added and removed hosts.
+
+        All ranks must call it, at the same point of training. After a rank is lost, training
+        restarts from the last commit; more commits cost more time, fewer lose more work.
+
+        Raises:
+            HostsUpdatedInterrupt: If hosts were added or removed; `run` catches it.
+        """
         self.save()
         if self._world_of_commit != _basics.worlds:
             self._world_of_commit = _basics.worlds
@@ -84,10 +107,13 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises `HostsUpdatedInterrupt` on all ranks together if hosts have come or gone.
+        """Check for added and removed hosts, without saving.
 
-        All ranks must call it: what counts is the news that rank 0 has. Of a new host it hears at
-        once, but the ranks meet when those of the new host are ready.
+        All ranks must call it, at the same point of training; what rank 0 knows decides.
+
+        Raises:
+            HostsUpdatedInterrupt: On all ranks together, if hosts were added or removed; `run`
+                catches it.
         """
         before = latest = self._last_updated_timestamp
         combined = int(HostUpdateResult.no_update)
@@ -105,19 +131,31 @@ class State:
             raise HostsUpdatedInterrupt(skip_sync=combined == HostUpdateResult.removed)
 
     def save(self) -> None:
-        """Keeps a copy of the state in memory."""
+        """Copy the state in memory.
+
+        Raises:
+            NotImplementedError: In this base class.
+        """
         raise NotImplementedError
 
     def restore(self) -> None:
-        """Goes back to the copy that was kept last."""
+        """Go back to the last saved copy.
+
+        Raises:
+            NotImplementedError: In this base class.
+        """
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Gives all ranks the state of rank 0."""
+        """Give all ranks the state of rank 0.
+
+        Raises:
+            NotImplementedError: In this base class.
+        """
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapts the state to a new world."""
+        """Adapt the state to a new set of ranks; does nothing unless overridden."""
 
     def _news(self) -> list[tuple[float, int]]:
         # Nobody else takes any out.
@@ -145,9 +183,15 @@ class _Notices(queue.Queue[tuple[float, int]]):
 
 
 class ObjectState(State):
-    """Named values, which become attributes; any that can be pickled.
+    """A state of named values, which become attributes.
 
-    A copy keeps the values themselves: assign new ones instead of changing lists and the like.
+    Saving keeps the values themselves, not copies of them: assign new lists and dictionaries
+    instead of changing them.
+
+    Args:
+        bcast_object: Function that returns the object of rank 0 on all ranks.
+        get_rank: Function that returns the rank of this process.
+        **kwargs: Initial values, anything that can be pickled.
     """
 
     def __init__(
@@ -158,15 +202,15 @@ class ObjectState(State):
         super().__init__(bcast_object, get_rank)
 
     def save(self) -> None:
-        """Keeps the values that the attributes have now."""
+        """Keep the current values of the attributes."""
         self._saved_state = {name: getattr(self, name) for name in self._saved_state}
 
     def restore(self) -> None:
-        """Gives the attributes the values that were kept last."""
+        """Give the attributes the values that were saved last."""
         self._put_back()
 
     def sync(self) -> None:
-        """Gives all ranks the values that rank 0 has kept."""
+        """Give all ranks the values that rank 0 has saved."""
         if self._saved_state:
             self._saved_state = self._bcast_object(self._saved_state)
             self._put_back()
@@ -211,11 +255,19 @@ def run_fn(
     reset: Callable[[], object],
     foreign: tuple[type[Exception], ...] = (RuntimeError,),
 ) -> Callable[..., _Result]:
-    """Calls `func(state, ...)` until it returns, in one world after the other.
+    """Wrap a function so that it is called again whenever the ranks have changed.
 
-    `reset` leaves a world and joins the next. A lost rank costs what was done since the last
-    commit; ranks that come or go in order cost nothing. `foreign` are the classes of exceptions by
-    which the framework passes on that one of its own operations has failed.
+    Frameworks build their `elastic.run` on it.
+
+    Args:
+        func: Function that takes a `State` first, and returns when training is done.
+        reset: Function that leaves the world and joins the next one.
+        foreign: Exceptions by which the framework reports that one of its operations failed
+            (default: `RuntimeError`). They count as a lost rank only if one was lost.
+
+    Returns:
+        A function that takes a state and the other arguments of `func`, and returns what `func`
+        returns.
     """
 
     @functools.wraps(func)

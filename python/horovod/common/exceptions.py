@@ -5,12 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
+__all__ = [
+    "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
+    "WorkerRemovedError",
+    "get_version_mismatch_message",
+]
+
 
 class HorovodInternalError(RuntimeError):
-    """A collective failed: a rank was lost, or the ranks did not agree on what to do.
+    """A collective failed: a rank was lost, or the ranks disagree about what to do.
 
-    Programs tell one case from another by its attributes, never by its text. All of them are empty
-    unless the world has ended.
+    Tell one case from another by the attributes, not by the text. All of them are empty unless the
+    world has ended, that is, unless no further collective can succeed before the next `init`.
+
+    Args:
+        *args: The text.
+        ranks: Ranks that were lost, or that the others waited for without success (default: none).
+        hosts: Their hosts, each once (default: none).
+        cause: What ended the world, such as `signal`, `out_of_memory` or `stalled` (default:
+            empty).
+        tensor: Name of the tensor that this rank was waiting for (default: None, if it was waiting
+            for none).
     """
 
     def __init__(
@@ -33,9 +50,27 @@ class HorovodInternalError(RuntimeError):
 
     @classmethod
     def last(cls) -> HorovodInternalError | None:
-        """What ended the world of this process; None as long as no call has failed because of it.
+        """Return the error that ended the world of this process.
 
-        For where a framework passes on no more than the text of an error, in a class of its own.
+        For frameworks that pass on only the text of an error, in an exception of their own.
+
+        Returns:
+            The error, from the first call that failed because of it until the next `init`; None at
+            any other time.
+
+        Example:
+            ```python
+            import horovod.tensorflow as hvd
+
+            hvd.init()
+            try:
+                hvd.allreduce([1.0, 2.0])
+            except Exception:  # tf.errors.UnknownError, if a rank was lost
+                lost = hvd.HorovodInternalError.last()
+                if lost is not None:
+                    print(lost.ranks, lost.cause)
+                raise
+            ```
         """
         # Imported here because these classes can be had without it.
         from horovod import _native
@@ -44,9 +79,13 @@ class HorovodInternalError(RuntimeError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The set of hosts changed; training goes on after the ranks have met again.
+    """Hosts were added or removed; training goes on after the ranks have regrouped.
 
-    `skip_sync` is true if hosts were only removed, so that no newcomer needs the state.
+    `hvd.elastic.run` catches it.
+
+    Args:
+        skip_sync: True if hosts were only removed, so that no new rank needs the state (default:
+            False).
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
@@ -59,7 +98,15 @@ class WorkerRemovedError(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A framework has another version than the one this package was made for."""
+    """A framework has another version than the one this package was built for.
+
+    Never raised here, since nothing is built against a framework; Horovod's users catch it.
+
+    Args:
+        name: Name of the framework.
+        version: Version that the package was built for.
+        installed_version: Version that is installed.
+    """
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         super().__init__(get_version_mismatch_message(name, version, installed_version))
@@ -69,7 +116,16 @@ class HorovodVersionMismatchError(ImportError):
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """The text of `HorovodVersionMismatchError`."""
+    """Return the text of `HorovodVersionMismatchError`.
+
+    Args:
+        name: Name of the framework.
+        version: Version that the package was built for.
+        installed_version: Version that is installed.
+
+    Returns:
+        The text.
+    """
     return (
         f"this package was made for {name} {version}, but {name} {installed_version} is "
         f"installed; install {name}=={version} or another release of this package"

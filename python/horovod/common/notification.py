@@ -17,9 +17,18 @@ from typing import Protocol
 from horovod import _native
 from horovod.common.basics import _basics
 
+__all__ = [
+    "HostUpdateResult",
+    "WorkerNotificationManager",
+    "notification_manager",
+]
+
 
 class HostUpdateResult(enum.IntFlag):
-    """What happened to the hosts of a job."""
+    """What happened to the hosts of an elastic job: flags that are integers.
+
+    `no_update` is 0, `removed` 1, `added` 2 and `mixed` both.
+    """
 
     no_update = 0
     removed = 1
@@ -35,7 +44,7 @@ class Listener(Protocol):
 
 
 class WorkerNotificationManager:
-    """The listeners of this process, and the thread that waits for them."""
+    """Tells listeners of this process when hosts are added or removed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,10 +54,15 @@ class WorkerNotificationManager:
         self._early: float | None = None
 
     def init(self) -> None:
-        """Gets ready to listen; the thread runs only where news can come."""
+        """Prepare for listening; listeners need nothing else."""
 
     def register_listener(self, listener: Listener) -> None:
-        """Tells this one of news from now on."""
+        """Add a listener.
+
+        Args:
+            listener: Object whose `on_hosts_updated(timestamp, update_res)` is called from a
+                thread.
+        """
         with self._lock:
             self._listeners.append(listener)
             if self._thread is None and _native.is_elastic():
@@ -59,19 +73,35 @@ class WorkerNotificationManager:
                 self._thread.start()
 
     def remove_listener(self, listener: Listener) -> None:
-        """Tells this one no more; the thread ends behind the last."""
+        """Remove a listener.
+
+        Args:
+            listener: One that was added.
+        """
         with self._lock:
             self._listeners = [each for each in self._listeners if each is not listener]
 
     def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Hands news on."""
+        """Tell all listeners that hosts were added or removed.
+
+        Args:
+            timestamp: When it happened, in seconds since the epoch.
+            update_res: What happened, a `HostUpdateResult`.
+        """
         with self._lock:
             listeners = list(self._listeners)
         for listener in listeners:
             listener.on_hosts_updated(timestamp, update_res)
 
     def is_early(self, timestamp: float) -> bool:
-        """Whether the notice of this time is of ranks that are not ready yet."""
+        """Return whether a notice is about ranks that are not ready yet.
+
+        Args:
+            timestamp: Time of the notice.
+
+        Returns:
+            True if it is.
+        """
         return timestamp == self._early
 
     def _listen(self) -> None:
@@ -121,3 +151,4 @@ _PATIENCE = 0.5
 _PAUSE = 0.02
 
 notification_manager = WorkerNotificationManager()
+"""The one of this process."""

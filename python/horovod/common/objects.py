@@ -15,6 +15,11 @@ from horovod import raw
 from horovod.common.basics import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+]
+
 
 def broadcast_object(
     obj: Any,
@@ -22,7 +27,25 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The object of rank `root_rank`; what the other ranks pass does not matter."""
+    """Send a Python object from one rank to all others.
+
+    The object travels as cloudpickle bytes.
+
+    Args:
+        obj: Any object that can be pickled; ignored on ranks other than `root_rank`.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller (default: 0).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The object of rank `root_rank`; there, the object itself.
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized, or this rank is not in `process_set`.
+    """
     name = name or "broadcast_object"
     is_root = _basics.rank() == root_rank
     data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if is_root else np.zeros(0, np.uint8)
@@ -36,7 +59,23 @@ def broadcast_object(
 def allgather_object(
     obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The objects of all ranks, in rank order."""
+    """Collect a Python object from every rank.
+
+    The objects travel as cloudpickle bytes.
+
+    Args:
+        obj: Any object that can be pickled.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The objects of all ranks, in the order of the ranks.
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized, or this rank is not in `process_set`.
+    """
     name = name or "allgather_object"
     data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
     lengths = raw.allgather(np.array([data.size]), f"{name}.sz", process_set)

@@ -15,13 +15,46 @@ from typing import Any
 from horovod import _native
 from horovod.common import children
 
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "global_process_set",
+    "remove_process_set",
+]
+
 
 class ProcessSet:
-    """Some ranks of the world, given by their numbers or as an mpi4py communicator."""
+    """Some ranks of the job, for collectives among only these.
+
+    A set must be registered on all ranks of the job, members or not: give it to
+    `hvd.init(process_sets=[...])` or `hvd.add_process_set`. The same sets must be registered in the
+    same order everywhere.
+
+    Args:
+        ranks_or_comm: Ranks of the members, in any order, or an mpi4py communicator.
+
+    Raises:
+        ValueError: If `ranks_or_comm` is neither.
+
+    Example:
+        ```python
+        import numpy as np
+        from horovod import raw
+
+        raw.init(process_sets="dynamic")
+        if raw.size() > 2:
+            pair = raw.add_process_set([0, 1])
+            if pair.included():
+                raw.allreduce(np.ones(3), process_set=pair)
+        ```
+    """
 
     process_set_id: int | None = None
+    """Number of the set, 0 for that of all ranks; None while it is not registered."""
     ranks: list[int] | None = None
+    """Ranks of the members, in rising order; None if a communicator has yet to say."""
     mpi_comm: object = None
+    """Communicator that the set was made from, or None."""
 
     def __init__(self, ranks_or_comm: Iterable[int] | object) -> None:
         if type(ranks_or_comm).__module__.partition(".")[0] == "mpi4py":
@@ -36,12 +69,23 @@ class ProcessSet:
         self.ranks = sorted(ranks)
 
     def size(self) -> int | None:
-        """The number of members; None if the set is not registered."""
+        """Return the number of members.
+
+        Returns:
+            The number of ranks; None if the set is not registered.
+        """
         members = self._members()
         return None if members is None else len(members)
 
     def rank(self) -> int | None:
-        """This process among the members; None if the set is not registered."""
+        """Return the position of this process among the members.
+
+        Returns:
+            A number from 0 to `size() - 1`; None if the set is not registered.
+
+        Raises:
+            ValueError: If this process is not a member.
+        """
         members = self._members()
         if members is None:
             return None
@@ -50,7 +94,11 @@ class ProcessSet:
         return members.index(_native.rank())
 
     def included(self) -> bool | None:
-        """Whether this process is a member; None if the set is not registered."""
+        """Return whether this process is a member.
+
+        Returns:
+            True if it is; None if the set is not registered.
+        """
         members = self._members()
         return None if members is None else _native.rank() in members
 
@@ -70,6 +118,10 @@ class ProcessSet:
         # A child process that has an interpreter of its own has not called `init`.
         return self.ranks or list(range(size)) if self is global_process_set else self.ranks
 
+    def __repr__(self) -> str:
+        # In signatures, where it is the default, the set of all ranks goes by its name.
+        return "global_process_set" if self is global_process_set else str(self)
+
     def __str__(self) -> str:
         return (
             f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, "
@@ -78,6 +130,7 @@ class ProcessSet:
 
 
 global_process_set = ProcessSet([])
+"""The process set of all ranks; `ranks` is filled by `init`."""
 global_process_set.process_set_id = 0
 
 
@@ -121,9 +174,22 @@ def _with_members(ranks: list[int], number: int | None = None) -> ProcessSet:
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Registers a set or a list of ranks; all ranks of the world must call it, in the same order.
+    """Register a process set after `init`.
 
-    Needs `HOROVOD_DYNAMIC_PROCESS_SETS=1` or `init(process_sets="dynamic")`.
+    All ranks of the job must call it, members or not, in the same order. Needs
+    `init(process_sets="dynamic")` or `HOROVOD_DYNAMIC_PROCESS_SETS=1`.
+
+    Args:
+        process_set: The set, or the ranks of its members.
+
+    Returns:
+        The registered set.
+
+    Raises:
+        ValueError: If Horovod is not initialized, sets cannot be added in this job, or a set of
+            these ranks is registered already.
+        NotImplementedError: If the set was made from a communicator.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about the members.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -140,9 +206,20 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forgets a set; all ranks of the world must call it, in the same order.
+    """Unregister a process set.
 
-    False, and nothing is done, for the global set and for one that is not registered.
+    All ranks of the job must call it, in the same order. The id of the set may be used for another
+    one afterwards.
+
+    Args:
+        process_set: A registered set.
+
+    Returns:
+        True if it was removed; False for the set of all ranks and for one that is not registered.
+
+    Raises:
+        ValueError: If Horovod is not initialized, or sets cannot be removed in this job.
+        HorovodInternalError: If a rank was lost.
     """
     # Asking for the size raises the right error before `init`.
     _native.size()

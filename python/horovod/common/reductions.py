@@ -2,32 +2,109 @@
 
 from __future__ import annotations
 
+import enum
 import warnings
 
-Average = 0
-Sum = 1
-Adasum = 2
-Min = 3
-Max = 4
-Product = 5
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "UnsupportedReductionError",
+    "handle_average_backwards_compatibility",
+]
+
+
+class ReduceOp(enum.IntEnum):
+    """How a collective combines the values of the ranks; what its `op` argument takes.
+
+    Every framework module exports the members as `hvd.Average`, `hvd.Sum` and so on. Members are
+    Horovod's integers: they compare, hash, format and pickle as such, and a plain integer works
+    wherever a member does.
+
+    Example:
+        >>> import horovod.torch as hvd
+        >>> hvd.Sum
+        ReduceOp.Sum
+        >>> hvd.Sum == 1
+        True
+    """
+
+    Average = 0
+    Sum = 1
+    Adasum = 2
+    Min = 3
+    Max = 4
+    Product = 5
+
+    # Programs print these, and put them into file names and generated code, as the numbers that
+    # they have always been; Pythons before 3.11 would print the name.
+    __str__ = int.__repr__
+    __format__ = int.__format__  # type: ignore[assignment, unused-ignore]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.{self.name}"
+
+
+Average = ReduceOp.Average
+"""Mean over the ranks. Integers are truncated toward zero."""
+
+Sum = ReduceOp.Sum
+"""Sum over the ranks."""
+
+Adasum = ReduceOp.Adasum
+"""Adaptive sum: gradients that point the same way are averaged, orthogonal ones are added.
+
+Works on floating-point tensors and on any number of ranks.
+"""
+
+Min = ReduceOp.Min
+"""Element-wise minimum over the ranks."""
+
+Max = ReduceOp.Max
+"""Element-wise maximum over the ranks."""
+
+Product = ReduceOp.Product
+"""Element-wise product over the ranks."""
 
 
 class UnsupportedReductionError(NotImplementedError, ValueError):
-    """A collective does not have this reduction.
+    """A collective does not support the requested reduction.
 
-    Horovod raises a RuntimeError, a NotImplementedError or a ValueError for it, depending on the
-    framework; this is all of them.
+    Horovod raises a `RuntimeError`, a `NotImplementedError` or a `ValueError` for it, depending on
+    the framework; this is all of them.
     """
 
 
 def check_scatter(op: int) -> None:
-    """Refuses what a reducescatter cannot do."""
+    """Raise an error for a reduction that reducescatter does not support.
+
+    Args:
+        op: The reduction.
+
+    Raises:
+        UnsupportedReductionError: If `op` is neither `Average` nor `Sum`.
+    """
     if op not in (Average, Sum):
         raise UnsupportedReductionError("Reducescatter currently only supports AVERAGE and SUM.")
 
 
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
-    """The reduction that `op` and the old `average` ask for together."""
+    """Return the reduction that `op` and the deprecated `average` ask for together.
+
+    Args:
+        op: The reduction, or None if the caller was given none.
+        average: Deprecated spelling: True means `Average`, False means `Sum`.
+
+    Returns:
+        The reduction; `Average` if both arguments are None.
+
+    Raises:
+        ValueError: If both arguments are given.
+    """
     if average is None:
         return Average if op is None else op
     if op is not None:

@@ -13,6 +13,24 @@ from typing import Any, TypeVar
 
 from horovod.common.basics import _basics
 
+__all__ = [
+    "ccl_built",
+    "check_extension",
+    "check_installed_version",
+    "ddl_built",
+    "env",
+    "extension_available",
+    "get_ext_suffix",
+    "gloo_built",
+    "gpu_available",
+    "is_iterable",
+    "is_version_greater_equal_than",
+    "mpi_built",
+    "nccl_built",
+    "num_rank_is_power_2",
+    "split_list",
+]
+
 T = TypeVar("T")
 
 # Frameworks that this release has an adapter for.
@@ -20,12 +38,24 @@ _EXTENSIONS = frozenset({"jax", "keras", "mxnet", "tensorflow", "torch"})
 
 
 def get_ext_suffix() -> str:
-    """The ending of native modules of this interpreter."""
+    """Return the file suffix of native modules of this interpreter.
+
+    Returns:
+        The suffix, such as `.cpython-311-x86_64-linux-gnu.so`.
+    """
     return str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the adapter for a framework is here and the framework is installed."""
+    """Return whether a framework can be used: it is supported and installed.
+
+    Args:
+        ext_base_name: Name of the framework, such as `torch`.
+        verbose: Whether to print the answer, too (default: False).
+
+    Returns:
+        True if it can.
+    """
     available = ext_base_name in _EXTENSIONS and importlib.util.find_spec(ext_base_name) is not None
     if verbose:
         print(f"horovod.{ext_base_name} is {'' if available else 'not '}available")
@@ -33,7 +63,17 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
-    """Raises ImportError if the adapter named like `horovod.torch` is not in this release."""
+    """Raise an error if a framework is not supported.
+
+    Args:
+        ext_name: Name of the module, such as `horovod.torch`.
+        ext_env_var: Accepted for compatibility with Horovod.
+        pkg_path: Accepted for compatibility with Horovod.
+        *args: Accepted for compatibility with Horovod.
+
+    Raises:
+        ImportError: If there is no such module in this release.
+    """
     if ext_name.rpartition(".")[2] not in _EXTENSIONS:
         raise ImportError(f"{ext_name} is not in this release yet; see the table in README.md")
 
@@ -41,42 +81,98 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 def check_installed_version(
     name: str, version: str, exception: BaseException | None = None
 ) -> None:
-    """Accepts every version: nothing here is built against a framework."""
+    """Accept every version: nothing here is built against a framework.
+
+    Args:
+        name: Name of the framework.
+        version: Its version.
+        exception: Accepted for compatibility with Horovod (default: None).
+    """
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the adapter can use a GPU: not in this release."""
+    """Return whether a framework can use a GPU for collectives.
+
+    Args:
+        ext_base_name: Name of the framework, such as `torch`.
+        verbose: Accepted for compatibility with Horovod (default: False).
+
+    Returns:
+        False in this release.
+    """
     return False
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether MPI is built in."""
+    """Return whether ranks can connect through MPI.
+
+    Args:
+        verbose: Accepted for compatibility with Horovod (default: False).
+
+    Returns:
+        Always True: MPI is looked for when the job starts.
+    """
     return _basics.mpi_built()
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """Whether ranks can meet without MPI."""
+    """Return whether ranks can connect without MPI, which Horovod calls Gloo.
+
+    Args:
+        verbose: Accepted for compatibility with Horovod (default: False).
+
+    Returns:
+        Always True.
+    """
     return _basics.gloo_built()
 
 
 def nccl_built(verbose: bool = False) -> bool:
-    """Whether NCCL can be used."""
+    """Return whether NCCL is built in.
+
+    Args:
+        verbose: Accepted for compatibility with Horovod (default: False).
+
+    Returns:
+        False in this release.
+    """
     return _basics.nccl_built() > 0
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """Whether IBM DDL is built in."""
+    """Return whether IBM DDL is built in.
+
+    Args:
+        verbose: Accepted for compatibility with Horovod (default: False).
+
+    Returns:
+        Always False.
+    """
     return _basics.ddl_built()
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """Whether oneCCL is built in."""
+    """Return whether oneCCL is built in.
+
+    Args:
+        verbose: Accepted for compatibility with Horovod (default: False).
+
+    Returns:
+        Always False.
+    """
     return _basics.ccl_built()
 
 
 @contextlib.contextmanager
 def env(**kwargs: str | None) -> Iterator[None]:
-    """Sets variables of the environment for a while; None leaves one as it is."""
+    """Set environment variables inside a `with` block.
+
+    Args:
+        **kwargs: Values by name; None leaves a variable as it is.
+
+    Yields:
+        Nothing.
+    """
     before = {name: os.environ.get(name) for name in kwargs}
     os.environ.update({name: value for name, value in kwargs.items() if value is not None})
     try:
@@ -94,7 +190,14 @@ def _cache(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def is_iterable(value: Any) -> bool:
-    """Whether `value` can be iterated over."""
+    """Return whether a value can be iterated over.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        True if it can.
+    """
     try:
         iter(value)
     except TypeError:
@@ -103,19 +206,45 @@ def is_iterable(value: Any) -> bool:
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether a number of ranks is a power of two."""
+    """Return whether a number of ranks is a power of two.
+
+    Args:
+        num_rank: The number.
+
+    Returns:
+        True if it is.
+    """
     return num_rank > 0 and num_rank & (num_rank - 1) == 0
 
 
 def split_list(values: Sequence[T], parts: int) -> list[Sequence[T]]:
-    """Cuts a list into `parts` pieces whose lengths differ by one at most, longer ones first."""
+    """Cut a sequence into parts whose lengths differ by at most one, longer ones first.
+
+    Args:
+        values: The sequence.
+        parts: Number of parts.
+
+    Returns:
+        The parts, in order.
+    """
     length, longer = divmod(len(values), parts)
     starts = [part * length + min(part, longer) for part in range(parts + 1)]
     return [values[start:end] for start, end in zip(starts, starts[1:])]
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Whether version `ver` is `target` or newer; `target` is `major.minor.patch`."""
+    """Return whether a version is at least another one.
+
+    Args:
+        ver: The version.
+        target: The other one, as `major.minor.patch`.
+
+    Returns:
+        True if `ver` is `target` or newer.
+
+    Raises:
+        ValueError: If an argument is not a string, or `target` does not have three parts.
+    """
     if not isinstance(ver, str) or not isinstance(target, str):
         raise ValueError(f"versions are strings, got {ver!r} and {target!r}")
     if len(target.split(".")) != 3:

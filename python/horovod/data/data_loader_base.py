@@ -13,12 +13,43 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+__all__ = [
+    "AsyncDataLoaderMixin",
+    "BaseDataLoader",
+]
+
 _LOG = logging.getLogger("horovod.data")
 _LAST_BATCH_SECONDS = 5.0
 
 
 class BaseDataLoader:
-    """A loader: derive from it and say what `_iterate` yields in one epoch."""
+    """Base class of data loaders; derive from it and write `_iterate`.
+
+    `_iterate` yields the batches of one epoch; `_process_batch` may be overridden to change each of
+    them.
+
+    Example:
+        ```python
+        from horovod.data import AsyncDataLoaderMixin, BaseDataLoader
+
+
+        class Numbers(BaseDataLoader):
+            def __len__(self):
+                return 3
+
+            def _iterate(self):
+                yield from range(3)
+
+
+        class NumbersAhead(AsyncDataLoaderMixin, Numbers):
+            pass
+
+
+        loader = NumbersAhead(async_loader_queue_size=2)
+        assert list(loader) == [0, 1, 2]
+        loader.close_async_loader()
+        ```
+    """
 
     def __len__(self) -> int:
         """The number of batches of an epoch."""
@@ -39,11 +70,17 @@ class BaseDataLoader:
 
 
 class AsyncDataLoaderMixin:
-    """Loads batches ahead in a thread; stands first: `class Mine(AsyncDataLoaderMixin, Loader)`.
+    """Loads batches ahead in a thread; goes before the loader among the bases.
 
-    The thread goes on with the next epoch as soon as one is loaded. Whoever stops in the middle of
-    an epoch gets the rest of it next time. `_process_batch` runs where the batches are used. With
-    `async_loader_queue_size=0` there is no thread.
+    The thread goes on with the next epoch as soon as one is loaded. Iteration that stops in the
+    middle of an epoch continues there next time. `_process_batch` runs in the thread that uses the
+    batches.
+
+    Args:
+        async_loader_queue_size: Number of batches to load ahead; 0 for no thread (default: 64).
+        debug_data_loader: Whether to log how many batches are loaded (default: False).
+        *args: Arguments of the loader.
+        **kwargs: Keyword arguments of the loader.
     """
 
     def __init__(
@@ -80,7 +117,7 @@ class AsyncDataLoaderMixin:
             return
 
     def close_async_loader(self) -> None:
-        """Ends the thread and forgets what it has loaded; the next epoch starts a new one."""
+        """End the thread and forget what it has loaded; the next epoch starts a new one."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None

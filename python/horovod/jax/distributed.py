@@ -15,14 +15,26 @@ from horovod.common import environment
 from horovod.common.basics import _basics
 from horovod.common.objects import broadcast_object
 
+__all__ = [
+    "init_jax_distributed",
+]
+
 
 def init_jax_distributed(
     local_device_ids: int | Sequence[int] | None = None, **options: Any
 ) -> None:
-    """Calls `jax.distributed.initialize` with rank, size and an address that rank 0 chooses.
+    """Call `jax.distributed.initialize` with the ranks of the job.
 
-    Call it after `init` and before anything that makes JAX look for devices. `options` go to
-    `jax.distributed.initialize` as they are.
+    Only for programs that use JAX's own collectives. Call it after `init`, and before anything that
+    makes JAX look for devices.
+
+    Args:
+        local_device_ids: Devices of this process, as `jax.distributed.initialize` takes them
+            (default: all).
+        **options: Further arguments of `jax.distributed.initialize`.
+
+    Raises:
+        ValueError: If Horovod is not initialized.
     """
     address = broadcast_object(
         _own_address() if _basics.rank() == 0 else None, 0, "jax_distributed"

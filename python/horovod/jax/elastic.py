@@ -24,20 +24,31 @@ _Result = TypeVar("_Result")
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Makes a function of a state, and what else it takes, one that outlives its world.
+    """Make a function survive lost ranks and changing hosts: the decorator of elastic training.
 
-    When a rank is lost, or hosts come or go, the function is called again, in the next world, with
-    the state of rank 0. Nothing may be sent between ranks before the first call.
+    When a rank is lost, or hosts are added or removed, the ranks that are left regroup without a
+    restart and call the function again with the state of rank 0, which goes back to the last
+    `state.commit()` if a rank was lost. Nothing may be sent between ranks before the first call.
+
+    Args:
+        func: Function that takes a state first, and returns when training is done.
+
+    Returns:
+        A function that takes a state and the other arguments of `func`, and returns what `func`
+        returns.
     """
     # A small program that runs at once has a `ValueError` for what fails in it.
     return run_fn(func, rejoin, (RuntimeError, ValueError))
 
 
 class JaxState(FrameworkState):
-    """Trees, such as parameters and the state of an optimizer, and values such as the step.
+    """State of a training with JAX: trees such as parameters, and values such as the step.
 
-    Each becomes an attribute; assign the new tree behind every step. Copies are kept in the memory
-    of the host, so that arrays may be donated. Ranks need trees of the same structure.
+    Each becomes an attribute; assign the new tree after every step. Copies are kept in host memory,
+    so arrays may be donated.
+
+    Args:
+        **trees: Trees and values by name, of the same structure on every rank.
     """
 
     def __init__(self, **trees: Any) -> None:
@@ -49,19 +60,19 @@ class JaxState(FrameworkState):
         self.save()
 
     def save(self) -> None:
-        """Keeps a copy of everything."""
+        """Copy everything in memory."""
         # A step that failed says so when its arrays are looked at: before anything is overwritten.
         found = {name: _Leaves(getattr(self, name)) for name in self._copies}
         for name, leaves in found.items():
             self._copies[name].take(leaves)
 
     def restore(self) -> None:
-        """Gives the attributes copies of what was kept last."""
+        """Go back to the last saved copy."""
         for name, kept in self._copies.items():
             setattr(self, name, kept.tree())
 
     def sync(self) -> None:
-        """Gives all ranks what rank 0 has kept."""
+        """Give all ranks what rank 0 has saved."""
         copies = self._copies.values()
         received = [
             from_rank_0(kept.arrays, f"elastic.{name}") for name, kept in self._copies.items()
@@ -72,7 +83,7 @@ class JaxState(FrameworkState):
         self.restore()
 
     def reset(self) -> None:
-        """Lets programs be compiled anew that were made for another number of ranks."""
+        """Have programs compiled again if the number of ranks has changed."""
         if self._size != _basics.size():
             self._size = _basics.size()
             forget_programs()

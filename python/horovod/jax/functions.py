@@ -10,13 +10,43 @@ import jax.numpy as jnp
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.jax.mpi_ops import broadcast
 
+__all__ = [
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
+
 
 def broadcast_parameters(
     params: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The tree of rank `root_rank`: parameters, the state of an optimizer, keys for random numbers.
+    """Send a tree from one rank to all others, so that all ranks start alike.
 
-    Every rank needs a tree of the same structure; what comes back replaces it.
+    Takes parameters, states of optimizers, and keys for random numbers.
+
+    Args:
+        params: A tree of arrays, of the same structure on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller (default: 0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The tree of rank `root_rank`; use it in place of `params`.
+
+    Raises:
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+
+    Example:
+        ```python
+        import jax.numpy as jnp
+        import horovod.jax as hvd
+
+        hvd.init()
+        params = {"w": jnp.ones((10, 1)), "b": jnp.zeros(1)}
+        params = hvd.broadcast_parameters(params, root_rank=0)
+        ```
     """
     leaves, structure = jax.tree_util.tree_flatten(params)
     arrays = [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves]
@@ -31,6 +61,7 @@ def broadcast_parameters(
 
 
 broadcast_optimizer_state = broadcast_parameters
+"""Send an optimizer's state from one rank to all others; the same as `broadcast_parameters`."""
 
 
 def is_key(leaf: Any) -> bool:

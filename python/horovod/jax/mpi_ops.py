@@ -25,7 +25,16 @@ from horovod.common.process_sets import (
     remove_process_set,
     restart_unnamed,
 )
-from horovod.common.reductions import Adasum, Average, Max, Min, Product, Sum, check_scatter
+from horovod.common.reductions import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    ReduceOp,
+    Sum,
+    check_scatter,
+)
 from horovod.jax import eager
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
@@ -39,6 +48,7 @@ __all__ = [
     "Min",
     "ProcessSet",
     "Product",
+    "ReduceOp",
     "Sum",
     "add_process_set",
     "allgather",
@@ -65,7 +75,49 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The reduction of every array of `tree` over all ranks; gradients flow through sums."""
+    """Reduce an array, or every array of a tree, over all ranks as one operation.
+
+    Works eagerly and inside of `jax.jit`. Gradients flow through sums and averages; the backward
+    pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tree: An array, or a tree of arrays such as nested lists and dictionaries; of the same
+            structure and shapes on every rank.
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new tree like `tree`, the same on every rank.
+
+    Raises:
+        TypeError: If an input cannot be converted to an array.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
+            is used.
+
+    Example:
+        ```python
+        import jax.numpy as jnp
+        import horovod.jax as hvd
+
+        hvd.init()
+        mean = hvd.allreduce(jnp.ones(3) * hvd.rank())
+        totals = hvd.allreduce({"a": jnp.ones(3), "b": jnp.ones(2)}, op=hvd.Sum)
+        ```
+    """
     checked(compression)
     _check_op(op)
     leaves, structure = _flat(tree)
@@ -83,10 +135,29 @@ def allreduce(
 def allgather(
     tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The rows of all ranks, one behind the other; gradients flow through it.
+    """Concatenate the arrays of all ranks along the first dimension.
 
-    Outside of `jax.jit` ranks may contribute different numbers of rows. A compiled program needs to
-    know: there all contribute the same.
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tree: An array with at least one dimension, or a tree of such arrays, of the same structure
+            on every rank. First dimensions may differ between ranks outside of `jax.jit`; the
+            others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new tree with the rows of all ranks, in the order of the ranks.
+
+    Raises:
+        TypeError: If an input cannot be converted to an array.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
+            is used.
     """
     return _run("allgather", tree, name, process_set)
 
@@ -97,7 +168,31 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The arrays of rank `root_rank`; gradients flow through it."""
+    """Send an array, or every array of a tree, from one rank to all others and return it.
+
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tree: An array, or a tree of arrays such as nested lists and dictionaries; of the same
+            structure and shapes on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller (default: 0).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new tree with what `tree` holds on rank `root_rank`.
+
+    Raises:
+        TypeError: If an input cannot be converted to an array.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
+            is used.
+    """
     return _run("broadcast", tree, name, process_set, root=operator.index(root_rank))
 
 
@@ -107,10 +202,31 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The rows that all ranks have for this one; gradients flow through equal shares.
+    """Send different rows of an array to different ranks.
 
-    With `splits`, how many rows each rank gets, the result is `(rows, received_splits)`, as those
-    of one array and outside of `jax.jit`. Without, every array of a tree is cut into equal shares.
+    Without `splits` gradients flow through it; the backward pass is a collective, too, so all ranks
+    must run it. With `splits` it works only outside of `jax.jit` and `jax.grad`.
+
+    Args:
+        tensor: An array with at least one dimension; without `splits`, also a tree of such arrays.
+        splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
+            beyond their sum are not sent (default: the same number for every rank).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The rows that the ranks sent to this one, in the order of the ranks. With `splits`, a pair:
+        these rows, and how many came from each rank, as a 1-D int32 array.
+
+    Raises:
+        TypeError: If an input cannot be converted to an array.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
+            is used.
     """
     if splits is None:
         return _run("alltoall", tensor, name, process_set)
@@ -131,7 +247,38 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's share of the rows of the reduction; the first ranks get one more if need be."""
+    """Reduce an array over all ranks and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    run it.
+
+    Args:
+        tree: An array with at least one dimension, or a tree of such arrays; of the same structure
+            and shapes on every rank.
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+
+    Returns:
+        A new tree with this rank's rows.
+
+    Raises:
+        TypeError: If an input cannot be converted to an array.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
+            is used.
+        UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     check_scatter(op)
     factors = {"prescale": prescale_factor, "postscale": postscale_factor}
     return _run("reducescatter", tree, name, process_set, op=op, **factors)
@@ -139,19 +286,42 @@ def reducescatter(
 
 # A list is a tree.
 grouped_allreduce = allreduce
+"""Reduce several arrays over all ranks as one operation; the same as `allreduce`."""
 grouped_allgather = allgather
+"""Concatenate several arrays of all ranks as one operation; the same as `allgather`."""
 grouped_reducescatter = reducescatter
+"""Reduce several arrays and return this rank's share of the rows; the same as `reducescatter`."""
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits until every rank has come here; not for compiled programs."""
+    """Wait until all ranks have called this function; not inside of `jax.jit`.
+
+    Args:
+        process_set: Ranks that take part (default: all ranks).
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized, or this rank is not in `process_set`.
+    """
     _native.wait(_native.barrier("barrier.noname", True, registered_id(process_set)))
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank is out of data, and waits until all ranks have said so.
+    """Tell the other ranks that this one has no more data, and wait until all ranks have joined.
 
-    Until then the others' reductions take zeros from this rank. Gives the rank that came last.
+    Meanwhile this rank contributes zeros to the reductions of the others; averages still divide by
+    the number of all ranks. Other collectives fail while some rank has joined. Not inside of
+    `jax.jit`.
+
+    Args:
+        device: Accepted for compatibility with Horovod (default: -1).
+
+    Returns:
+        The rank that joined last.
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized.
     """
     last: int = _native.wait(_native.join(True))
     restart_unnamed()

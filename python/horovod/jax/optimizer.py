@@ -11,6 +11,10 @@ from horovod.jax.mpi_ops import Average, Sum, allreduce
 if TYPE_CHECKING:
     import optax
 
+__all__ = [
+    "DistributedOptimizer",
+]
+
 
 def DistributedOptimizer(
     optimizer: optax.GradientTransformation,
@@ -21,11 +25,50 @@ def DistributedOptimizer(
     average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> optax.GradientTransformationExtraArgs:
-    """The transformation `optimizer` behind a reduction of the gradients, as one operation.
+    """Wrap an optax optimizer so that it updates with gradients reduced over all ranks.
 
-    With several `backward_passes_per_step` the gradients of so many calls are added up, or averaged
-    if asked, and only the last of these calls reduces and updates. An average is taken in two
-    steps with `gradient_predivide_factor`: one division before the sum, the rest behind it.
+    All gradients are reduced as one operation.
+
+    Args:
+        optimizer: A gradient transformation of optax.
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        backward_passes_per_step: Calls of `update` before each step, at least 1 (default: 1). Their
+            gradients are added up locally, then reduced and applied once.
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0). Only with
+            `op=hvd.Average`.
+        average_aggregated_gradients: Whether to divide the gradients of several passes by their
+            number (default: False).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
+            they are.
+
+    Returns:
+        A gradient transformation of optax.
+
+    Raises:
+        ImportError: If optax is not installed.
+        ValueError: If `optimizer` is not a gradient transformation, or `gradient_predivide_factor`
+            comes with another `op`.
+
+    Example:
+        ```python
+        import jax
+        import jax.numpy as jnp
+        import optax
+        import horovod.jax as hvd
+
+        hvd.init()
+        params = hvd.broadcast_parameters({"w": jnp.ones(3)})
+        optimizer = hvd.DistributedOptimizer(optax.sgd(0.01 * hvd.size()))
+        state = optimizer.init(params)
+        gradients = jax.grad(lambda params: jnp.sum(params["w"] ** 2))(params)
+        updates, state = optimizer.update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+        ```
     """
     optax = _optax()
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):

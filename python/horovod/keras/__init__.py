@@ -6,7 +6,7 @@ Keras 3 works with its backends TensorFlow, torch and JAX. What takes values (`a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 try:
     import keras as _keras
@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
 from horovod._keras import optimizer as _optimizer
 from horovod.common import world as _world
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reductions import Adasum, Average, Sum
+from horovod.common.reductions import Adasum, Average, ReduceOp, Sum
 from horovod.common.world import *  # noqa: F403
 from horovod.keras import callbacks, elastic
 from horovod.keras.compression import Compression
@@ -40,6 +40,7 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "PartialDistributedOptimizer",
+    "ReduceOp",
     "Sum",
     "allgather",
     "allreduce",
@@ -53,9 +54,12 @@ __all__ = [
     *_world.__all__,
 ]
 
+# Whatever class the optimizer has, the one that comes back derives from it.
+_Optimizer = TypeVar("_Optimizer")
+
 
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: _Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -65,8 +69,53 @@ def DistributedOptimizer(
     op: int = Average,
     num_groups: int = 0,
     groups: Any = None,
-) -> Any:
-    """An optimizer configured like `optimizer` that applies the gradients of all ranks."""
+) -> _Optimizer:
+    """Wrap an optimizer so that it applies gradients reduced over all ranks.
+
+    Args:
+        optimizer: An optimizer of Keras.
+        name: Name of the optimizer and of its operations (default: `Distributed` and the name of
+            the class).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one). With
+            Keras on torch and JAX it has no effect.
+        device_sparse: Device for `tf.IndexedSlices` (default: the current one). With Keras on torch
+            and JAX it has no effect.
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
+            few rows are zero (default: False). With Keras on torch and JAX it has no effect.
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0). Only with
+            `op=hvd.Average`.
+        op: Reduction of the gradients: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        num_groups: Deprecated, use `groups` (default: 0).
+        groups: Variables to reduce together: a number of groups of about equal length, or lists of
+            variables; variables in no list are reduced one by one. 0 or None leaves it to the
+            engine (default: None). With Keras on torch and JAX it has no effect.
+
+    Returns:
+        A new optimizer of the same class and configuration. It has a method `register_local_var`
+        that leaves the gradient of a variable as it is on each rank.
+
+    Raises:
+        ValueError: If `optimizer` is not an optimizer of Keras or is wrapped already, or `op` is
+            neither `hvd.Average` nor `hvd.Sum`.
+
+    Example:
+        ```python
+        import keras
+        import numpy as np
+        import horovod.keras as hvd
+
+        hvd.init()
+        model = keras.Sequential([keras.Input([10]), keras.layers.Dense(1)])
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size()))
+        model.compile(optimizer, loss="mse")
+        start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        model.fit(np.ones([8, 10]), np.ones([8, 1]), callbacks=[start], verbose=0)
+        ```
+    """
     return _optimizer.create_distributed_optimizer(
         _keras,
         optimizer,
@@ -82,7 +131,7 @@ def DistributedOptimizer(
 
 
 def PartialDistributedOptimizer(
-    optimizer: Any,
+    optimizer: _Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -96,9 +145,51 @@ def PartialDistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
-) -> Any:
-    """Such an optimizer that leaves the gradients of some layers as they are on each rank."""
-    wrapped = _optimizer.create_distributed_optimizer(
+) -> _Optimizer:
+    """Wrap an optimizer so that gradients of all but some layers are reduced over all ranks.
+
+    Args:
+        optimizer: An optimizer of Keras.
+        name: Name of the optimizer and of its operations (default: `Distributed` and the name of
+            the class).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one). With
+            Keras on torch and JAX it has no effect.
+        device_sparse: Device for `tf.IndexedSlices` (default: the current one). With Keras on torch
+            and JAX it has no effect.
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
+            few rows are zero (default: False). With Keras on torch and JAX it has no effect.
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0). Only with
+            `op=hvd.Average`.
+        op: Reduction of the gradients: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        backward_passes_per_step: Backward passes before each step, at least 1 (default: 1). Their
+            gradients are added up locally, then reduced and applied once. More than 1 needs Keras
+            on TensorFlow.
+        average_aggregated_gradients: Whether to divide the gradients of several passes by their
+            number (default: False).
+        groups: Variables to reduce together: a number of groups of about equal length, or lists of
+            variables; variables in no list are reduced one by one. 0 or None leaves it to the
+            engine (default: None). With Keras on torch and JAX it has no effect.
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
+            they are.
+        local_layers: Layer or layers whose gradients stay as they are on each rank (default: None).
+        scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
+            number of ranks, as an average would (default: True).
+
+    Returns:
+        A new optimizer of the same class and configuration. It has a method `register_local_var`
+        that leaves the gradient of a variable as it is on each rank.
+
+    Raises:
+        ValueError: If `optimizer` is not an optimizer of Keras or is wrapped already, or `op` is
+            neither `hvd.Average` nor `hvd.Sum`.
+        NotImplementedError: If `backward_passes_per_step` is more than 1 and Keras does not run on
+            TensorFlow.
+    """
+    wrapped: Any = _optimizer.create_distributed_optimizer(
         _keras,
         optimizer,
         name,
@@ -122,7 +213,8 @@ def PartialDistributedOptimizer(
             raise ValueError("All local layers must be of keras.layers.Layer type.")
         for variable in layer.trainable_variables:
             wrapped.register_local_var(variable)
-    return wrapped
+    distributed: _Optimizer = wrapped
+    return distributed
 
 
 def load_model(
@@ -132,5 +224,23 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A saved model whose optimizer, of whatever class, applies the gradients of all ranks."""
+    """Load a saved model and wrap its optimizer, so that training goes on with all ranks.
+
+    The state of the optimizer is kept.
+
+    Args:
+        filepath: Path of the saved model.
+        custom_optimizers: Optimizer classes of your own that the model may use (default: None).
+        custom_objects: Other classes and functions that the model uses, by name (default: None).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        legacy_opts: Accepted for compatibility with Horovod (default: False).
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If the model cannot be loaded, as `keras.models.load_model` raises it.
+    """
     return _optimizer.load_model(_keras, filepath, custom_optimizers, custom_objects, compression)

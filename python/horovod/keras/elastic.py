@@ -24,10 +24,18 @@ __all__ = [
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Makes a function of a state, and what else it takes, one that outlives its world.
+    """Make a function survive lost ranks and changing hosts: the decorator of elastic training.
 
-    When a rank is lost, or hosts come or go, the function is called again, in the next world, with
-    the state of rank 0. Nothing may be sent between ranks before the first call.
+    When a rank is lost, or hosts are added or removed, the ranks that are left regroup without a
+    restart and call the function again with the state of rank 0, which goes back to the last
+    `state.commit()` if a rank was lost. Nothing may be sent between ranks before the first call.
+
+    Args:
+        func: Function that takes a state first, and returns when training is done.
+
+    Returns:
+        A function that takes a state and the other arguments of `func`, and returns what `func`
+        returns.
     """
     if backend_of(keras) == "tensorflow":
         from horovod.tensorflow import elastic
@@ -41,19 +49,45 @@ def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 class KerasState(_shared.KerasVariables):
-    """A model that has been built, its optimizer, and values such as the epoch."""
+    """State of a training with Keras: model, optimizer and other values.
+
+    Each value becomes an attribute; assign new ones instead of changing lists.
+
+    Args:
+        model: A model that has been built.
+        optimizer: Its optimizer (default: that of the compiled model).
+        **kwargs: Other values by name, such as `batch=0, epoch=0`.
+
+    Raises:
+        ValueError: If the model has not been built.
+    """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         super().__init__(keras, model, optimizer, **kwargs)
 
 
 class CommitStateCallback(_shared.CommitState, _Callback):
-    """Commits every so many batches, and at the end of each epoch; comes behind those below."""
+    """Commit the state every few batches, and at the end of each epoch.
+
+    Put it after the callbacks that update the state.
+
+    Args:
+        state: The state.
+        batches_per_commit: Batches between commits (default: 1).
+    """
 
 
 class UpdateBatchStateCallback(_shared.UpdateBatchState, _Callback):
-    """Keeps `state.batch`, and takes an epoch up where it was interrupted."""
+    """Keep `state.batch` up to date, and resume an epoch where it was interrupted.
+
+    Args:
+        state: The state; it needs an attribute `batch`.
+    """
 
 
 class UpdateEpochStateCallback(_shared.UpdateEpochState, _Callback):
-    """Keeps `state.epoch`."""
+    """Keep `state.epoch` up to date.
+
+    Args:
+        state: The state; it needs an attribute `epoch`.
+    """

@@ -18,6 +18,14 @@ from horovod.common.compression import checked
 from horovod.common.reductions import Average, handle_average_backwards_compatibility
 from horovod.keras.compression import Compression
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "reducescatter",
+]
+
 
 def allreduce(
     value: Any,
@@ -28,9 +36,33 @@ def allreduce(
     op: int | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """The reduction of the values of all ranks: their average unless `average` is false.
+    """Reduce a value over all ranks and return the result.
 
-    `average=None` must be given along with `op`, as in Horovod.
+    Give `average=None` along with `op`, as in Horovod.
+
+    Args:
+        value: A number, array or tensor; of the same shape on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            True).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+
+    Returns:
+        The result: a tensor with Keras on TensorFlow, a NumPy array on torch and JAX.
+
+    Raises:
+        ValueError: If `op` and `average` are both given, or `compression` cannot compress.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
     """
     if average is True and op is None:
         op, average = Average, None
@@ -50,7 +82,21 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """The values of all ranks, one behind the other."""
+    """Concatenate the values of all ranks along the first dimension.
+
+    Args:
+        value: An array or tensor with at least one dimension. The first dimension may differ
+            between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+
+    Returns:
+        The result: a tensor with Keras on TensorFlow, a NumPy array on torch and JAX.
+
+    Raises:
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+    """
     tensors = _of_tensorflow()
     if tensors is not None:
         return tensors.allgather(value, name)
@@ -58,7 +104,21 @@ def allgather(value: Any, name: str | None = None) -> Any:
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The value of rank `root_rank`."""
+    """Send a value from one rank to all others and return it.
+
+    Args:
+        value: A number, array or tensor; of the same shape on every rank.
+        root_rank: Rank that sends.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+
+    Returns:
+        The result: a tensor with Keras on TensorFlow, a NumPy array on torch and JAX.
+
+    Raises:
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+    """
     tensors = _of_tensorflow()
     if tensors is not None:
         return tensors.broadcast(value, root_rank, name)
@@ -66,7 +126,26 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
-    """This rank's share of the rows of the reduction."""
+    """Reduce a value over all ranks and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
+
+    Args:
+        value: An array or tensor with at least one dimension, of the same shape on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+
+    Returns:
+        The result: a tensor with Keras on TensorFlow, a NumPy array on torch and JAX.
+
+    Raises:
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     tensors = _of_tensorflow()
     if tensors is not None:
         return tensors.reducescatter(value, name, op)
@@ -74,7 +153,19 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Overwrites all variables of TensorFlow's graph with those of rank `root_rank`."""
+    """Overwrite all variables of TensorFlow's default graph with those of one rank.
+
+    For graphs of TensorFlow 1; otherwise use `callbacks.BroadcastGlobalVariablesCallback`.
+
+    Args:
+        root_rank: Rank that sends.
+
+    Returns:
+        What the session returns.
+
+    Raises:
+        RuntimeError: If there is no such graph.
+    """
     tensors = _of_tensorflow()
     if tensors is None:
         raise RuntimeError(

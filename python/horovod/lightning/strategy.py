@@ -16,12 +16,27 @@ from horovod.lightning.environment import RondeEnvironment
 from horovod.torch import local_size, size
 from horovod.torch.distributed import NAME
 
+__all__ = [
+    "RondeStrategy",
+]
+
 
 class RondeStrategy(DDPStrategy):
-    """`Trainer(strategy=RondeStrategy(), accelerator="cpu")` under `horovodrun -np N`.
+    """Strategy for Lightning's Trainer: DistributedDataParallel over the backend `ronde`.
 
-    The launcher says how many ranks there are; the Trainer's `devices` need not. Further options
-    are those of Lightning's `DDPStrategy` and of `DistributedDataParallel`.
+    The launcher decides how many ranks there are; `devices` and `num_nodes` of the Trainer need not
+    be given.
+
+    Args:
+        **options: Further arguments of Lightning's `DDPStrategy` and of `DistributedDataParallel`.
+
+    Example:
+        ```python
+        import lightning.pytorch as pl
+        from horovod.lightning import RondeStrategy
+
+        trainer = pl.Trainer(strategy=RondeStrategy(), accelerator="cpu", logger=False)
+        ```
     """
 
     strategy_name = NAME
@@ -32,7 +47,7 @@ class RondeStrategy(DDPStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        """The device of this rank: its CPU."""
+        """Device of this rank: its CPU."""
         devices = {device.type for device in self.parallel_devices or []}
         if not devices <= {"cpu"}:
             raise ValueError(
@@ -43,10 +58,10 @@ class RondeStrategy(DDPStrategy):
 
     @property
     def num_processes(self) -> int:
-        """The number of ranks on this host."""
+        """Number of ranks on this host."""
         return local_size()
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """How samplers deal out the data."""
+        """Arguments for samplers: number of ranks, and this rank."""
         return {"num_replicas": size(), "rank": self.global_rank}

@@ -14,17 +14,33 @@ from mxnet.base import MXNetError
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.reductions import UnsupportedReductionError
 
+__all__ = [
+    "CollectiveError",
+    "InvalidArgumentError",
+    "UnsupportedError",
+]
+
 
 class InvalidArgumentError(MXNetError, ValueError):  # type: ignore[misc, unused-ignore]
-    """A collective was called with what it cannot take."""
+    """A collective was called with arguments that it cannot take."""
 
 
 class UnsupportedError(MXNetError, UnsupportedReductionError):  # type: ignore[misc, unused-ignore]
-    """A collective does not have this reduction."""
+    """A collective does not support the requested reduction."""
 
 
 class CollectiveError(MXNetError, HorovodInternalError):  # type: ignore[misc, unused-ignore]
-    """A collective failed."""
+    """A collective failed: a rank was lost, or the ranks disagree about what to do.
+
+    Args:
+        *args: The text.
+        ranks: Ranks that were lost, or that the others waited for without success (default: none).
+        hosts: Their hosts, each once (default: none).
+        cause: What ended the world, such as `signal`, `out_of_memory` or `stalled` (default:
+            empty).
+        tensor: Name of the tensor that this rank was waiting for (default: None, if it was waiting
+            for none).
+    """
 
 
 @contextmanager

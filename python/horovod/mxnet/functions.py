@@ -11,13 +11,26 @@ import mxnet as mx
 from horovod.common.basics import _basics
 from horovod.mxnet.mpi_ops import broadcast_
 
+__all__ = [
+    "broadcast_parameters",
+]
+
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
-    """Overwrites parameters with those of rank `root_rank`.
+    """Overwrite parameters with those of one rank, so that all ranks start alike.
 
-    `params` is a dictionary of arrays, such as `Module.get_params()` gives, or of parameters of
-    Gluon. A parameter whose shape is not known yet is broadcast when it is initialised. Give every
-    call of its own a `prefix`, if names come again.
+    A parameter of Gluon whose shape is not known yet is broadcast when it is initialised.
+
+    Args:
+        params: Dictionary of arrays, as `Module.get_params()` returns, or of parameters of Gluon.
+        root_rank: Rank that sends (default: 0).
+        prefix: Put before the names of the parameters; give each call its own if names are used
+            again (default: None).
+
+    Raises:
+        ValueError: If `params` is of another type.
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. Raised when the result is used.
     """
     if not (isinstance(params, Mapping) or hasattr(params, "items")):
         raise ValueError(f"invalid params of type: {type(params)}")

@@ -20,6 +20,7 @@ from horovod.common.reductions import (
     Max,
     Min,
     Product,
+    ReduceOp,
     Sum,
     check_scatter,
     handle_average_backwards_compatibility,
@@ -33,6 +34,7 @@ __all__ = [
     "Max",
     "Min",
     "Product",
+    "ReduceOp",
     "Sum",
     "allgather",
     "allreduce",
@@ -58,7 +60,33 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Any:
-    """The reduction of `tensor` over all ranks."""
+    """Reduce an array over all ranks and return the result.
+
+    Returns at once; whoever uses the result waits for it.
+
+    Args:
+        tensor: Array on the CPU; any shape, the same on every rank.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Priority in MXNet's engine; higher goes first (default: 0).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product` (default:
+            `hvd.Average`).
+
+    Returns:
+        A new array with the shape and element type of `tensor`, the same on every rank.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. Raised when the result is used.
+        AssertionError: If `op` is `hvd.Adasum`.
+    """
     how = (_reduction(op, average), prescale_factor, postscale_factor)
     output = _new(tensor)
     _reduce("horovod_allreduce", [tensor], [output], name, how, priority, process_set)
@@ -75,7 +103,33 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Any:
-    """Reduces `tensor` over all ranks, in place."""
+    """Reduce an array over all ranks, in place.
+
+    Returns at once; whoever uses the result waits for it.
+
+    Args:
+        tensor: Array on the CPU; any shape, the same on every rank. It is overwritten.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Priority in MXNet's engine; higher goes first (default: 0).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product` (default:
+            `hvd.Average`).
+
+    Returns:
+        `tensor` itself.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. Raised when the result is used.
+        AssertionError: If `op` is `hvd.Adasum`.
+    """
     how = (_reduction(op, average), prescale_factor, postscale_factor)
     _reduce("horovod_allreduce", [], [tensor], name, how, priority, process_set)
     return tensor
@@ -91,7 +145,34 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Any]:
-    """The reductions of several tensors as one operation for each element type."""
+    """Reduce several arrays over all ranks as one operation.
+
+    Returns at once; whoever uses the result waits for it.
+
+    Args:
+        tensors: Arrays on the CPU; as many, and of the same shapes, on every rank. Element types
+            may be mixed.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Priority in MXNet's engine; higher goes first (default: 0).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product` (default:
+            `hvd.Average`).
+
+    Returns:
+        New arrays, in the order of `tensors`.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. Raised when the result is used.
+        AssertionError: If `op` is `hvd.Adasum`.
+    """
     how = (_reduction(op, average), prescale_factor, postscale_factor)
     outputs = [_new(tensor) for tensor in tensors]
     kind = "horovod_grouped_allreduce"
@@ -108,7 +189,34 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> list[Any]:
-    """Reduces several tensors in place, as one operation for each element type."""
+    """Reduce several arrays over all ranks as one operation, in place.
+
+    Returns at once; whoever uses the result waits for it.
+
+    Args:
+        tensors: Arrays on the CPU; as many, and of the same shapes, on every rank. They are
+            overwritten. Element types may be mixed.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Priority in MXNet's engine; higher goes first (default: 0).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max` or `hvd.Product` (default:
+            `hvd.Average`).
+
+    Returns:
+        The arrays themselves, in the order of `tensors`.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. Raised when the result is used.
+        AssertionError: If `op` is `hvd.Adasum`.
+    """
     how = (_reduction(op, average), prescale_factor, postscale_factor)
     kind = "horovod_grouped_allreduce"
     return _reduce(kind, [], list(tensors), name, how, priority, process_set)
@@ -121,7 +229,26 @@ def broadcast(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The tensor of rank `root_rank`."""
+    """Send an array from one rank to all others and return it.
+
+    Returns at once; whoever uses the result waits for it.
+
+    Args:
+        tensor: Array on the CPU; any shape, the same on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Priority in MXNet's engine; higher goes first (default: 0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new array with what `tensor` holds on rank `root_rank`.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. Raised when the result is used.
+    """
     return _broadcast([tensor], _new(tensor), root_rank, name, priority, process_set)
 
 
@@ -132,7 +259,26 @@ def broadcast_(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Overwrites `tensor` with that of rank `root_rank`."""
+    """Overwrite an array with that of one rank.
+
+    Returns at once; whoever uses the result waits for it.
+
+    Args:
+        tensor: Array on the CPU; any shape, the same on every rank. It is overwritten.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Priority in MXNet's engine; higher goes first (default: 0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        `tensor` itself.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. Raised when the result is used.
+    """
     return _broadcast([], tensor, root_rank, name, priority, process_set)
 
 
@@ -142,7 +288,24 @@ def allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The rows of all ranks, one behind the other; ranks may contribute different numbers."""
+    """Concatenate the arrays of all ranks along the first dimension.
+
+    Args:
+        tensor: Array on the CPU with at least one dimension. The first dimension may differ between
+            ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Accepted for compatibility with Horovod (default: 0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new array with the rows of all ranks, in the order of the ranks.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
+            too.
+    """
     with mxnet_errors():
         return from_host(raw.allgather(on_host(tensor), name, process_set), tensor)
 
@@ -153,7 +316,24 @@ def grouped_allgather(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """The rows of all ranks for several tensors, as one operation for each element type."""
+    """Concatenate several arrays of all ranks as one operation.
+
+    Args:
+        tensors: Arrays on the CPU with at least one dimension, as many on every rank. First
+            dimensions may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Accepted for compatibility with Horovod (default: 0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        New arrays, in the order of `tensors`.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
+            too.
+    """
 
     def gather(arrays: list[Any], name: str | None) -> list[Any]:
         return raw.grouped_allgather(arrays, name, process_set)
@@ -169,9 +349,26 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The rows that all ranks have for this one; with `splits`, also how many came from each.
+    """Send different rows of an array to different ranks.
 
-    `splits` has, for each member of the set, how many rows it gets; without, all get the same.
+    Args:
+        tensor: Array on the CPU with at least one dimension. The first dimension may differ between
+            ranks, the others must be the same.
+        splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
+            beyond their sum are not sent (default: the same number for every rank).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Accepted for compatibility with Horovod (default: 0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The rows that the ranks sent to this one, in the order of the ranks. With `splits`, a pair:
+        these rows, and how many came from each rank, as an int32 array.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
+            too.
     """
     with mxnet_errors():
         rows = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
@@ -189,7 +386,31 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's share of the rows of the reduction; the first ranks get one more if need be."""
+    """Reduce an array over all ranks and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
+
+    Args:
+        tensor: Array on the CPU with at least one dimension, of the same shape on every rank.
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Accepted for compatibility with Horovod (default: 0).
+        process_set: Ranks that take part (default: all ranks).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+
+    Returns:
+        A new array with this rank's rows.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
+            too.
+    """
     with mxnet_errors():
         host = on_host(tensor)
         _check_share(op, [host])
@@ -206,7 +427,32 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """Such shares of several tensors, as one operation for each element type."""
+    """Reduce several arrays as one operation and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
+
+    Args:
+        tensors: Arrays on the CPU with at least one dimension; as many, and of the same shapes, on
+            every rank. Element types may be mixed.
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        priority: Accepted for compatibility with Horovod (default: 0).
+        process_set: Ranks that take part (default: all ranks).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+
+    Returns:
+        New arrays with this rank's rows, in the order of `tensors`.
+
+    Raises:
+        mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
+            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
+            too.
+    """
 
     def scatter(arrays: list[Any], name: str | None) -> list[Any]:
         _check_share(op, arrays)

@@ -18,9 +18,29 @@ from horovod.common.util import split_list
 from horovod.mxnet.compression import Compression, Compressor
 from horovod.mxnet.mpi_ops import Sum, allreduce_, grouped_allreduce_
 
+__all__ = [
+    "DistributedOptimizer",
+    "DistributedTrainer",
+]
+
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """An optimizer whose `update` reduces the gradients first; all else is the wrapped one's."""
+    """Optimizer whose `update` uses gradients reduced over all ranks.
+
+    Every other attribute is that of the wrapped optimizer.
+
+    Args:
+        optimizer: An optimizer of MXNet.
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0).
+        num_groups: Number of groups of about equal length to reduce together; 0 leaves it to the
+            engine (default: 0).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
+            they are.
+
+    Raises:
+        ValueError: If `optimizer` is not an optimizer of MXNet.
+    """
 
     def __init__(
         self,
@@ -48,33 +68,75 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         return getattr(self._optimizer, item)
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """The state of the wrapped optimizer."""
+        """Return a new state of the wrapped optimizer.
+
+        Args:
+            index: Index or indices of the weights.
+            weight: Weight or weights.
+
+        Returns:
+            The state.
+        """
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """The state of the wrapped optimizer, with weights of full precision."""
+        """Return a new state of the wrapped optimizer, with weights of full precision.
+
+        Args:
+            index: Index or indices of the weights.
+            weight: Weight or weights.
+
+        Returns:
+            The state.
+        """
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Reduces the gradient, or all of a list, and updates the weights."""
+        """Reduce gradients and update weights.
+
+        Args:
+            index: Index or indices of the weights.
+            weight: Weight or weights.
+            grad: Gradient or gradients; overwritten with the reduced ones.
+            state: State or states of the weights.
+        """
         self._reduce(index, grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """The same with weights of full precision."""
+        """Reduce gradients and update weights of full precision.
+
+        Args:
+            index: Index or indices of the weights.
+            weight: Weight or weights.
+            grad: Gradient or gradients; overwritten with the reduced ones.
+            state: State or states of the weights.
+        """
         self._reduce(index, grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
     def set_learning_rate(self, lr: float) -> None:
-        """The wrapped optimizer's."""
+        """Set the learning rate of the wrapped optimizer.
+
+        Args:
+            lr: Learning rate.
+        """
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: Any) -> None:
-        """The wrapped optimizer's."""
+        """Set factors for the learning rates of weights in the wrapped optimizer.
+
+        Args:
+            args_lr_mult: Factors, by index or name.
+        """
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: Any) -> None:
-        """The wrapped optimizer's."""
+        """Set factors for the weight decay of weights in the wrapped optimizer.
+
+        Args:
+            args_wd_mult: Factors, by index or name.
+        """
         self._optimizer.set_wd_mult(args_wd_mult)
 
     def _reduce(self, index: Any, grad: Any) -> None:
@@ -92,10 +154,27 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """A trainer of Gluon whose gradients are reduced over all ranks before a step.
+    """Trainer of Gluon whose steps use gradients reduced over all ranks.
 
-    Use it instead of a DistributedOptimizer, not together with one. With several trainers, give
-    each a `prefix` of its own for the names of its tensors.
+    Use it in place of a `DistributedOptimizer`, not with one.
+
+    Args:
+        params: Parameters to train, as `mxnet.gluon.Trainer` takes them.
+        optimizer: An optimizer of MXNet, or its name.
+        optimizer_params: Arguments of the optimizer, if it is given by name (default: None).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16` or a `Compressor` of your own (default: `hvd.Compression.none`).
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0).
+        prefix: Put before the names of the gradients; give each trainer its own if there are
+            several (default: None).
+        num_groups: Number of groups of about equal length to reduce together; 0 leaves it to the
+            engine (default: 0).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
+            they are.
+
+    Raises:
+        ValueError: If `compression` cannot compress.
     """
 
     def __init__(

@@ -50,18 +50,83 @@ def run(
     key_file: str | None = None,
     event_log: str | None = None,
 ) -> list[Any]:
-    """Calls `func(*args, **kwargs)` on `num_proc` ranks; gives what they returned, in rank order.
+    """Call a function on several ranks and return what it returned on each.
 
-    With `min_num_proc` or `host_discovery_script` ranks may come and go: every process that joins
-    calls the function, and `min_num_proc` results of those that were there at the end come back.
+    Starts a job as `horovodrun` does. Output of the ranks appears while they run. Functions and
+    results are pickled with cloudpickle and travel encrypted. An interrupt ends the job.
 
-    With `agents` no host is logged in to: the job waits at `listen` for so many agents to dial in
-    (`ronde agent --join`), which hold the key in `key_file` or in `RONDE_JOB_KEY`, and runs there.
+    With `min_num_proc` or `host_discovery_script` the job is elastic: ranks may come and go, every
+    process that joins calls the function, and `min_num_proc` results of those that were there at
+    the end are returned.
 
-    The function and its results travel over the job's own connections, authenticated and encrypted.
-    What the ranks write appears here while they run. A failure is a `RuntimeError` that says which
-    rank failed and how. If that rank raised an exception, it is one of the exception's class, too,
-    with the rank's traceback as its cause. An interrupt ends the job.
+    Args:
+        func: Function to call; it calls `hvd.init()` itself.
+        args: Its arguments (default: none).
+        kwargs: Its keyword arguments (default: none).
+        num_proc: Number of ranks (default: 1).
+        min_num_proc: Smallest number of ranks of an elastic job (default: None).
+        max_num_proc: Largest number of ranks of an elastic job (default: None).
+        slots: Slots per host, for a discovery script that names hosts only (default: None).
+        reset_limit: How often an elastic job may form a new world before it fails (default: no
+            limit).
+        cooldown_range: Shortest and longest time in seconds for which a failed host is left out; it
+            doubles with each failure (default: None, a failed host is not used again).
+        hosts: Hosts and slots, such as `node-a:4,node-b:4` (default: this host).
+        hostfile: File with lines such as `node-a slots=4` (default: None).
+        host_discovery_script: Command that prints the available hosts, one `node-a:4` per line
+            (default: None).
+        start_timeout: Seconds until all hosts must have answered (default: None, that of
+            `horovodrun`).
+        ssh_port: Port of sshd on the hosts (default: None).
+        ssh_identity_file: Private key for ssh (default: None).
+        disable_cache: Accepted for compatibility with Horovod: nothing about hosts is remembered
+            between jobs (default: None).
+        output_filename: Directory for the output of the ranks: `rank.N/stdout` and `rank.N/stderr`
+            (default: None).
+        verbose: 1 or more to print each step of the launcher to standard error (default: None).
+        use_gloo: Accepted for compatibility with Horovod (default: None).
+        use_mpi: Whether `mpirun` starts the ranks (default: None).
+        mpi_args: Further arguments of `mpirun` (default: None).
+        network_interface: Deprecated, use `network_interfaces`.
+        network_interfaces: Network interfaces that ranks may use: a sequence, or names separated by
+            commas (default: all).
+        executable: Python of the ranks (default: that of this process).
+        np: Deprecated, use `num_proc`.
+        min_np: Deprecated, use `min_num_proc`.
+        max_np: Deprecated, use `max_num_proc`.
+        elastic_timeout: Seconds an elastic job waits for enough slots after a change (default:
+            None, which means 600).
+        agents: Number of agents (`ronde agent --join`) that dial in, in place of hosts (default:
+            None).
+        listen: Address and port where agents dial in (default: None).
+        key_file: File with the key that the agents hold (default: None; the variable
+            `RONDE_JOB_KEY` may hold it, too).
+        event_log: File for what happens in the job, as lines of JSON (default: None).
+
+    Returns:
+        What the function returned, in the order of the ranks.
+
+    Raises:
+        ValueError: If arguments are invalid or contradict each other.
+        RuntimeError: If a rank failed or died; the text says which, where and how. If it raised an
+            exception, the error is of that exception's class, too, with the rank's traceback as its
+            cause.
+
+    Example:
+        ```python
+        import horovod
+
+
+        def train(scale):
+            import horovod.torch as hvd
+
+            hvd.init()
+            return scale * hvd.rank()
+
+
+        if __name__ == "__main__":
+            print(horovod.run(train, args=(10,), num_proc=2))  # [0, 10]
+        ```
     """
     wanted = _HorovodArgs()
     wanted.num_proc = _renamed("num_proc", num_proc, "np", np)

@@ -13,6 +13,11 @@ import pickle
 import traceback
 from typing import Any, NamedTuple
 
+__all__ = [
+    "RankFailure",
+    "RankTraceback",
+]
+
 FAILED = "Horovod detected that one or more processes exited with non-zero status"
 
 # Python prints notes behind an exception since 3.11.
@@ -20,7 +25,7 @@ _NOTES = hasattr(BaseException, "add_note")
 
 
 class RankTraceback(Exception):
-    """Where an exception was raised on its rank, in words; the cause of the one raised here."""
+    """Traceback of an exception on its rank, as text; the cause of a `RankFailure`."""
 
 
 class Report(NamedTuple):
@@ -38,7 +43,10 @@ class Report(NamedTuple):
 
 
 class RankFailure(RuntimeError):
-    """A run that failed because a rank raised an exception; every such failure derives from it."""
+    """`horovod.run` failed because a rank raised an exception.
+
+    Every such failure derives from it and from the class of the rank's exception.
+    """
 
     headline: str
     report: Report

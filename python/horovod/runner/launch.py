@@ -14,11 +14,17 @@ __all__ = ["parse_args", "run_commandline"]
 
 
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What a command line of `horovodrun` says, this process's unless another one is given.
+    """Parse a command line of `horovodrun`.
 
-    The attributes have Horovod's names; what is not said is None, or False if it is a plain switch.
-    What the file of `--config-file` says is in it. A mistake is shown and ends this process with
-    code 2, as argparse does it.
+    What the file of `--config-file` says is included. A mistake is printed and ends this process
+    with code 2, as argparse does.
+
+    Args:
+        arguments: The arguments (default: those of this process).
+
+    Returns:
+        A namespace with Horovod's attribute names; options that are not given are None, or False if
+        they are switches.
     """
     told = options.parse(sys.argv[1:] if arguments is None else arguments)
     nics = told.arguments.pop("nics")
@@ -28,7 +34,7 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run_commandline() -> None:
-    """Becomes `horovodrun` with this process's arguments."""
+    """Replace this process by `horovodrun`, with the same arguments."""
     command = horovodrun()
     os.execv(command, [command, *sys.argv[1:]])
 

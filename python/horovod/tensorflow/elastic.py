@@ -20,19 +20,36 @@ _Result = TypeVar("_Result")
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Makes a function of a state, and what else it takes, one that outlives its world.
+    """Make a function survive lost ranks and changing hosts: the decorator of elastic training.
 
-    When a rank is lost, or hosts come or go, the function is called again, in the next world, with
-    the state of rank 0. Nothing may be sent between ranks before the first call.
+    When a rank is lost, or hosts are added or removed, the ranks that are left regroup without a
+    restart and call the function again with the state of rank 0, which goes back to the last
+    `state.commit()` if a rank was lost. Nothing may be sent between ranks before the first call.
+
+    Args:
+        func: Function that takes a state first, and returns when training is done.
+
+    Returns:
+        A function that takes a state and the other arguments of `func`, and returns what `func`
+        returns.
     """
 
     return run_fn(func, rejoin, (tf.errors.OpError, RuntimeError))
 
 
 class TensorFlowKerasState(KerasVariables):
-    """A model of Keras that has been built, its optimizer, and values such as the epoch.
+    """State of a training with the Keras of TensorFlow: model, optimizer and other values.
 
-    `backend` is taken for Horovod's sake.
+    Each value becomes an attribute; assign new ones instead of changing lists.
+
+    Args:
+        model: A model that has been built.
+        optimizer: Its optimizer (default: that of the compiled model).
+        backend: Accepted for compatibility with Horovod (default: None).
+        **kwargs: Other values by name, such as `batch=0`.
+
+    Raises:
+        ValueError: If the model has not been built.
     """
 
     def __init__(
@@ -42,7 +59,16 @@ class TensorFlowKerasState(KerasVariables):
 
 
 class TensorFlowState(FrameworkState):
-    """Variables, and values such as the epoch; all variables of the graph in a session."""
+    """State of a training with TensorFlow: variables and other values.
+
+    Each value becomes an attribute; assign new ones instead of changing lists.
+
+    Args:
+        variables: Variables to save (default: all of the default graph).
+        session: Session of TensorFlow 1 that holds them (default: the default session; none if
+            TensorFlow executes eagerly).
+        **kwargs: Other values by name, such as `batch=0`.
+    """
 
     def __init__(
         self, variables: Sequence[Any] | None = None, session: Any = None, **kwargs: Any
@@ -54,17 +80,17 @@ class TensorFlowState(FrameworkState):
         self._kept = keep(self._values(), self._kept)
 
     def save(self) -> None:
-        """Keeps a copy of all variables and values."""
+        """Copy everything in memory."""
         self._kept = keep(self._values(), self._kept)
         super().save()
 
     def restore(self) -> None:
-        """Gives the variables and values what was kept last."""
+        """Go back to the last saved copy."""
         self._assign(self._kept)
         super().restore()
 
     def sync(self) -> None:
-        """Gives all ranks the variables and the values of rank 0."""
+        """Give all ranks the state of rank 0, and save it."""
         values = from_rank_0(self._values(), "elastic.variable")
         super().sync()
         self._assign(values)

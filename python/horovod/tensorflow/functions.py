@@ -17,6 +17,15 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.mpi_ops import allgather, broadcast, broadcast_
 from horovod.tensorflow.util import _executing_eagerly, listed
 
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
+
 _SessionRunHook: Any = tf.compat.v1.train.SessionRunHook
 
 
@@ -26,7 +35,32 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Overwrites variables with those of rank `root_rank`; in a graph it gives the op that does."""
+    """Overwrite variables with those of one rank, so that all ranks start alike.
+
+    Args:
+        variables: A variable or several, such as `model.variables`.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        process_set: Ranks that take part (default: all ranks).
+        inplace: Whether to overwrite them one by one instead of all together (default: False).
+
+    Returns:
+        In a graph, the operation to run; None eagerly.
+
+    Raises:
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+
+    Example:
+        ```python
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        weights = tf.Variable(tf.random.normal([10, 1]))
+        hvd.broadcast_variables([weights], root_rank=0)
+        ```
+    """
     variables = listed(variables)
     if inplace:
         return tf.group(*broadcast_(variables, root_rank, process_set=process_set))
@@ -48,7 +82,19 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """The op that overwrites all variables of the default graph with those of rank `root_rank`."""
+    """Overwrite all variables of the default graph with those of one rank.
+
+    For graphs of TensorFlow 1.
+
+    Args:
+        root_rank: Rank that sends.
+
+    Returns:
+        The operation to run.
+
+    Raises:
+        RuntimeError: If TensorFlow executes eagerly; use `broadcast_variables` there.
+    """
     if _executing_eagerly():
         raise RuntimeError(
             "hvd.broadcast_global_variables() does not support eager execution. Please use "
@@ -58,7 +104,14 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(_SessionRunHook):
-    """Overwrites all variables with those of rank `root_rank` when a session is made."""
+    """Session hook that overwrites all variables with those of one rank at the start.
+
+    For sessions of TensorFlow 1, such as `tf.compat.v1.train.MonitoredTrainingSession`.
+
+    Args:
+        root_rank: Rank that sends.
+        device: Device to broadcast on (default: the current one).
+    """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         super().__init__()
@@ -67,13 +120,18 @@ class BroadcastGlobalVariablesHook(_SessionRunHook):
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Puts the op into the graph that is about to be finished."""
+        """Add the broadcast to the graph that is about to be finished."""
         if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
             with tf.device(self.device):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Runs it."""
+        """Run the broadcast.
+
+        Args:
+            session: The new session.
+            coord: Its coordinator; not used.
+        """
         session.run(self.bcast_op)
 
 
@@ -84,7 +142,28 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The object of rank `root_rank`; what the other ranks pass does not matter."""
+    """Send a Python object from one rank to all others.
+
+    The object travels as cloudpickle bytes.
+
+    Args:
+        obj: Any object that can be pickled; ignored on ranks other than `root_rank`.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller (default: 0).
+        session: Session of TensorFlow 1 to run in (default: eagerly, or in the default session).
+        name: Name by which ranks match this operation; give the same on every rank (default: the
+            name of the function).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The object of rank `root_rank`; there, the object itself.
+
+    Raises:
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     name = name or "broadcast_object"
     is_root = _basics.rank() == root_rank
     data = np.frombuffer(cloudpickle.dumps(obj) if is_root else b"", dtype=np.uint8)
@@ -109,7 +188,26 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """A function that broadcasts objects, with nodes that are made once; for sessions."""
+    """Return a function that broadcasts objects, for sessions of TensorFlow 1.
+
+    It adds its operations to the graph once, so that the graph may be finished before the first
+    call.
+
+    Args:
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller (default: 0).
+        session: Session to run in (default: the default session).
+        name: Name by which ranks match this operation; give the same on every rank (default: the
+            name of the function).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A function that takes an object and returns that of rank `root_rank`.
+
+    Raises:
+        RuntimeError: If TensorFlow executes eagerly; use `broadcast_object` there.
+        ValueError: If there is no session.
+    """
     if _executing_eagerly():
         raise RuntimeError(
             "hvd.broadcast_object_fn() is for sessions of tf.compat.v1; use hvd.broadcast_object"
@@ -139,7 +237,26 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """The objects of all ranks, in their order."""
+    """Collect a Python object from every rank.
+
+    The objects travel as cloudpickle bytes.
+
+    Args:
+        obj: Any object that can be pickled.
+        session: Session of TensorFlow 1 to run in (default: eagerly, or in the default session).
+        name: Name by which ranks match this operation; give the same on every rank (default: the
+            name of the function).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The objects of all ranks, in the order of the ranks.
+
+    Raises:
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     name = name or "allgather_object"
     data = np.frombuffer(cloudpickle.dumps(obj), dtype=np.uint8)
     lengths = _run(

@@ -27,6 +27,7 @@ from horovod.common.reductions import (
     Max,
     Min,
     Product,
+    ReduceOp,
     Sum,
     check_scatter,
     handle_average_backwards_compatibility,
@@ -50,6 +51,7 @@ __all__ = [
     "Min",
     "ProcessSet",
     "Product",
+    "ReduceOp",
     "Sum",
     "add_process_set",
     "allgather",
@@ -136,7 +138,32 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The tensors of all ranks, one behind the other; their first dimensions may differ."""
+    """Concatenate the tensors of all ranks along the first dimension.
+
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensor: Tensor with at least one dimension. The first dimension may differ between ranks,
+            the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: in a
+            graph made from the tensor's name; eagerly, ranks match operations in the order of the
+            calls).
+        ignore_name_scope: Whether ranks match the operation by the last part of its name only
+            (default: False).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A tensor with the rows of all ranks, in the order of the ranks.
+
+    Raises:
+        TypeError: If an input cannot be converted to a dense tensor.
+        tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
+            this rank is not in `process_set`, or an operation of that name is already in flight.
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     tensor = as_tensor(tensor)
     name = node_name("HorovodAllgather", name, [tensor])
     if compiled.is_compiling():
@@ -156,7 +183,32 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """The same for several tensors of one type, which travel together."""
+    """Concatenate several tensors of all ranks as one operation.
+
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensors: Tensors of one element type with at least one dimension, as many on every rank.
+            First dimensions may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: in a
+            graph made from the tensor's name; eagerly, ranks match operations in the order of the
+            calls).
+        ignore_name_scope: Whether ranks match the operation by the last part of its name only
+            (default: False).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        Tensors, in the order of `tensors`.
+
+    Raises:
+        TypeError: If an input cannot be converted to a dense tensor.
+        tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
+            this rank is not in `process_set`, or an operation of that name is already in flight.
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     if not tensors:
         return list(tensors)
     tensors = [as_tensor(tensor) for tensor in tensors]
@@ -180,7 +232,34 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The tensor of rank `root_rank`."""
+    """Send a tensor from one rank to all others and return it.
+
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensor: Tensor, variable, or anything that `tf.convert_to_tensor` takes; of the same shape
+            on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: in a
+            graph made from the tensor's name; eagerly, ranks match operations in the order of the
+            calls).
+        ignore_name_scope: Whether ranks match the operation by the last part of its name only
+            (default: False).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A tensor with what `tensor` holds on rank `root_rank`.
+
+    Raises:
+        TypeError: If an input cannot be converted to a dense tensor.
+        tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
+            this rank is not in `process_set`, or an operation of that name is already in flight.
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     tensor = as_tensor(tensor)
     name = node_name("HorovodBroadcast", name, [tensor])
     if compiled.is_compiling():
@@ -201,9 +280,28 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrites variables with those of rank `root_rank`; gives the variables.
+    """Overwrite variables with those of one rank.
 
-    In a graph it gives what to run instead: the values behind the assignments.
+    Args:
+        variables: A variable or several; as many, and of the same shapes, on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: in a
+            graph made from the tensor's name; eagerly, ranks match operations in the order of the
+            calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The variables; in a graph, the values after the assignments, to be run.
+
+    Raises:
+        ValueError: If resource variables and reference variables are mixed.
+        tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
+            this rank is not in `process_set`, or an operation of that name is already in flight.
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
     """
     variables = listed(variables)
     kinds = {_is_resource(variable) for variable in variables}
@@ -227,9 +325,34 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Gives each rank its part of the first dimension, and gets this rank's parts of all.
+    """Send different rows of a tensor to different ranks.
 
-    With `splits`, the rows for each rank, the result is `(tensor, received_splits)`.
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensor: Tensor with at least one dimension. The first dimension may differ between ranks,
+            the others must be the same.
+        splits: How many rows each rank of `process_set` gets, in the order of the ranks: 1-D,
+            int32. Rows beyond their sum are not sent (default: the same number for every rank).
+        name: Name by which ranks match this operation; give the same on every rank (default: in a
+            graph made from the tensor's name; eagerly, ranks match operations in the order of the
+            calls).
+        ignore_name_scope: Whether ranks match the operation by the last part of its name only
+            (default: False).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The rows that the ranks sent to this one, in the order of the ranks. With `splits`, a pair:
+        these rows, and how many came from each rank, as a 1-D int32 tensor.
+
+    Raises:
+        TypeError: If an input cannot be converted to a dense tensor.
+        tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
+            this rank is not in `process_set`, or an operation of that name is already in flight.
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
     """
     tensor = as_tensor(tensor)
     name = node_name("HorovodAlltoall", name, [tensor])
@@ -308,49 +431,117 @@ def _grouped_reducescatter(
 
 
 def join() -> Any:
-    """Contributes zeros to the reductions of others until all have joined; gives the last one."""
+    """Tell the other ranks that this one has no more data, and wait until all ranks have joined.
+
+    Meanwhile this rank contributes zeros to the reductions of the others; averages still divide by
+    the number of all ranks. Other collectives fail while some rank has joined. Not in functions
+    that XLA compiles.
+
+    Returns:
+        A scalar int32 tensor: the rank that joined last.
+
+    Raises:
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     compiled.refuse("HorovodJoin")
     return ops.horovod_join()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> Any:
-    """Waits for all ranks."""
+    """Wait until all ranks have called this function.
+
+    Not in functions that XLA compiles.
+
+    Args:
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        In a graph, the operation to run.
+
+    Raises:
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     compiled.refuse("HorovodBarrier")
     return ops.horovod_barrier(process_set_id=set_id(process_set))
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """The number of ranks at the time the node runs."""
+    """Return the number of ranks at the time the operation runs.
+
+    Unlike `size`, a graph that outlives a change of ranks gets the new number.
+
+    Args:
+        process_set_id: Id of the process set (default: 0, all ranks).
+        name: Name of the operation in the graph (default: None).
+
+    Returns:
+        A scalar int32 tensor.
+    """
     compiled.refuse("HorovodSize")
     return ops.horovod_size(process_set_id=process_set_id, name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """Whether this rank is in the set at the time the node runs: 1 or 0, negative without a set."""
+    """Return whether this rank is in a process set at the time the operation runs.
+
+    Args:
+        process_set_id: Id of the process set (default: 0, all ranks).
+        name: Name of the operation in the graph (default: None).
+
+    Returns:
+        A scalar int32 tensor: 1 for a member, 0 for other ranks, negative if there is no such set.
+    """
     compiled.refuse("HorovodProcessSetIncluded")
     return ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
 
 
 def rank_op(name: str | None = None) -> Any:
-    """This rank at the time the node runs."""
+    """Return the rank of this process at the time the operation runs.
+
+    Args:
+        name: Name of the operation in the graph (default: None).
+
+    Returns:
+        A scalar int32 tensor.
+    """
     compiled.refuse("HorovodRank")
     return ops.horovod_rank(name=name)
 
 
 def local_rank_op(name: str | None = None) -> Any:
-    """This rank among those of its host at the time the node runs."""
+    """Return the rank of this process on its host at the time the operation runs.
+
+    Args:
+        name: Name of the operation in the graph (default: None).
+
+    Returns:
+        A scalar int32 tensor.
+    """
     compiled.refuse("HorovodLocalRank")
     return ops.horovod_local_rank(name=name)
 
 
 def local_size_op(name: str | None = None) -> Any:
-    """The number of ranks of this host at the time the node runs."""
+    """Return the number of ranks on this host at the time the operation runs.
+
+    Args:
+        name: Name of the operation in the graph (default: None).
+
+    Returns:
+        A scalar int32 tensor.
+    """
     compiled.refuse("HorovodLocalSize")
     return ops.horovod_local_size(name=name)
 
 
 def check_num_rank_power_of_2(num_rank: int) -> None:
-    """Accepts every number of ranks: Adasum works on any here."""
+    """Accept every number of ranks: Adasum works on any here.
+
+    Args:
+        num_rank: The number of ranks.
+    """
 
 
 def _rows(splits: Any) -> Any:

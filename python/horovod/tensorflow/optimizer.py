@@ -15,6 +15,10 @@ from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelp
 from horovod.tensorflow.reducer import GradientReducer
 from horovod.tensorflow.util import _executing_eagerly
 
+__all__ = [
+    "DistributedOptimizer",
+]
+
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     """Wraps an optimizer of TensorFlow 1: `compute_gradients` gives the gradients of all ranks."""
@@ -37,11 +41,23 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         self._has_reduced = False
 
     def register_local_var(self, var: Any) -> None:
-        """The gradient of this variable is not reduced."""
+        """Leave the gradient of a variable as it is on each rank.
+
+        Args:
+            var: The variable.
+        """
         self._reducer.register_local(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The gradients of all ranks, with their variables."""
+        """Return the reduced gradients with their variables.
+
+        Args:
+            *args: Passed on to the wrapped optimizer.
+            **kwargs: Passed on to the wrapped optimizer.
+
+        Returns:
+            Pairs of gradient and variable.
+        """
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if not pairs:
             return list(pairs)
@@ -51,7 +67,16 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         return list(zip(reduced, variables))
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Applies gradients, in the passes that let them through."""
+        """Apply gradients, in the passes that let them through.
+
+        Args:
+            grads_and_vars: Pairs of gradient and variable.
+            *args: Passed on to the wrapped optimizer.
+            **kwargs: Passed on to the wrapped optimizer.
+
+        Returns:
+            What the wrapped optimizer returns.
+        """
         pairs = list(grads_and_vars)
         if pairs and not self._has_reduced:
             # They were not computed here. If the program has reduced them, an average changes
@@ -95,7 +120,51 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer like `optimizer` that applies the gradients of all ranks."""
+    """Wrap an optimizer so that it applies gradients reduced over all ranks.
+
+    Takes optimizers of TensorFlow 1 and of Keras; for the latter, `horovod.tensorflow.keras` has
+    the same function. The result has a method `register_local_var` that leaves the gradient of a
+    variable as it is on each rank.
+
+    Args:
+        optimizer: A `tf.compat.v1.train.Optimizer`, or an optimizer of Keras.
+        name: Name of the optimizer and of its operations (default: `Distributed` and the name of
+            the class).
+        use_locking: Whether to lock variables during an update; for optimizers of TensorFlow 1
+            (default: False).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
+            few rows are zero (default: False).
+        backward_passes_per_step: Backward passes before each step, at least 1 (default: 1). Their
+            gradients are added up locally, then reduced and applied once.
+        op: Reduction of the gradients: `hvd.Average`, `hvd.Sum` or, for optimizers of TensorFlow 1,
+            `hvd.Adasum` (default: `hvd.Average`).
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0). Only with
+            `op=hvd.Average`.
+        average_aggregated_gradients: Whether to divide the gradients of several passes by their
+            number (default: False).
+        num_groups: Deprecated, use `groups` (default: 0).
+        groups: Variables to reduce together: a number of groups of about equal length, or lists of
+            variables; variables in no list are reduced one by one. 0 or None leaves it to the
+            engine (default: None).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
+            they are.
+        scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
+            number of ranks, as an average would (default: True).
+
+    Returns:
+        An optimizer of TensorFlow 1 around `optimizer`, or a new optimizer of Keras of the same
+        class and configuration.
+
+    Raises:
+        ValueError: If the optimizer is wrapped already or of the wrong type, or arguments
+            contradict each other, such as `op=hvd.Adasum` with an optimizer of Keras.
+    """
     groups = groups if groups is not None else num_groups
     if isinstance(optimizer, _DistributedOptimizer):
         raise ValueError("this optimizer reduces its gradients already; it was wrapped before")

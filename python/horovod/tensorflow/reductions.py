@@ -23,6 +23,13 @@ from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.util import as_tensor, divided, set_id
 
+__all__ = [
+    "allreduce",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "reducescatter",
+]
+
 
 def allreduce(
     tensor: Any,
@@ -37,9 +44,57 @@ def allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
 ) -> Any:
-    """The reduction of the tensors of all ranks: their average unless `op` says otherwise.
+    """Reduce a tensor over all ranks and return the result.
 
-    A `tf.IndexedSlices` stays one: it holds the slices of all ranks then.
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it. A
+    `tf.IndexedSlices` stays one: it holds the slices of all ranks afterwards.
+
+    Args:
+        tensor: Tensor, variable, `tf.IndexedSlices`, or anything that `tf.convert_to_tensor` takes;
+            of the same shape on every rank.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        name: Name by which ranks match this operation; give the same on every rank (default: in a
+            graph made from the tensor's name; eagerly, ranks match operations in the order of the
+            calls).
+        process_set: Ranks that take part (default: all ranks).
+        ignore_name_scope: Whether ranks match the operation by the last part of its name only
+            (default: False).
+
+    Returns:
+        A tensor with the shape and element type of `tensor`, the same on every rank.
+
+    Raises:
+        TypeError: If an input cannot be converted to a dense tensor.
+        NotImplementedError: If a `tf.IndexedSlices` comes with an `op` other than `hvd.Average` and
+            `hvd.Sum`, or with a scale factor.
+        tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
+            this rank is not in `process_set`, or an operation of that name is already in flight.
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+
+    Example:
+        ```python
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        mean = hvd.allreduce(tf.ones(3) * hvd.rank())
+        total = hvd.allreduce(tf.ones(3), op=hvd.Sum)
+        ```
     """
     op = handle_average_backwards_compatibility(op, average)
     checked(compression)
@@ -74,7 +129,47 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """The reductions of several tensors, which run together; sparse ones may be among them."""
+    """Reduce several tensors over all ranks as one operation.
+
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensors: Tensors, `tf.IndexedSlices`, or anything that `tf.convert_to_tensor` takes; as
+            many, and of the same shapes, on every rank. Element types may be mixed.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+        ignore_name_scope: Whether ranks match the operation by the last part of its name only
+            (default: False).
+        name: Name by which ranks match this operation; give the same on every rank (default: in a
+            graph made from the tensor's name; eagerly, ranks match operations in the order of the
+            calls).
+
+    Returns:
+        Tensors, in the order of `tensors`.
+
+    Raises:
+        TypeError: If an input cannot be converted to a dense tensor.
+        NotImplementedError: If a `tf.IndexedSlices` comes with an `op` other than `hvd.Average` and
+            `hvd.Sum`, or with a scale factor.
+        tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
+            this rank is not in `process_set`, or an operation of that name is already in flight.
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     op = handle_average_backwards_compatibility(op, average)
     checked(compression)
     results = list(tensors)
@@ -114,7 +209,44 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's share of the rows of the reduction; the first ranks get one more if need be."""
+    """Reduce a tensor over all ranks and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    run it.
+
+    Args:
+        tensor: Tensor with at least one dimension, of the same shape on every rank.
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        name: Name by which ranks match this operation; give the same on every rank (default: in a
+            graph made from the tensor's name; eagerly, ranks match operations in the order of the
+            calls).
+        process_set: Ranks that take part (default: all ranks).
+        ignore_name_scope: Whether ranks match the operation by the last part of its name only
+            (default: False).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+
+    Returns:
+        A tensor with this rank's rows.
+
+    Raises:
+        TypeError: If an input cannot be converted to a dense tensor.
+        UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+        tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
+            this rank is not in `process_set`, or an operation of that name is already in flight.
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     checked(compression)
     with tf.device(device_dense):
         small, context = compression.compress(as_tensor(tensor))
@@ -133,7 +265,40 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """The same for several tensors, which run together."""
+    """Reduce several tensors as one operation and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    run it.
+
+    Args:
+        tensors: Tensors with at least one dimension; as many, and of the same shapes, on every
+            rank. Element types may be mixed.
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        process_set: Ranks that take part (default: all ranks).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+
+    Returns:
+        Tensors with this rank's rows, in the order of `tensors`.
+
+    Raises:
+        TypeError: If an input cannot be converted to a dense tensor.
+        UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+        tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
+            this rank is not in `process_set`, or an operation of that name is already in flight.
+        tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
+            about shape, element type or operation.
+        tf.errors.UnknownError: If a rank was lost; `hvd.HorovodInternalError.last()` says which and
+            why.
+    """
     checked(compression)
     results = list(tensors)
     dense = [

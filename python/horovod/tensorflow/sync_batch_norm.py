@@ -12,14 +12,26 @@ from horovod.common.basics import _basics
 from horovod.common.reductions import Average
 from horovod.tensorflow.mpi_ops import _allreduce
 
+__all__ = [
+    "SyncBatchNormalization",
+]
+
 _Base: Any = tf.keras.layers.BatchNormalization
 _IS_KERAS_2 = not is_keras_3(tf.keras)
 
 
 class SyncBatchNormalization(_Base):
-    """`tf.keras.layers.BatchNormalization` with the mean and the variance of all ranks' batches.
+    """`tf.keras.layers.BatchNormalization` with the mean and variance of all ranks' batches.
 
-    Every rank must call it equally often. Ranks count alike, whatever the sizes of their batches.
+    Every rank must call it equally often. Each rank counts the same, whatever the size of its
+    batch.
+
+    Args:
+        fused: Must be False (default: False): a fused kernel cannot be synchronized.
+        **kwargs: Arguments of `tf.keras.layers.BatchNormalization`.
+
+    Raises:
+        ValueError: If `fused` is not False.
     """
 
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:

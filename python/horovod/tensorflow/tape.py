@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -11,6 +11,14 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import Average
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.reducer import GradientReducer
+
+__all__ = [
+    "DistributedGradientTape",
+    "PartialDistributedGradientTape",
+]
+
+# Whatever class the tape has, the one that comes back derives from it.
+_Tape = TypeVar("_Tape")
 
 
 class _DistributedTape:
@@ -26,7 +34,18 @@ class _DistributedTape:
         use_generic_names: bool = False,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """The gradients of all ranks, for the sources in whatever structure they come."""
+        """Return the gradients, reduced over all ranks.
+
+        Args:
+            target: What to differentiate.
+            sources: Variables and tensors to differentiate by, in any structure.
+            output_gradients: Gradients of the targets (default: None).
+            use_generic_names: Accepted for compatibility with Horovod (default: False).
+            unconnected_gradients: What sources without a gradient get (default: None).
+
+        Returns:
+            Gradients in the structure of `sources`.
+        """
         gradients = super().gradient(  # type: ignore[misc]
             target, sources, output_gradients, unconnected_gradients
         )
@@ -35,7 +54,18 @@ class _DistributedTape:
         return tf.nest.pack_sequence_as(gradients, reduced, expand_composites=False)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """Not to be had: it is made of gradients that are computed in a loop of TensorFlow's."""
+        """Raise an error: distributed tapes compute no Jacobians.
+
+        Args:
+            *args: Ignored.
+            **kwargs: Ignored.
+
+        Returns:
+            Nothing.
+
+        Raises:
+            NotImplementedError: Always.
+        """
         raise NotImplementedError(
             "a distributed tape gives no Jacobians; take them from the tape that it was made of, "
             "and reduce them with hvd.allreduce"
@@ -44,7 +74,11 @@ class _DistributedTape:
     batch_jacobian = jacobian
 
     def register_local_source(self, source: Any) -> None:
-        """The gradient of this variable is not reduced."""
+        """Leave the gradient of a variable as it is on each rank.
+
+        Args:
+            source: The variable.
+        """
         self._reducer.register_local(source)
 
     def get_local_and_global_gradients(
@@ -54,7 +88,18 @@ class _DistributedTape:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """The local variables with their gradients, and the others with the reduced ones."""
+        """Return the gradients, those of local variables apart.
+
+        Args:
+            target: What to differentiate.
+            sources: Variables and tensors to differentiate by, in any structure.
+            output_gradients: Gradients of the targets (default: None).
+            use_generic_names: Accepted for compatibility with Horovod (default: False).
+
+        Returns:
+            Pairs of variable and gradient: first those of local variables, then those that were
+            reduced.
+        """
         flat = tf.nest.flatten(sources)
         gradients = tf.nest.flatten(
             self.gradient(target, sources, output_gradients, use_generic_names)
@@ -71,7 +116,7 @@ def is_distributed(tape: Any) -> bool:
 
 
 def DistributedGradientTape(
-    gradtape: Any,
+    gradtape: _Tape,
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
@@ -82,16 +127,62 @@ def DistributedGradientTape(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> Any:
-    """A tape like `gradtape`, with what it has recorded, whose gradients are those of all ranks."""
-    kind = type(gradtape)
+) -> _Tape:
+    """Wrap a tape so that its gradients are reduced over all ranks.
+
+    The result has what `gradtape` has recorded, and two more methods: `register_local_source`
+    leaves the gradient of a variable as it is on each rank, and `get_local_and_global_gradients`
+    returns such gradients apart.
+
+    Args:
+        gradtape: A `tf.GradientTape`.
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
+            few rows are zero (default: False).
+        op: Reduction of the gradients: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0). Only with
+            `op=hvd.Average`.
+        num_groups: Deprecated, use `groups` (default: 0).
+        groups: Variables to reduce together: a number of groups of about equal length, or lists of
+            variables; variables in no list are reduced one by one. 0 or None leaves it to the
+            engine (default: None).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
+            they are.
+        scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
+            number of ranks, as an average would (default: True).
+
+    Returns:
+        A tape of a class that derives from that of `gradtape`.
+
+    Raises:
+        ValueError: If `gradtape` is not a tape or is wrapped already.
+
+    Example:
+        ```python
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        weights = tf.Variable(tf.ones([3]))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weights**2)
+        tape = hvd.DistributedGradientTape(tape)
+        (gradient,) = tape.gradient(loss, [weights])
+        ```
+    """
+    kind: Any = type(gradtape)
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"gradtape is {gradtape!r}; give a tf.GradientTape")
     if isinstance(gradtape, _DistributedTape):
         raise ValueError("this tape reduces its gradients already; it was wrapped before")
     # What the tape has recorded, and whether it still does, goes along with its attributes.
     tape: Any = type(kind.__name__, (_DistributedTape, kind), {"__module__": kind.__module__})
-    wrapped = tape.__new__(tape)
+    wrapped: Any = tape.__new__(tape)
     wrapped.__dict__.update(gradtape.__dict__)
     wrapped._reducer = GradientReducer(
         "DistributedGradientTape",
@@ -105,11 +196,12 @@ def DistributedGradientTape(
         process_set,
         scale_local_gradients,
     )
-    return wrapped
+    distributed: _Tape = wrapped
+    return distributed
 
 
 def PartialDistributedGradientTape(
-    gradtape: Any,
+    gradtape: _Tape,
     device_dense: str = "",
     device_sparse: str = "",
     compression: Any = Compression.none,
@@ -121,9 +213,40 @@ def PartialDistributedGradientTape(
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
-) -> Any:
-    """Such a tape that leaves the gradients of some layers as they are on each rank."""
-    tape = DistributedGradientTape(
+) -> _Tape:
+    """Wrap a tape so that the gradients of all but some layers are reduced over all ranks.
+
+    Args:
+        gradtape: A `tf.GradientTape`.
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
+            few rows are zero (default: False).
+        op: Reduction of the gradients: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0). Only with
+            `op=hvd.Average`.
+        num_groups: Deprecated, use `groups` (default: 0).
+        groups: Variables to reduce together: a number of groups of about equal length, or lists of
+            variables; variables in no list are reduced one by one. 0 or None leaves it to the
+            engine (default: None).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
+            they are.
+        local_layers: Layer or layers whose gradients stay as they are on each rank (default: None).
+        scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
+            number of ranks, as an average would (default: True).
+
+    Returns:
+        A tape of a class that derives from that of `gradtape`.
+
+    Raises:
+        ValueError: If `gradtape` is not a tape or is wrapped already, or `local_layers` are not
+            layers of `tf.keras`.
+    """
+    tape: Any = DistributedGradientTape(
         gradtape,
         device_dense,
         device_sparse,
@@ -138,7 +261,8 @@ def PartialDistributedGradientTape(
     )
     for variable in local_variables(local_layers):
         tape.register_local_source(variable)
-    return tape
+    distributed: _Tape = tape
+    return distributed
 
 
 def local_variables(layers: Any) -> Iterable[Any]:

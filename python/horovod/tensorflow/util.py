@@ -11,6 +11,11 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, registered_id
 
+__all__ = [
+    "refs_to_vars",
+    "vars_to_refs",
+]
+
 _COMPOSITE = (tf.SparseTensor, tf.RaggedTensor)
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
@@ -31,14 +36,28 @@ def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def vars_to_refs(variables: Any) -> Any:
-    """Variables as what can be compared and hashed; lists become tuples."""
+    """Return references to variables, which can be compared and hashed.
+
+    Args:
+        variables: A variable, or variables in nested lists and tuples.
+
+    Returns:
+        References; lists become tuples.
+    """
     if isinstance(variables, (list, tuple)):
         return tuple(vars_to_refs(variable) for variable in variables)
     return variables.ref()
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """The opposite; tuples become lists."""
+    """Return the variables of references.
+
+    Args:
+        refs: What `vars_to_refs` returned.
+
+    Returns:
+        Variables; tuples become lists.
+    """
     if isinstance(refs, (list, tuple)):
         return [refs_to_vars(ref) for ref in refs]
     return refs.deref()

@@ -6,42 +6,86 @@ from typing import Any
 
 import torch
 
-from horovod.common.compression import Compressor, NoneCompressor
+from horovod.common.compression import Compressor, NoneCompressor, Spelled
 from horovod.torch.submit import check_tensor
 
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class FP16Compressor(Compressor):
-    """Sends floating-point tensors as float16."""
+class FP16Compressor(Compressor, metaclass=Spelled):
+    """Sends floating-point tensors as float16: `Compression.fp16`."""
+
+    spelling = "Compression.fp16"
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Return the tensor as float16, if it holds floating-point numbers.
+
+        Args:
+            tensor: Tensor to send.
+
+        Returns:
+            The tensor to send, and its own element type.
+        """
         return _narrow(tensor, torch.float16)
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Return the tensor in its original element type.
+
+        Args:
+            tensor: Tensor as it was received.
+            ctx: What `compress` returned beside it.
+
+        Returns:
+            A tensor of the original element type.
+        """
         return tensor.to(ctx)
 
 
-class BF16Compressor(Compressor):
-    """Sends floating-point tensors as bfloat16, which keeps the range of float32."""
+class BF16Compressor(Compressor, metaclass=Spelled):
+    """Sends floating-point tensors as bfloat16: `Compression.bf16`.
+
+    It keeps the range of float32, with fewer digits.
+    """
+
+    spelling = "Compression.bf16"
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Return the tensor as bfloat16, if it holds floating-point numbers.
+
+        Args:
+            tensor: Tensor to send.
+
+        Returns:
+            The tensor to send, and its own element type.
+        """
         return _narrow(tensor, torch.bfloat16)
 
     @staticmethod
     def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        """Return the tensor in its original element type.
+
+        Args:
+            tensor: Tensor as it was received.
+            ctx: What `compress` returned beside it.
+
+        Returns:
+            A tensor of the original element type.
+        """
         return tensor.to(ctx)
 
 
 class Compression:
-    """The compressors to choose from; `bf16` is beyond Horovod."""
+    """Compressors to choose from, for arguments named `compression`."""
 
     none = NoneCompressor
+    """Send data as it is."""
     fp16 = FP16Compressor
+    """Send floating-point numbers as float16."""
     bf16 = BF16Compressor
+    """Send floating-point numbers as bfloat16; Horovod does not have it."""
 
 
 def _narrow(tensor: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.dtype]:

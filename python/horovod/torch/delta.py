@@ -23,16 +23,32 @@ class DeltaOptimizer(Wrapped):
     """What an Adasum optimizer does differently; stands before the user's class."""
 
     def synchronize(self) -> None:
-        """Does nothing: gradients are not reduced, and a step waits for its own deltas."""
+        """Do nothing: with Adasum a step waits by itself."""
 
     def skip_synchronize(self) -> Any:
-        """Raises: a step that is not synchronized would leave the ranks with different weights."""
+        """Raise an error: ranks would end up with different weights.
+
+        Raises:
+            AssertionError: Always.
+        """
         raise AssertionError(
             "Skipping synchronization is not supported when using Adasum optimizer."
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Steps as the wrapped optimizer does, then combines the deltas of all ranks."""
+        """Step as the wrapped optimizer does, then combine the changes of the weights of all ranks.
+
+        Args:
+            closure: Function that computes the loss and its gradients again, as torch's optimizers
+                take it (default: None).
+
+        Returns:
+            What `step` of the wrapped optimizer returns.
+
+        Raises:
+            HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element
+                type or operation.
+        """
         if not self._plan.reduction.process_set.included():
             return super().step() if closure is None else super().step(closure)
         named = self._named()

@@ -15,11 +15,31 @@ from horovod import _native
 from horovod.common.basics import _basics
 from horovod.common.process_sets import ProcessSet, registered_set
 
+__all__ = [
+    "NAME",
+    "register",
+]
+
 NAME = "ronde"
+"""Name of the backend, for `torch.distributed.init_process_group`."""
 
 
 def register() -> None:
-    """Tells `torch.distributed` of the backend; once is enough."""
+    """Register the backend `ronde` with `torch.distributed`; once is enough.
+
+    `import horovod.torch` does it, and new PyTorches do it by themselves.
+
+    Example:
+        ```python
+        import horovod.torch
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("ronde", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+        dist.all_reduce(torch.ones(3))
+        dist.destroy_process_group()
+        ```
+    """
     if dist.is_available() and not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
 
@@ -37,7 +57,18 @@ def _create(options: Any, _backend_options: object) -> Any:
 
 
 def known_set(ranks: list[int]) -> ProcessSet:
-    """The registered set of these ranks, which may be all."""
+    """Return the process set of some ranks, for a group of `torch.distributed`.
+
+    Args:
+        ranks: The ranks, in rising order.
+
+    Returns:
+        The registered set.
+
+    Raises:
+        NotImplementedError: If the ranks are not in rising order.
+        ValueError: If there is no such set.
+    """
     if ranks != sorted(ranks):
         raise NotImplementedError(
             f"a group of the ronde backend has its ranks in rising order, but these are {ranks}"

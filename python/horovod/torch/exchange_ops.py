@@ -25,10 +25,41 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Received:
-    """The rows that all ranks have for this one; gradients flow through it.
+    """Send different rows of a tensor to different ranks.
 
-    `splits` has, for each rank, how many rows it gets; without, all get the same. Rows beyond these
-    stay here. With `splits` the result is a pair: the rows, and how many came from each rank.
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
+            between ranks, the others must be the same.
+        splits: How many rows each rank of `process_set` gets, in the order of the ranks: a sequence
+            of integers or a 1-D integer tensor. Rows beyond their sum are not sent (default: the
+            same number for every rank).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The rows that the ranks sent to this one, in the order of the ranks. With `splits`, a pair:
+        these rows, and how many came from each rank, as a 1-D int32 tensor.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        rows = torch.arange(2 * hvd.size())
+        same = hvd.alltoall(rows)
+        mine, received = hvd.alltoall(rows, splits=[2] * hvd.size())
+        ```
     """
     received, numbers = exchange.alltoall(tensor, splits, name, process_set)
     return received if splits is None else (received, numbers)
@@ -40,7 +71,28 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts an exchange of rows; the result is that of `alltoall`."""
+    """Start sending different rows of a tensor to different ranks.
+
+    The input must not change before the operation is done.
+
+    Args:
+        tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
+            between ranks, the others must be the same.
+        splits: How many rows each rank of `process_set` gets, in the order of the ranks: a sequence
+            of integers or a 1-D integer tensor. Rows beyond their sum are not sent (default: the
+            same number for every rank).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is that of `alltoall`.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     rows = rows_to_send(tensor, splits, process_set)
     flight = submit.alltoall(submit.readable(tensor), rows, name, process_set)
     flight.tells_splits = splits is not None
@@ -56,9 +108,37 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """This rank's rows of the reduction of `tensor`; gradients flow through it.
+    """Reduce a tensor over all ranks and return this rank's share of the rows.
 
-    Rows are dealt out evenly; if some are left over, the first ranks have one more.
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    run it.
+
+    Args:
+        tensor: Tensor on the CPU with at least one dimension, of the same shape on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        process_set: Ranks that take part (default: all ranks).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+
+    Returns:
+        A new tensor with this rank's rows.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
     """
     compressed, context = compression.compress(tensor)
     how = (name, op, prescale_factor, postscale_factor, process_set)
@@ -74,7 +154,31 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Starts a reduction of which this rank gets its rows."""
+    """Start a reduction of which this rank gets its share of the rows.
+
+    The input must not change before the operation is done.
+
+    Args:
+        tensor: Tensor on the CPU with at least one dimension, of the same shape on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        process_set: Ranks that take part (default: all ranks).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is a new tensor with this rank's rows.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     how = (name, op, prescale_factor, postscale_factor, process_set)
     return submit.reducescatter(submit.readable(tensor), *how).keep()
 
@@ -88,7 +192,39 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """This rank's rows of several reductions that run as one; gradients flow through it."""
+    """Reduce several tensors as one operation and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    run it.
+
+    Args:
+        tensors: Tensors on the CPU with at least one dimension; as many, and of the same shapes, on
+            every rank. Element types may be mixed.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        process_set: Ranks that take part (default: all ranks).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+
+    Returns:
+        New tensors with this rank's rows, in the order of `tensors`.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     pairs = [compression.compress(tensor) for tensor in tensors]
     compressed = [tensor for tensor, _ in pairs]
     how = (name, op, prescale_factor, postscale_factor, process_set)
@@ -104,7 +240,33 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Starts several reductions of which this rank gets its rows."""
+    """Start several reductions of which this rank gets its share of the rows.
+
+    The inputs must not change before the operation is done.
+
+    Args:
+        tensors: Tensors on the CPU with at least one dimension; as many, and of the same shapes, on
+            every rank. Element types may be mixed.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        process_set: Ranks that take part (default: all ranks).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is a list of new tensors with this rank's
+        rows.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+        UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     how = (name, op, prescale_factor, postscale_factor, process_set)
     sources = [submit.readable(tensor) for tensor in tensors]
     return submit.grouped_reducescatter(sources, *how).keep()

@@ -20,11 +20,36 @@ from horovod.torch.handles import synchronize
 from horovod.torch.mpi_ops import broadcast_
 from horovod.torch.sparse import sparse_zeros
 
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
+
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Overwrites tensors with those of rank `root_rank`.
+    """Overwrite tensors with those of one rank, so that all ranks start alike.
 
-    `params` is a dictionary such as `model.state_dict()`, or a list of `(name, tensor)` or tensors.
+    Args:
+        params: A dictionary such as `model.state_dict()`, or a list of `(name, tensor)` pairs such
+            as `list(model.named_parameters())`, or of tensors.
+        root_rank: Rank that sends.
+
+    Raises:
+        ValueError: If `params` is of another type, or holds something that is not a tensor.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        model = torch.nn.Linear(10, 1)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        ```
     """
     if isinstance(params, Mapping):
         named = sorted(params.items())
@@ -44,10 +69,32 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Overwrites the state and the options of an optimizer with those of rank `root_rank`.
+    """Overwrite the state and the options of an optimizer with those of one rank.
 
-    Where the optimizer has no state yet, missing gradients become zeros, as in Horovod; those of
-    embeddings in `model` that have sparse gradients are sparse.
+    Use it after rank 0 has loaded a checkpoint. If the optimizer has no state yet, missing
+    gradients are set to zeros.
+
+    Args:
+        optimizer: A torch optimizer, distributed or not.
+        root_rank: Rank that sends.
+        model: Model of the optimizer; needed if embeddings in it have sparse gradients (default:
+            None).
+
+    Raises:
+        ValueError: If the optimizer is `torch.optim.LBFGS`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        model = torch.nn.Linear(10, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        ```
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
@@ -71,9 +118,32 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The object of rank `root_rank`; what the other ranks pass does not matter.
+    """Send a Python object from one rank to all others.
 
-    The root is a rank of the world, whatever the process set.
+    The object travels as cloudpickle bytes.
+
+    Args:
+        obj: Any object that can be pickled; ignored on ranks other than `root_rank`.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller (default: 0).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The object of rank `root_rank`; there, the object itself.
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized, or this rank is not in `process_set`.
+
+    Example:
+        ```python
+        import horovod.torch as hvd
+
+        hvd.init()
+        config = hvd.broadcast_object({"lr": 0.1} if hvd.rank() == 0 else None)
+        ```
     """
     # Horovod's default, the name of the type, differs between ranks if others pass None.
     name = name or "broadcast_object"
@@ -87,7 +157,22 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """The objects of all ranks, in rank order."""
+    """Collect a Python object from every rank.
+
+    The objects travel as cloudpickle bytes.
+
+    Args:
+        obj: Any object that can be pickled.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+
+    Returns:
+        The objects of all ranks, in the order of the ranks.
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized.
+    """
     data = bytearray(cloudpickle.dumps(obj))
     tensor = torch.frombuffer(data, dtype=torch.uint8)
     flight = submit.allgather(tensor, name or "allgather_object", global_process_set, lazy=True)

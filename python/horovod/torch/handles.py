@@ -22,13 +22,35 @@ _group_handles = itertools.count(1 << 62)
 
 
 def poll(handle: int) -> bool:
-    """Whether `synchronize` would return at once."""
+    """Return whether an asynchronous operation is done.
+
+    Args:
+        handle: What an `_async` function returned.
+
+    Returns:
+        True if `synchronize` would return at once.
+
+    Raises:
+        ValueError: If the handle is unknown or was synchronized before.
+    """
     waiting = _basics.pending.get(handle)
     return _native.poll(handle) if waiting is None else waiting.poll()
 
 
 def synchronize(handle: int) -> Any:
-    """Waits for a handle and gives its result; None for a handle that is not known."""
+    """Wait for an asynchronous operation and return its result.
+
+    Args:
+        handle: What an `_async` function returned; each can be synchronized once.
+
+    Returns:
+        What the blocking form of the operation returns; None for a handle that is unknown or was
+        synchronized before.
+
+    Raises:
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+    """
     waiting = _basics.pending.pop(handle, None)
     if waiting is None:
         return _native.wait(handle)

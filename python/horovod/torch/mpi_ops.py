@@ -41,6 +41,7 @@ from horovod.torch.submit import (
     Max,
     Min,
     Product,
+    ReduceOp,
     Sum,
     handle_average_backwards_compatibility,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "Min",
     "ProcessSet",
     "Product",
+    "ReduceOp",
     "Sum",
     "add_process_set",
     "allgather",
@@ -98,7 +100,47 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """The reduction of `tensor` over all ranks; gradients flow through it."""
+    """Reduce a tensor over all ranks and return the result.
+
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensor: Tensor on the CPU; any shape, the same on every rank.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new tensor with the shape and element type of `tensor`, the same on every rank.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        mean = hvd.allreduce(torch.ones(3) * hvd.rank())
+        total = hvd.allreduce(torch.ones(3), op=hvd.Sum)
+        ```
+    """
     op = handle_average_backwards_compatibility(op, average)
     compressed, context = compression.compress(tensor)
     reduced = autograd.allreduce(
@@ -117,7 +159,43 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts the reduction of `tensor`, which must not change before it is done."""
+    """Start reducing a tensor over all ranks.
+
+    The input must not change before the operation is done.
+
+    Args:
+        tensor: Tensor on the CPU; any shape, the same on every rank.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is a new tensor.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        handle = hvd.allreduce_async(torch.ones(3), name="ones")
+        # Do something else here.
+        mean = hvd.synchronize(handle)
+        ```
+    """
     op = handle_average_backwards_compatibility(op, average)
     source = submit.readable(tensor)
     target = torch.empty_like(source)
@@ -135,7 +213,34 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Reduces `tensor` over all ranks, in place."""
+    """Reduce a tensor over all ranks, in place.
+
+    Gradients do not flow through it.
+
+    Args:
+        tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        `tensor` itself.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     op = handle_average_backwards_compatibility(op, average)
     submit.in_place(tensor)
     _native.wait(
@@ -155,7 +260,30 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts the reduction of `tensor` in place."""
+    """Start reducing a tensor over all ranks, in place.
+
+    Args:
+        tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is `tensor` itself.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     op = handle_average_backwards_compatibility(op, average)
     submit.in_place(tensor)
     return submit.allreduce(
@@ -173,7 +301,38 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """The reductions of several tensors as one operation; gradients flow through it."""
+    """Reduce several tensors over all ranks as one operation.
+
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensors: Tensors on the CPU; as many, and of the same shapes, on every rank. Element types
+            may be mixed.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        New tensors, in the order of `tensors`.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     op = handle_average_backwards_compatibility(op, average)
     pairs = [compression.compress(tensor) for tensor in tensors]
     compressed = [tensor for tensor, _ in pairs]
@@ -192,7 +351,34 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts the reductions of several tensors, which must not change before they are done."""
+    """Start reducing several tensors over all ranks as one operation.
+
+    The inputs must not change before the operation is done.
+
+    Args:
+        tensors: Tensors on the CPU; as many, and of the same shapes, on every rank. Element types
+            may be mixed.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is a list of new tensors, in the order of
+        `tensors`.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     op = handle_average_backwards_compatibility(op, average)
     sources = [submit.readable(tensor) for tensor in tensors]
     targets = [torch.empty_like(source) for source in sources]
@@ -210,7 +396,35 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """Reduces several tensors in place, as one operation."""
+    """Reduce several tensors over all ranks as one operation, in place.
+
+    Gradients do not flow through it.
+
+    Args:
+        tensors: Contiguous tensors on the CPU; as many, and of the same shapes, on every rank. They
+            are overwritten. Element types may be mixed.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        The tensors themselves, in the order of `tensors`.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     op = handle_average_backwards_compatibility(op, average)
     targets = [submit.in_place(tensor) for tensor in tensors]
     synchronize(
@@ -230,7 +444,31 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts the reductions of several tensors in place."""
+    """Start reducing several tensors over all ranks as one operation, in place.
+
+    Args:
+        tensors: Contiguous tensors on the CPU; as many, and of the same shapes, on every rank. They
+            are overwritten. Element types may be mixed.
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is a list of the tensors themselves.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     op = handle_average_backwards_compatibility(op, average)
     targets = [submit.in_place(tensor) for tensor in tensors]
     return submit.grouped_allreduce(
@@ -241,9 +479,35 @@ def grouped_allreduce_async_(
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """The rows of all ranks, one behind the other; gradients flow through it.
+    """Concatenate the tensors of all ranks along the first dimension.
 
-    Ranks may contribute different numbers of rows.
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
+            between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new tensor with the rows of all ranks, in the order of the ranks.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        rows = hvd.allgather(torch.full((hvd.rank() + 1, 2), hvd.rank()))
+        ```
     """
     return autograd.allgather(tensor, name, process_set)
 
@@ -251,7 +515,25 @@ def allgather(
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Starts gathering the rows of all ranks."""
+    """Start concatenating the tensors of all ranks along the first dimension.
+
+    The input must not change before the operation is done.
+
+    Args:
+        tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
+            between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is a new tensor.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return submit.allgather(submit.readable(tensor), name, process_set).keep()
 
 
@@ -260,7 +542,27 @@ def grouped_allgather(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> tuple[torch.Tensor, ...]:
-    """The rows of all ranks for several tensors, as one operation; gradients flow through it."""
+    """Concatenate several tensors of all ranks as one operation.
+
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensors: Tensors on the CPU with at least one dimension, as many on every rank. First
+            dimensions may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        New tensors, in the order of `tensors`.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return autograd.grouped_allgather(tensors, name, process_set)
 
 
@@ -269,7 +571,26 @@ def grouped_allgather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts gathering the rows of all ranks for several tensors."""
+    """Start concatenating several tensors of all ranks as one operation.
+
+    The inputs must not change before the operation is done.
+
+    Args:
+        tensors: Tensors on the CPU with at least one dimension, as many on every rank. First
+            dimensions may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is a list of new tensors, in the order of
+        `tensors`.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     sources = [submit.readable(tensor) for tensor in tensors]
     return submit.grouped_allgather(sources, name, process_set).keep()
 
@@ -280,7 +601,28 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """The tensor of rank `root_rank`; gradients flow through it."""
+    """Send a tensor from one rank to all others and return it.
+
+    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+
+    Args:
+        tensor: Tensor on the CPU; any shape, the same on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A new tensor with what `tensor` holds on rank `root_rank`.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     return autograd.broadcast(tensor, root_rank, name, process_set)
 
 
@@ -290,7 +632,26 @@ def broadcast_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts a broadcast of the tensor of rank `root_rank`."""
+    """Start sending a tensor from one rank to all others.
+
+    The input must not change before the operation is done.
+
+    Args:
+        tensor: Tensor on the CPU; any shape, the same on every rank.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is a new tensor.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     source = submit.readable(tensor)
     return submit.broadcast(source, torch.empty_like(source), root_rank, name, process_set)
 
@@ -301,7 +662,28 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """Overwrites `tensor` with that of rank `root_rank`."""
+    """Overwrite a tensor with that of one rank.
+
+    Gradients do not flow through it.
+
+    Args:
+        tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        `tensor` itself.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     submit.in_place(tensor)
     _native.wait(submit.broadcast(tensor, tensor, root_rank, name, process_set, lazy=True))
     return tensor
@@ -313,7 +695,24 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Starts overwriting `tensor` with that of rank `root_rank`."""
+    """Start overwriting a tensor with that of one rank.
+
+    Args:
+        tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
+        root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
+            smaller.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A handle for `poll` and `synchronize`. The result is `tensor` itself.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
+            of that name is already in flight, or the element type is not supported.
+    """
     submit.in_place(tensor)
     return submit.broadcast(tensor, tensor, root_rank, name, process_set)
 
@@ -321,15 +720,54 @@ def broadcast_async_(
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Starts the reduction of a sparse tensor; call what you get to wait for the result."""
+    """Start reducing a sparse tensor over all ranks.
+
+    Indices and values of all ranks are gathered, and values of equal indices added up.
+
+    Args:
+        tensor: Sparse COO tensor on the CPU.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average` or `hvd.Sum`.
+        process_set: Ranks that take part (default: all ranks).
+
+    Returns:
+        A function without arguments that waits for the reduction and returns the result, a
+        coalesced sparse tensor.
+
+    Raises:
+        TypeError: If an input is not a `torch.Tensor`.
+        ValueError: If the tensor is not sparse, or `op` is neither `hvd.Average` nor `hvd.Sum`.
+    """
     return SparseReduction(tensor, name, op, process_set).wait
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank is out of data, and waits until all ranks have said so.
+    """Tell the other ranks that this one has no more data, and wait until all ranks have joined.
 
-    Until then the others' reductions take zeros from this rank, and averages still divide by the
-    number of all. Gives the rank that came last. `device` is accepted for Horovod's sake.
+    Meanwhile this rank contributes zeros to the reductions of the others; averages still divide by
+    the number of all ranks. Other collectives fail while some rank has joined.
+
+    Args:
+        device: Accepted for compatibility with Horovod (default: -1).
+
+    Returns:
+        The rank that joined last.
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized.
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        for batch in range(3 + hvd.rank()):  # ranks have different amounts of data
+            hvd.allreduce(torch.ones(3), name=f"batch.{batch}")
+        last = hvd.join()
+        ```
     """
     last: int = _native.wait(_native.join(True))
     restart_unnamed()
@@ -337,5 +775,13 @@ def join(device: int = -1) -> int:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits until every rank has come here."""
+    """Wait until all ranks have called this function.
+
+    Args:
+        process_set: Ranks that take part (default: all ranks).
+
+    Raises:
+        HorovodInternalError: If a rank was lost.
+        ValueError: If Horovod is not initialized, or this rank is not in `process_set`.
+    """
     _native.wait(_native.barrier("barrier.noname", True, registered_id(process_set)))

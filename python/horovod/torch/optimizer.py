@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Union, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, cast
 
 import torch
 
@@ -25,11 +25,14 @@ from horovod.torch.functions import broadcast_object
 from horovod.torch.reducer import Reducer, Reduction
 from horovod.torch.wrapping import Plan, Wrapped, check_passes, derive
 
+__all__ = ["DistributedOptimizer", "WrappedOptimizer"]
+
 Groups = Union[int, Sequence[Sequence[torch.Tensor]]]
+_Optimizer = TypeVar("_Optimizer", bound=torch.optim.Optimizer)
 
 
 def DistributedOptimizer(
-    optimizer: torch.optim.Optimizer,
+    optimizer: _Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: type[Compressor] = Compression.none,
     backward_passes_per_step: int = 1,
@@ -39,14 +42,64 @@ def DistributedOptimizer(
     groups: Groups | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
-) -> Any:
-    """An optimizer like `optimizer` that steps with gradients reduced over the ranks of a set.
+) -> WrappedOptimizer[_Optimizer]:
+    """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
-    Give `named_parameters=model.named_parameters()` unless the parameters are in the same order on
-    all ranks. Gradients of `backward_passes_per_step` passes are summed before they are reduced.
-    `groups` asks for that many groups of parameters, or for these, each reduced as one. On a rank
-    outside `process_set` the optimizer steps with its own gradients. With `op=Adasum` every rank
-    steps by itself, and what that does to the weights is combined; gradients stay as they are.
+    Gradients are reduced while the backward pass still runs, and `step` waits for them. The result
+    is an instance of a new class that derives from the class of `optimizer` and has its name; type
+    checkers know it as `WrappedOptimizer`. Parameter groups and state are shared with `optimizer`,
+    which should not be used any more.
+
+    Args:
+        optimizer: Any torch optimizer.
+        named_parameters: Names of the parameters, usually `model.named_parameters()`. Needed unless
+            the parameters are in the same order on all ranks (default: None). Names of parameters
+            that this optimizer does not have are ignored.
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        backward_passes_per_step: Backward passes before each step, at least 1 (default: 1). Their
+            gradients are added up locally, then reduced once; they are not divided by the number of
+            passes.
+        op: Reduction of the gradients: `hvd.Average`, `hvd.Sum` or `hvd.Adasum` (default:
+            `hvd.Average`). With `hvd.Adasum` each rank takes its own step, and the changes of the
+            weights are combined.
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0). Only with
+            `op=hvd.Average`.
+        num_groups: Deprecated, use `groups` (default: 0).
+        groups: Parameters to reduce together: a number of groups of about equal length, or lists of
+            parameters; parameters in no list are reduced one by one. 0 or None leaves it to the
+            engine (default: None).
+        sparse_as_dense: Whether to reduce sparse gradients as dense tensors, which is faster if few
+            elements are zero (default: False).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
+            they are.
+
+    Returns:
+        An optimizer of the class of `optimizer`, with methods such as `synchronize` and
+        `skip_synchronize`.
+
+    Raises:
+        ValueError: If `optimizer` is not a torch optimizer or is wrapped already, names are missing
+            or not unique, `groups` is malformed, another argument is out of range, or Horovod is
+            not initialized.
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        model = torch.nn.Linear(10, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(32, 10)).square().mean().backward()
+            optimizer.step()
+        ```
     """
     registered_id(process_set)
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -77,7 +130,8 @@ def DistributedOptimizer(
         process_set=process_set,
     )
     buckets = _buckets(optimizer, names, chosen, process_set) if _reduces(reduction) else []
-    return wrap(optimizer, Plan(reduction, names, buckets), backward_passes_per_step)
+    wrapped: Any = wrap(optimizer, Plan(reduction, names, buckets), backward_passes_per_step)
+    return cast("WrappedOptimizer[_Optimizer]", wrapped)
 
 
 def wrap(optimizer: torch.optim.Optimizer, plan: Plan, passes: int) -> Wrapped:
@@ -118,13 +172,42 @@ class _DistributedOptimizer(Wrapped):
     _scaler_waited = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Changes how many backward passes are summed before a step."""
+        """Change the number of backward passes before each step.
+
+        Args:
+            passes: Number of passes, at least 1.
+
+        Raises:
+            ValueError: If `passes` is less than 1.
+        """
         super().set_backward_passes_per_step(passes)
         if self._reducer is not None:
             self._reducer.reset(passes)
 
     def synchronize(self) -> None:
-        """Waits until all gradients are reduced; use it before you clip or read them."""
+        """Wait until all gradients are reduced.
+
+        Call it before you read or clip gradients, and step inside `skip_synchronize` then.
+
+        Raises:
+            HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element
+                type or operation.
+
+        Example:
+            ```python
+            import torch
+            import horovod.torch as hvd
+
+            hvd.init()
+            model = torch.nn.Linear(10, 1)
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+            model(torch.randn(32, 10)).sum().backward()
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            ```
+        """
         if self._reducer is not None:
             self._adopt_new()
             self._reducer.synchronize()
@@ -132,7 +215,13 @@ class _DistributedOptimizer(Wrapped):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Inside, `step` takes the gradients as they are, after an explicit `synchronize`."""
+        """Return a context in which `step` does not wait for gradients.
+
+        For a step after an explicit `synchronize`.
+
+        Yields:
+            Nothing.
+        """
         self._should_synchronize = False
         try:
             yield
@@ -140,7 +229,19 @@ class _DistributedOptimizer(Wrapped):
             self._should_synchronize = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Waits for the reduced gradients, then steps as the wrapped optimizer does."""
+        """Wait for the reduced gradients, then step as the wrapped optimizer does.
+
+        Args:
+            closure: Function that computes the loss and its gradients again, as torch's optimizers
+                take it (default: None).
+
+        Returns:
+            What `step` of the wrapped optimizer returns.
+
+        Raises:
+            HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element
+                type or operation.
+        """
         if closure is not None:
             return self._step_with(closure)
         if self._should_synchronize:
@@ -161,7 +262,14 @@ class _DistributedOptimizer(Wrapped):
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clears the gradients; not between the backward pass and the step."""
+        """Clear the gradients; not between the backward pass and the step.
+
+        Args:
+            set_to_none: Whether to set gradients to None instead of zero (default: True).
+
+        Raises:
+            AssertionError: If gradients are still being reduced.
+        """
         if self._reducer is not None and self._reducer.in_flight:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
@@ -175,7 +283,11 @@ class _DistributedOptimizer(Wrapped):
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state and forgets reductions in flight, as after a failure."""
+        """Load a state, and forget reductions in flight.
+
+        Args:
+            state_dict: What `state_dict()` of the same kind of optimizer returned.
+        """
         self._forget_synchronized()
         self._should_synchronize = True
         if self._reducer is not None:
@@ -263,6 +375,21 @@ class _DistributedOptimizer(Wrapped):
                     default = f"allreduce.noname.{number}.{index}"
                     name = self._parameter_names.setdefault(parameter, default)
                     reducer.adopt([(parameter, name)])
+
+
+if TYPE_CHECKING:
+    # Python's types cannot say "of both classes". A class with `Any` among its bases comes near:
+    # it can be assigned where the user's class is wanted, has its attributes, and the methods from
+    # here are known with their types.
+    class WrappedOptimizer(_DistributedOptimizer, Generic[_Optimizer], Any):  # type: ignore[misc]
+        """Type of what `DistributedOptimizer` returns, for annotations.
+
+        `WrappedOptimizer[SGD]` is a `torch.optim.SGD` with the methods below. Do not derive from it
+        or call it; at run time `isinstance` with it tells whether an optimizer is distributed.
+        """
+
+else:
+    WrappedOptimizer = Wrapped
 
 
 def _names(

@@ -18,6 +18,7 @@ from horovod.common.reductions import (
     Max,
     Min,
     Product,
+    ReduceOp,
     Sum,
     check_scatter,
     handle_average_backwards_compatibility,
@@ -30,6 +31,7 @@ __all__ = [
     "Max",
     "Min",
     "Product",
+    "ReduceOp",
     "Sum",
     "handle_average_backwards_compatibility",
 ]

@@ -16,17 +16,40 @@ from horovod.common.basics import _basics
 from horovod.common.process_sets import global_process_set
 from horovod.torch import autograd, submit
 
+__all__ = [
+    "SyncBatchNorm",
+]
+
 
 def _as_it_is(function: Any) -> Any:
     return function
 
 
 class SyncBatchNorm(_BatchNorm):
-    """`torch.nn.BatchNorm1d` to `3d` in one, with the mean and the variance of all ranks' batches.
+    """Batch normalization with the mean and variance of the batches of all ranks.
 
-    Every rank must train it the same number of times, in the same order as its other such layers.
-    In evaluation, and in a world of one, it is plain batch normalization. The gradients of `weight`
-    and `bias` are this rank's share, for `DistributedOptimizer` to reduce.
+    Takes the place of `torch.nn.BatchNorm1d`, `BatchNorm2d` and `BatchNorm3d`. In training every
+    rank must call it equally often, and such layers in the same order; batches may have different
+    sizes. In evaluation, and with a single rank, it is plain batch normalization. The gradients of
+    `weight` and `bias` are this rank's share, for `DistributedOptimizer` to reduce.
+
+    Args:
+        num_features: Number of channels: the size of dimension 1 of the input.
+        eps: Added to the variance for numerical stability (default: 1e-5).
+        momentum: Weight of a new batch in the running mean and variance; None for a plain average
+            over all batches (default: 0.1).
+        affine: Whether to learn a scale and an offset for each channel (default: True).
+        track_running_stats: Whether to keep running statistics for evaluation (default: True).
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        layer = hvd.SyncBatchNorm(8)
+        layer(torch.randn(4, 8, 5, 5)).sum().backward()
+        ```
     """
 
     def __init__(
@@ -40,7 +63,19 @@ class SyncBatchNorm(_BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """The normalized input; in training, all ranks must call it."""
+        """Normalize a batch; in training, all ranks must call it.
+
+        Args:
+            input: Tensor on the CPU with at least 2 dimensions, channels in dimension 1.
+
+        Returns:
+            The normalized tensor, of the same shape.
+
+        Raises:
+            ValueError: If the input has fewer than 2 dimensions or another number of channels.
+            HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element
+                type or operation.
+        """
         self._check_input_dim(input)
         if not self.training:
             return super().forward(input)

@@ -6,6 +6,7 @@ What travels instead is the optimizer as it would be unwrapped, and the plan to 
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -27,15 +28,29 @@ class Plan:
 
 
 class Wrapped(torch.optim.Optimizer):
-    """What all wrapped optimizers have in common; stands before the user's class."""
+    """What all distributed optimizers have in common; stands before the user's class."""
 
     backward_passes_per_step = 1
+    """How many backward passes there are before a step."""
+
     # Whether the user's class knows what to do with gradients that a scaler has not unscaled.
     _fuses_scaling = False
     _plan: Plan
 
+    @classmethod
+    def __class_getitem__(cls, kind: Any) -> types.GenericAlias:
+        # For annotations that are looked at while the program runs.
+        return types.GenericAlias(cls, kind)
+
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Changes how many backward passes there are before a step."""
+        """Change the number of backward passes before each step.
+
+        Args:
+            passes: Number of passes, at least 1.
+
+        Raises:
+            ValueError: If `passes` is less than 1.
+        """
         check_passes(passes)
         self.backward_passes_per_step = passes
 
@@ -43,22 +58,22 @@ class Wrapped(torch.optim.Optimizer):
 
     @property
     def op(self) -> int:
-        """The reduction."""
+        """Reduction of the gradients."""
         return self._plan.reduction.op
 
     @property
     def process_set(self) -> ProcessSet:
-        """The ranks that reduce together."""
+        """Ranks that reduce their gradients together."""
         return self._plan.reduction.process_set
 
     @property
     def gradient_predivide_factor(self) -> float:
-        """By what gradients are divided before they are summed."""
+        """Factor by which gradients are divided before they are added up."""
         return self._plan.reduction.postscale
 
     @property
     def sparse_as_dense(self) -> bool:
-        """Whether sparse gradients are reduced as dense ones."""
+        """Whether sparse gradients are reduced as dense tensors."""
         return self._plan.reduction.sparse_as_dense
 
     @property

@@ -13,22 +13,39 @@ __all__ = ["FixedHosts", "HostDiscovery", "HostDiscoveryScript"]
 
 
 class HostDiscovery(ABC):
-    """A way to find hosts."""
+    """Base class of ways to find hosts for an elastic job."""
 
     @abstractmethod
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """The hosts there are now, and the slots of each."""
+        """Return the hosts that are available now.
+
+        Returns:
+            Number of slots by host.
+        """
 
 
 class HostDiscoveryScript(HostDiscovery):
-    """Hosts that a shell command prints, `node-a:4` on each line, or `node-a` with `slots`."""
+    """Finds hosts with a shell command that prints `node-a:4`, or `node-a`, on each line.
+
+    Args:
+        discovery_script: The command.
+        slots: Slots of hosts that are printed without (default: None).
+    """
 
     def __init__(self, discovery_script: str, slots: int | None = None) -> None:
         self._discovery_script = discovery_script
         self._default_slots = slots
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Runs the command."""
+        """Run the command.
+
+        Returns:
+            Number of slots by host.
+
+        Raises:
+            RuntimeError: If the command fails.
+            ValueError: If it prints something else.
+        """
         ran = subprocess.run(
             self._discovery_script, shell=True, stdout=subprocess.PIPE, text=True, check=False
         )
@@ -43,17 +60,29 @@ class HostDiscoveryScript(HostDiscovery):
 
 
 class FixedHosts(HostDiscovery):
-    """Hosts that the program itself names."""
+    """Hosts that the program names itself.
+
+    Args:
+        available_hosts: Number of slots by host.
+    """
 
     def __init__(self, available_hosts: Mapping[str, int]) -> None:
         self._available_hosts = dict(available_hosts)
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """What was set last."""
+        """Return the hosts that were set last.
+
+        Returns:
+            Number of slots by host.
+        """
         return dict(self._available_hosts)
 
     def set(self, available_hosts: Mapping[str, int]) -> None:
-        """Replaces the hosts."""
+        """Replace the hosts.
+
+        Args:
+            available_hosts: Number of slots by host.
+        """
         self._available_hosts = dict(available_hosts)
 
 

@@ -23,7 +23,17 @@ __all__ = [
 
 
 def get_driver_ip(nics: Iterable[str]) -> str:
-    """The IPv4 address of the first of these interfaces that has one."""
+    """Return the IPv4 address of the first network interface that has one.
+
+    Args:
+        nics: Names of the interfaces.
+
+    Returns:
+        The address.
+
+    Raises:
+        RuntimeError: If none has one.
+    """
     names = list(nics)
     for addresses in get_local_intfs(names).values():
         for address in addresses:

@@ -33,6 +33,13 @@ from horovod.common.basics import _basics
 from horovod.tensorflow.data.registry import Addresses, ComputeClient
 from horovod.tensorflow.data.tunnel import ServiceTunnel, tunnel_of
 
+__all__ = [
+    "TfDataServiceConfig",
+    "compute_worker_fn",
+    "send_to_data_service",
+    "tf_data_service",
+]
+
 SIDES = ("compute", "training")
 _PATIENCE_SECONDS = 600
 
@@ -43,7 +50,19 @@ _service: Any = tf.data.experimental.service
 
 @dataclasses.dataclass(frozen=True)
 class TfDataServiceConfig:
-    """What a training job must know of the job that prepares its data."""
+    """What a training job must know of the job that prepares its data.
+
+    Args:
+        dispatchers: Number of dispatchers of the data service.
+        workers_per_dispatcher: Number of workers of each.
+        dispatcher_side: Where dispatchers run: `compute` or `training`.
+        addresses: Where the registry of the service listens, by network interface.
+        key: Key of the service, 32 bytes.
+        timeout: Seconds to wait for dispatchers and workers (default: 60).
+
+    Raises:
+        ValueError: If `dispatcher_side` is something else.
+    """
 
     dispatchers: int
     workers_per_dispatcher: int
@@ -60,16 +79,34 @@ class TfDataServiceConfig:
             )
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
-        """A client of the registry."""
+        """Return a client of the registry.
+
+        Args:
+            verbose: 2 or more to print what is registered (default: 1).
+
+        Returns:
+            The client; its `shutdown()` ends the job that prepares the data.
+        """
         return ComputeClient(self.addresses, self.key, verbose)
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration in what JSON knows."""
+        """Return the configuration as a dictionary that JSON can hold.
+
+        Returns:
+            The dictionary.
+        """
         return {**self.__dict__, "key": base64.b64encode(self.key).decode()}
 
     @staticmethod
     def from_dict(config: dict[str, Any]) -> TfDataServiceConfig:
-        """The opposite of `to_dict`."""
+        """Return the configuration of a dictionary.
+
+        Args:
+            config: What `to_dict` returned.
+
+        Returns:
+            The configuration.
+        """
         addresses = {
             name: [(address, int(port)) for address, port in places]
             for name, places in config["addresses"].items()
@@ -78,7 +115,13 @@ class TfDataServiceConfig:
         return TfDataServiceConfig(**{**config, "addresses": addresses, "key": key})
 
     def write(self, filename: str) -> None:
-        """Writes a file that only its owner may read; nobody sees half of it."""
+        """Write the configuration to a file that only its owner may read.
+
+        The file appears at once, never half written.
+
+        Args:
+            filename: Path of the file.
+        """
         folder, name = os.path.split(os.path.abspath(filename))
         handle, path = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
         try:
@@ -91,7 +134,21 @@ class TfDataServiceConfig:
 
     @staticmethod
     def read(filename: str, wait_for_file_creation: bool = False) -> TfDataServiceConfig:
-        """Reads such a file; if wanted, waits until there is one, for ten minutes."""
+        """Read the configuration from a file.
+
+        Args:
+            filename: Path of the file.
+            wait_for_file_creation: Whether to wait up to 10 minutes until there is one (default:
+                False).
+
+        Returns:
+            The configuration.
+
+        Raises:
+            TimeoutError: If the file does not appear.
+            PermissionError: If others may write the file.
+            ValueError: If it is not a regular file.
+        """
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while wait_for_file_creation and not os.path.exists(filename):
             if time.monotonic() > deadline:
@@ -123,10 +180,19 @@ def _private_text(filename: str) -> str:
 
 @contextlib.contextmanager
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
-    """The address of this rank's dispatcher, which has all its workers by then.
+    """Provide the address of this rank's dispatcher inside a `with` block.
 
-    With dispatchers on the side of training, this rank's ends with the block, and its workers with
-    it: all ranks that use it must have read what they want by then.
+    If dispatchers run in the training job, this rank's ends with the block.
+
+    Args:
+        compute_config: Configuration of the job that prepares the data.
+        rank: Rank of this process in the training job.
+
+    Yields:
+        The address, for `tf.data.experimental.service.distribute`.
+
+    Raises:
+        TimeoutError: If the dispatcher or its workers do not register in time.
     """
     client, tunnel = compute_config.compute_client(), _tunnel(compute_config)
     number = rank % compute_config.dispatchers
@@ -150,10 +216,27 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> Any:
-    """The dataset as the data service's workers prepare it.
+    """Have a dataset prepared by the workers of the data service.
 
-    Each rank gets all of it. With `reuse_dataset` the ranks of a dispatcher share it, so that each
-    element goes to one of them; with `round_robin` they take turns, and `size` is their number.
+    Also a method of `tf.data.Dataset`.
+
+    Args:
+        dataset: A `tf.data.Dataset`.
+        compute_config: Configuration of the job that prepares the data.
+        rank: Rank of this process in the training job.
+        size: Number of ranks of the training job; needed with `round_robin` (default: None).
+        processing_mode: How workers share the dataset, as `tf.data.experimental.service.distribute`
+            takes it (default: `distributed_epoch`).
+        reuse_dataset: Whether ranks share one dataset, each element going to one of them, instead
+            of each getting all of it (default: False).
+        round_robin: Whether ranks that share take turns (default: False).
+
+    Returns:
+        The prepared dataset.
+
+    Raises:
+        RuntimeError: If dispatchers run in the training job; use `tf_data_service` then.
+        ValueError: If `round_robin` comes without `reuse_dataset` or `size`.
     """
     if compute_config.dispatcher_side == "training":
         raise RuntimeError(
@@ -175,7 +258,11 @@ def send_to_data_service(
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """Works for the data service, on each rank of the workers' job, until training has ended."""
+    """Work for the data service until training ends; call it on each rank of the workers' job.
+
+    Args:
+        compute_config: Configuration of the job that prepares the data.
+    """
     rank = _basics.rank() if _basics.is_initialized() else environment.rank()
     number, place = divmod(rank, compute_config.workers_per_dispatcher)
     client, tunnel = compute_config.compute_client(), _tunnel(compute_config)

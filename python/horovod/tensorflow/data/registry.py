@@ -20,6 +20,8 @@ from typing import Any
 
 from horovod import _native
 
+__all__ = ["ComputeClient", "ComputeService", "make_key"]
+
 Addresses = dict[str, list[tuple[str, int]]]
 
 _KEY_BYTES = 32
@@ -30,12 +32,25 @@ _ADDRESS_OF_INTERFACE = 0x8915
 
 
 def make_key() -> bytes:
-    """A key for a registry and its clients."""
+    """Return a new key for a registry and its clients.
+
+    Returns:
+        32 random bytes.
+    """
     return secrets.token_bytes(_KEY_BYTES)
 
 
 class ComputeService:
-    """The registry; it listens until `shutdown`."""
+    """Registry of a data service; listens until `shutdown`.
+
+    Rank 0 of the workers' job has it.
+
+    Args:
+        dispatchers: Number of dispatchers.
+        workers_per_dispatcher: Number of workers of each.
+        key: What `make_key` returned.
+        one_host: Whether to listen on the loopback address only (default: False).
+    """
 
     def __init__(
         self, dispatchers: int, workers_per_dispatcher: int, key: bytes, one_host: bool = False
@@ -51,7 +66,11 @@ class ComputeService:
         self._tunnel = _native.Tunnel(key, "127.0.0.1" if one_host else "0.0.0.0", self._reply)
 
     def addresses(self) -> Addresses:
-        """Where it listens, by network interface."""
+        """Return where the registry listens.
+
+        Returns:
+            Addresses and ports, by network interface.
+        """
         port = self._tunnel.port
         return {
             name: [(address, port)]
@@ -60,7 +79,7 @@ class ComputeService:
         }
 
     def shutdown(self) -> None:
-        """Ends it, and every wait for it; who has asked something still gets the answer."""
+        """Stop the registry, and end every wait for it."""
         with self._changed:
             self._is_over = True
             self._ended.update(self._workers)
@@ -138,7 +157,16 @@ _DEEDS: dict[str, Callable[..., Any]] = {
 
 
 class ComputeClient:
-    """Talks to the registry at the first of its addresses that answers."""
+    """Client of the registry; uses the first of its addresses that answers.
+
+    Args:
+        compute_addresses: Addresses and ports of the registry, by network interface.
+        key: Key of the service.
+        verbose: 2 or more to print what is registered (default: 1).
+
+    Raises:
+        ConnectionError: If the registry does not answer.
+    """
 
     def __init__(self, compute_addresses: Addresses, key: bytes, verbose: int = 1) -> None:
         self._key = key
@@ -152,11 +180,24 @@ class ComputeClient:
         self._ask({"do": "has_ended", "dispatcher": 0})
 
     def own_address(self) -> str:
-        """The address of this host by which it reaches the registry."""
+        """Return the address of this host by which it reaches the registry.
+
+        Returns:
+            The address.
+        """
         return self._own
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
-        """Says where a dispatcher is."""
+        """Register a dispatcher.
+
+        Args:
+            dispatcher_id: Number of the dispatcher.
+            dispatcher_address: Its address, for `tf.data.experimental.service.distribute`.
+
+        Raises:
+            ValueError: If it is registered with another address.
+            ConnectionError: If the registry does not answer.
+        """
         self._tell(f"dispatcher {dispatcher_id} is at {dispatcher_address}")
         self._ask(
             {
@@ -167,30 +208,81 @@ class ComputeClient:
         )
 
     def register_worker_for_dispatcher(self, dispatcher_id: int, worker_id: int) -> None:
-        """Says that a worker of a dispatcher is there."""
+        """Register a worker of a dispatcher.
+
+        Args:
+            dispatcher_id: Number of the dispatcher.
+            worker_id: Number of the worker.
+
+        Raises:
+            ConnectionError: If the registry does not answer.
+        """
         self._tell(f"worker {worker_id} of dispatcher {dispatcher_id} is there")
         self._ask({"do": "register_worker", "dispatcher": dispatcher_id, "worker": worker_id})
 
     def register_server(self, name: str, places: Sequence[tuple[str, int]]) -> None:
-        """Says where the tunnel is that has a server of this name."""
+        """Register the tunnel that leads to a server.
+
+        Args:
+            name: Name of the server.
+            places: Addresses and ports of the tunnel.
+
+        Raises:
+            ConnectionError: If the registry does not answer.
+        """
         self._tell(f"{name} is behind {places}")
         self._ask({"do": "register_server", "dispatcher": 0, "name": name, "places": list(places)})
 
     def servers(self) -> dict[str, list[tuple[str, int]]]:
-        """The servers that have registered, by name, and where their tunnels are."""
+        """Return the servers that are registered.
+
+        Returns:
+            Addresses and ports of their tunnels, by name.
+
+        Raises:
+            ConnectionError: If the registry does not answer.
+        """
         found = self._ask({"do": "servers", "dispatcher": 0})
         return {name: [(address, port) for address, port in at] for name, at in found.items()}
 
     def wait_for_dispatcher_registration(self, dispatcher_id: int, timeout: float) -> str:
-        """Where a dispatcher is, as soon as it has said so."""
+        """Wait until a dispatcher is registered.
+
+        Args:
+            dispatcher_id: Number of the dispatcher.
+            timeout: Seconds to wait.
+
+        Returns:
+            Its address.
+
+        Raises:
+            TimeoutError: If that takes longer than `timeout`.
+            ConnectionError: If the registry does not answer.
+        """
         return str(self._wait("dispatcher", dispatcher_id, timeout, "to register"))
 
     def wait_for_dispatcher_worker_registration(self, dispatcher_id: int, timeout: float) -> None:
-        """Returns when all workers of a dispatcher are there."""
+        """Wait until all workers of a dispatcher are registered.
+
+        Args:
+            dispatcher_id: Number of the dispatcher.
+            timeout: Seconds to wait.
+
+        Raises:
+            TimeoutError: If that takes longer than `timeout`.
+            ConnectionError: If the registry does not answer.
+        """
         self._wait("all_workers", dispatcher_id, timeout, "to have all its workers")
 
     def shutdown(self, dispatcher_id: int | None = None) -> None:
-        """Says that the workers, of one dispatcher or of all, are no longer needed."""
+        """End the workers' job, or the workers of one dispatcher.
+
+        Args:
+            dispatcher_id: Number of the dispatcher (default: all).
+
+        Raises:
+            ConnectionError: If the registry does not answer.
+        """
         # One question for all: the registry goes when the last of its workers does.
         if dispatcher_id is None:
             self._ask({"do": "end_all", "dispatcher": 0})
@@ -198,7 +290,11 @@ class ComputeClient:
             self._ask({"do": "end", "dispatcher": dispatcher_id})
 
     def wait_for_shutdown(self, dispatcher_id: int = 0) -> None:
-        """Returns when somebody has said so for this dispatcher, or the registry is gone."""
+        """Wait until the workers of a dispatcher are no longer needed.
+
+        Args:
+            dispatcher_id: Number of the dispatcher (default: 0).
+        """
         request = {"do": "has_ended", "dispatcher": dispatcher_id, "seconds": _LONGEST_WAIT_SECONDS}
         try:
             while self._ask(request) is None:

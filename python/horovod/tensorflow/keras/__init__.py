@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -18,7 +18,7 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.common.reductions import Average, Sum
+from horovod.common.reductions import Average, ReduceOp, Sum
 from horovod.common.world import *  # noqa: F403
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.keras import callbacks, elastic
@@ -35,6 +35,7 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "ProcessSet",
+    "ReduceOp",
     "Sum",
     "add_process_set",
     "allgather",
@@ -50,9 +51,12 @@ __all__ = [
     *_world.__all__,
 ]
 
+# Whatever class the optimizer has, the one that comes back derives from it.
+_Optimizer = TypeVar("_Optimizer")
+
 
 def DistributedOptimizer(
-    optimizer: Any,
+    optimizer: _Optimizer,
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
@@ -66,10 +70,57 @@ def DistributedOptimizer(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-) -> Any:
-    """An optimizer with the configuration of `optimizer` that applies the gradients of all ranks.
+) -> _Optimizer:
+    """Wrap an optimizer so that it applies gradients reduced over all ranks.
 
-    `backward_passes_per_step` passes are added up before they are reduced and applied.
+    Args:
+        optimizer: An optimizer of Keras.
+        name: Name of the optimizer and of its operations (default: `Distributed` and the name of
+            the class).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
+            few rows are zero (default: False).
+        gradient_predivide_factor: Splits the division of an average: gradients are divided by this
+            factor before the sum, and by `size / factor` after it (default: 1.0). Only with
+            `op=hvd.Average`.
+        op: Reduction of the gradients: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+        backward_passes_per_step: Backward passes before each step, at least 1 (default: 1). Their
+            gradients are added up locally, then reduced and applied once.
+        average_aggregated_gradients: Whether to divide the gradients of several passes by their
+            number (default: False).
+        num_groups: Deprecated, use `groups` (default: 0).
+        groups: Variables to reduce together: a number of groups of about equal length, or lists of
+            variables; variables in no list are reduced one by one. 0 or None leaves it to the
+            engine (default: None).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
+            they are.
+        scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
+            number of ranks, as an average would (default: True).
+
+    Returns:
+        A new optimizer of the same class and configuration. It has a method `register_local_var`
+        that leaves the gradient of a variable as it is on each rank.
+
+    Raises:
+        ValueError: If `optimizer` is not an optimizer of Keras or is wrapped already, or `op` is
+            neither `hvd.Average` nor `hvd.Sum`.
+
+    Example:
+        ```python
+        import horovod.tensorflow.keras as hvd
+        import tensorflow as tf
+
+        hvd.init()
+        model = tf.keras.Sequential([tf.keras.Input([10]), tf.keras.layers.Dense(1)])
+        optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.01 * hvd.size()))
+        model.compile(optimizer, loss="mse")
+        start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        model.fit(tf.ones([8, 10]), tf.ones([8, 1]), callbacks=[start], verbose=0)
+        ```
     """
     return _optimizer.create_distributed_optimizer(
         tf.keras,
@@ -96,5 +147,23 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """A saved model whose optimizer, of whatever class, applies the gradients of all ranks."""
+    """Load a saved model and wrap its optimizer, so that training goes on with all ranks.
+
+    The state of the optimizer is kept.
+
+    Args:
+        filepath: Path of the saved model.
+        custom_optimizers: Optimizer classes of your own that the model may use (default: None).
+        custom_objects: Other classes and functions that the model uses, by name (default: None).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+        legacy_opts: Accepted for compatibility with Horovod (default: False).
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If the model cannot be loaded, as `keras.models.load_model` raises it.
+    """
     return _optimizer.load_model(tf.keras, filepath, custom_optimizers, custom_objects, compression)

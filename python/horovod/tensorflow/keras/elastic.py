@@ -21,19 +21,45 @@ __all__ = [
 
 
 class KerasState(TensorFlowKerasState):
-    """A model that has been built, its optimizer, and values such as the epoch."""
+    """State of a training with Keras: model, optimizer and other values.
+
+    Each value becomes an attribute; assign new ones instead of changing lists.
+
+    Args:
+        model: A model that has been built.
+        optimizer: Its optimizer (default: that of the compiled model).
+        **kwargs: Other values by name, such as `batch=0, epoch=0`.
+
+    Raises:
+        ValueError: If the model has not been built.
+    """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any) -> None:
         super().__init__(model, optimizer, **kwargs)
 
 
 class CommitStateCallback(_shared.CommitState, _Callback):
-    """Commits every so many batches, and at the end of each epoch; comes behind those below."""
+    """Commit the state every few batches, and at the end of each epoch.
+
+    Put it after the callbacks that update the state.
+
+    Args:
+        state: The state.
+        batches_per_commit: Batches between commits (default: 1).
+    """
 
 
 class UpdateBatchStateCallback(_shared.UpdateBatchState, _Callback):
-    """Keeps `state.batch`, and takes an epoch up where it was interrupted."""
+    """Keep `state.batch` up to date, and resume an epoch where it was interrupted.
+
+    Args:
+        state: The state; it needs an attribute `batch`.
+    """
 
 
 class UpdateEpochStateCallback(_shared.UpdateEpochState, _Callback):
-    """Keeps `state.epoch`."""
+    """Keep `state.epoch` up to date.
+
+    Args:
+        state: The state; it needs an attribute `epoch`.
+    """

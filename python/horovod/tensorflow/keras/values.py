@@ -14,6 +14,14 @@ import horovod.tensorflow as _hvd
 from horovod.common.reductions import Average
 from horovod.tensorflow.compression import Compression
 
+__all__ = [
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "reducescatter",
+]
+
 
 def allreduce(
     value: Any,
@@ -24,7 +32,32 @@ def allreduce(
     op: int | None = None,
     compression: Any = Compression.none,
 ) -> Any:
-    """The reduction of the values of all ranks: their average unless `op` says otherwise."""
+    """Reduce a value over all ranks and return the result.
+
+    Args:
+        value: A number, array or tensor; of the same shape on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
+            None).
+        prescale_factor: Factor applied to the input before the reduction; the same on every rank
+            (default: 1.0).
+        postscale_factor: Factor applied to the result after the reduction; the same on every rank
+            (default: 1.0).
+        op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
+            (default: `hvd.Average`).
+        compression: How to compress data on the wire: `hvd.Compression.none`,
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.none`).
+
+    Returns:
+        The result: a tensor, or its value in a session of TensorFlow 1.
+
+    Raises:
+        ValueError: If `op` and `average` are both given, or `compression` cannot compress.
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+    """
     return _run(
         _hvd.allreduce(
             tf.constant(value),
@@ -39,22 +72,81 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None) -> Any:
-    """The values of all ranks, one behind the other."""
+    """Concatenate the values of all ranks along the first dimension.
+
+    Args:
+        value: An array or tensor with at least one dimension. The first dimension may differ
+            between ranks, the others must be the same.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+
+    Returns:
+        The result: a tensor, or its value in a session of TensorFlow 1.
+
+    Raises:
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+    """
     return _run(_hvd.allgather(tf.constant(value), name))
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
-    """The value of rank `root_rank`."""
+    """Send a value from one rank to all others and return it.
+
+    Args:
+        value: A number, array or tensor; of the same shape on every rank.
+        root_rank: Rank that sends.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+
+    Returns:
+        The result: a tensor, or its value in a session of TensorFlow 1.
+
+    Raises:
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+    """
     return _run(_hvd.broadcast(tf.constant(value), root_rank, name))
 
 
 def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any:
-    """This rank's share of the rows of the reduction."""
+    """Reduce a value over all ranks and return this rank's share of the rows.
+
+    Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
+    extra row.
+
+    Args:
+        value: An array or tensor with at least one dimension, of the same shape on every rank.
+        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            match unnamed operations in the order of the calls).
+        op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
+
+    Returns:
+        The result: a tensor, or its value in a session of TensorFlow 1.
+
+    Raises:
+        HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
+            operation.
+        UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
+            `NotImplementedError` and a `ValueError`.
+    """
     return _run(_hvd.reducescatter(tf.constant(value), op=op, name=name))
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Overwrites all variables of the graph with those of rank `root_rank`."""
+    """Overwrite all variables of TensorFlow's default graph with those of one rank.
+
+    For graphs of TensorFlow 1; otherwise use `callbacks.BroadcastGlobalVariablesCallback`.
+
+    Args:
+        root_rank: Rank that sends.
+
+    Returns:
+        What the session returns.
+
+    Raises:
+        RuntimeError: If there is no such graph.
+    """
     return _run(_hvd.broadcast_global_variables(root_rank))
 
 

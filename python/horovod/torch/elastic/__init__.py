@@ -15,9 +15,41 @@ _Result = TypeVar("_Result")
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Makes a function of a state, and what else it takes, one that outlives its world.
+    """Make a function survive lost ranks and changing hosts: the decorator of elastic training.
 
-    When a rank is lost, or hosts come or go, the function is called again, in the next world, with
-    the state of rank 0. Nothing may be sent between ranks before the first call.
+    When a rank is lost, or hosts are added or removed, the ranks that are left regroup without a
+    restart and call the function again with the state of rank 0, which goes back to the last
+    `state.commit()` if a rank was lost. Nothing may be sent between ranks before the first call.
+
+    Args:
+        func: Function that takes a state first, and returns when training is done.
+
+    Returns:
+        A function that takes a state and the other arguments of `func`, and returns what `func`
+        returns.
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        model = torch.nn.Linear(10, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+
+        @hvd.elastic.run
+        def train(state):
+            while state.batch < 10:
+                optimizer.zero_grad()
+                state.model(torch.randn(32, 10)).square().mean().backward()
+                optimizer.step()
+                state.batch += 1
+                state.commit()
+
+
+        train(hvd.elastic.TorchState(model, optimizer, batch=0))
+        ```
     """
     return run_fn(func, rejoin)

@@ -11,13 +11,36 @@ import torch.utils.data
 
 from horovod.torch.mpi_ops import rank, size
 
+__all__ = [
+    "ElasticSampler",
+]
+
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Shares the samples that are left of an epoch out among the ranks, evenly.
+    """Sampler that splits what is left of an epoch evenly among the ranks.
 
-    The samples of an epoch have one order for all ranks, which take turns; so what has been done
-    is known by a single number, which `record_batch` counts. Some samples come twice if the ranks
-    could not get equally many otherwise. Put the sampler into the state, or it forgets.
+    All ranks see the samples of an epoch in the same order and take turns, so one number says how
+    far the epoch has come; `record_batch` counts it. Some samples come twice if ranks could not get
+    equally many otherwise. Put the sampler into the state, so that it is committed.
+
+    Args:
+        dataset: Dataset with a length.
+        shuffle: Whether to shuffle the samples in each epoch (default: True).
+        seed: Seed of the shuffling, the same on every rank (default: 0).
+
+    Example:
+        ```python
+        import torch
+        import horovod.torch as hvd
+
+        hvd.init()
+        dataset = torch.utils.data.TensorDataset(torch.arange(100))
+        sampler = hvd.elastic.ElasticSampler(dataset)
+        loader = torch.utils.data.DataLoader(dataset, batch_size=10, sampler=sampler)
+        for number, batch in enumerate(loader):
+            sampler.record_batch(number, 10)
+        sampler.set_epoch(1)
+        ```
     """
 
     def __init__(
@@ -36,30 +59,47 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins an epoch; call it behind each, so that the next is in another order.
+        """Begin an epoch, in another order than the last.
 
-        It forgets what has been done, so do not call it where an epoch is taken up again.
+        Call it at the end of an epoch, not at the start: it forgets the progress that was made.
+
+        Args:
+            epoch: Number of the epoch that begins.
         """
         self.epoch = epoch
         self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Counts a batch that all ranks have done: `batch_size` is that of one of them."""
+        """Count a batch that all ranks have processed.
+
+        Args:
+            batch_idx: Number of the batch; not used.
+            batch_size: Number of samples in the batch of one rank.
+        """
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
-        """How far training has come."""
+        """Return how far training has come.
+
+        Returns:
+            The epoch and the number of samples that were processed in it, by the names of the
+            attributes.
+        """
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Goes on from there."""
+        """Go on from a state.
+
+        Args:
+            state_dict: What `state_dict()` returned.
+        """
         self.epoch = state_dict["epoch"]
         self.processed_num = state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
-        """Shares what is left out among the ranks that there are now."""
+        """Split the remaining samples among the current ranks."""
         self.num_replicas = size()
         self.rank = rank()
         indices = list(range(len(cast(Sized, self.dataset))))

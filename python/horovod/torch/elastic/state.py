@@ -23,9 +23,25 @@ from horovod.torch.functions import (
 )
 from horovod.torch.mpi_ops import rank
 
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
+
 
 class StateHandler:
-    """How one kind of object is copied, put back and sent to all ranks."""
+    """How one kind of object is saved, restored and sent to all ranks.
+
+    This one works for objects with `state_dict` and `load_state_dict`.
+
+    Args:
+        value: The object.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -33,37 +49,45 @@ class StateHandler:
         self.save()
 
     def save(self) -> None:
-        """Keeps a copy of the object's state."""
+        """Keep a copy of the object's state."""
         self._saved = copied(self.value.state_dict(), self._saved)
 
     def restore(self) -> None:
-        """Gives the object the state that was kept last."""
+        """Give the object the state that was saved last."""
         self.value.load_state_dict(copied(self._saved))
 
     def sync(self) -> None:
-        """Gives the object of all ranks the state of rank 0's; keeping it is for later."""
+        """Give the objects of all ranks the state of rank 0's."""
         # Rank 0 loads its own, too: what an object works out from its state, such as the share of
         # a sampler, must come out alike everywhere.
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
 
     def reset(self) -> None:
-        """Adapts the object to a new world."""
+        """Adapt the object to a new set of ranks."""
 
     def set_value(self, value: Any) -> None:
-        """Takes care of another object from now on."""
+        """Handle another object from now on.
+
+        Args:
+            value: The object.
+        """
         self.value = value
         self.save()
 
 
 class ModelStateHandler(StateHandler):
-    """A model: its parameters and buffers."""
+    """Handles a model: its parameters and buffers.
+
+    Args:
+        value: The object.
+    """
 
     def restore(self) -> None:
-        """Copies the parameters back; they stay the same tensors."""
+        """Copy the parameters back; they stay the same tensors."""
         self.value.load_state_dict(self._saved)
 
     def sync(self) -> None:
-        """Overwrites parameters and buffers with those of rank 0."""
+        """Overwrite parameters and buffers with those of rank 0."""
         state = self.value.state_dict()
         tensors = {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
         broadcast_parameters(tensors, root_rank=0)
@@ -75,23 +99,31 @@ class ModelStateHandler(StateHandler):
 
 
 class OptimizerStateHandler(StateHandler):
-    """An optimizer: its options and what it has gathered about each parameter."""
+    """Handles an optimizer: its options and its state.
+
+    Args:
+        value: The object.
+    """
 
     def restore(self) -> None:
-        """Puts the state back, and forgets gradients of a step that was not finished."""
+        """Restore the state, and clear the gradients of an unfinished step."""
         load_optimizer(self.value, copied(self._saved))
         self.value.zero_grad()
 
     def sync(self) -> None:
-        """Overwrites the state with that of rank 0, whether or not there is any here."""
+        """Overwrite the state with that of rank 0."""
         broadcast_optimizer_state(self.value, root_rank=0)
 
 
 class SamplerStateHandler(StateHandler):
-    """A sampler: how far the epoch has come."""
+    """Handles a sampler: how far the epoch has come.
+
+    Args:
+        value: The object.
+    """
 
     def reset(self) -> None:
-        """Shares what is left out among the ranks that there are now."""
+        """Split the remaining samples among the current ranks."""
         self.value.reset()
 
 
@@ -109,20 +141,35 @@ _handler_registry: list[tuple[type, type[StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """The kinds of objects that have handlers; the first that fits is taken."""
+    """Return which kinds of objects are handled how.
+
+    Returns:
+        Pairs of a class and its handler; the first that fits an object is used.
+    """
     return _handler_registry
 
 
 def set_handler_registry(registry: Sequence[tuple[type, type[StateHandler]]]) -> None:
-    """Replaces that list, for states that are made from now on."""
+    """Replace that list, for states that are created from now on.
+
+    Args:
+        registry: Pairs of a class and its handler.
+    """
     global _handler_registry
     _handler_registry = list(registry)
 
 
 class TorchState(FrameworkState):
-    """A model, an optimizer, samplers, schedulers, a scaler, and values such as the epoch.
+    """State of a training with PyTorch: model, optimizer and other objects and values.
 
-    Each becomes an attribute. An object that has a handler may be replaced by assigning another.
+    Each becomes an attribute. Models, optimizers, samplers, schedulers and gradient scalers are
+    saved through their `state_dict`; other values are kept as they are, so assign new ones instead
+    of changing lists. Assigning another model or optimizer to the attribute is possible, too.
+
+    Args:
+        model: The model (default: None).
+        optimizer: Its optimizer (default: None).
+        **kwargs: Other objects and values by name, such as `batch=0`.
     """
 
     def __init__(
@@ -140,19 +187,19 @@ class TorchState(FrameworkState):
         super().__init__(broadcast_object, rank, **values)
 
     def save(self) -> None:
-        """Keeps a copy of everything."""
+        """Copy everything in memory."""
         for handler in self._handlers.values():
             handler.save()
         super().save()
 
     def restore(self) -> None:
-        """Puts everything back as it was kept last."""
+        """Go back to the last saved copy."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self) -> None:
-        """Gives all ranks what rank 0 has, and keeps a copy once all of it has come."""
+        """Give all ranks the state of rank 0, and save it."""
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
@@ -160,7 +207,7 @@ class TorchState(FrameworkState):
             handler.save()
 
     def reset(self) -> None:
-        """Adapts what depends on the ranks, such as samplers."""
+        """Adapt what depends on the ranks, such as samplers."""
         for handler in self._handlers.values():
             handler.reset()
         super().reset()

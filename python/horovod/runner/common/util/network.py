@@ -34,7 +34,18 @@ class NoValidAddressesFound(Exception):
 
 
 def find_port(server_factory: Callable[[tuple[str, int]], T]) -> tuple[T, int]:
-    """The server that a factory makes for an address with a free port, and that port."""
+    """Start a server on a free port.
+
+    Args:
+        server_factory: Function that starts a server at an address, a pair of host and port, and
+            raises `OSError` if the port is taken.
+
+    Returns:
+        The server and its port.
+
+    Raises:
+        OSError: If no port is free.
+    """
     first = random.randrange(len(_PORTS))
     for offset in range(len(_PORTS)):
         port = _PORTS[(first + offset) % len(_PORTS)]
@@ -46,12 +57,23 @@ def find_port(server_factory: Callable[[tuple[str, int]], T]) -> tuple[T, int]:
 
 
 def get_local_host_addresses() -> list[str]:
-    """All addresses of this machine."""
+    """Return all addresses of this machine.
+
+    Returns:
+        The addresses, each once.
+    """
     return list(dict.fromkeys(address for _, address in _native.interfaces()))
 
 
 def get_local_intfs(nics: Iterable[str] | None = None) -> dict[str, list[str]]:
-    """The addresses of each interface of this machine, or of those of these names."""
+    """Return the addresses of the network interfaces of this machine.
+
+    Args:
+        nics: Names of the interfaces (default: all).
+
+    Returns:
+        Addresses by interface.
+    """
     wanted = None if nics is None else set(nics)
     found: dict[str, list[str]] = {}
     for name, address in _native.interfaces():
@@ -61,7 +83,14 @@ def get_local_intfs(nics: Iterable[str] | None = None) -> dict[str, list[str]]:
 
 
 def resolve_host_address(host_name: str) -> str | None:
-    """The first IPv4 address of a host, None if it has no such."""
+    """Return the first IPv4 address of a host.
+
+    Args:
+        host_name: Name of the host.
+
+    Returns:
+        The address, or None if it has none.
+    """
     try:
         return socket.gethostbyname(host_name)
     except OSError:
@@ -69,7 +98,14 @@ def resolve_host_address(host_name: str) -> str | None:
 
 
 def filter_local_addresses(all_host_names: Iterable[str]) -> list[str]:
-    """Those of some hosts that are other machines."""
+    """Return which hosts are other machines.
+
+    Args:
+        all_host_names: Names of hosts.
+
+    Returns:
+        Those that are not this machine.
+    """
     own = set(get_local_host_addresses())
     names = [(name, resolve_host_address(name)) for name in all_host_names]
     return [name for name, address in names if address is None or address not in own]

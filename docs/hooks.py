@@ -1,4 +1,4 @@
-"""Brings pages of the repository that are not in `docs` onto the site, and makes links to them work.
+"""Brings pages of the repository that are not in `docs` onto the site, and mends links to them.
 
 Links are written for the repository, so that they work there: `../../SECURITY.md`, or a folder. The
 site has every page of `docs`, the documents of `DOCUMENTS`, and whatever those link to, in turn. A
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -92,7 +92,7 @@ def _path(uri: str) -> str:
     return documents.get(uri) or (f"docs/{uri}" if (TOP / "docs" / uri).exists() else uri)
 
 
-def _outside_of_code(markdown: str, change) -> str:
+def _outside_of_code(markdown: str, change: Callable[[str], str]) -> str:
     pieces, end = [], 0
     for fence in FENCE.finditer(markdown):
         pieces += [change(markdown[end : fence.start()]), fence[0]]

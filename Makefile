@@ -69,7 +69,7 @@ python-single: .venv/dev .venv/ronde ## Those that need no launcher
 	.venv/bin/pytest tests/single
 
 docs: .venv/docs ## Build the documentation site in site/, to be read as files or from any web server
-	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 	@echo 'open site/index.html'
 
 deny: $(DENY) ## Licences, sources, bans of the dependencies; advisories, where their database can be fetched

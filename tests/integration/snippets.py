@@ -15,7 +15,8 @@ from pathlib import Path
 from pages import PAGES, Program, programs
 
 IMPORTS = {
-    "torch": ["torch", "accelerate", "lightning.pytorch"],
+    # The optimizers of torch import its compiler when they are first used.
+    "torch": ["torch", "torch._dynamo", "accelerate", "lightning.pytorch"],
     "tensorflow": ["tensorflow", "keras"],
     "jax": ["jax", "optax"],
 }

@@ -37,7 +37,8 @@ MODULES = {
 def site(tmp_path_factory):
     """The site, built as `make docs` builds it: every warning is an error."""
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    # Not with `--quiet`: a warning that is not shown does not count.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=TOP, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout + built.stderr

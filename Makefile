@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  lab matrix mxnet deny bench bench-results bench-training soak loom fuzz clean
+  docs lab matrix mxnet deny bench bench-results bench-training soak loom fuzz clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,10 @@ lab: ## Install what a lab of hosts needs from the system, where that is allowed
 python-single: .venv/dev .venv/ronde ## Those that need no launcher
 	.venv/bin/pytest tests/single
 
+docs: .venv/docs ## Build the documentation site in site/, to be read as files or from any web server
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+	@echo 'open site/index.html'
+
 deny: $(DENY) ## Licences, sources, bans of the dependencies; advisories, where their database can be fetched
 	$(DENY) --locked check bans licenses sources
 	.ci/advisories $(DENY)
@@ -109,7 +113,7 @@ fuzz: ## Fuzz what reads from the network, FUZZ_SECONDS for each entry; needs a 
 	done
 
 clean: ## Remove all that was built or installed
-	rm -rf .venv .tools target fuzz/target dist wheel.data .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .tools target fuzz/target dist site wheel.data .mypy_cache .pytest_cache .ruff_cache
 
 # What follows installs; each file stands for a step that is done.
 
@@ -125,7 +129,7 @@ clean: ## Remove all that was built or installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8'
 	@touch $@
 
-.venv/demo .venv/dev: .venv/%: .venv/bin/uv pyproject.toml tests/overrides.txt
+.venv/demo .venv/dev .venv/docs: .venv/%: .venv/bin/uv pyproject.toml tests/overrides.txt
 	$(UV) --overrides tests/overrides.txt -r pyproject.toml --extra $*
 	@touch $@
 

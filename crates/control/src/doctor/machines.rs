@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::facts::Facts;
 use super::{Finding, HostReport, Severity};
+use crate::{PACKAGE_VERSION, install};
 
 /// What a rank needs beside its sockets: the program, libraries, data.
 const FILES_OF_A_RANK: u64 = 64;
@@ -167,7 +168,10 @@ fn python(facts: &Facts, findings: &mut Findings<'_>) {
         findings.add(
             Severity::Error,
             format!("`{}` has Horovod {version} and not Ronde", python.executable),
-            "`pip uninstall horovod` and `pip install ronde` there: both are imported as `horovod`",
+            format!(
+                "`pip uninstall horovod`, then {} there: both are imported as `horovod`",
+                install::command(PACKAGE_VERSION)
+            ),
         );
     }
 }

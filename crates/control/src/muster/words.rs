@@ -102,7 +102,7 @@ pub(crate) fn other_version(theirs: &str, ours: &str) -> (String, String) {
     let package = ours.rsplit("ronde.").next().unwrap_or(ours);
     (
         format!("it runs Ronde {theirs}, and this launcher is Ronde {ours}"),
-        format!("install the same version there: `pip install ronde=={package}`"),
+        format!("install the same version there: {}", crate::install::command(package)),
     )
 }
 

@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  lab matrix dist mxnet deny bench bench-results bench-training soak loom fuzz clean
+  lab matrix dist dist-check mxnet deny bench bench-results bench-training soak loom fuzz clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -109,6 +109,9 @@ fuzz: ## Fuzz what reads from the network, FUZZ_SECONDS for each entry; needs a 
 
 dist: .tools/dist/installed ## Build and check what a release consists of: wheels, sdist, SBOMs, checksums
 	.tools/dist/bin/python build_backend/dist.py $(MACHINES)
+
+dist-check: .venv/bin/uv ## Install it in bare Debian systems, old, new and under qemu; as root
+	.venv/bin/python tests/dist.py $(SYSTEMS)
 
 clean: ## Remove all that was built or installed
 	rm -rf .venv .tools target fuzz/target dist wheel-parts .mypy_cache .pytest_cache .ruff_cache

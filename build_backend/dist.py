@@ -52,8 +52,8 @@ def main() -> None:
     problems += [problem for file in files for problem in leaks(file, places)]
     problems += [problem for wheel in wheels for problem in keep_sbom(wheel)]
     problems += [
-        f"there is no wheel for {machine}: Rust's standard library for it is not installed\n"
-        f"hint: `rustup target add {triple(machine)}`, or build less: `make dist MACHINES={can}`"
+        f"there is no wheel for {machine}: Rust's standard library for it is not installed\n\n"
+        f"hint: `rustup target add {triple(machine)}`, or leave it out with `make dist MACHINES=…`"
         for machine in wanted
         if machine not in can
     ]

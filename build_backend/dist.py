@@ -3,7 +3,7 @@
 A wheel for each machine we ship for, compiled with zig against an old glibc, the source
 distribution, the bill of materials of each wheel and the checksums of all. Nothing stays in `dist`
 that auditwheel would give another tag, or that names a folder of the machine it was built on.
-The same commit and compiler give the same files, byte for byte.
+The archives know no time but that of the commit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Builds what a release consists of into `dist`, and checks it: `make dist`.
 
 A wheel for each machine we ship for, compiled with zig against an old glibc, the source
-distribution, the bill of materials of each wheel and the checksums of all. Nothing stays in `dist`
-that auditwheel would give another tag, or that names a folder of the machine it was built on.
+distribution, the bill of materials of each wheel and the checksums of all. It fails if auditwheel
+would give a wheel another tag, or if a file names a folder of the machine it was built on.
 The archives know no time but that of the commit.
 """
 

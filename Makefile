@@ -19,7 +19,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
-  docs lab matrix mxnet deny bench bench-results bench-training soak loom fuzz clean
+  docs lab matrix dist dist-check mxnet deny bench bench-results bench-training soak loom fuzz clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -112,8 +112,14 @@ fuzz: ## Fuzz what reads from the network, FUZZ_SECONDS for each entry; needs a 
 	  (cd fuzz && cargo +nightly fuzz run $$entry -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; \
 	done
 
+dist: .tools/dist/installed ## Build and check what a release consists of: wheels, sdist, SBOMs, checksums
+	.tools/dist/bin/python build_backend/dist.py $(MACHINES)
+
+dist-check: .venv/bin/uv ## Install it in bare Debian systems, old, new and under qemu; as root
+	.venv/bin/python tests/dist.py $(SYSTEMS)
+
 clean: ## Remove all that was built or installed
-	rm -rf .venv .tools target fuzz/target dist site wheel.data .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .tools target fuzz/target dist site wheel-parts .mypy_cache .pytest_cache .ruff_cache
 
 # What follows installs; each file stands for a step that is done.
 
@@ -147,6 +153,11 @@ clean: ## Remove all that was built or installed
 .tools/mxnet/installed: .venv/bin/uv pyproject.toml
 	$(PYTHON) -m venv .tools/mxnet
 	.venv/bin/uv pip install --quiet --python .tools/mxnet -r pyproject.toml --extra mxnet
+	@touch $@
+
+.tools/dist/installed: .venv/bin/uv pyproject.toml
+	$(PYTHON) -m venv --without-pip .tools/dist
+	.venv/bin/uv pip install --quiet --python .tools/dist -r pyproject.toml --extra dist
 	@touch $@
 
 .tools/mxnet/ronde: .tools/mxnet/installed $(SOURCES)

@@ -5,6 +5,9 @@ holds a Python module, but packs what it finds in the folder `data` of pyproject
 compiles the commands and the library that TensorFlow loads with the module's profile, fills that
 folder from nothing, and hands over. Cargo's output stays in the source tree's target folder (or in
 `CARGO_TARGET_DIR`), so a second build compiles only what changed.
+
+The setting `target` of a build, such as `aarch64-unknown-linux-gnu.2.17`, compiles with zig for
+that machine and that glibc; `dist.py` uses it. Without it the wheel is for this machine.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from maturin import (
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
 )
+from ronde_sbom import sbom
 
 __all__ = [
     "build_editable",
@@ -38,12 +42,14 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = ROOT / "wheel.data"
+PARTS = ROOT / "wheel-parts"
+DATA = PARTS / "data"
+SBOM = PARTS / "ronde.cdx.json"
 SCRIPTS = DATA / "scripts"
 # Beside the package's own files, wherever those are installed.
 LIBRARIES = DATA / "platlib" / "horovod"
 COMPILE = [
-    *("cargo", "build", "--locked", "--release", "--lib", "--bins"),
+    *("--locked", "--release", "--lib", "--bins"),
     *("--package", "ronde-cli", "--package", "ronde-tensorflow"),
     "--message-format=json-render-diagnostics",
 ]
@@ -65,7 +71,12 @@ def build_wheel(
     metadata_directory: str | None = None,
 ) -> str:
     """Builds the wheel and returns its file name."""
-    collect_extras()
+    target = (config_settings or {}).get("target")
+    collect_extras(target)
+    if target:
+        triple, _, glibc = target.partition(".")
+        tag = f"manylinux_{glibc.replace('.', '_')}"
+        config_settings = {"build-args": f"--zig --target {triple} --compatibility {tag}"}
     name: str = maturin.build_wheel(wheel_directory, config_settings, metadata_directory)
     return name
 
@@ -76,14 +87,17 @@ def build_editable(
     metadata_directory: str | None = None,
 ) -> str:
     """Builds the wheel of an editable install and returns its file name."""
-    collect_extras()
+    collect_extras(target=None)
     name: str = maturin.build_editable(wheel_directory, config_settings, metadata_directory)
     return name
 
 
-def collect_extras() -> None:
+def collect_extras(target: str | None) -> None:
     """Compiles the commands and the library into the folder that maturin packs, and only them."""
-    build = subprocess.run(COMPILE, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+    command = ["zigbuild", "--target", target] if target else ["build"]
+    build = subprocess.run(
+        ["cargo", *command, *COMPILE], cwd=ROOT, stdout=subprocess.PIPE, check=False
+    )
     if build.returncode != 0:
         # Cargo has said on stderr what is wrong.
         raise SystemExit(build.returncode)
@@ -98,3 +112,4 @@ def collect_extras() -> None:
         elif artifact.get("target", {}).get("name") == "ronde_tensorflow":
             for file in artifact["filenames"]:
                 shutil.copy2(file, LIBRARIES)
+    SBOM.write_text(sbom(ROOT, target.partition(".")[0] if target else None))

@@ -11,9 +11,11 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
+REINSTALL: str
 __version__: str
 
 __all__ = [
+    "REINSTALL",
     "Memory",
     "Mpi",
     "Tunnel",

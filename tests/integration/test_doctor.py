@@ -162,7 +162,7 @@ def test_hosts_that_hang_or_have_another_version_hold_nobody_up(lab, tmp_path):
     assert told["node-c"].startswith("it runs Ronde 0.28.1+ronde.0.0.9, and this launcher is ")
     assert told["node-d"] == "it did not answer ssh on port 2222 in time"
     fixes = [each["fix"] for each in report["findings"] if each["hosts"] == ["node-c"]]
-    assert re.fullmatch(r"install the same version there: `pip install ronde==\d[^+]*`", fixes[0])
+    assert fixes[0].startswith("install the same version there: `pip install ")
     # Time-outs run side by side, and the one that is well was looked at all the same.
     assert report["seconds"] < 9
     assert report["hosts"][0]["facts"]["hostname"] == "node-a"

@@ -215,7 +215,7 @@ def test_a_host_without_ronde_or_with_another_version_says_what_to_install(lab, 
         assert told(result).startswith(
             "error: `node-b`: Ronde is not installed there, or `horovodrun` is not in the PATH"
         )
-        assert "`pip install ronde==" in told(result)
+        assert "`pip install " in told(result)
         other = empty / "horovodrun"
         other.write_text("#!/bin/sh\necho ronde-agent 0.28.1+ronde.0.0.9\ncat > /dev/null\n")
         other.chmod(0o755)

@@ -1,5 +1,6 @@
 """What the installed wheel holds: all of the package and the commands, and nothing left over."""
 
+import json
 import os
 import subprocess
 from importlib.metadata import distribution, files, metadata
@@ -49,6 +50,15 @@ def test_the_metadata_says_what_users_look_for():
     assert found["Requires-Python"] == ">=3.9"
     assert found["License-Expression"] == "Apache-2.0"
     assert "torch" in found.get_all("Provides-Extra")
+
+
+def test_the_bill_of_materials_lists_every_crate_and_names_no_folder():
+    (path,) = [path for path in packed() if path.parent.name == "sboms"]
+    text = path.read_text()
+    listed = {component["name"] for component in json.loads(text)["components"]}
+    # What only the module has, what only the commands have, and what is ours.
+    assert {"pyo3", "clap", "ronde-tensorflow"} <= listed
+    assert "file:" not in text
 
 
 def test_torch_finds_the_backend_by_its_entry_point():

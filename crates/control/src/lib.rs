@@ -12,6 +12,7 @@ pub mod doctor;
 mod dtype;
 pub mod event;
 mod ids;
+pub mod install;
 pub mod job;
 pub mod launcher;
 pub mod liveness;

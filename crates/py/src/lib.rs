@@ -94,6 +94,7 @@ mod _native {
 
     #[pymodule_init]
     fn start(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("REINSTALL", ronde_control::install::again())?;
         module.add("__version__", ronde_control::VERSION)
     }
 }

@@ -7,6 +7,8 @@ import shutil
 import sys
 import sysconfig
 
+from horovod import _native
+
 
 def horovodrun() -> str:
     """The command that was installed with this package; the first on the PATH otherwise."""
@@ -17,7 +19,7 @@ def horovodrun() -> str:
     found = shutil.which("horovodrun", path=os.pathsep.join(filter(None, folders)))
     if found is None:
         raise RuntimeError(
-            "the command `horovodrun` is neither beside this Python nor on the PATH; install the "
-            "package `ronde` again with `pip install --force-reinstall ronde`"
+            "the command `horovodrun` is neither beside this Python nor on the PATH; install "
+            f"Ronde again: {_native.REINSTALL}"
         )
     return found

@@ -44,7 +44,9 @@ def _path() -> str:
     paths = [os.path.join(folder, FILE) for folder in folders]
     found = next((path for path in paths if os.path.exists(path)), None)
     if found is None:
-        raise ImportError(f"{FILE} is missing beside {_native.__file__}; install ronde again")
+        raise ImportError(
+            f"{FILE} is missing beside {_native.__file__}; install Ronde again: {_native.REINSTALL}"
+        )
     return found
 
 

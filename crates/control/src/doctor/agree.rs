@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Facts, Finding, HostReport, Severity};
-use crate::PACKAGE_VERSION;
+use crate::{PACKAGE_VERSION, install};
 
 /// The packages that are compared, and whether a job starts if they differ.
 const PACKAGES: [(&str, Severity); 8] = [
@@ -28,7 +28,10 @@ pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (package, severity) in PACKAGES {
         let version = |facts: &Facts| facts.python.packages.get(package).cloned();
-        let fix = |wanted: &str| format!("`pip install {package}=={wanted}` on the others");
+        let fix = |wanted: &str| match package {
+            "ronde" => format!("{} on the others", install::command(wanted)),
+            _ => format!("`pip install {package}=={wanted}` on the others"),
+        };
         findings.extend(differing((package, severity), &pythons, version, fix));
     }
     let minor = |facts: &Facts| {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::facts::Facts;
 use super::{Finding, HostReport, Severity};
 use crate::muster::Trouble;
+use crate::{PACKAGE_VERSION, install};
 
 /// What a rank needs beside its sockets: the program, libraries, data.
 const FILES_OF_A_RANK: u64 = 64;
@@ -155,7 +156,10 @@ fn python(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
             Severity::Error,
             &host.name,
             format!("`{}` has Horovod {version} and not Ronde", python.executable),
-            "`pip uninstall horovod` and `pip install ronde` there: both are imported as `horovod`",
+            format!(
+                "`pip uninstall horovod`, then {} there: both are imported as `horovod`",
+                install::command(PACKAGE_VERSION)
+            ),
         ));
     }
 }

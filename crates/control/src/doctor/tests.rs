@@ -1,6 +1,7 @@
 //! Visits without hosts: every answer is made up, and so is the time.
 
 use super::*;
+use crate::install;
 use crate::wire::agent::Dial;
 
 const LIMIT: Duration = Duration::from_secs(3);
@@ -311,6 +312,7 @@ fn packages_and_pythons_that_differ_are_told_with_what_to_install() {
         "Warning b: Python differs: 3.11 on `a`, `c`; 3.12 on `b`".into(),
     ];
     assert_eq!(lines(&report), expected);
+    assert_eq!(report.findings[0].fix, format!("{} on the others", install::command(ours)));
     assert_eq!(report.findings[1].fix, "`pip install torch==2.9.0` on the others");
 }
 

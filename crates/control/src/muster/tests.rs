@@ -179,13 +179,16 @@ fn hosts_that_never_answer_are_named_when_time_is_up() {
 fn another_version_is_refused_with_what_to_install() {
     let mut muster = muster(&[("b", false)]);
     let ended = muster.on(AgentId(0), Event::Hello { version: "0".into() }, ms(1));
-    let text = "error: `b`: it runs Ronde 0, and this launcher is Ronde 1\n\nhint: install the same \
-                version there: `pip install ronde==1`\n";
+    let install = crate::install::command("1");
+    let text = format!(
+        "error: `b`: it runs Ronde 0, and this launcher is Ronde 1\n\nhint: install the same \
+         version there: {install}\n"
+    );
     let [Action::Fail(_, told)] = ended.as_slice() else { panic!("{ended:?}") };
-    assert_eq!(told, text);
+    assert_eq!(*told, text);
     // What is installed has Ronde's own version.
     let Trouble { hint, .. } = words::other_version("x", crate::VERSION);
-    assert!(hint.ends_with(&format!("`pip install ronde=={}`", crate::PACKAGE_VERSION)), "{hint}");
+    assert!(hint.ends_with(&crate::install::command(crate::PACKAGE_VERSION)), "{hint}");
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub(crate) fn other_version(theirs: &str, ours: &str) -> Trouble {
     let package = ours.rsplit("ronde.").next().unwrap_or(ours);
     Trouble {
         reason: format!("it runs Ronde {theirs}, and this launcher is Ronde {ours}"),
-        hint: format!("install the same version there: `pip install ronde=={package}`"),
+        hint: format!("install the same version there: {}", crate::install::command(package)),
     }
 }
 

@@ -102,6 +102,11 @@ fn nobody_tells_errors_apart_by_their_text() {
 }
 
 #[test]
+fn nobody_is_told_to_install_a_name_that_is_not_ours() {
+    hold_everywhere(rules::installs_only_names_we_own);
+}
+
+#[test]
 fn the_readme_names_the_two_commands() {
     hold_everywhere(rules::readme_names_the_commands);
 }

@@ -3,6 +3,8 @@
 //! A rule looks at the path first and has nothing to say about files that are none of its business.
 //! Every rule is tested below on a sample that breaks it, so that none can fall silent unnoticed.
 
+use ronde_control::install;
+
 use crate::house;
 use crate::source::{code_only, is_name};
 
@@ -265,6 +267,41 @@ pub(crate) fn readme_names_the_commands(path: &str, text: &str) -> Vec<Offence> 
         .filter(|command| !text.contains(command))
         .map(|command| Offence::new(1, format!("the first page must name `{command}`")))
         .collect()
+}
+
+/// Whoever owns a name on the package index decides what its installation runs.
+pub(crate) fn installs_only_names_we_own(path: &str, text: &str) -> Vec<Offence> {
+    // The samples below break the rule on purpose.
+    if path.ends_with("/tidy/rules.rs") {
+        return Vec::new();
+    }
+    let ours = |name: &str| name != "horovod" && (name != "ronde" || install::ON_INDEX);
+    let mut offences = Vec::new();
+    for (line, words) in numbered(text) {
+        for name in installed_names(words).filter(|name| !ours(name)) {
+            let advice = format!("`{name}` is not ours on the package index: install the wheel");
+            offences.push(Offence::new(line, advice));
+        }
+    }
+    offences
+}
+
+/// The packages that the commands in a line ask the index for: `ronde` for `'ronde[torch]>=1'`.
+fn installed_names(line: &str) -> impl Iterator<Item = &str> {
+    line.split("pip install").skip(1).flat_map(|command| {
+        let command = command.split(['`', '#', ';']).next().unwrap_or_default();
+        let arguments = command.split_whitespace();
+        // `--reinstall-package ronde .` installs the folder.
+        let before = std::iter::once("").chain(arguments.clone());
+        let wanted = arguments.zip(before).filter(|(_, before)| !before.ends_with("-package"));
+        wanted.filter_map(|(argument, _)| {
+            let argument = argument.trim_start_matches(['\'', '"']);
+            let end = argument.find(|c: char| !is_name(c) && c != '-').unwrap_or(argument.len());
+            // A wheel or a folder is not asked for by its name.
+            let is_path = argument[end..].starts_with(['.', '/', ':']);
+            (!is_path).then_some(&argument[..end])
+        })
+    })
 }
 
 /// `core` for `crates/core/Cargo.toml`.
@@ -540,6 +577,17 @@ mod tests {
         let bad = "if error.to_string().contains(LOST) {}";
         refuses(rule, "crates/core/src/error.rs", (1, bad), good);
         assert_eq!(rule("crates/core/src/x/tests.rs", bad), []);
+    }
+
+    #[test]
+    fn an_installation_of_a_name_that_is_not_ours_is_refused() {
+        let rule = installs_only_names_we_own;
+        let good = "`pip uninstall horovod`, `pip install ./ronde-1-*.whl torch` for ronde\n\
+                    uv pip install --reinstall-package ronde '.[jax]'  # horovod";
+        refuses(rule, "docs/a.md", (2, "\npip install 'horovod[torch]'"), good);
+        refuses(rule, "python/horovod/a.py", (1, "\"try `pip install -U horovod`\""), good);
+        let named = rule("README.md", "pip install numpy \"ronde==1\"");
+        assert_eq!(named.len(), usize::from(!install::ON_INDEX), "{named:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 
 use ronde_control::wire::agent::signal_name;
+use ronde_control::{PACKAGE_VERSION, install};
 
 use super::{Destination, Options, Strictness};
 use crate::reach::{Remains, Trouble, VERBOSE};
@@ -65,8 +66,8 @@ fn known(login: &str, options: &Options, said: &str) -> Option<Trouble> {
         () if says("ronde-agent: not found") => Trouble::new(
             "Ronde is not installed there, or `horovodrun` is not in the PATH of its ssh sessions",
             format!(
-                "install it there: `pip install ronde=={}`, best at the same path as here",
-                ronde_control::PACKAGE_VERSION
+                "install it there, best at the same path as here: {}",
+                install::command(PACKAGE_VERSION)
             ),
         ),
         () if says("REMOTE HOST IDENTIFICATION HAS CHANGED") => {
@@ -150,7 +151,7 @@ mod tests {
             (255, "connect to host b port 2222: Connection refused", "on port 2222", "sshd"),
             (255, "connect to host b: Connection timed out", "in time", "firewall"),
             (255, "connect to host b: No route to host", "no way", "ssh -p 2222 me@b"),
-            (127, "motd\nronde-agent: not found", "not installed", "pip install ronde==0."),
+            (127, "motd\nronde-agent: not found", "not installed", "`pip install "),
             (255, "kex_exchange_identification: odd", "broke: kex_exchange", "answers"),
             (126, "sh: 1: bad", "exit code 126): sh: 1: bad", "horovodrun --version"),
         ] {

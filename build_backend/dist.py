@@ -1,0 +1,151 @@
+"""Builds what a release consists of into `dist`, and checks it: `make dist`.
+
+A wheel for each machine we ship for, compiled with zig against an old glibc, the source
+distribution, the bill of materials of each wheel and the checksums of all. It fails if auditwheel
+would give a wheel another tag, or if a file names a folder of the machine it was built on.
+The archives know no time but that of the commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+# The build tools stand beside this interpreter; the backend looks for them on the PATH.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+import ronde_build
+from ronde_build import ROOT
+
+MACHINES = ("x86_64", "aarch64")
+# The oldest that Rust's standard library runs on.
+GLIBC = "2.17"
+DIST = ROOT / "dist"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("machines", nargs="*", default=MACHINES, help="all, unless named")
+    wanted = parser.parse_args().machines
+    os.chdir(ROOT)
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
+    places = private_places()
+    prepare_environment(places)
+
+    can = [machine for machine in wanted if has_standard_library(machine)]
+    wheels = [build_wheel(machine) for machine in can]
+    files = [*wheels, DIST / ronde_build.build_sdist(str(DIST))]
+    problems = [problem for wheel in wheels for problem in wrong_tag(wheel)]
+    problems += [problem for file in files for problem in leaks(file, places)]
+    problems += [problem for wheel in wheels for problem in keep_sbom(wheel)]
+    problems += [
+        f"there is no wheel for {machine}: Rust's standard library for it is not installed\n\n"
+        f"hint: `rustup target add {triple(machine)}`, or leave it out with `make dist MACHINES=…`"
+        for machine in wanted
+        if machine not in can
+    ]
+    sums = [f"{digest(file)}  {file.name}\n" for file in sorted(DIST.iterdir())]
+    (DIST / "SHA256SUMS").write_text("".join(sums))
+    print("".join(sums), end="")
+    if problems:
+        sys.exit("\n".join(f"error: {problem}" for problem in problems))
+
+
+def triple(machine: str) -> str:
+    return f"{machine}-unknown-linux-gnu"
+
+
+def has_standard_library(machine: str) -> bool:
+    command = ["rustc", "--print", "target-libdir", "--target", triple(machine)]
+    folder = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return bool(folder) and any(Path(folder).glob("libstd-*"))
+
+
+def private_places() -> dict[str, str]:
+    """Folders of this machine, the widest first, and what stands for them in the binaries."""
+    sysroot = subprocess.check_output(["rustc", "--print", "sysroot"], text=True).strip()
+    cargo = os.environ.get("CARGO_HOME", Path.home() / ".cargo")
+    target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
+    places = {Path.home(): "/home", sysroot: "/rust", cargo: "/cargo"}
+    places |= {ROOT: "/ronde", target: "/ronde/target"}
+    # A system folder such as `/usr` says nothing about whose machine it is.
+    return {
+        str(place): stand_in
+        for place, stand_in in places.items()
+        if str(place) not in ("/", "/usr", "/usr/local")
+    }
+
+
+def prepare_environment(places: dict[str, str]) -> None:
+    """Makes compilers write no folder of this machine and archivers no time but the commit's."""
+    flags = [f"--remap-path-prefix={place}={stand_in}" for place, stand_in in places.items()]
+    os.environ.pop("RUSTFLAGS", None)
+    os.environ["CARGO_ENCODED_RUSTFLAGS"] = "\x1f".join(flags)
+    if "SOURCE_DATE_EPOCH" not in os.environ:
+        command = ["git", "-c", "safe.directory=*", "log", "-1", "--format=%ct"]
+        os.environ["SOURCE_DATE_EPOCH"] = subprocess.check_output(command, text=True).strip()
+
+
+def build_wheel(machine: str) -> Path:
+    target = f"{triple(machine)}.{GLIBC}"
+    return DIST / ronde_build.build_wheel(str(DIST), {"target": target})
+
+
+def wrong_tag(wheel: Path) -> Iterator[str]:
+    """Asks auditwheel, which looks at every binary of the wheel, whether the name is true."""
+    command = [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)]
+    report = json.loads(subprocess.check_output(command))
+    found = re.match(r"manylinux_2_(\d+)_", report["overall_tag"])
+    if found is None or int(found[1]) > int(GLIBC.partition(".")[2]):
+        yield f"{wheel.name}: auditwheel says `{report['overall_tag']}`"
+
+
+def leaks(archive: Path, places: dict[str, str]) -> Iterator[str]:
+    """Looks in every file of an archive for folders of this machine."""
+    for name, content in members(archive):
+        for place in places:
+            if f"{place}/".encode() in content:
+                yield f"{archive.name}: {name} names `{place}`, a folder of this machine"
+
+
+def members(archive: Path) -> Iterator[tuple[str, bytes]]:
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for name in wheel.namelist():
+                yield name, wheel.read(name)
+    else:
+        with tarfile.open(archive) as sources:
+            for member in sources:
+                file = sources.extractfile(member)
+                yield member.name, file.read() if file else b""
+
+
+def keep_sbom(wheel: Path) -> Iterator[str]:
+    """Lays the wheel's bill of materials beside it, and checks it against CycloneDX's schema."""
+    (text,) = [content for name, content in members(wheel) if name.endswith(".cdx.json")]
+    wheel.with_suffix(".cdx.json").write_bytes(text)
+    wrong = JsonStrictValidator(SchemaVersion.V1_5).validate_str(text.decode())
+    if wrong is not None:
+        yield f"{wheel.name}: its bill of materials is not valid: {wrong}"
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    main()

@@ -8,8 +8,7 @@ pub(crate) const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("control", &[]),
     ("core", &["control"]),
     ("launch", &["control"]),
-    ("hub", &["control"]),
-    ("cli", &["control", "launch", "hub"]),
+    ("cli", &["control", "launch"]),
     // Under another launcher, rank 0 keeps the rendezvous, which is `launch`'s.
     ("py", &["control", "core", "launch", "cli"]),
     ("tensorflow", &[]),
@@ -28,10 +27,6 @@ pub(crate) const CORE_ARROWS: &[(&str, &[&str])] = &[
     ("tunnel", &["transport"]),
     ("collective", &["error", "buffer", "reduce", "transport", "group"]),
     ("engine", &["error", "watch", "buffer", "reduce", "transport", "group", "collective"]),
-    (
-        "world",
-        &["error", "watch", "buffer", "reduce", "transport", "group", "collective", "engine"],
-    ),
 ];
 
 /// Crates of others that a crate of ours may not depend on; what only its tests use is free.
@@ -39,7 +34,6 @@ pub(crate) const FORBIDDEN_DEPENDENCIES: &[(&str, &[&str], &str)] = &[
     ("control", &["rustix", "tokio", "tracing", "pyo3"], "decisions are pure: no I/O, no clock"),
     ("core", &["anyhow", "axum", "hyper", "pyo3", "tokio"], "the data plane has its own threads"),
     ("launch", &["anyhow", "half", "pyo3"], "the launcher knows no tensors and no Python"),
-    ("hub", &["anyhow", "half", "pyo3"], "the hub knows no tensors and no Python"),
     ("py", &["anyhow", "tokio"], "the binding translates, it decides nothing"),
 ];
 
@@ -72,7 +66,7 @@ pub(crate) const FORBIDDEN_WORDS: &[(&str, &[&str], &str)] = &[
 ];
 
 /// Rooms whose `lib.rs` forbids unsafe code.
-pub(crate) const SAFE_ROOMS: &[&str] = &["control", "launch", "hub", "cli"];
+pub(crate) const SAFE_ROOMS: &[&str] = &["control", "launch", "cli"];
 
 /// Where unsafe code may stand: the only list of it. An entry that ends in `/` is a folder.
 pub(crate) const UNSAFE_PLACES: &[&str] = &[
@@ -135,7 +129,6 @@ pub(crate) const HOROVOD_NAMES: &[&str] = &[
     "python/horovod/data/data_loader_base.py",
     "python/horovod/runner/common/",
     "python/horovod/runner/util/",
-    "python/horovod/spark/common/",
 ];
 
 /// Each framework and the folders under `python/horovod` that may import it; `_bench` measures

@@ -1,8 +1,8 @@
 //! Allreduce: everybody ends with the combination of everybody's elements.
 //!
-//! Every algorithm here fixes the order in which elements are combined by the ranks' numbers alone,
-//! and has each element combined once, by one rank, or by all ranks alike. So the bits are the same
-//! on every rank, and on every run with the same number of ranks.
+//! Every algorithm here has each element combined once, by one rank, or by all ranks alike: so the bits
+//! are the same on every rank. In shared memory the order is that of the ranks, and the bits are the same in
+//! every run with as many ranks. Over sockets the order also depends on where in its bucket an element lies.
 
 mod doubling;
 mod halving;

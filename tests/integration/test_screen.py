@@ -21,9 +21,9 @@ def shown(*command, columns=80, **variables):
     """What a terminal gets from a command."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {
-        name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "CLICOLOR")
-    }
+    # Each of these would decide for or against colours by itself.
+    deciding = ("NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI")
+    env = {name: value for name, value in os.environ.items() if name not in deciding}
     env.update({"TERM": "xterm", **variables})
     job = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)

@@ -122,7 +122,7 @@ fn limit(limit: Limit) -> String {
     limit.soft.map_or("unlimited".into(), |limit| limit.to_string())
 }
 
-/// The distribution and the C library.
+/// The distribution and the machine's architecture.
 fn system() -> String {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));

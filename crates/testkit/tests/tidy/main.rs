@@ -27,6 +27,12 @@ fn hold_everywhere(rule: fn(&str, &str) -> Vec<Offence>) {
 }
 
 #[test]
+fn the_repository_holds_only_text() {
+    let none: [String; 0] = [];
+    assert_eq!(source::binaries(), none, "build output and other binaries are not committed");
+}
+
+#[test]
 fn crates_depend_only_along_the_arrows() {
     hold_everywhere(rules::crate_arrows);
 }

@@ -15,25 +15,35 @@ pub(crate) struct File {
 
 /// The text files of this checkout.
 pub(crate) fn checkout() -> Vec<File> {
-    let root = root();
+    // A file that git still lists but that was removed has no lines.
+    let read =
+        |path: String| Some(File { text: fs::read_to_string(root().join(&path)).ok()?, path });
+    listed().into_iter().filter_map(read).collect()
+}
+
+/// Its files that are not text.
+pub(crate) fn binaries() -> Vec<String> {
+    let is_binary = |path: &String| {
+        fs::read(root().join(path)).is_ok_and(|bytes| std::str::from_utf8(&bytes).is_err())
+    };
+    listed().into_iter().filter(is_binary).collect()
+}
+
+fn listed() -> Vec<String> {
     let listing = Command::new("git")
         .args(["-c", "safe.directory=*", "ls-files", "-z"])
         .args(["--cached", "--others", "--exclude-standard"])
-        .current_dir(&root)
+        .current_dir(root())
         .output()
         .expect("the tidy rules ask git for the list of files");
     assert!(listing.status.success(), "{}", String::from_utf8_lossy(&listing.stderr));
 
     let listing = String::from_utf8(listing.stdout).expect("paths in the repository are UTF-8");
-    let mut paths: Vec<&str> = listing.split('\0').filter(|path| !path.is_empty()).collect();
+    let mut paths: Vec<String> =
+        listing.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect();
     paths.sort_unstable();
     paths.dedup();
-    // A file that git still lists but that was removed, or one that is not text, has no lines.
-    let read = |path: &str| fs::read_to_string(root.join(path)).ok();
     paths
-        .into_iter()
-        .filter_map(|path| Some(File { path: path.to_owned(), text: read(path)? }))
-        .collect()
 }
 
 fn root() -> PathBuf {

@@ -1,4 +1,4 @@
-//! Fuzzes the entry `garbage::negotiation`, which says what it feeds.
+//! Fuzzes the target `garbage::negotiation`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ronde_testkit::garbage::negotiation(bytes));

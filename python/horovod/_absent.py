@@ -13,7 +13,7 @@ _ELASTIC = (
     "horovod.runner.elastic.discovery finds hosts"
 )
 _NOT_YET = f"it may come, see the table in the README; {_START}"
-_SERVICE = "ranks and launcher speak a protocol of their own, which unpickles nothing; " + _START
+_SERVICE = "ranks and launcher use their own protocol, which never unpickles anything; " + _START
 
 INSTEAD = {
     "horovod.ray": _NOT_YET,
@@ -31,7 +31,7 @@ INSTEAD = {
     "horovod.runner.mpi_run": "use `horovod.run(use_mpi=True)` or `horovodrun --mpi`",
     "horovod.runner.task": _SERVICE,
     "horovod.runner.task_fn": _SERVICE,
-    "horovod.runner.util.cache": "nothing about hosts is remembered between jobs",
+    "horovod.runner.util.cache": "nothing about hosts is cached between jobs",
     "horovod.runner.util.lsf": "`horovodrun --jsrun` reads LSF's variables itself",
     "horovod.runner.util.remote": "`horovodrun -H` reaches hosts over ssh itself",
     "horovod.runner.util.streams": "use os.pipe or queue.Queue",

@@ -122,7 +122,7 @@ def test_three_agents_that_dial_in_run_a_fixed_job(tmp_path, lab):
         said = [heard(tmp_path, rank)[0] for rank in range(4)]
         assert {one["total"] for one in said} == {4.0}
         assert sorted(one["host"] for one in said) == ["node-a", "node-a", "node-b", "node-c"]
-        assert "waiting for 3 agents to dial in" in job.output()
+        assert "waiting for 3 agents to connect" in job.output()
         assert [agent.wait(20 * PATIENCE) for agent in agents] == [0, 0, 0], job.output()
         assert {it["source"] for it in job.events("host_found")} == {"dialled_in"}
 
@@ -177,7 +177,7 @@ def test_agents_that_do_not_come_end_the_wait_with_words(tmp_path, lab):
         job.agent(lab.hosts[0], "--slots", "1")
         assert job.wait() == 1, job.output()
         said = (
-            "1 agent with 1 slot has dialled in within 4 s, and the job needs 2 agents with 2 slots"
+            "1 agent with 1 slot has dialed in within 4 s, but the job needs 2 agents with 2 slots"
         )
         assert said in job.output()
         assert job.events("job_ended")[0]["verdict"]["reason"] == "not_started"

@@ -89,7 +89,7 @@ def test_healthy_hosts_have_no_findings_and_every_fact_is_told(lab):
     assert findings(report) == []
     notes = findings(report, "note")
     assert len(notes) == 1 and notes[0][0] == "node-a,node-b,node-c", notes
-    assert "172.17.0.1 (`docker0`), and other hosts have the same one" in notes[0][2]
+    assert "172.17.0.1 (`docker0`), which other hosts have too" in notes[0][2]
     for host, machine in zip(lab.hosts, report["hosts"]):
         assert machine["name"] == host.name
         assert machine["facts"]["hostname"] == host.name
@@ -120,10 +120,10 @@ def test_planted_faults_are_found_with_what_to_do(lab):
     assert result.returncode == 1, result.stdout + result.stderr
     text = result.stdout
     expected = [
-        r"error: `node-d`: nobody listens for ssh on port 2222\n"
+        r"error: `node-d`: no ssh server is listening on port 2222\n"
         r"  fix: start `sshd` there, or name its port with `-p`; try `ssh -p 2222 node-d`\n",
         r"error: `node-c`: cannot reach `node-b`: (10\.80\.0\.2:\d+ timed out(, )?){3}\n"
-        r"  fix: what times out is mostly dropped by a firewall",
+        r"  fix: a timeout usually means a firewall",
         r"warning: `node-b`: a process may open only 256 files and sockets \(`ulimit -n`\)",
         r"\n2 errors, \d warnings?: a job on these hosts would not start\n",
         # The tables show all hosts, and the ways between those that are reached.
@@ -158,8 +158,8 @@ def test_hosts_that_hang_or_have_another_version_hold_nobody_up(lab, tmp_path):
     assert result.returncode == 1
     told = {host: what for host, severity, what in findings(report, "error")}
     assert set(told) == {"node-b", "node-c", "node-d"}
-    assert re.match("it did not answer ssh|there is no way to it", told["node-b"]), told
-    assert told["node-c"].startswith("it runs Ronde 0.28.1+ronde.0.0.9, and this launcher is ")
+    assert re.match("it did not answer ssh|there is no network route to it", told["node-b"]), told
+    assert told["node-c"].startswith("it runs Ronde 0.28.1+ronde.0.0.9, but this launcher is ")
     assert told["node-d"] == "it did not answer ssh on port 2222 in time"
     fixes = [each["fix"] for each in report["findings"] if each["hosts"] == ["node-c"]]
     assert fixes[0].startswith("install the same version there: `pip install ")
@@ -182,4 +182,4 @@ def test_hosts_come_from_a_file_and_interfaces_by_name(lab, tmp_path):
         host == "node-b" and "none of the interfaces that `--network-interfaces`" in what
         for host, _, what in told
     ), told
-    assert any("takes 9999 ranks and lets a process use" in what for _, _, what in told), told
+    assert any("it has 9999 slots, but a process can use only" in what for _, _, what in told), told

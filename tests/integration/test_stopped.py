@@ -72,7 +72,7 @@ def test_a_stopped_rank_is_named_wherever_others_wait_and_goes_on(
         assert f"`kill -CONT {pid}` on localhost resumes it" in job.output()
         assert job.launcher.poll() is None, job.output()
         os.kill(pid, signal.SIGCONT)
-        until(lambda: f"{name} goes on after" in job.output(), 50, job.output)
+        until(lambda: f"{name} resumed after" in job.output(), 50, job.output)
         (tmp_path / "over").touch()
         assert job.wait() == 0, job.output()
         job.assert_nothing_left()
@@ -132,6 +132,6 @@ def test_a_rank_in_a_frozen_cgroup_is_named_and_goes_on(tmp_path, freezer):
         words = f"rank 1 (localhost, slot 1) is frozen: process {pid} ("
         until(lambda: words in job.output(), 50, job.output)
         thaw()
-        until(lambda: "rank 1 (localhost, slot 1) goes on after" in job.output(), 50, job.output)
+        until(lambda: "rank 1 (localhost, slot 1) resumed after" in job.output(), 50, job.output)
         (tmp_path / "over").touch()
         assert job.wait() == 0, job.output()

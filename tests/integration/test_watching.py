@@ -144,7 +144,7 @@ def test_sigusr1_tells_what_a_stuck_rank_waits_for(tmp_path):
         assert written[0]["reason"] == "SIGUSR1"
         assert [line["name"] for line in written[1:]] == ["allreduce.both", "allreduce.only.one"]
         assert written[1]["state"] == "finished"
-        until(lambda: "what rank 1 did last is written to" in job.output(), 5, job.output)
+        until(lambda: "wrote the flight recorder of rank 1 to" in job.output(), 5, job.output)
         assert job.launcher.poll() is None, "the signal ends nobody"
 
 
@@ -176,7 +176,7 @@ def test_a_death_is_written_down_by_the_others(tmp_path):
             assert "lost rank 2" in dump[0]["reason"]
             assert dump[0]["remembered"] == len(dump) - 1 == 20 or dump[0]["submitted"] < 20
             assert dump[-1]["state"] == "failed"
-            assert f"what rank {dump[0]['rank']} did last is written to" in job.output()
+            assert f"wrote the flight recorder of rank {dump[0]['rank']} to" in job.output()
 
 
 def test_metrics_are_read_from_a_unix_socket_of_each_rank(tmp_path):

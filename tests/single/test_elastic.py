@@ -271,7 +271,7 @@ def test_an_error_that_is_no_loss_is_told(launcher, monkeypatch, capsys):
     monkeypatch.setattr(_native, "is_initialized", lambda: True)
     monkeypatch.setattr(_native, "rank", lambda: 3)
     scripted(Recorder(epoch=0), HorovodInternalError("Mismatched shapes of `x`"), 5)
-    assert capsys.readouterr().err == "horovod: rank 3 starts again: Mismatched shapes of `x`\n"
+    assert capsys.readouterr().err == "horovod: rank 3 restarting: Mismatched shapes of `x`\n"
 
 
 def test_other_exceptions_pass(launcher):

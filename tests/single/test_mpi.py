@@ -71,5 +71,5 @@ def test_a_torn_environment_and_a_wrong_list_are_named(monkeypatch):
         hvd.init()
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     for wrong in ([0, 4], [1, 1], [-1]):
-        with pytest.raises(ValueError, match="does not name some of 4 ranks once each"):
+        with pytest.raises(ValueError, match="must list distinct ranks of the 4 in the job"):
             hvd.init(comm=wrong)

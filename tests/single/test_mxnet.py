@@ -38,5 +38,5 @@ def test_an_mxnet_that_a_new_numpy_breaks_is_told_from_a_missing_one(tmp_path):
 def test_the_native_part_does_nothing_without_the_library():
     with pytest.raises(ImportError, match=r"cannot use this one: `libmxnet\.so` is not loaded"):
         _native.mxnet_open("/nowhere/libmxnet.so")
-    with pytest.raises(RuntimeError, match="mxnet_open comes first"):
+    with pytest.raises(RuntimeError, match="call mxnet_open first"):
         _native.mxnet_push("x", 0, (1, 1.0, 1.0, 0), [], [], 0)

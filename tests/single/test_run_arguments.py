@@ -40,7 +40,7 @@ def nothing():
             ValueError,
             "the key file `/no/such` cannot be read",
         ),
-        ({"min_num_proc": 3}, ValueError, "`--min-np 3` is more than the `-np 2` to start with"),
+        ({"min_num_proc": 3}, ValueError, "`--min-np 3` is greater than `-np 2`"),
         ({"min_num_proc": 1, "cooldown_range": (0, 5)}, ValueError, "from 1 to 3600"),
         (
             {"use_mpi": True, "min_num_proc": 1},
@@ -50,7 +50,7 @@ def nothing():
         (
             {"use_mpi": True, "event_log": "events.jsonl"},
             ValueError,
-            "`--mpi` does not go with `--event-log`",
+            "`--mpi` cannot be combined with `--event-log`",
         ),
     ],
 )

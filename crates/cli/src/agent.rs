@@ -5,29 +5,28 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ronde_control::wire::JobKey;
-use ronde_launch::agent::join::Offering;
+use ronde_launch::agent::join::AgentOffer;
 use ronde_launch::hosts;
 use ronde_launch::supervise::guardian;
 
-use crate::horovodrun::{complain, seconds};
+use crate::horovodrun::{report_error, seconds};
 use crate::key;
+use crate::messages::{USAGE, UserError, both};
 use crate::processes;
-use crate::words::{Mistake, USAGE, both};
 
 /// The longest name of a host.
 const LONGEST_NAME: usize = 253;
 
-/// Offer this host to a job whose launcher waits for agents (`horovodrun --agents`)
+/// Offer this host to a job started with `horovodrun --agents`
 ///
-/// It runs until the job is over. Ask it to end with SIGTERM: ranks of an elastic job then leave in
-/// order.
+/// Runs until the job ends. On SIGTERM, the ranks of an elastic job leave gracefully.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Where the launcher listens, as in `node-a:4000`; several are tried in turn
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', required = true)]
     join: Vec<String>,
 
-    /// How many ranks this host can take [default: as many as it has CPUs for this process]
+    /// Number of ranks this host can run [default: the number of CPUs available to this process]
     #[arg(long, value_name = "N", value_parser = processes::number)]
     slots: Option<u32>,
 
@@ -43,33 +42,35 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", conflicts_with = "key_file")]
     key_fd: Option<u32>,
 
-    /// Seconds until a launcher must have taken it
+    /// How long to wait for a launcher to accept this agent, in seconds
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "600")]
     timeout: u64,
 }
 
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
-    match both(arguments.offering(), arguments.key()) {
-        Ok((offering, key)) => {
-            guardian::run_joining(program, &offering, &key).unwrap_or_else(|error| {
+    match both(arguments.agent_offer(), arguments.key()) {
+        Ok((agent_offer, key)) => guardian::run_joining(program, &agent_offer, &key)
+            .unwrap_or_else(|error| {
                 let hint = "check the limits of this machine (`ulimit -a`)";
-                complain(&Mistake::new(format!("the agent cannot be started: {error}"), hint), 1)
-            })
-        }
-        Err(mistake) => complain(&mistake, USAGE),
+                report_error(
+                    &UserError::new(format!("the agent cannot be started: {error}"), hint),
+                    1,
+                )
+            }),
+        Err(mistake) => report_error(&mistake, USAGE),
     }
 }
 
 impl Arguments {
-    fn offering(&self) -> Result<Offering, Mistake> {
+    fn agent_offer(&self) -> Result<AgentOffer, UserError> {
         let own = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get) as u32;
         let name = self.name.clone().unwrap_or_else(hosts::hostname);
         let (addresses, ()) = both(self.addresses(), check_name(&name))?;
-        let patience = Duration::from_secs(self.timeout);
-        Ok(Offering { addresses, name, slots: self.slots.unwrap_or_else(own), patience })
+        let time_limit = Duration::from_secs(self.timeout);
+        Ok(AgentOffer { addresses, name, slots: self.slots.unwrap_or_else(own), time_limit })
     }
 
-    fn addresses(&self) -> Result<Vec<String>, Mistake> {
+    fn addresses(&self) -> Result<Vec<String>, UserError> {
         let has_port = |address: &&String| match address.rsplit_once(':') {
             Some((host, port)) => {
                 let is_bare = host.contains(':') && !host.starts_with('[');
@@ -81,26 +82,26 @@ impl Arguments {
             .join
             .iter()
             .filter(|address| !has_port(address))
-            .map(|address| format!("`{address}` is no address with a port"))
+            .map(|address| format!("`{address}` is not an address with a port"))
             .collect();
         match wrong.is_empty() {
             true => Ok(self.join.clone()),
             false => {
                 let hint =
                     "write `--join node-a:4000`, `--join 10.0.0.1:4000` or `--join [fd00::1]:4000`";
-                Err(Mistake { errors: wrong, hint: hint.into() })
+                Err(UserError { errors: wrong, hint: hint.into() })
             }
         }
     }
 
-    fn key(&self) -> Result<JobKey, Mistake> {
+    fn key(&self) -> Result<JobKey, UserError> {
         match (&self.key_file, self.key_fd) {
             (Some(path), _) => key::from_file(path),
             (None, Some(number)) => key::from_descriptor(number),
             (None, None) => key::from_environment()?.ok_or_else(|| {
-                Mistake::new(
+                UserError::new(
                     "the job's key is missing",
-                    format!("name it with `--key-file`, `--key-fd` or {}", key::VARIABLE),
+                    format!("pass it with `--key-file`, `--key-fd` or {}", key::VARIABLE),
                 )
             }),
         }
@@ -108,11 +109,11 @@ impl Arguments {
 }
 
 /// A name stands in lists of hosts and in messages.
-fn check_name(name: &str) -> Result<(), Mistake> {
+fn check_name(name: &str) -> Result<(), UserError> {
     let is_plain = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     match !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_plain) {
         true => Ok(()),
-        false => Err(Mistake::new(
+        false => Err(UserError::new(
             format!("`{name}` cannot be the name of a host"),
             "use letters, digits, `-`, `_` and `.` in `--name`",
         )),
@@ -137,20 +138,20 @@ mod tests {
     #[test]
     fn addresses_have_ports() {
         let good = ["node-a:4000", "10.0.0.1:1", "[fd00::1]:65535"];
-        assert_eq!(arguments(&good).offering().unwrap().addresses, good);
+        assert_eq!(arguments(&good).agent_offer().unwrap().addresses, good);
         for bad in ["node-a", "node-a:", ":4000", "node-a:0", "node-a:70000", "fd00::1", ""] {
-            let mistake = arguments(&["a:1", bad]).offering().unwrap_err();
-            assert_eq!(mistake.errors, [format!("`{bad}` is no address with a port")]);
+            let mistake = arguments(&["a:1", bad]).agent_offer().unwrap_err();
+            assert_eq!(mistake.errors, [format!("`{bad}` is not an address with a port")]);
         }
     }
 
     #[test]
     fn a_host_has_a_name_and_at_least_one_slot() {
-        let offering = arguments(&["a:1"]).offering().unwrap();
-        assert!(offering.slots >= 1 && offering.name == "node-b");
+        let agent_offer = arguments(&["a:1"]).agent_offer().unwrap();
+        assert!(agent_offer.slots >= 1 && agent_offer.name == "node-b");
         for bad in ["", "a b", "a:1", "a,b", "a\u{1b}[0m", &"x".repeat(254)] {
             let named = Arguments { name: Some(bad.into()), ..arguments(&["a:1"]) };
-            assert!(named.offering().is_err(), "{bad:?}");
+            assert!(named.agent_offer().is_err(), "{bad:?}");
         }
     }
 }

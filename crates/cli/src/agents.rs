@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use ronde_control::wire::JobKey;
-use ronde_launch::private::{self, Places};
+use ronde_launch::private::{self, PrivateDirs};
 use ronde_launch::source::{DialledIn, KeyPlace};
 
 use crate::key;
+use crate::messages::UserError;
 use crate::processes;
-use crate::words::Mistake;
 
 /// What `horovodrun` takes for such jobs.
 #[derive(Clone, Debug, Default, Args)]
@@ -39,7 +39,7 @@ impl Agents {
     }
 
     /// The agents to wait for, if any; makes a key if there is none.
-    pub(crate) fn source(&self) -> Result<Option<DialledIn>, Mistake> {
+    pub(crate) fn source(&self) -> Result<Option<DialledIn>, UserError> {
         let Some(agents) = self.agents else { return Ok(None) };
         let (key, place) = match &self.key_file {
             Some(path) => (key::from_file(path)?, KeyPlace::File(path.clone())),
@@ -54,12 +54,11 @@ impl Agents {
 }
 
 /// A key for this job, in a file for those who start its agents.
-fn made() -> Result<(JobKey, KeyPlace), Mistake> {
-    let hint =
-        "make one and name it: `--key-file FILE`, 64 hexadecimal digits that only you may read";
-    let key = ronde_launch::new_key().map_err(|error| Mistake::new(error, hint))?;
-    let file = private::write_key(&Places::here(), &key)
-        .map_err(|why| Mistake::new(format!("the job's key cannot be kept: {why}"), hint))?;
+fn made() -> Result<(JobKey, KeyPlace), UserError> {
+    let hint = "write 64 hexadecimal digits to a file that only you can read, and pass it with `--key-file FILE`";
+    let key = ronde_launch::new_key().map_err(|error| UserError::new(error, hint))?;
+    let file = private::write_key(&PrivateDirs::here(), &key)
+        .map_err(|why| UserError::new(format!("cannot store the job key: {why}"), hint))?;
     Ok((key, KeyPlace::Made(Arc::new(file))))
 }
 

@@ -8,26 +8,26 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::flags::{FLAGS, Flag, Form, Support, Variable, nearest};
-use crate::foreign;
+use crate::messages::UserError;
+use crate::other_launchers;
 use crate::script::MODULE;
-use crate::words::Mistake;
 
 /// A command line, taken apart.
-pub(crate) struct Line {
-    options: Vec<Said>,
+pub(crate) struct CommandLine {
+    options: Vec<GivenOption>,
     command: Vec<OsString>,
 }
 
 /// One option and its values.
-pub(crate) struct Said {
+pub(crate) struct GivenOption {
     pub(crate) flag: &'static Flag,
     pub(crate) values: Vec<OsString>,
 }
 
 /// Takes a command line apart.
-pub(crate) fn read(arguments: Vec<OsString>) -> Result<Line, Mistake> {
-    let mut line = Line { options: Vec::new(), command: Vec::new() };
-    let mut mistakes = Mistakes::default();
+pub(crate) fn read(arguments: Vec<OsString>) -> Result<CommandLine, UserError> {
+    let mut line = CommandLine { options: Vec::new(), command: Vec::new() };
+    let mut mistakes = UserErrors::default();
     let mut rest = arguments.into_iter().peekable();
     while let Some(argument) = rest.next_if(is_option) {
         if argument == "--" {
@@ -59,13 +59,13 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<Line, Mistake> {
         {
             values.push(next);
         }
-        line.options.push(Said { flag, values });
+        line.options.push(GivenOption { flag, values });
     }
     line.command = rest.collect();
     mistakes.or(line)
 }
 
-impl Line {
+impl CommandLine {
     /// The last value of an option.
     pub(crate) fn value(&self, name: &str) -> Option<&OsStr> {
         let said = self.options.iter().rev().find(|said| said.flag.names[0] == name)?;
@@ -73,7 +73,7 @@ impl Line {
     }
 
     /// The options, in the order in which they were given.
-    pub(crate) fn options(&self) -> &[Said] {
+    pub(crate) fn options(&self) -> &[GivenOption] {
         &self.options
     }
 
@@ -83,13 +83,14 @@ impl Line {
     }
 
     /// Puts options in front, where those on the command line have the last word.
-    pub(crate) fn begin_with(&mut self, options: Vec<Said>) {
+    pub(crate) fn begin_with(&mut self, options: Vec<GivenOption>) {
         self.options.splice(..0, options);
     }
 
     /// The options that do something here in clap's form, and `--` in front of the command.
     pub(crate) fn for_clap(&self) -> Vec<OsString> {
-        let here = |said: &&Said| said.flag.support == Support::Yes && said.flag.sets.is_none();
+        let here =
+            |said: &&GivenOption| said.flag.support == Support::Yes && said.flag.sets.is_none();
         let mut out: Vec<OsString> = self.options.iter().filter(here).flat_map(words).collect();
         if !self.command.is_empty() {
             out.push("--".into());
@@ -99,10 +100,10 @@ impl Line {
     }
 
     /// What the options tell the ranks. Of options that contradict each other the last one counts.
-    pub(crate) fn variables(&self) -> Result<Vec<(OsString, OsString)>, Mistake> {
+    pub(crate) fn variables(&self) -> Result<Vec<(OsString, OsString)>, UserError> {
         let mut all: BTreeMap<&str, OsString> = BTreeMap::new();
-        let mut mistakes = Mistakes::default();
-        for Said { flag, values } in &self.options {
+        let mut mistakes = UserErrors::default();
+        for GivenOption { flag, values } in &self.options {
             let Some(Variable { name, form }) = flag.sets else { continue };
             match form.value(values.first()) {
                 Ok(value) => drop(all.insert(name, value)),
@@ -163,27 +164,27 @@ impl Form {
 
 /// What is wrong with a command line, all at once.
 #[derive(Default)]
-struct Mistakes {
+struct UserErrors {
     errors: Vec<String>,
     meant: Vec<String>,
     foreign: Vec<String>,
 }
 
-impl Mistakes {
+impl UserErrors {
     fn add(&mut self, error: String) {
         self.errors.push(error);
     }
 
     fn unknown(&mut self, name: &str) {
         self.errors.push(format!("there is no option `{name}`"));
-        if let Some(told) = foreign::about(name) {
+        if let Some(told) = other_launchers::about(name) {
             return self.foreign.push(told);
         }
         let known = FLAGS.iter().flat_map(|flag| flag.names).copied();
         self.meant.extend(nearest(name, known).map(|meant| format!("`{meant}`")));
     }
 
-    fn or<T>(self, done: T) -> Result<T, Mistake> {
+    fn or<T>(self, done: T) -> Result<T, UserError> {
         if self.errors.is_empty() {
             return Ok(done);
         }
@@ -193,7 +194,7 @@ impl Mistakes {
         if hints.is_empty() {
             hints.push("`horovodrun --help` lists all options".into());
         }
-        Err(Mistake { errors: self.errors, hint: hints.join("; ") })
+        Err(UserError { errors: self.errors, hint: hints.join("; ") })
     }
 }
 
@@ -203,7 +204,7 @@ fn is_option(argument: &OsString) -> bool {
 }
 
 /// One value stands in the same word, so that it may look like an option; several stand behind it.
-fn words(said: &Said) -> Vec<OsString> {
+fn words(said: &GivenOption) -> Vec<OsString> {
     let name = OsString::from(said.flag.names[0]);
     match said.values.as_slice() {
         [value] => {
@@ -252,7 +253,7 @@ fn find(name: &str) -> Found<'_> {
 mod tests {
     use super::*;
 
-    fn line(line: &str) -> Result<Line, String> {
+    fn line(line: &str) -> Result<CommandLine, String> {
         let words = line.split_whitespace().map(OsString::from).collect();
         read(words).map_err(|mistake| mistake.errors.join("; "))
     }

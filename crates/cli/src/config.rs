@@ -8,18 +8,21 @@ use std::ffi::OsString;
 use yaml_rust2::parser::{Event, Parser};
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::arguments::Said;
+use crate::arguments::GivenOption;
 use crate::flags::{FLAGS, Flag, Key, nearest};
-use crate::words::Mistake;
+use crate::messages::UserError;
 
 /// The deepest nesting that is read; two levels of keys need three.
 const DEEPEST: usize = 16;
 
 /// The options that a file asks for; `path` is its name.
-pub(crate) fn read(path: &str, text: &str) -> Result<Vec<Said>, Mistake> {
+pub(crate) fn read(path: &str, text: &str) -> Result<Vec<GivenOption>, UserError> {
     let mut errors = Vec::new();
     let values = flatten(text).map_err(|why| {
-        Mistake::new(format!("`{path}` cannot be read: {why}"), "it must be YAML, with two levels")
+        UserError::new(
+            format!("`{path}` cannot be read: {why}"),
+            "it must be YAML, with two levels",
+        )
     })?;
     let mut options = Vec::new();
     for (key, value) in &values {
@@ -32,12 +35,12 @@ pub(crate) fn read(path: &str, text: &str) -> Result<Vec<Said>, Mistake> {
         true => Ok(options),
         false => {
             let hint = "docs/reference/horovodrun.md lists all keys";
-            Err(Mistake { errors, hint: hint.into() })
+            Err(UserError { errors, hint: hint.into() })
         }
     }
 }
 
-fn option(key: &str, value: &str) -> Result<Said, String> {
+fn option(key: &str, value: &str) -> Result<GivenOption, String> {
     let named: Vec<(&'static Flag, Key)> = FLAGS
         .iter()
         .filter_map(|flag| Some((flag, flag.key?)))
@@ -60,7 +63,7 @@ fn option(key: &str, value: &str) -> Result<Said, String> {
     if let Some(variable) = flag.sets {
         variable.form.value(values.first()).map_err(|why| format!("`{}` {why}", key.name))?;
     }
-    Ok(Said { flag, values })
+    Ok(GivenOption { flag, values })
 }
 
 /// Every value by its dotted key. What has no value is not there.
@@ -72,13 +75,13 @@ fn flatten(text: &str) -> Result<BTreeMap<String, String>, String> {
         [] | [Yaml::Null] => Ok(values),
         [Yaml::Hash(sections)] => {
             for (name, section) in sections {
-                let name = scalar(name).ok_or("a key is not a word")?;
+                let name = scalar(name).ok_or("a key is not a string")?;
                 let Yaml::Hash(entries) = section else {
                     put(&mut values, name, section)?;
                     continue;
                 };
                 for (key, value) in entries {
-                    let key = scalar(key).ok_or("a key is not a word")?;
+                    let key = scalar(key).ok_or("a key is not a string")?;
                     put(&mut values, format!("{name}.{key}"), value)?;
                 }
             }
@@ -112,7 +115,7 @@ fn put(values: &mut BTreeMap<String, String>, key: String, value: &Yaml) -> Resu
     if let Some(text) = scalar(value) {
         values.insert(key, text);
     } else if *value != Yaml::Null {
-        return Err(format!("`{key}` has no plain value"));
+        return Err(format!("`{key}` must be a scalar"));
     }
     Ok(())
 }
@@ -132,7 +135,7 @@ mod tests {
 
     fn options(text: &str) -> Result<String, String> {
         let said = read("x.yaml", text).map_err(|mistake| mistake.errors.join("; "))?;
-        let spelled = |said: &Said| {
+        let spelled = |said: &GivenOption| {
             let value = said.values.first().map(|value| format!("={}", value.to_string_lossy()));
             format!("{}{}", said.flag.names[0], value.unwrap_or_default())
         };

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde_control::event::JobKind;
-use ronde_control::job::Terms;
+use ronde_control::job::JobSpec;
 use ronde_control::settings;
 use ronde_launch::hosts::{self, Host, HostsError};
-use ronde_launch::reach::ssh::Options;
+use ronde_launch::reach::ssh::SshOptions;
 use ronde_launch::source::{DialledIn, HostSource, Script};
 
 use crate::horovodrun::{about_hosts, seconds};
+use crate::messages::{UserError, both, say};
 use crate::processes;
-use crate::words::{Mistake, both, say};
 
 /// The longest rest of a host that has failed, in seconds, as in Horovod.
 const LONGEST_COOLDOWN: u64 = 3600;
@@ -22,7 +22,7 @@ const LONGEST_COOLDOWN: u64 = 3600;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Elastic jobs")]
 pub(crate) struct Elastic {
-    /// The fewest processes to go on with; with this, ranks may come and go [default: as `-np`]
+    /// Minimum number of processes; makes the job elastic [default: same as `-np`]
     #[arg(long, value_name = "N", value_parser = processes::number)]
     min_np: Option<u32>,
 
@@ -42,30 +42,30 @@ pub(crate) struct Elastic {
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     elastic_timeout: Option<u64>,
 
-    /// How many times ranks may meet anew before the job ends [default: as often as needed]
+    /// Maximum number of times the job may re-form its world [default: unlimited]
     #[arg(long, value_name = "N")]
     reset_limit: Option<u32>,
 
-    /// Seconds after which a host that has failed is used again, at least and at most; the time doubles
-    /// with each failure [default: never again]
+    /// Minimum and maximum cooldown before a failed host is used again, in seconds; doubles
+    /// with each failure [default: never used again]
     #[arg(long, num_args = 2, value_names = ["MIN", "MAX"], value_parser = seconds)]
     blacklist_cooldown_range: Option<Vec<u64>>,
 }
 
 /// What the user says about hosts, apart from a script.
-pub(crate) enum Named {
-    /// These, or none.
+pub(crate) enum HostList {
+    /// Hosts given by the user, if any.
     Hosts(Option<Vec<Host>>),
     /// Their agents dial in.
     Agents(DialledIn),
 }
 
-impl Named {
+impl HostList {
     /// How many of them there must be before the job begins.
     fn least(&self) -> u32 {
         match self {
-            Named::Hosts(_) => 1,
-            Named::Agents(agents) => agents.agents,
+            HostList::Hosts(_) => 1,
+            HostList::Agents(agents) => agents.agents,
         }
     }
 }
@@ -92,8 +92,7 @@ impl Elastic {
         ] {
             if given {
                 let text = format!(
-                    "warning: `{flag}` means nothing without `--min-np` or \
-                     `--host-discovery-script`"
+                    "warning: `{flag}` has no effect without `--min-np` or `--host-discovery-script`"
                 );
                 say(&text);
             }
@@ -102,36 +101,36 @@ impl Elastic {
 
     /// The job's terms and hosts: `count` is what `-np` says, `named` the hosts that were named or the
     /// agents that dial in, `joining` how long a worker may take to join.
-    pub(crate) fn terms(
+    pub(crate) fn job_spec(
         &self,
         count: Option<u32>,
-        named: Named,
-        ssh: Options,
+        named: HostList,
+        ssh: SshOptions,
         joining: Duration,
-    ) -> Result<(Terms, HostSource), Mistake> {
-        let set = settings::elastic(|name| std::env::var(name).ok()).map_err(Mistake::from);
+    ) -> Result<(JobSpec, HostSource), UserError> {
+        let set = settings::elastic(|name| std::env::var(name).ok()).map_err(UserError::from);
         let (set, (start, min)) = both(set, self.numbers(count))?;
         let least_hosts = named.least();
         let hosts = match (&self.host_discovery_script, named) {
-            (_, Named::Agents(agents)) => HostSource::DialledIn(agents),
+            (_, HostList::Agents(agents)) => HostSource::DialledIn(agents),
             (Some(command), _) => {
                 let (command, slots) = (command.clone(), self.slots_per_host);
                 let (interval, limit) = (set.discovery_interval, set.discovery_limit);
                 HostSource::Script(Script { command, slots, interval, limit }, ssh)
             }
-            (None, Named::Hosts(listed)) => {
+            (None, HostList::Hosts(listed)) => {
                 let hosts =
                     listed.unwrap_or_else(|| vec![Host::local(self.max_np.unwrap_or(start))]);
                 require(&hosts, start)?;
                 let hostname = hosts::hostname();
-                let way = |host: Host| {
-                    let way = hosts::way(&host, &hostname, &ssh);
-                    (host, way)
+                let method = |host: Host| {
+                    let method = hosts::method(&host, &hostname, &ssh);
+                    (host, method)
                 };
-                HostSource::Listed(hosts.into_iter().map(way).collect())
+                HostSource::Listed(hosts.into_iter().map(method).collect())
             }
         };
-        let terms = Terms {
+        let job_spec = JobSpec {
             kind: JobKind::Elastic,
             source: hosts.kind(),
             start,
@@ -143,22 +142,22 @@ impl Elastic {
             stopped: set.stopped,
             resets: self.reset_limit,
             cooldown: self.cooldown()?,
-            resting: set.resting,
+            cooldown_scope: set.cooldown_scope,
         };
-        Ok((terms, hosts))
+        Ok((job_spec, hosts))
     }
 
     /// How many to start with, and below how many not to go on.
-    fn numbers(&self, count: Option<u32>) -> Result<(u32, u32), Mistake> {
+    fn numbers(&self, count: Option<u32>) -> Result<(u32, u32), UserError> {
         let example = "say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`";
         let Some(start) = count.or(self.min_np) else {
-            let error = "the number of processes is missing: `-np <N>` or `--min-np <N>`";
-            return Err(Mistake::new(error, example));
+            let error = "the number of processes was not given: use `-np <N>` or `--min-np <N>`";
+            return Err(UserError::new(error, example));
         };
         let min = self.min_np.unwrap_or(start);
         let mut errors = Vec::new();
         if min > start {
-            errors.push(format!("`--min-np {min}` is more than the `-np {start}` to start with"));
+            errors.push(format!("`--min-np {min}` is greater than `-np {start}`"));
         }
         if let Some(max) = self.max_np.filter(|max| *max < start) {
             let flag = if count.is_some() { "-np" } else { "--min-np" };
@@ -166,16 +165,16 @@ impl Elastic {
         }
         match errors.is_empty() {
             true => Ok((start, min)),
-            false => Err(Mistake { errors, hint: example.into() }),
+            false => Err(UserError { errors, hint: example.into() }),
         }
     }
 
-    fn cooldown(&self) -> Result<Option<(Duration, Duration)>, Mistake> {
+    fn cooldown(&self) -> Result<Option<(Duration, Duration)>, UserError> {
         let Some([min, max]) = self.blacklist_cooldown_range.as_deref() else { return Ok(None) };
         if *min >= 1 && min <= max && *max <= LONGEST_COOLDOWN {
             return Ok(Some((Duration::from_secs(*min), Duration::from_secs(*max))));
         }
-        Err(Mistake::new(
+        Err(UserError::new(
             format!(
                 "`--blacklist-cooldown-range {min} {max}` must be two numbers of seconds, from 1 to \
                  {LONGEST_COOLDOWN}, the smaller one first"
@@ -186,7 +185,7 @@ impl Elastic {
 }
 
 /// A list never grows, so it must do from the start.
-fn require(hosts: &[Host], requested: u32) -> Result<(), Mistake> {
+fn require(hosts: &[Host], requested: u32) -> Result<(), UserError> {
     let available = hosts.iter().fold(0u32, |sum, host| sum.saturating_add(host.slots));
     match requested > available {
         true => Err(about_hosts(&HostsError::TooFew { requested, available })),
@@ -196,7 +195,7 @@ fn require(hosts: &[Host], requested: u32) -> Result<(), Mistake> {
 
 #[cfg(test)]
 mod tests {
-    use ronde_control::event::Source;
+    use ronde_control::event::HostSourceKind;
 
     use super::*;
 
@@ -204,14 +203,14 @@ mod tests {
         Some(hosts::parse(text).unwrap())
     }
 
-    fn terms(
+    fn job_spec(
         flags: &Elastic,
         count: Option<u32>,
         hosts: Option<Vec<Host>>,
-    ) -> Result<Terms, String> {
-        let (named, limit) = (Named::Hosts(hosts), Duration::from_secs(600));
-        let terms = flags.terms(count, named, Options::default(), limit);
-        terms.map(|(terms, _)| terms).map_err(|mistake| mistake.errors.join("; "))
+    ) -> Result<JobSpec, String> {
+        let (named, limit) = (HostList::Hosts(hosts), Duration::from_secs(600));
+        let job_spec = flags.job_spec(count, named, SshOptions::default(), limit);
+        job_spec.map(|(job_spec, _)| job_spec).map_err(|mistake| mistake.errors.join("; "))
     }
 
     #[test]
@@ -222,26 +221,26 @@ mod tests {
             (Some(4), Some(2), Some(8), (4, 2, Some(8))),
         ] {
             let flags = Elastic { min_np: min, max_np: max, ..Elastic::default() };
-            let it = terms(&flags, np, listed("localhost:8")).unwrap();
+            let it = job_spec(&flags, np, listed("localhost:8")).unwrap();
             assert_eq!((it.start, it.min, it.max), expected);
         }
         let script = Elastic { host_discovery_script: Some("x".into()), ..Elastic::default() };
-        let it = terms(&script, Some(3), None).unwrap();
-        assert_eq!((it.start, it.min, it.source), (3, 3, Source::Script));
-        assert!(terms(&script, None, None).unwrap_err().contains("`-np <N>` or `--min-np <N>`"));
+        let it = job_spec(&script, Some(3), None).unwrap();
+        assert_eq!((it.start, it.min, it.source), (3, 3, HostSourceKind::Script));
+        assert!(job_spec(&script, None, None).unwrap_err().contains("`-np <N>` or `--min-np <N>`"));
     }
 
     #[test]
     fn numbers_that_contradict_each_other_are_named_all_at_once() {
         let flags = Elastic { min_np: Some(5), max_np: Some(3), ..Elastic::default() };
         assert_eq!(
-            terms(&flags, Some(4), None).unwrap_err(),
-            "`--min-np 5` is more than the `-np 4` to start with; `-np 4` is more than `--max-np 3` \
+            job_spec(&flags, Some(4), None).unwrap_err(),
+            "`--min-np 5` is greater than `-np 4`; `-np 4` is more than `--max-np 3` \
              allows"
         );
         let flags = Elastic { min_np: Some(5), ..Elastic::default() };
         let text = "Requested more processes (5) than there are available slots (4)";
-        assert_eq!(terms(&flags, None, listed("a:2,b:2")).unwrap_err(), text);
+        assert_eq!(job_spec(&flags, None, listed("a:2,b:2")).unwrap_err(), text);
     }
 
     #[test]
@@ -251,10 +250,10 @@ mod tests {
             blacklist_cooldown_range: Some(range.to_vec()),
             ..Elastic::default()
         };
-        let it = terms(&flags([10, 60]), None, None).unwrap();
+        let it = job_spec(&flags([10, 60]), None, None).unwrap();
         assert_eq!(it.cooldown, Some((Duration::from_secs(10), Duration::from_secs(60))));
         for range in [[0, 60], [60, 10], [1, 3601]] {
-            let error = terms(&flags(range), None, None).unwrap_err();
+            let error = job_spec(&flags(range), None, None).unwrap_err();
             assert!(error.contains("from 1 to 3600"), "{error}");
         }
     }

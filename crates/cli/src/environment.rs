@@ -10,17 +10,17 @@ use std::time::Duration;
 use clap::Args;
 use ronde_control::VERSION;
 use ronde_control::doctor::{Facts, Limit};
-use ronde_launch::doctor::Rounds;
-use ronde_launch::reach::Way;
+use ronde_launch::doctor::DoctorPlan;
+use ronde_launch::reach::ReachMethod;
 use serde_json::json;
 
 use crate::bench::units;
-use crate::horovodrun::{about_launch, complain, tell};
+use crate::horovodrun::{about_launch, report_error, tell};
 
 /// Print a report about this installation and this machine, for a bug report.
 #[derive(Clone, Debug, Args)]
 #[command(
-    after_help = "Values of variables that may be secret are left out. Read it before you send it."
+    after_help = "Variables that may hold secrets are left out. Review the report before you share it."
 )]
 pub(crate) struct Arguments {
     /// Write it as JSON
@@ -40,15 +40,15 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// Prints the report.
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
-    let rounds = Rounds {
-        hosts: vec![("localhost".into(), Way::Local, 1)],
+    let rounds = DoctorPlan {
+        hosts: vec![("localhost".into(), ReachMethod::Local, 1)],
         program: program.to_owned(),
         interfaces: Vec::new(),
         limit: LIMIT,
     };
-    let facts = match ronde_launch::doctor::visit(&rounds) {
+    let facts = match ronde_launch::doctor::doctor_run(&rounds) {
         Ok(report) => report.hosts.into_iter().find_map(|host| host.facts).unwrap_or_default(),
-        Err(error) => return complain(&about_launch(&error), 1),
+        Err(error) => return report_error(&about_launch(&error), 1),
     };
     let system = system();
     let mpi = mpi();

@@ -4,21 +4,21 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::words::Mistake;
+use crate::messages::UserError;
 
 /// The longest such file, in bytes: nobody writes more, but `/dev/zero` has no end.
 const LONGEST: usize = 1 << 20;
 
 /// The text of a file; `what` it is, for the user.
-pub(crate) fn read(what: &str, path: &Path) -> Result<String, Mistake> {
+pub(crate) fn read(what: &str, path: &Path) -> Result<String, UserError> {
     let name = path.display();
     text(path).map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::NotFound => "check the spelling, and the directory that you are in",
-            io::ErrorKind::PermissionDenied => "you may not read it; check its rights",
-            _ => "name a text file",
+            io::ErrorKind::PermissionDenied => "permission denied: check the file's permissions",
+            _ => "pass a text file",
         };
-        Mistake::new(format!("the {what} `{name}` cannot be read: {error}"), hint)
+        UserError::new(format!("the {what} `{name}` cannot be read: {error}"), hint)
     })
 }
 

@@ -4,7 +4,7 @@
 //! The command line, the configuration file, the help and `docs/reference/horovodrun.md` are made
 //! from it. A test keeps the page equal to the table.
 
-/// One option.
+/// A command-line option of `horovodrun`.
 #[derive(Clone, Copy)]
 pub(crate) struct Flag {
     /// Its full name, then all other spellings.
@@ -137,8 +137,8 @@ impl Flag {
     }
 }
 
-const NOTHING_HERE: &str = "Accepted and passed on; nothing here depends on it";
-const DEPRECATED: &str = "An old spelling, accepted";
+const NOTHING_HERE: &str = "Accepted for compatibility; has no effect";
+const DEPRECATED: &str = "Deprecated spelling, still accepted";
 
 /// All options.
 pub(crate) const FLAGS: &[Flag] = &[
@@ -147,17 +147,17 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--num-proc", "-np", "-n"], "How many processes to start: a number, `auto`, `gpu` or `cpu`")
         .takes(1),
     flag(&["--check-build", "-cb"], "Show what this installation can do"),
-    flag(&["--disable-cache"], "Look at all hosts anew")
-        .is(Already("nothing about hosts is remembered between jobs")),
-    flag(&["--start-timeout"], "Seconds until all hosts must have answered").takes(1),
+    flag(&["--disable-cache"], "Check all hosts again")
+        .is(Already("nothing about hosts is cached between jobs")),
+    flag(&["--start-timeout"], "How long to wait for all hosts to respond, in seconds").takes(1),
     flag(
         &["--network-interfaces", "--network-interface"],
-        "Interfaces by which hosts may reach each other; may be repeated",
+        "Network interfaces to use between hosts; may be repeated",
     )
     .takes(1).makes("nics", true),
     flag(
         &["--output-filename"],
-        "A directory for what each rank writes: `rank.N/stdout` and `rank.N/stderr`",
+        "Also save each rank's output in this directory: `rank.N/stdout` and `rank.N/stderr`",
     )
     .takes(1),
     flag(&["--event-log"], "Write what happens in the job to this file, as lines of JSON")
@@ -165,37 +165,38 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--verbose"], "Tell each step on standard error"),
     flag(&["--config-file"], "A YAML file with options; those on the command line come first")
         .takes(1),
-    flag(&["--ssh-port", "-p"], "The port of ssh on the other hosts").takes(1),
+    flag(&["--ssh-port", "-p"], "SSH port on the other hosts").takes(1),
     flag(&["--ssh-identity-file", "-i"], "The private key to log in with").takes(1),
-    flag(&["--ssh-strict"], "Refuse hosts whose key ssh does not know yet"),
-    flag(&["--hosts", "-H"], "Hosts and how many processes each takes").takes(1),
+    flag(&["--ssh-strict"], "Refuse hosts whose host key is unknown"),
+    flag(&["--hosts", "-H"], "Hosts and the number of processes on each").takes(1),
     flag(&["--hostfile", "-hostfile"], "A file of them: `node-a slots=4`, one host on a line")
         .takes(1),
-    flag(&["--agents"], "Wait for so many agents (`ronde agent --join`) instead of starting any").takes(1),
-    flag(&["--listen"], "Where to wait for them, as in `10.0.0.1:4000` or `:4000`").takes(1),
-    flag(&["--key-file"], "A file with the key that they have, too, which only you may read").takes(1),
+    flag(&["--agents"], "Wait for this many agents (`ronde agent --join`) instead of starting \
+                         agents").takes(1),
+    flag(&["--listen"], "Address to listen on for agents, as in `10.0.0.1:4000` or `:4000`").takes(1),
+    flag(&["--key-file"], "File with the job key that the agents use; must be readable only by you").takes(1),
     flag(
         &["--prefix-output-with-timestamp", "-prefix-timestamp"],
         "Put the time in front of every line that a rank writes",
     ),
-    flag(&["--gloo"], "Start the ranks without MPI, which is so unless something else is said")
+    flag(&["--gloo"], "Start the ranks without MPI (the default)")
         .key_is("controller", "gloo").makes("use_gloo", true),
-    flag(&["--mpi"], "Have `mpirun` start the ranks; they meet over MPI").key_is("controller", "mpi").makes("use_mpi", true),
-    flag(&["--jsrun"], "Have `jsrun` of LSF start the ranks").makes("use_jsrun", true),
-    flag(&["--mpi-args"], "Further arguments for `mpirun`, in one word").takes(1),
+    flag(&["--mpi"], "Launch the ranks with `mpirun`; they find each other over MPI").key_is("controller", "mpi").makes("use_mpi", true),
+    flag(&["--jsrun"], "Launch the ranks with LSF's `jsrun`").makes("use_jsrun", true),
+    flag(&["--mpi-args"], "Extra arguments for `mpirun`, as one string").takes(1),
     flag(
         &["--binding-args"],
-        "What to tell `mpirun` or `jsrun` about cores, instead of what it is told otherwise",
+        "CPU binding arguments for `mpirun` or `jsrun`, replacing the default ones",
     )
     .takes(1),
-    flag(&["--fusion-threshold-mb"], "MiB that one fused bucket may hold [default: 128]")
+    flag(&["--fusion-threshold-mb"], "Maximum size of a fused bucket, in MiB [default: 128]")
         .key("params.fusion_threshold_mb")
         .sets("HOROVOD_FUSION_THRESHOLD", Mebibytes)
         .within(TUNING),
     flag(&["--cycle-time-ms"], NOTHING_HERE)
         .key("params.cycle_time_ms")
         .sets("HOROVOD_CYCLE_TIME", Decimal),
-    flag(&["--cache-capacity"], "Tensors that are known by number [default: 1024]")
+    flag(&["--cache-capacity"], "Number of tensor descriptions to cache [default: 1024]")
         .key("params.cache_capacity")
         .sets("HOROVOD_CACHE_CAPACITY", Whole)
         .within(TUNING),
@@ -217,7 +218,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--no-torus-allreduce"], NOTHING_HERE)
         .key_is("params.torus_allreduce", "false")
         .sets("HOROVOD_TORUS_ALLREDUCE", Says("0")),
-    flag(&["--autotune"], "Look for better settings while the job runs")
+    flag(&["--autotune"], "Tune settings while the job runs")
         .key_is("autotune.enabled", "true")
         .sets("HOROVOD_AUTOTUNE", Says("1"))
         .within(TUNING),
@@ -228,17 +229,17 @@ pub(crate) const FLAGS: &[Flag] = &[
         .key("autotune.log_file")
         .sets("HOROVOD_AUTOTUNE_LOG", File)
         .within(TUNING),
-    flag(&["--autotune-warmup-samples"], "Samples to throw away at the start [default: 3]")
+    flag(&["--autotune-warmup-samples"], "Warm-up samples to discard [default: 3]")
         .key("autotune.warmup_samples")
         .sets("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", Whole)
         .within(TUNING),
-    flag(&["--autotune-steps-per-sample"], "Training steps of a sample [default: 10]")
+    flag(&["--autotune-steps-per-sample"], "Training steps per sample [default: 10]")
         .key("autotune.steps_per_sample")
         .sets("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", Whole)
         .within(TUNING),
     flag(
         &["--autotune-bayes-opt-max-samples"],
-        "The most points to measure for a setting, of five samples each [default: 20]",
+        "Maximum number of points to measure per setting, five samples each [default: 20]",
     )
     .key("autotune.bayes_opt_max_samples")
     .sets("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", Whole)
@@ -248,26 +249,26 @@ pub(crate) const FLAGS: &[Flag] = &[
         .sets("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", Fraction),
     flag(
         &["--min-np", "--min-num-proc"],
-        "The fewest processes to go on with; with this, ranks may come and go",
+        "Minimum number of processes; makes the job elastic",
     )
     .takes(1).makes("min_num_proc", true),
-    flag(&["--max-np", "--max-num-proc"], "The most processes an elastic job uses").takes(1).makes("max_num_proc", true),
-    flag(&["--slots-per-host"], "Slots of a host for which the discovery script prints no number")
+    flag(&["--max-np", "--max-num-proc"], "Maximum number of processes in an elastic job").takes(1).makes("max_num_proc", true),
+    flag(&["--slots-per-host"], "Slots per host where the discovery script prints no number")
         .takes(1).makes("slots", true),
     flag(
         &["--elastic-timeout"],
         "Seconds an elastic job waits for enough processes after a change [default: 600]",
     )
     .takes(1),
-    flag(&["--reset-limit"], "How many times the ranks of an elastic job may meet anew").takes(1),
+    flag(&["--reset-limit"], "Maximum number of times an elastic job may re-form its world").takes(1),
     flag(
         &["--blacklist-cooldown-range"],
-        "Seconds after which a host that has failed is used again, at least and at most",
+        "Minimum and maximum cooldown before a failed host is used again, in seconds",
     )
     .takes(2).makes("cooldown_range", true),
     flag(
         &["--host-discovery-script"],
-        "A program that prints the hosts there are, `node-a:4` on each line",
+        "Script that prints the available hosts, one per line, as in `node-a:4`",
     )
     .takes(1),
     flag(
@@ -284,7 +285,7 @@ pub(crate) const FLAGS: &[Flag] = &[
     flag(&["--no-timeline-mark-cycles"], "")
         .key_is("timeline.mark_cycles", "false")
         .sets("HOROVOD_TIMELINE_MARK_CYCLES", Says("0")),
-    flag(&["--no-stall-check"], "Do not report ranks that are late")
+    flag(&["--no-stall-check"], "Do not warn about stalled ranks")
         .key_is("stall_check.enabled", "false")
         .sets("HOROVOD_STALL_CHECK_DISABLE", Says("1"))
         .within(WATCHING).makes("no_stall_check", true),
@@ -293,26 +294,26 @@ pub(crate) const FLAGS: &[Flag] = &[
         .sets("HOROVOD_STALL_CHECK_DISABLE", Says("0")).makes("no_stall_check", false),
     flag(
         &["--stall-check-warning-time-seconds"],
-        "After how many seconds a late rank is reported [default: 60]",
+        "Warn when a rank has stalled for this many seconds [default: 60]",
     )
     .key("stall_check.warning_time_seconds")
     .sets("HOROVOD_STALL_CHECK_TIME_SECONDS", Whole)
     .within(WATCHING),
     flag(
         &["--stall-check-shutdown-time-seconds"],
-        "After how many seconds a late rank ends the job [default: 0, never]",
+        "Abort the job when a rank has stalled for this many seconds [default: 0, never]",
     )
     .key("stall_check.shutdown_time_seconds")
     .sets("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", Whole)
     .within(WATCHING),
     flag(
         &["--log-level"],
-        "How much launcher and ranks tell: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default: WARNING]",
+        "Log level of launcher and ranks: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default: WARNING]",
     )
     .key("logging.level")
     .sets("HOROVOD_LOG_LEVEL", Level)
     .within(WATCHING),
-    flag(&["--log-without-timestamp"], "Leave the time out of the ranks' log")
+    flag(&["--log-without-timestamp"], "Omit timestamps from the ranks' log")
         .key_is("logging.with_timestamp", "false")
         .sets("HOROVOD_LOG_HIDE_TIME", Says("1"))
         .within(WATCHING).makes("log_with_timestamp", false),
@@ -360,18 +361,18 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
 fn reference_page() -> String {
     let mut page = String::from(
         "# The command `horovodrun`\n\n`horovodrun [OPTIONS] <COMMAND> [ARGUMENTS]...` starts \
-         `COMMAND` on as many processes as `-np` says; everything from the first word that is no \
-         option belongs to the command. Options may be shortened as long as they stay unambiguous. \
-         `python -m horovod.runner.launch` is the same. [How output, files and options \
-         behave](../guide/horovodrun.md).\n\nMade from the table in `crates/cli/src/flags.rs`, which \
-         has every option of Horovod. The key is that of the file given with `--config-file`, the \
-         variable is what the ranks find in their environment.\n\n\
-         | option | what it does | key | variable | works |\n| --- | --- | --- | --- | --- |\n",
+         `COMMAND` on as many processes as `-np` says; everything after the options is the \
+         command. Options may be shortened as long as they stay unambiguous. `python -m \
+         horovod.runner.launch` is the same. [How output, files and options \
+         behave](../guide/horovodrun.md).\n\nMade from the table in `crates/cli/src/flags.rs`, \
+         which has every option of Horovod. The key is that of the file given with \
+         `--config-file`, the variable is set in the ranks' environment.\n\n| option | what it \
+         does | key | variable | works |\n| --- | --- | --- | --- | --- |\n",
     );
     for flag in FLAGS {
         let names: Vec<String> = flag.names.iter().map(|name| format!("`{name}`")).collect();
         let about = match flag.about {
-            "" => "The opposite of the option before",
+            "" => "Negates the option above",
             about => about,
         };
         let key = match flag.key {

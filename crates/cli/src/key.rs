@@ -6,32 +6,32 @@ use std::path::Path;
 use ronde_control::wire::JobKey;
 use ronde_launch::private;
 
-use crate::words::Mistake;
+use crate::messages::UserError;
 
 /// The variable that holds the key of a job in all its processes.
 pub(crate) const VARIABLE: &str = "RONDE_JOB_KEY";
 
 /// The key in a file.
-pub(crate) fn from_file(path: &Path) -> Result<JobKey, Mistake> {
+pub(crate) fn from_file(path: &Path) -> Result<JobKey, UserError> {
     private::read_key(path).map_err(|why| {
-        let hint = "name a file that only you may read, with the key of the job in it";
-        Mistake::new(format!("the key file {why}"), hint)
+        let hint = "pass a file that holds the job key and that only you can read";
+        UserError::new(format!("the key file {why}"), hint)
     })
 }
 
 /// The key in an open descriptor.
-pub(crate) fn from_descriptor(number: u32) -> Result<JobKey, Mistake> {
+pub(crate) fn from_descriptor(number: u32) -> Result<JobKey, UserError> {
     private::read_key_from(number).map_err(|why| {
         let hint = "open it for this command, as in `--key-fd 3 3<FILE`";
-        Mistake::new(format!("descriptor {number} holds no key: {why}"), hint)
+        UserError::new(format!("cannot read a key from descriptor {number}: {why}"), hint)
     })
 }
 
 /// The key in the environment, if there is one.
-pub(crate) fn from_environment() -> Result<Option<JobKey>, Mistake> {
+pub(crate) fn from_environment() -> Result<Option<JobKey>, UserError> {
     let Some(text) = std::env::var_os(VARIABLE) else { return Ok(None) };
     // What is in it is not repeated: it may be nearly the key.
     JobKey::from_hex(text.to_string_lossy().trim_end()).map(Some).map_err(|error| {
-        Mistake::new(format!("{VARIABLE} holds no key: {error}"), "see where it was set")
+        UserError::new(format!("{VARIABLE} holds no key: {error}"), "check where it is set")
     })
 }

@@ -5,19 +5,19 @@ use std::io::{self, ErrorKind, Write};
 use std::process::Command;
 
 use ronde_launch::delegate::mpirun::{self, Flavour};
-use ronde_launch::delegate::{Line, Order, jsrun};
+use ronde_launch::delegate::{DelegatedJob, LauncherCommand, jsrun};
 use ronde_launch::hosts::Slot;
-use ronde_launch::reach::Trouble;
+use ronde_launch::reach::HostProblem;
 use ronde_launch::shell::split;
 
-use crate::words::{Mistake, say};
+use crate::messages::{UserError, say};
 
 const INSTALL: &str = "install Open MPI (`apt-get install openmpi-bin`) or MPICH (`pip install mpich`), \
                        or leave `--mpi` out: Ronde needs no MPI";
 
 /// Who starts the ranks, and what it is told. Of `--gloo`, `--mpi` and `--jsrun` the last one counts.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Mpi {
+pub(crate) struct MpiOptions {
     #[arg(long, hide = true, overrides_with_all = ["mpi", "jsrun"])]
     gloo: bool,
 
@@ -40,43 +40,45 @@ pub(crate) struct Mpi {
 
 /// Whom the job is handed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Other {
+pub(crate) enum OtherLauncher {
     Mpirun,
     Jsrun,
 }
 
-impl Other {
+impl OtherLauncher {
     /// Its option and its name.
     fn words(self) -> (&'static str, &'static str) {
         match self {
-            Other::Mpirun => ("--mpi", "mpirun"),
-            Other::Jsrun => ("--jsrun", "jsrun"),
+            OtherLauncher::Mpirun => ("--mpi", "mpirun"),
+            OtherLauncher::Jsrun => ("--jsrun", "jsrun"),
         }
     }
 }
 
 /// Another launcher starts the ranks itself.
-pub(crate) fn no_agents(other: Other) -> Mistake {
+pub(crate) fn no_agents(other: OtherLauncher) -> UserError {
     let (flag, _) = other.words();
-    Mistake::new(
-        format!("`{flag}` does not go with `--agents`: it starts the ranks in its own way"),
+    UserError::new(
+        format!("`{flag}` cannot be combined with `--agents`: it starts the ranks itself"),
         "leave one of the two out",
     )
 }
 
 /// Another launcher does not say what happens.
-pub(crate) fn no_events(other: Other) -> Mistake {
+pub(crate) fn no_events(other: OtherLauncher) -> UserError {
     let (flag, name) = other.words();
-    Mistake::new(
-        format!("`{flag}` does not go with `--event-log`: `{name}` does not tell what happens"),
-        format!("leave one of the two out; without `{flag}` the job runs the same, and is told"),
+    UserError::new(
+        format!("`{flag}` cannot be combined with `--event-log`: `{name}` reports no events"),
+        format!(
+            "drop one of the two; without `{flag}` the job runs the same way and logs its events"
+        ),
     )
 }
 
 /// Another launcher cannot start ranks one by one.
-pub(crate) fn not_elastic(other: Other) -> Mistake {
+pub(crate) fn not_elastic(other: OtherLauncher) -> UserError {
     let (flag, name) = other.words();
-    Mistake::new(
+    UserError::new(
         format!(
             "`{flag}` does not go with `--min-np` or `--host-discovery-script`: `{name}` cannot \
              replace ranks"
@@ -85,20 +87,20 @@ pub(crate) fn not_elastic(other: Other) -> Mistake {
     )
 }
 
-impl Mpi {
+impl MpiOptions {
     /// Who starts the ranks, if not we.
-    pub(crate) fn other(&self) -> Option<Other> {
+    pub(crate) fn other(&self) -> Option<OtherLauncher> {
         match (self.mpi, self.jsrun) {
-            (true, _) => Some(Other::Mpirun),
-            (_, true) => Some(Other::Jsrun),
+            (true, _) => Some(OtherLauncher::Mpirun),
+            (_, true) => Some(OtherLauncher::Jsrun),
             _ => None,
         }
     }
 
     /// The same order with the arguments that were given for the launcher as they are.
-    pub(crate) fn complete(&self, order: Order) -> Result<Order, Mistake> {
+    pub(crate) fn complete(&self, order: DelegatedJob) -> Result<DelegatedJob, UserError> {
         let binding = words("--binding-args", self.binding_args.as_deref())?;
-        Ok(Order {
+        Ok(DelegatedJob {
             extra: words("--mpi-args", self.mpi_args.as_deref())?.unwrap_or_default(),
             binding,
             ..order
@@ -116,23 +118,27 @@ impl Mpi {
     }
 }
 
-fn words(flag: &str, text: Option<&str>) -> Result<Option<Vec<OsString>>, Mistake> {
+fn words(flag: &str, text: Option<&str>) -> Result<Option<Vec<OsString>>, UserError> {
     let Some(text) = text else { return Ok(None) };
     match split(text) {
         Ok(words) => Ok(Some(words.into_iter().map(Into::into).collect())),
-        Err(error) => Err(Mistake::new(format!("in `{flag}`: {error}"), "close it")),
+        Err(error) => Err(UserError::new(format!("in `{flag}`: {error}"), "close it")),
     }
 }
 
 /// What to run instead of the job; the slots are those of its ranks.
-pub(crate) fn line(order: &Order, other: Other, slots: &[Slot]) -> Result<Line, Mistake> {
+pub(crate) fn line(
+    order: &DelegatedJob,
+    other: OtherLauncher,
+    slots: &[Slot],
+) -> Result<LauncherCommand, UserError> {
     match other {
-        Other::Mpirun => mpirun::line(order, flavour()?)
-            .map_err(|Trouble { reason, hint }| Mistake::new(reason, hint)),
-        Other::Jsrun => {
+        OtherLauncher::Mpirun => mpirun::line(order, flavour()?)
+            .map_err(|HostProblem { reason, hint }| UserError::new(reason, hint)),
+        OtherLauncher::Jsrun => {
             let nodes = jsrun::allocation(|name| std::env::var(name).ok()).unwrap_or_default();
             let path = resources(&jsrun::resources(slots, &nodes)).map_err(|error| {
-                Mistake::new(
+                UserError::new(
                     format!("the file of resources for `jsrun` cannot be written: {error}"),
                     "set TMPDIR to a directory that can be written",
                 )
@@ -143,7 +149,7 @@ pub(crate) fn line(order: &Order, other: Other, slots: &[Slot]) -> Result<Line, 
 }
 
 /// Becomes the other launcher; comes back with what is wrong if that cannot be.
-pub(crate) fn become_it(line: &Line) -> Mistake {
+pub(crate) fn become_it(line: &LauncherCommand) -> UserError {
     let error = line.exec();
     let program = line.program.to_string_lossy();
     let hint = match error.kind() {
@@ -151,21 +157,21 @@ pub(crate) fn become_it(line: &Line) -> Mistake {
         ErrorKind::NotFound => INSTALL,
         _ => "run it again with `--verbose`, and the line that it shows by hand",
     };
-    Mistake::new(format!("`{program}` cannot be started: {error}"), hint)
+    UserError::new(format!("`{program}` cannot be started: {error}"), hint)
 }
 
 /// Asks the `mpirun` on the PATH whose it is.
-fn flavour() -> Result<Flavour, Mistake> {
+fn flavour() -> Result<Flavour, UserError> {
     let output = Command::new("mpirun").arg("--version").output().map_err(|error| {
-        Mistake::new(format!("`--mpi` needs `mpirun`, which cannot be started: {error}"), INSTALL)
+        UserError::new(format!("`--mpi` needs `mpirun`, which cannot be started: {error}"), INSTALL)
     })?;
     let told = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
     Flavour::of(&told).ok_or_else(|| {
         let first = told.lines().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-        let error = "horovod does not find an installed MPI. The `mpirun` on the PATH is none that it \
-                     knows; asked for its version, it says";
-        Mistake::new(format!("{error} `{}`", first.trim()), INSTALL)
+        let error = "horovod does not find an installed MPI. The `mpirun` on the PATH is not a \
+                     known one; its `--version` prints";
+        UserError::new(format!("{error} `{}`", first.trim()), INSTALL)
     })
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 
 use ronde_launch::hosts::Host;
 
-use crate::words::Mistake;
+use crate::messages::UserError;
 
 /// What follows `-np`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) fn number(text: &str) -> Result<u32, String> {
 }
 
 /// Where the processes will run, as far as it is known before the job starts.
-pub(crate) enum Place<'a> {
+pub(crate) enum CountBasis<'a> {
     Here,
     Listed(&'a [Host]),
     /// A script names the hosts, or their agents dial in.
@@ -49,26 +49,26 @@ pub(crate) enum Place<'a> {
 
 impl Processes {
     /// The number.
-    pub(crate) fn count(self, place: &Place<'_>) -> Result<u32, Mistake> {
+    pub(crate) fn count(self, place: &CountBasis<'_>) -> Result<u32, UserError> {
         match (self, place) {
             (Processes::Number(number), _) => Ok(number),
-            (Processes::Auto, Place::Listed(hosts)) => {
+            (Processes::Auto, CountBasis::Listed(hosts)) => {
                 Ok(hosts.iter().fold(0, |sum, host| sum.saturating_add(host.slots)))
             }
-            (Processes::Auto, Place::Here) => Ok(some_gpus().unwrap_or_else(cores)),
-            (Processes::Cpu, Place::Here) => Ok(cores()),
-            (Processes::Gpu, Place::Here) => some_gpus().ok_or_else(|| {
+            (Processes::Auto, CountBasis::Here) => Ok(some_gpus().unwrap_or_else(cores)),
+            (Processes::Cpu, CountBasis::Here) => Ok(cores()),
+            (Processes::Gpu, CountBasis::Here) => some_gpus().ok_or_else(|| {
                 let hint =
                     "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or say `-np cpu` or a number";
-                Mistake::new("`-np gpu`: this machine has no GPU that a process may use", hint)
+                UserError::new("`-np gpu`: this machine has no GPU that a process may use", hint)
             }),
-            (_, Place::Listed(_)) => Err(Mistake::new(
-                "`-np gpu` and `-np cpu` count what this machine has, and other hosts are named",
+            (_, CountBasis::Listed(_)) => Err(UserError::new(
+                "`-np gpu` and `-np cpu` count this machine's devices, but other hosts were given",
                 "say `-np auto` for one process per slot of these hosts, or a number",
             )),
-            (_, Place::Unknown) => Err(Mistake::new(
-                "which hosts there will be is not known yet, so nothing can be counted",
-                "say a number, as in `-np 4`",
+            (_, CountBasis::Unknown) => Err(UserError::new(
+                "the hosts are not known yet, so there is nothing to count",
+                "give a number, as in `-np 4`",
             )),
         }
     }
@@ -117,11 +117,11 @@ mod tests {
     #[test]
     fn hosts_that_are_named_give_their_slots() {
         let hosts = [Host::local(2), Host::local(3)];
-        assert_eq!(Processes::Auto.count(&Place::Listed(&hosts)), Ok(5));
-        assert!(Processes::Gpu.count(&Place::Listed(&hosts)).is_err());
-        assert!(Processes::Auto.count(&Place::Unknown).is_err());
-        assert_eq!(Processes::Number(7).count(&Place::Unknown), Ok(7));
-        assert_eq!(Processes::Cpu.count(&Place::Here), Ok(cores()));
+        assert_eq!(Processes::Auto.count(&CountBasis::Listed(&hosts)), Ok(5));
+        assert!(Processes::Gpu.count(&CountBasis::Listed(&hosts)).is_err());
+        assert!(Processes::Auto.count(&CountBasis::Unknown).is_err());
+        assert_eq!(Processes::Number(7).count(&CountBasis::Unknown), Ok(7));
+        assert_eq!(Processes::Cpu.count(&CountBasis::Here), Ok(cores()));
     }
 
     #[test]

@@ -9,9 +9,9 @@ use std::ffi::OsString;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::Line;
+use crate::arguments::CommandLine;
 use crate::flags::{FLAGS, Flag, Form};
-use crate::words::Mistake;
+use crate::messages::UserError;
 
 /// Prints the table.
 pub(crate) const TABLE: &str = "__ronde-options";
@@ -20,7 +20,7 @@ pub(crate) const PARSE: &str = "__ronde-parse";
 
 /// One option, as Python sees it.
 #[derive(Serialize)]
-struct Row {
+struct OptionInfo {
     names: &'static [&'static str],
     /// The attribute of what `parse_args` gives.
     argument: String,
@@ -35,13 +35,13 @@ struct Row {
 
 /// The whole table.
 pub(crate) fn table() -> String {
-    let rows: Vec<Row> = FLAGS.iter().map(row).collect();
+    let rows: Vec<OptionInfo> = FLAGS.iter().map(row).collect();
     json!(rows).to_string()
 }
 
-fn row(flag: &'static Flag) -> Row {
+fn row(flag: &'static Flag) -> OptionInfo {
     let (argument, means) = flag.argument();
-    Row {
+    OptionInfo {
         names: flag.names,
         argument,
         means: (flag.values == 0).then_some(means),
@@ -82,7 +82,7 @@ const NUMBERS: &[&str] = &[
 ];
 
 /// A command line as `parse_args` gives it, and the variables that it sets for the ranks.
-pub(crate) fn parsed(line: &Line) -> Result<String, Mistake> {
+pub(crate) fn parsed(line: &CommandLine) -> Result<String, UserError> {
     let mut arguments = Map::new();
     for flag in FLAGS {
         // Whether a tunable is on is up to the ranks, unless somebody says so.

@@ -12,10 +12,10 @@ use crate::bench;
 use crate::completion;
 use crate::doctor;
 use crate::environment;
-use crate::horovodrun::{complain, hidden_part, log_to_stderr, show_help, tell};
+use crate::horovodrun::{hidden_part, log_to_stderr, report_error, show_help, tell};
+use crate::messages::{USAGE, UserError, say};
 use crate::selftest;
 use crate::status;
-use crate::words::{Mistake, USAGE, say};
 
 const ALL_COMMANDS: &str = "`ronde --help` lists all commands";
 
@@ -86,8 +86,8 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     let arguments = arguments.into_iter().map(spelled_for_clap);
     Arguments::try_parse_from(name.chain(arguments)).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp => show_help(&error.render()),
-        ErrorKind::InvalidSubcommand => complain(&unknown_command(&error), USAGE),
-        ErrorKind::UnknownArgument => complain(&unknown_option(&error, &help), USAGE),
+        ErrorKind::InvalidSubcommand => report_error(&unknown_command(&error), USAGE),
+        ErrorKind::UnknownArgument => report_error(&unknown_option(&error, &help), USAGE),
         _ => {
             let text = error.render().to_string();
             let hint = format!("hint: {help} lists all options");
@@ -108,22 +108,22 @@ fn spelled_for_clap(argument: OsString) -> OsString {
     }
 }
 
-fn unknown_command(error: &clap::Error) -> Mistake {
+fn unknown_command(error: &clap::Error) -> UserError {
     let name = context(error, ContextKind::InvalidSubcommand).unwrap_or_default();
     let hint = match context(error, ContextKind::SuggestedSubcommand) {
         Some(similar) => format!("did you mean `ronde {similar}`?"),
         None => ALL_COMMANDS.into(),
     };
-    Mistake::new(format!("there is no command `{name}`"), hint)
+    UserError::new(format!("there is no command `{name}`"), hint)
 }
 
-fn unknown_option(error: &clap::Error, help: &str) -> Mistake {
+fn unknown_option(error: &clap::Error, help: &str) -> UserError {
     let name = context(error, ContextKind::InvalidArg).unwrap_or_default();
     let hint = match context(error, ContextKind::SuggestedArg) {
         Some(similar) => format!("did you mean `{similar}`?"),
         None => format!("{help} lists all options"),
     };
-    Mistake::new(format!("there is no option `{name}`"), hint)
+    UserError::new(format!("there is no option `{name}`"), hint)
 }
 
 fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::words::Mistake;
+use crate::messages::UserError;
 
 /// What comes before the name of a module, as for Python itself.
 pub(crate) const MODULE: &str = "-m";
@@ -23,11 +23,11 @@ pub(crate) fn python(program: &Path) -> PathBuf {
 pub(crate) fn with_interpreter(
     program: &Path,
     command: Vec<OsString>,
-) -> Result<Vec<OsString>, Mistake> {
+) -> Result<Vec<OsString>, UserError> {
     let needs_one = match command.as_slice() {
         [first] if first == MODULE => {
             let hint = "say for example `horovodrun -np 2 -m package.train`";
-            return Err(Mistake::new("`-m` needs the name of a module", hint));
+            return Err(UserError::new("`-m` needs the name of a module", hint));
         }
         [first, ..] => names_python(first, std::env::var_os("PATH").as_deref()),
         [] => false,

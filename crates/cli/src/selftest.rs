@@ -8,13 +8,13 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::horovodrun::complain;
+use crate::horovodrun::report_error;
+use crate::messages::UserError;
 use crate::script;
-use crate::words::Mistake;
 
-/// Try this installation on two ranks, with every framework that is here, and say what works.
+/// Test this installation on two ranks with every installed framework
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "It ends with code 0 if all that is installed works, with 1 if not.")]
+#[command(after_help = "Exits with 0 if everything installed works, and with 1 otherwise.")]
 pub(crate) struct Arguments {
     /// Only these: collectives, sockets, torch, tensorflow, keras, jax, mxnet [default: all]
     parts: Vec<String>,
@@ -28,5 +28,8 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
     command.args(["-m", "horovod._selftest"]).arg(horovodrun).args(&arguments.parts);
     let error = command.exec();
     let what = format!("`{}` cannot be started: {error}", python.display());
-    complain(&Mistake::new(what, "install Ronde into an environment with a Python of its own"), 1)
+    report_error(
+        &UserError::new(what, "install Ronde into an environment with a Python of its own"),
+        1,
+    )
 }

@@ -9,8 +9,8 @@ use ronde_control::settings::{self, BadSettings, Launch};
 use ronde_launch::writing::{unwritable, without_neighbours};
 
 use crate::flags::FLAGS;
-use crate::horovodrun::Variables;
-use crate::words::Mistake;
+use crate::horovodrun::EnvVars;
+use crate::messages::UserError;
 
 /// Files that rank 0 writes.
 const TIMELINE: &str = "HOROVOD_TIMELINE";
@@ -18,14 +18,14 @@ const LOG: &str = "HOROVOD_AUTOTUNE_LOG";
 
 /// Whether files of rank 0 lie on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Files {
+pub(crate) enum Rank0Files {
     Here,
     Elsewhere,
 }
 
 /// Reads what the launcher needs of the environment and of `set`, which options have set, and checks
 /// everything that the ranks will read.
-pub(crate) fn check(set: &Variables, files: Files) -> Result<Launch, Mistake> {
+pub(crate) fn check(set: &EnvVars, files: Rank0Files) -> Result<Launch, UserError> {
     let look_up = |name: &str| -> Option<String> {
         let given = set.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
         let text = given.or_else(|| std::env::var_os(name))?.to_string_lossy().into_owned();
@@ -39,7 +39,7 @@ pub(crate) fn check(set: &Variables, files: Files) -> Result<Launch, Mistake> {
         Ok(_) => Vec::new(),
         Err(BadSettings(mistakes)) => mistakes.clone(),
     };
-    if files == Files::Here {
+    if files == Rank0Files::Here {
         let given = |name| look_up(name).filter(|text| !text.is_empty());
         let timeline = given(TIMELINE).filter(|path| !path.eq_ignore_ascii_case("dynamic"));
         mistakes.extend(timeline.and_then(|path| refuse_timeline(&path)));
@@ -70,7 +70,7 @@ fn cannot_write(name: &str, path: &str, why: &str) -> String {
 }
 
 /// Mistakes, by the options that they come from where they do.
-fn refuse(mistakes: Vec<String>, set: &Variables) -> Mistake {
+fn refuse(mistakes: Vec<String>, set: &EnvVars) -> UserError {
     let named = |mistake: String| {
         let Some((name, _)) = set.iter().find(|(name, _)| starts_with(&mistake, name)) else {
             return mistake;
@@ -80,7 +80,7 @@ fn refuse(mistakes: Vec<String>, set: &Variables) -> Mistake {
             None => mistake,
         }
     };
-    Mistake { errors: mistakes.into_iter().map(named).collect(), hint: HINT.into() }
+    UserError { errors: mistakes.into_iter().map(named).collect(), hint: HINT.into() }
 }
 
 fn starts_with(mistake: &str, name: &OsStr) -> bool {
@@ -88,20 +88,20 @@ fn starts_with(mistake: &str, name: &OsStr) -> bool {
     rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
-impl From<BadSettings> for Mistake {
-    fn from(BadSettings(errors): BadSettings) -> Mistake {
-        Mistake { errors, hint: HINT.into() }
+impl From<BadSettings> for UserError {
+    fn from(BadSettings(errors): BadSettings) -> UserError {
+        UserError { errors, hint: HINT.into() }
     }
 }
 
 const HINT: &str = "unset what is wrong, or set it to what docs/reference/settings.md says";
 
 /// The content of the file that this names, as a rank would see it.
-fn tuning(text: String, files: Files) -> String {
+fn tuning(text: String, files: Rank0Files) -> String {
     match fs::read_to_string(&text) {
         Ok(content) => content,
         // Another host may have what this one has not.
-        Err(_) if files == Files::Elsewhere && !text.contains('=') => String::new(),
+        Err(_) if files == Rank0Files::Elsewhere && !text.contains('=') => String::new(),
         Err(_) => text,
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_mistake_is_named_by_the_option_that_it_comes_from() {
         let set = vec![("HOROVOD_TIMELINE".into(), "/no/such/t.json".into())];
-        let mistake = check(&set, Files::Here).unwrap_err();
+        let mistake = check(&set, Rank0Files::Here).unwrap_err();
         assert_eq!(
             mistake.errors,
             [
@@ -121,6 +121,6 @@ mod tests {
               `/no/such`: No such file or directory (os error 2)"
             ]
         );
-        assert!(check(&set, Files::Elsewhere).is_ok());
+        assert!(check(&set, Rank0Files::Elsewhere).is_ok());
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use ronde_launch::reach::ssh::{Options, Strictness};
+use ronde_launch::reach::ssh::{SshOptions, Strictness};
 
 /// What `horovodrun` and `ronde` take.
 #[derive(Clone, Debug, Default, Args)]
@@ -25,12 +25,12 @@ pub(crate) struct Ssh {
 impl Ssh {
     /// The same for whoever starts ssh, which gets nearly as long as the whole start may take: it
     /// knows best what it waited for.
-    pub(crate) fn options(&self, patience: Duration) -> Options {
-        Options {
+    pub(crate) fn options(&self, time_limit: Duration) -> SshOptions {
+        SshOptions {
             port: self.ssh_port,
             identity: self.ssh_identity_file.clone(),
             strict: if self.ssh_strict { Strictness::Strict } else { Strictness::FirstUse },
-            patience: patience.as_secs().saturating_sub(2).max(1),
+            time_limit: time_limit.as_secs().saturating_sub(2).max(1),
         }
     }
 }

@@ -11,13 +11,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ronde_control::wire::agent::{
-    self, AgentToDriver, DriverToAgent, Exit, Stream, WorkerSpec, output_cost,
+    self, AgentToDriver, DriverToAgent, Exit, OutputStream, WorkerSpec, output_cost,
 };
 use ronde_control::wire::{JobKey, decode};
 use ronde_control::{VERSION, Worker};
 use ronde_launch::driver::service;
 use ronde_launch::reach::AgentLink;
-use ronde_launch::reach::dialled::Offer;
+use ronde_launch::reach::dialled::DialledAgent;
 use support::rank::{Meeting, TELL_MEETING};
 use support::{PATIENCE, alive, eventually, launch, signal};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -36,7 +36,7 @@ fn within<T>(runtime: &tokio::runtime::Runtime, future: impl Future<Output = T>)
 /// A launcher that waits for agents.
 struct Driver {
     runtime: tokio::runtime::Runtime,
-    offers: mpsc::Receiver<Offer>,
+    offers: mpsc::Receiver<DialledAgent>,
     address: String,
 }
 
@@ -59,7 +59,7 @@ impl Driver {
     }
 
     /// The next agent that has dialled in.
-    fn offer(&mut self) -> Offer {
+    fn offer(&mut self) -> DialledAgent {
         within(&self.runtime, self.offers.recv()).unwrap()
     }
 
@@ -148,7 +148,7 @@ impl Hired<'_> {
         let (mut output, mut how, mut streams) = (Vec::new(), None, 2);
         loop {
             match self.next().expect("the link holds") {
-                AgentToDriver::Output { bytes, stream: Stream::Stdout, .. } => {
+                AgentToDriver::Output { bytes, stream: OutputStream::Stdout, .. } => {
                     self.tell(&DriverToAgent::Printed { cost: output_cost(bytes.len()) });
                     output.extend(bytes);
                 }
@@ -269,7 +269,7 @@ fn an_agent_that_dials_in_does_what_any_agent_does() {
         let _inside = driver.runtime.enter();
         offer.take().unwrap()
     };
-    assert!(link.ties.network && !link.ties.child && !link.ties.environment);
+    assert!(link.traits.network && !link.traits.child && !link.traits.environment);
     let mut hired = Hired { driver: &driver, link: Some(link), mark };
     assert_eq!(hired.line(), format!("ronde-agent {VERSION}"));
     hired.start(0, "echo hello; exit 3");
@@ -401,15 +401,15 @@ fn nobody_and_somebody_else_are_told_apart() {
     drop(place);
     let said = join_with(&nowhere, &key(1), &["--timeout", "1"]).ended();
     assert_eq!(said.code, Some(1));
-    let text =
-        format!("error: no job has taken this agent for 1 s: nobody can be reached at {nowhere}");
+    let text = format!("error: no job accepted this agent within 1 s: cannot connect to {nowhere}");
     assert!(said.text.contains(&text), "{}", said.text);
     assert!(said.text.contains("hint: see whether `horovodrun --agents` runs there"));
 
     let mut driver = Driver::open();
     let said = join_with(&driver.address, &key(2), &[]).ended();
     assert_eq!(said.code, Some(1));
-    let text = format!("error: whoever listens at {} does not hold the key", driver.address);
+    let text =
+        format!("error: the process listening at {} has a different job key", driver.address);
     assert!(said.text.contains(&text), "{}", said.text);
     assert!(driver.offers.try_recv().is_err(), "without the key nothing was offered");
 }
@@ -486,14 +486,14 @@ fn a_key_comes_from_a_file_a_descriptor_or_the_environment_and_from_nowhere_else
     {
         let (code, text) = run(&format!("$RONDE agent {join} {options}"), env);
         assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains("no job has taken this agent"), "{text}");
+        assert!(text.contains("no job accepted this agent"), "{text}");
     }
     for (shell, env, expected) in [
         ("$RONDE agent {join}", None, "error: the job's key is missing"),
         ("chmod 644 $KEY; $RONDE agent {join} --key-file $KEY", None, "run `chmod 600` on it"),
-        ("$RONDE agent {join} --key-fd 9", None, "descriptor 9 holds no key"),
+        ("$RONDE agent {join} --key-fd 9", None, "cannot read a key from descriptor 9"),
         ("$RONDE agent {join}", Some("abc"), "RONDE_JOB_KEY holds no key"),
-        ("$RONDE agent --join here --key-file $KEY", None, "`here` is no address with a port"),
+        ("$RONDE agent --join here --key-file $KEY", None, "`here` is not an address with a port"),
     ] {
         let (code, text) = run(&shell.replace("{join}", join), env);
         assert_eq!(code, Some(2), "{text}");
@@ -525,8 +525,8 @@ fn a_launcher_that_waits_for_agents_has_a_key_that_it_does_not_tell() {
         ("-np 2 --key-file $KEY", None, 2, "--agents <N>"),
         ("-np 2 --agents 2 --listen node", None, 2, "must be an address and a port"),
         ("-np 2 --agents 0", None, 2, "a whole number from 1"),
-        ("--agents 2", None, 2, "the number of processes is missing"),
-        ("-np 2 --mpi --agents 2", None, 2, "`--mpi` does not go with `--agents`"),
+        ("--agents 2", None, 2, "the number of processes was not given"),
+        ("-np 2 --mpi --agents 2", None, 2, "`--mpi` cannot be combined with `--agents`"),
         ("-np 2 --agents 2 --key-file /no/such", None, 2, "the key file `/no/such` cannot be read"),
         ("-np 2 --agents 2", Some("abc"), 2, "RONDE_JOB_KEY holds no key"),
         (
@@ -535,7 +535,7 @@ fn a_launcher_that_waits_for_agents_has_a_key_that_it_does_not_tell() {
             1,
             "longer with `--start-timeout`",
         ),
-        ("-np 2 --agents 2 --start-timeout 1", None, 1, "0 agents with 0 slots have dialled in"),
+        ("-np 2 --agents 2 --start-timeout 1", None, 1, "0 agents with 0 slots have dialed in"),
         (
             "-np 2 --min-np 1 --agents 2 --elastic-timeout 1 --key-file $KEY",
             None,

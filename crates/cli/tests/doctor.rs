@@ -45,12 +45,12 @@ fn help() {
       -i, --ssh-identity-file <FILE>    The key to log in with [default: as ssh itself is configured]
           --ssh-strict                  Refuse hosts whose key ssh does not know yet [default: accept it the first time]
           --network-interfaces <NAMES>  Interfaces by which hosts may reach each other, as in `eth0,ib0` [default: whatever works]
-          --start-timeout <SECONDS>     Seconds that each host has to answer [default: 3]
+          --start-timeout <SECONDS>     How long to wait for each host to respond, in seconds [default: 3]
           --json                        Write everything as JSON instead of tables
           --verbose                     Tell each step on standard error
       -h, --help                        Print help
 
-    It ends with code 0 if a job on these hosts would start, with 1 if not.
+    Exits with 0 if a job on these hosts would start, and with 1 otherwise.
 
     Examples:
       ronde doctor
@@ -151,9 +151,9 @@ fn programs_that_are_missing_fail_or_hang_are_told_in_time() {
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     let findings = all["findings"].as_array().unwrap();
     let told: Vec<&str> = findings.iter().map(|each| each["what"].as_str().unwrap()).collect();
-    assert!(told.contains(&"its Python cannot be asked: `python3` was not found"), "{told:?}");
+    assert!(told.contains(&"its Python does not run: `python3` was not found"), "{told:?}");
     assert!(told.contains(&"`nvidia-smi` fails there: took longer than 2.5 s"), "{told:?}");
-    assert!(told.iter().any(|what| what.contains("takes 1000000 ranks")), "{told:?}");
+    assert!(told.iter().any(|what| what.contains("has 1000000 slots")), "{told:?}");
     for finding in findings {
         assert_eq!(finding["hosts"][0], "localhost");
         assert!(!finding["fix"].as_str().unwrap().is_empty());

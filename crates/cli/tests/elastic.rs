@@ -114,7 +114,7 @@ fn world(players: &mut [&mut Player]) -> Vec<u32> {
     away.for_each(|player| player.join());
     let mut ranks = Vec::new();
     for player in players.iter_mut() {
-        let DriverToRank::Seat { rank } = player.hear() else { panic!("no seat") };
+        let DriverToRank::Assign { rank } = player.hear() else { panic!("no seat") };
         ranks.push(rank.0);
     }
     for player in players.iter_mut() {
@@ -167,9 +167,9 @@ fn a_worker_that_is_killed_is_survived_and_the_way_back_is_told() {
         &[
             "[ronde] world 1 is formed: 3 ranks, 3 of them new\n",
             "[ronde] lost rank 1 (localhost, slot 1): was killed by signal 9 (SIGKILL)\n",
-            "[ronde] host `localhost` takes no new ranks from now on\n",
+            "[ronde] host `localhost` gets no new ranks for the rest of the job\n",
             "[ronde] world 2 is formed: 2 ranks, 0 of them new\n",
-            "[ronde] recovered with 2 ranks: they met after ",
+            "[ronde] recovered with 2 ranks: rejoined after ",
         ],
     );
 }
@@ -208,7 +208,7 @@ fn a_host_that_is_lost_comes_back_and_its_new_workers_write_where_the_old_ones_d
         &[
             "[ronde] lost host `127.0.0.2`: its agent was killed by signal 9 (SIGKILL) (hint: ",
             "[ronde] lost rank 1 (127.0.0.2, slot 0): was lost with its host: its agent",
-            "[ronde] host `127.0.0.2` takes no part for 1 s\n",
+            "[ronde] host `127.0.0.2` is not used for 1 s\n",
             "[ronde] world 2 is formed: 1 rank, 0 of them new\n",
             "[ronde] host `127.0.0.2` may be used again\n",
             "[ronde] world 3 is formed: 2 ranks, 1 of them new\n",
@@ -297,7 +297,7 @@ fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
     one.leave();
     two.leave();
     one.join();
-    let reason = "its host is not listed any more".into();
+    let reason = "its host is no longer listed".into();
     assert_eq!(one.hear(), DriverToRank::Removed { reason });
     assert_eq!(world(&mut [&mut two]), [0]);
     signal(one.pid, "KILL");
@@ -307,10 +307,10 @@ fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
     two.leave();
     let ended = job.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let trouble = "[ronde] could not find out which hosts there are, going on with those known: ";
+    let trouble = "[ronde] host discovery failed, continuing with the known hosts: ";
     let said = |what: &str| format!("{trouble}`{}/discover` {what}", path.display());
-    let garbage = said("printed what is no list of hosts: line 1: `no such host` is no host\n");
-    let nothing = said("printed what is no list of hosts: there is no host in it\n");
+    let garbage = said("printed an invalid list of hosts: line 1: `no such host` is no host\n");
+    let nothing = said("printed an invalid list of hosts: there is no host in it\n");
     let failed = said("exited with code 3: the cloud is gone\n");
     let hung = said("took longer than 1 s and was killed\n");
     contains_in_order(
@@ -321,9 +321,9 @@ fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
             &nothing,
             &failed,
             &hung,
-            "[ronde] found out again which hosts there are\n",
+            "[ronde] host discovery works again\n",
             "[ronde] found host `127.0.0.2` with 1 slot\n",
-            "[ronde] host `localhost` is not listed any more: its ranks leave at the next commit\n",
+            "[ronde] host `localhost` is no longer listed: its ranks leave at the next commit\n",
         ],
     );
     for line in [&garbage, &nothing, &failed] {
@@ -346,7 +346,7 @@ fn a_worker_that_is_stopped_too_long_is_lost_and_the_reset_limit_ends_the_job() 
     assert_eq!((rank, kind), (Rank(1), CauseKind::Halted));
     assert_eq!(
         cause,
-        "was stopped, as by SIGSTOP, for 1 s and was killed (RONDE_ELASTIC_STOPPED_SECONDS)"
+        "was stopped (for example by SIGSTOP) for 1 s and was killed (RONDE_ELASTIC_STOPPED_SECONDS)"
     );
     eventually("it is killed", PATIENCE, || (!support::alive(two.pid)).then_some(()));
     one.leave();
@@ -372,9 +372,9 @@ fn too_few_hosts_end_the_job_after_a_time_and_a_signal_at_once() {
     contains_in_order(
         &ended.stderr,
         &[
-            "[ronde] 1 of at least 2 ranks are there: waiting up to 3 s for more\n",
-            "error: Timed out waiting for 2 ranks: 1 are there. Timeout after 3 seconds.\n",
-            "  `localhost`: 1 slots, there\n",
+            "[ronde] 1 of at least 2 ranks are ready: waiting up to 3 s for more\n",
+            "error: Timed out waiting for 2 ranks: 1 are ready. Timeout after 3 seconds.\n",
+            "  `localhost`: 1 slots, ready\n",
         ],
     );
     let job = Job::start("-np 2 --min-np 1", &[]);
@@ -432,7 +432,7 @@ fn a_script_that_always_raises_is_the_last_word() {
             "\nerror: rank ",
             " raised ValueError: the config has no `lr`\n  at <string>:1\n  1 of at least 2 ranks are \
              left and no host may start more\n",
-            "\nhint: see what it wrote above; to outlive it, give more hosts",
+            "\nhint: see what it wrote above; to survive it, add hosts",
         ],
     );
 }

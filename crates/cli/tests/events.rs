@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use ronde_control::event::{EndReason, Happening, JobEvent, Output};
+use ronde_control::event::{EndReason, JobEvent, JobEventKind, OutputKind};
 use support::eventually;
 
 /// A launcher whose job is listed in a folder of its own.
@@ -45,7 +45,7 @@ fn events(path: &Path) -> Vec<JobEvent> {
 /// Waits until the ranks of a job run.
 fn started(path: &Path, ranks: usize) {
     eventually("its ranks run", Duration::from_secs(20), || {
-        let is_start = |event: &JobEvent| matches!(event.what, Happening::WorkerStarted { .. });
+        let is_start = |event: &JobEvent| matches!(event.what, JobEventKind::WorkerStarted { .. });
         (events(path).iter().filter(|event| is_start(event)).count() == ranks).then_some(())
     });
 }
@@ -61,13 +61,17 @@ fn the_event_log_tells_a_job_from_beginning_to_end() {
     let events = events(&folder.path().join("events.jsonl"));
     let numbers: Vec<u64> = events.iter().map(|event| event.number).collect();
     assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
-    assert!(matches!(&events[0].what, Happening::JobStarted { ranks: 2, max: Some(2), .. }));
-    let count = |test: fn(&Happening) -> bool| events.iter().filter(|it| test(&it.what)).count();
-    assert_eq!(count(|what| matches!(what, Happening::WorkerStarted { .. })), 2);
-    assert_eq!(count(|what| matches!(what, Happening::WorkerStopped { signal: Some(15), .. })), 1);
-    let lost = |what: &Happening| matches!(what, Happening::WorkerLost { exit_code: Some(3), .. });
+    assert!(matches!(&events[0].what, JobEventKind::JobStarted { ranks: 2, max: Some(2), .. }));
+    let count = |test: fn(&JobEventKind) -> bool| events.iter().filter(|it| test(&it.what)).count();
+    assert_eq!(count(|what| matches!(what, JobEventKind::WorkerStarted { .. })), 2);
+    assert_eq!(
+        count(|what| matches!(what, JobEventKind::WorkerStopped { signal: Some(15), .. })),
+        1
+    );
+    let lost =
+        |what: &JobEventKind| matches!(what, JobEventKind::WorkerLost { exit_code: Some(3), .. });
     assert_eq!(count(lost), 1);
-    let Some(Happening::JobEnded { exit_code: 3, verdict }) = events.last().map(|it| &it.what)
+    let Some(JobEventKind::JobEnded { exit_code: 3, verdict }) = events.last().map(|it| &it.what)
     else {
         panic!("{events:?}")
     };
@@ -115,7 +119,7 @@ fn a_follower_that_is_stopped_does_not_hold_up_the_job() {
     fs::write(folder.path().join("over"), "").unwrap();
     assert_eq!(job.wait().unwrap().code(), Some(0));
     let events = events(&folder.path().join("events.jsonl"));
-    assert!(matches!(events.last().unwrap().what, Happening::JobEnded { exit_code: 0, .. }));
+    assert!(matches!(events.last().unwrap().what, JobEventKind::JobEnded { exit_code: 0, .. }));
     follower.kill().unwrap();
     follower.wait().unwrap();
 }
@@ -142,7 +146,7 @@ fn a_status_shows_the_last_events() {
     support::signal(job.id() as i32, "INT");
     assert_eq!(job.wait().unwrap().code(), Some(130));
     let last = events(&folder.path().join("events.jsonl")).pop().unwrap();
-    let Happening::JobEnded { verdict, .. } = last.what else { panic!("{last:?}") };
+    let JobEventKind::JobEnded { verdict, .. } = last.what else { panic!("{last:?}") };
     assert_eq!((verdict.reason, verdict.signal), (EndReason::Interrupted, Some(2)));
 }
 
@@ -158,15 +162,15 @@ fn output_that_is_lost_is_told() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let events = events(&folder.path().join("events.jsonl"));
-    let lost = |event: &&JobEvent| matches!(event.what, Happening::OutputLost { .. });
+    let lost = |event: &&JobEvent| matches!(event.what, JobEventKind::OutputLost { .. });
     let lost: Vec<_> = events.iter().filter(lost).collect();
-    let [JobEvent { what: Happening::OutputLost { output, .. }, .. }] = &lost[..] else {
+    let [JobEvent { what: JobEventKind::OutputLost { output, .. }, .. }] = &lost[..] else {
         panic!("{events:?}")
     };
-    assert_eq!(*output, Output::Stdout);
+    assert_eq!(*output, OutputKind::Stdout);
     let last = &events.last().unwrap().what;
     assert!(
-        matches!(last, Happening::JobEnded { verdict, .. } if verdict.reason == EndReason::OutputLost)
+        matches!(last, JobEventKind::JobEnded { verdict, .. } if verdict.reason == EndReason::OutputLost)
     );
 }
 
@@ -178,7 +182,7 @@ fn an_event_log_that_cannot_be_written_is_told_and_the_job_goes_on() {
         .unwrap();
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(0), "{told}");
-    let reason = "[ronde] the event log cannot be written: No space left on device";
+    let reason = "[ronde] cannot write the event log: No space left on device";
     assert_eq!(told.matches(reason).count(), 1, "{told}");
     assert!(String::from_utf8(output.stdout).unwrap().contains("done"));
 }

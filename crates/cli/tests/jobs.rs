@@ -310,8 +310,8 @@ fn output_that_cannot_be_written_is_told_and_gives_code_1() {
         .unwrap();
     let lost = "standard output cannot be written: No space left on device (os error 28)";
     let expected = format!(
-        "[ronde] {lost}; the job goes on, and what it prints is lost
-error: all ranks have ended well, but output is lost: {lost}
+        "[ronde] {lost}; the job continues, but its output is lost
+error: all ranks succeeded, but output was lost: {lost}
 
 hint: free space there, or send the output elsewhere; `--output-filename` keeps a copy of it
 "

@@ -8,8 +8,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use ronde_control::cause::{CauseKind, Raised};
-use ronde_control::status::Report;
-use ronde_control::wire::errand::Parcel;
+use ronde_control::status::RankReport;
+use ronde_control::wire::remote_call::CallMessage;
 use ronde_control::wire::{DriverToRank, Greeting, Milestone, RankToDriver};
 use ronde_control::{Epoch, Rank, Worker};
 use support::rank::{FakeRank, Meeting, TELL_MEETING, is_dropped};
@@ -129,7 +129,7 @@ fn nobody_gets_a_function_from_a_job_that_has_none() {
         Greeting::Deliver { version, rank: Rank(0) },
     ] {
         let mut curious = FakeRank::come(&meeting, 0, &greeting);
-        let Ok(Parcel::Refused { reason }) = curious.try_hear() else { panic!("no refusal") };
+        let Ok(CallMessage::Refused { reason }) = curious.try_hear() else { panic!("no refusal") };
         assert!(reason.contains("not started by `horovod.run`"), "{reason}");
     }
 }
@@ -195,7 +195,7 @@ fn nonsense() -> (Vec<Greeting>, Vec<RankToDriver>) {
     let messages = vec![
         RankToDriver::Located { leader: rank },
         RankToDriver::GivenUp { rank, cause: "\u{1b}[2J".into() },
-        RankToDriver::Report(Report::default()),
+        RankToDriver::Report(RankReport::default()),
         RankToDriver::Reached(Milestone::Commit),
         RankToDriver::Departing { reason: String::new() },
         RankToDriver::Leaving { error: Some(Raised::by_program("x")), blames: Some(rank) },

@@ -26,13 +26,13 @@ fn version_and_help() {
     Usage: ronde [COMMAND]
 
     Commands:
-      agent       Offer this host to a job whose launcher waits for agents (`horovodrun --agents`)
+      agent       Offer this host to a job started with `horovodrun --agents`
       bench       Measure the collectives on this machine or others, beside torch's gloo and MPI if asked
       completion  Print what completes `ronde` and `horovodrun` in a shell
       doctor      Look at the hosts of a job and between them, and say what would go wrong
       env         Print a report about this installation and this machine, for a bug report
-      status      Show how a running job of yours on this machine stands
-      test        Try this installation on two ranks, with every framework that is here, and say what works
+      status      Show the status of your running jobs on this machine
+      test        Test this installation on two ranks with every installed framework
 
     Options:
       -v, --version  Show the version

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use ronde_control::status::{Report, Tensor};
+use ronde_control::status::{RankReport, TensorStatus};
 use ronde_control::wire::{DriverToRank, RankToDriver};
 use support::eventually;
 use support::rank::{FakeRank, Meeting};
@@ -64,7 +64,7 @@ fn text(output: &Output) -> String {
 }
 
 /// Joins as a rank and answers every question in the same way, until the connection ends.
-fn take_part(meeting: &Meeting, rank: u32, report: Report) -> thread::JoinHandle<()> {
+fn take_part(meeting: &Meeting, rank: u32, report: RankReport) -> thread::JoinHandle<()> {
     let mut fake = FakeRank::join(meeting, rank);
     thread::spawn(move || {
         fake.meet();
@@ -90,21 +90,21 @@ fn a_job_is_shown_with_its_ranks_and_who_is_late() {
     let meeting = Meeting { address: address.parse().unwrap(), key };
     let before = text(&status(runtime.path(), &["--once"]));
     assert!(before.contains("no world yet") && before.contains("running"), "{before}");
-    let waits = Tensor {
+    let waits = TensorStatus {
         name: "layer.1".into(),
         kind: "allreduce".into(),
         set: 0,
         released: false,
         age: Duration::from_secs(5),
     };
-    let waiting = Report {
+    let waiting = RankReport {
         collectives: 12,
         bytes: 1 << 20,
         waiting: vec![waits],
         outstanding: 1,
-        ..Report::default()
+        ..RankReport::default()
     };
-    let idle = Report { collectives: 12, ..Report::default() };
+    let idle = RankReport { collectives: 12, ..RankReport::default() };
     let ranks = [waiting.clone(), idle, waiting].map(Some);
     let threads: Vec<_> =
         (0..).zip(ranks).map(|(rank, report)| take_part(&meeting, rank, report.unwrap())).collect();
@@ -136,7 +136,7 @@ fn jobs_are_listed_only_while_they_run() {
     let runtime = tempfile::tempdir().unwrap();
     let none = status(runtime.path(), &[]);
     assert_eq!(none.status.code(), Some(1));
-    assert!(text(&none).starts_with("error: no job of yours runs on this machine"));
+    assert!(text(&none).starts_with("error: you have no running jobs on this machine"));
     let [mut one, mut two] =
         ["1", "2"].map(|count| Job::start(runtime.path(), count, "echo up; exec sleep 300"));
     one.line();

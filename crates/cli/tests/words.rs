@@ -43,7 +43,7 @@ fn a_script_needs_no_interpreter_and_a_module_none() {
     assert_eq!(here("-np auto -H localhost:2 train.py --lr 1"), (both, String::new()));
     let (lines, note) = here("train.py");
     assert_eq!(lines, ["[0]<stdout>:1"]);
-    assert!(note.starts_with("note: starting 1 process, as `-np` is not given;"), "{note}");
+    assert!(note.starts_with("note: starting 1 process because `-np` was not given;"), "{note}");
 }
 
 #[test]
@@ -67,10 +67,10 @@ fn help() {
     Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
 
     Options:
-          --num-proc <N>                  How many processes to start, on all hosts together; also written `-np <N>`. `auto`: one per slot of the hosts named, or per GPU or else per core of this machine; `gpu`, `cpu`: one for each of these
-      -H, --hosts <HOSTS>                 Hosts and how many processes each takes, 1 if not said, as in `node-a:4,node-b:4` [default: localhost:<N>]
-          --hostfile <FILE>               A file of them: `node-a slots=4`, one host on a line
-          --network-interfaces <NAMES>    Interfaces by which hosts may reach each other, as in `eth0,ib0`; each host uses those of these names that it has [default: whatever works]
+          --num-proc <N>                  Total number of processes; also written `-np <N>`. `auto`: one per slot of the given hosts, or else one per GPU or core of this machine; `gpu`, `cpu`: one per GPU or core
+      -H, --hosts <HOSTS>                 Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4` [default: localhost:<N>]
+          --hostfile <FILE>               A hostfile, with one host per line: `node-a slots=4`
+          --network-interfaces <NAMES>    Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it has [default: any that work]
       -p, --ssh-port <PORT>               The port of ssh on the other hosts [default: as ssh itself is configured]
       -i, --ssh-identity-file <FILE>      The key to log in with [default: as ssh itself is configured]
           --ssh-strict                    Refuse hosts whose key ssh does not know yet [default: accept it the first time]
@@ -78,31 +78,31 @@ fn help() {
           --jsrun                         Have `jsrun` of LSF start the ranks
           --mpi-args <ARGUMENTS>          Further arguments for `mpirun`, in one word, as in `--mpi-args=--oversubscribe`
           --binding-args <ARGUMENTS>      What to tell `mpirun` or `jsrun` about cores, instead of what it is told otherwise
-          --start-timeout <SECONDS>       Seconds until all hosts must have answered [default: 30]
-          --output-filename <DIRECTORY>   Also keep what each rank writes, in `rank.N/stdout` and `rank.N/stderr` in this directory
-          --event-log <FILE>              Write what happens in the job to this file, as lines of JSON
-          --prefix-output-with-timestamp  Put the time in front of every line that a rank writes; also written `-prefix-timestamp`
-          --config-file <FILE>            A YAML file with options; those on the command line come first
-          --verbose                       Tell each step on standard error
-          --check-build                   Show what this installation can do; also written `-cb`
+          --start-timeout <SECONDS>       How long to wait for all hosts to respond, in seconds [default: 30]
+          --output-filename <DIRECTORY>   Also save each rank's output to `rank.N/stdout` and `rank.N/stderr` in this directory
+          --event-log <FILE>              Write the job's events to this file, as JSON lines
+          --prefix-output-with-timestamp  Prefix each line of rank output with a timestamp; also written `-prefix-timestamp`
+          --config-file <FILE>            A YAML file with options; the command line takes precedence
+          --verbose                       Log each step to standard error
+          --check-build                   Show what this installation supports; also written `-cb`
       -v, --version                       Show the version
       -h, --help                          Print help
 
     Tuning:
           --fusion-threshold-mb <N>
-              MiB that one fused bucket may hold [default: 128]
+              Maximum size of a fused bucket, in MiB [default: 128]
           --cache-capacity <N>
-              Tensors that are known by number [default: 1024]
+              Number of tensor descriptions to cache [default: 1024]
           --autotune
-              Look for better settings while the job runs
+              Tune settings while the job runs
           --autotune-log-file <FILE>
               Write what autotuning measures to this file
           --autotune-warmup-samples <N>
-              Samples to throw away at the start [default: 3]
+              Warm-up samples to discard [default: 3]
           --autotune-steps-per-sample <N>
-              Training steps of a sample [default: 10]
+              Training steps per sample [default: 10]
           --autotune-bayes-opt-max-samples <N>
-              The most points to measure for a setting, of five samples each [default: 20]
+              Maximum number of points to measure per setting, five samples each [default: 20]
 
     Watching:
           --timeline-filename <FILE>
@@ -110,15 +110,15 @@ fn help() {
           --timeline-mark-cycles
               Show in the timeline where each bucket begins
           --no-stall-check
-              Do not report ranks that are late
+              Do not warn about stalled ranks
           --stall-check-warning-time-seconds <N>
-              After how many seconds a late rank is reported [default: 60]
+              Warn when a rank has stalled for this many seconds [default: 60]
           --stall-check-shutdown-time-seconds <N>
-              After how many seconds a late rank ends the job [default: 0, never]
+              Abort the job when a rank has stalled for this many seconds [default: 0, never]
           --log-level <LEVEL>
-              How much launcher and ranks tell: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default: WARNING]
+              Log level of launcher and ranks: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default: WARNING]
           --log-without-timestamp
-              Leave the time out of the ranks' log
+              Omit timestamps from the ranks' log
 
     Libraries:
           --tcp                  Keep NCCL off InfiniBand
@@ -126,7 +126,7 @@ fn help() {
 
     Elastic jobs:
           --min-np <N>
-              The fewest processes to go on with; with this, ranks may come and go [default: as `-np`]
+              Minimum number of processes; makes the job elastic [default: same as `-np`]
           --max-np <N>
               The most processes to use [default: one for each slot]
           --host-discovery-script <SCRIPT>
@@ -136,16 +136,16 @@ fn help() {
           --elastic-timeout <SECONDS>
               Seconds to wait for enough processes after a change [default: 600]
           --reset-limit <N>
-              How many times ranks may meet anew before the job ends [default: as often as needed]
+              Maximum number of times the job may re-form its world [default: unlimited]
           --blacklist-cooldown-range <MIN> <MAX>
-              Seconds after which a host that has failed is used again, at least and at most; the time doubles with each failure [default: never again]
+              Minimum and maximum cooldown before a failed host is used again, in seconds; doubles with each failure [default: never used again]
 
     Agents that dial in:
           --agents <N>             Wait for so many agents (`ronde agent --join`) and use their hosts, instead of starting any
           --listen <ADDRESS:PORT>  Where to wait for them, as in `10.0.0.1:4000` or `:4000` [default: all addresses, any port]
           --key-file <FILE>        A file with the key that they have, too, which only you may read [default: RONDE_JOB_KEY in the environment, or a new key]
 
-    Everything from the first word that is no option is the command and stays as it is.
+    Everything after the options is the command, passed on unchanged.
 
     Example:
       horovodrun -np 4 -H localhost:4 python train.py
@@ -223,22 +223,22 @@ fn mistakes() {
         .collect();
     insta::assert_snapshot!(told.join("\n"), @r"
     $ horovodrun
-    error: the number of processes is missing: `-np <N>`
-    error: the command to run is missing
+    error: the number of processes was not given: use `-np <N>`
+    error: no command given
 
-    hint: say for example `horovodrun -np 2 python train.py`
+    hint: for example: `horovodrun -np 2 python train.py`
     (2)
 
     $ horovodrun -np 2
-    error: the command to run is missing
+    error: no command given
 
-    hint: say for example `horovodrun -np 2 python train.py`
+    hint: for example: `horovodrun -np 2 python train.py`
     (2)
 
     $ horovodrun python train.py
-    error: the number of processes is missing: `-np <N>`
+    error: the number of processes was not given: use `-np <N>`
 
-    hint: say for example `horovodrun -np 2 python train.py`
+    hint: for example: `horovodrun -np 2 python train.py`
     (2)
 
     $ horovodrun -np 0 x
@@ -302,7 +302,7 @@ fn mistakes() {
     (2)
 
     $ horovodrun --min-np 5 -np 4 --max-np 3 x
-    error: `--min-np 5` is more than the `-np 4` to start with
+    error: `--min-np 5` is greater than `-np 4`
     error: `-np 4` is more than `--max-np 3` allows
 
     hint: say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
@@ -315,7 +315,7 @@ fn mistakes() {
     (2)
 
     $ horovodrun --host-discovery-script d x
-    error: the number of processes is missing: `-np <N>` or `--min-np <N>`
+    error: the number of processes was not given: use `-np <N>` or `--min-np <N>`
 
     hint: say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
     (2)
@@ -341,9 +341,9 @@ fn mistakes() {
     (2)
 
     $ horovodrun --min-np 4
-    error: the command to run is missing
+    error: no command given
 
-    hint: say for example `horovodrun -np 2 python train.py`
+    hint: for example: `horovodrun -np 2 python train.py`
     (2)
 
     $ horovodrun --start-timeout soon --log-level loud -np 2 x
@@ -385,9 +385,9 @@ fn mistakes() {
     (2)
 
     $ horovodrun --mpi --event-log events -np 1 true
-    error: `--mpi` does not go with `--event-log`: `mpirun` does not tell what happens
+    error: `--mpi` cannot be combined with `--event-log`: `mpirun` reports no events
 
-    hint: leave one of the two out; without `--mpi` the job runs the same, and is told
+    hint: drop one of the two; without `--mpi` the job runs the same way and logs its events
     (2)
 
     $ horovodrun --output-file-names=d --verbosity --cache-capacities=2 x
@@ -423,15 +423,15 @@ fn mistakes() {
     (2)
 
     $ horovodrun -np gpu -H node-a:2 x
-    error: `-np gpu` and `-np cpu` count what this machine has, and other hosts are named
+    error: `-np gpu` and `-np cpu` count this machine's devices, but other hosts were given
 
     hint: say `-np auto` for one process per slot of these hosts, or a number
     (2)
 
     $ horovodrun -np auto --agents 2 x
-    error: which hosts there will be is not known yet, so nothing can be counted
+    error: the hosts are not known yet, so there is nothing to count
 
-    hint: say a number, as in `-np 4`
+    hint: give a number, as in `-np 4`
     (2)
 
     $ horovodrun --nonsense
@@ -488,7 +488,7 @@ fn settings_that_cannot_work_are_refused_before_anything_starts() {
     insta::assert_snapshot!(elastic, @r"
     error: HOROVOD_FUSION_THRESHOLD is `64MB`, it must be a number of bytes, here 67108864
     error: RONDE_TRANSPORT is `pigeon`, it must be auto or tcp
-    error: `--min-np 3` is more than the `-np 2` to start with
+    error: `--min-np 3` is greater than `-np 2`
 
     hint: unset what is wrong, or set it to what docs/reference/settings.md says; say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
     ");

@@ -1,9 +1,9 @@
-//! Element types and reductions, under the names Horovod's users know.
+//! Element types and reductions, with Horovod's names.
 
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
-/// The type of one element of a tensor; its name is the one that frameworks use.
+/// The type of a tensor's elements; the names are those that frameworks use.
 #[derive(
     Clone,
     Copy,
@@ -55,7 +55,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every element type, in the order of their declaration.
+    /// Every element type, in declaration order.
     pub const ALL: &[DType] = DType::VARIANTS;
 
     /// Bytes per element.
@@ -68,24 +68,24 @@ impl DType {
         }
     }
 
-    /// Whether its elements are floating-point numbers.
+    /// Whether this is a floating-point type.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 }
 
-/// How tensors of several ranks become one. An average is a sum with a factor behind it.
+/// How tensors of several ranks are combined. An average is a sum with a scale factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Display)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum ReduceOp {
-    /// Addition; logical or for booleans.
+    /// Sum; logical or for booleans.
     Sum,
-    /// The smallest; logical and for booleans.
+    /// Minimum; logical and for booleans.
     Min,
-    /// The largest; logical or for booleans.
+    /// Maximum; logical or for booleans.
     Max,
-    /// Multiplication; logical and for booleans.
+    /// Product; logical and for booleans.
     Product,
-    /// A sum in which what two tensors agree on counts once; not element by element.
+    /// A sum that counts the common part of two tensors once; not computed element by element.
     Adasum,
 }

@@ -1,18 +1,18 @@
-//! The numbers that name things. Each is its own type so that none can stand for another.
+//! The numbers that identify things. Each has its own type so that they cannot be mixed up.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A process of the world, counted from zero over all hosts.
+/// A process's number in its world, counted from zero across all hosts.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Rank(pub u32);
 
 impl Rank {
-    /// The rank as an index into a table that has one entry per rank.
+    /// The rank as an index into a table with one entry per rank.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -24,8 +24,8 @@ impl fmt::Display for Rank {
     }
 }
 
-/// One process of a job, in the order in which they were started. It keeps its number for life, while
-/// its rank is its place in one world. In a job that ends with its first loss the two never differ.
+/// A process of a job, numbered in start order. The number never changes, whereas a rank belongs
+/// to one world. In a job that ends with its first loss the two are always equal.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -37,13 +37,13 @@ impl fmt::Display for Worker {
     }
 }
 
-/// One forming of the world; the next forming has the next number, and nothing outlives its epoch.
+/// The number of a world: each new world gets the next one, and nothing outlives its epoch.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Epoch(pub u64);
 
-/// Some of the ranks that do something among themselves; number 0 is all of them.
+/// A process set: a subset of the ranks that runs its own collectives; 0 is the whole world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SetId(pub u32);
 
@@ -52,9 +52,9 @@ impl SetId {
     pub const WORLD: SetId = SetId(0);
 }
 
-/// One authenticated connection, in the order they came.
+/// An authenticated connection, numbered in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Connection(pub u64);
+pub struct ConnectionId(pub u64);
 
-/// A moment, counted from when the driver started.
+/// A point in time, measured from the start of the driver.
 pub type Time = Duration;

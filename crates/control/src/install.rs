@@ -1,17 +1,17 @@
-//! How to install Ronde, as every hint says it.
+//! The installation command that all hints print.
 //!
-//! Hints never name a package that somebody else could publish: until a release is on the Python
-//! package index, Ronde is installed from a wheel file. A tidy rule holds the documents to the same.
+//! Hints never name a package that someone else could publish: until a release is on the Python
+//! package index, Ronde is installed from a wheel file. A tidy rule checks the documentation too.
 
-/// Whether releases are on the Python package index. The one line to change once they are.
+/// Whether releases are on the Python package index. Once they are, change only this line.
 pub const ON_INDEX: bool = false;
 
-/// The command that installs a version of Ronde, for hints.
+/// The command that installs the given version of Ronde, for hints.
 pub fn command(version: &str) -> String {
     pip("install", version)
 }
 
-/// The command that repairs this version of Ronde, for hints.
+/// The command that repairs an installation of this version, for hints.
 pub fn again() -> String {
     pip("install --force-reinstall", crate::PACKAGE_VERSION)
 }

@@ -1,13 +1,13 @@
-//! Text from elsewhere, made safe for a terminal.
+//! Makes text from outside safe to print on a terminal.
 //!
-//! Names of hosts, what a discovery script complained about, an exception's message: others wrote
-//! them, and a terminal obeys some characters instead of showing them. Colours and other escape
-//! sequences are left out; any other control character, and those that change the direction of the
-//! text, are shown as escapes.
+//! Host names, errors of a discovery script and exception messages come from others, and a
+//! terminal executes some characters instead of showing them. Colors and other escape sequences
+//! are removed; all other control characters, and those that change the text direction, are shown
+//! as escapes.
 
 use std::borrow::Cow;
 
-/// The text without anything that a terminal would obey, other than line ends and tabs.
+/// The text without anything that a terminal would execute, except line ends and tabs.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_command) {
         return Cow::Borrowed(text);
@@ -26,12 +26,12 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 }
 
 fn is_command(c: char) -> bool {
-    let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    turns || (c.is_control() && c != '\n' && c != '\t')
+    let changes_direction = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    changes_direction || (c.is_control() && c != '\n' && c != '\t')
 }
 
-/// Takes the rest of an escape sequence: `[` up to its letter, `]` and its like up to a bell or the
-/// string terminator, anything else one character. A sequence does not go on over a line's end.
+/// Skips the rest of an escape sequence: after `[` up to its letter, after `]` and similar up to a
+/// BEL or the string terminator, otherwise one character. A sequence never extends past its line.
 fn skip_sequence(rest: &mut std::str::Chars<'_>) {
     let text = rest.as_str();
     let line = &text[..text.find('\n').unwrap_or(text.len())];
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_left_that_a_terminal_would_obey() {
+    fn nothing_is_left_that_a_terminal_would_execute() {
         for (text, expected) in [
             ("node-a: größer\t(ok)\n", "node-a: größer\t(ok)\n"),
             ("\u{1b}[31mred\u{1b}[0m", "red"),

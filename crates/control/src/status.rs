@@ -1,8 +1,8 @@
-//! What a running job looks like from outside: what its ranks say of themselves, and who is late.
+//! The status of a running job: what its ranks report, and which of them are late.
 //!
-//! Somebody asks the driver; the driver asks the ranks of the world over the connections they keep, and
-//! whoever has not answered within [`PATIENCE`] is left out. Whoever asks proves before that he holds the
-//! job's key. Nothing here reads a clock: ages are measured where the clock is.
+//! A watcher, which first proves that it holds the job key, asks the driver. The driver asks the
+//! ranks of the world over their open connections and leaves out those that have not answered
+//! within [`TIME_LIMIT`]. Nothing here reads a clock: the caller measures ages.
 
 use std::time::Duration;
 
@@ -11,153 +11,155 @@ use serde::{Deserialize, Serialize};
 use crate::Rank;
 
 /// How long ranks have to answer.
-pub const PATIENCE: Duration = Duration::from_millis(500);
+pub const TIME_LIMIT: Duration = Duration::from_millis(500);
 
-/// For less than this nobody counts as late: ranks are never quite in step.
+/// A rank is not late before others have waited this long: ranks are never perfectly in step.
 pub const LATE: Duration = Duration::from_secs(1);
 
-/// The most tensors that a rank names of those that wait.
+/// How many of its waiting tensors a rank names at most.
 pub const MOST_WAITING: usize = 8;
 
-/// What somebody who watches a job asks the driver.
+/// A watcher's request to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WatcherToDriver {
-    /// How does it stand?
+    /// Asks for the status of the job.
     Ask,
-    /// What happens from now on, and what has happened last? Nothing else is asked after that.
+    /// Subscribes to events, starting with the latest ones. No other request may follow.
     Follow,
 }
 
-/// What the driver answers.
+/// The driver's answer to a watcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum DriverToWatcher {
-    /// So.
+    /// The answer to [`WatcherToDriver::Ask`].
     Status(Status),
-    /// Something has happened. The last event is that the job has ended.
+    /// An event. The last one says that the job has ended.
     Event {
-        /// It as JSON, as in the event log.
+        /// The event as JSON, like in the event log.
         event: String,
-        /// How many before it could not be told because the watcher read too slowly.
+        /// How many events before this one were skipped because the watcher read too slowly.
         missed: u64,
     },
-    /// The two do not understand each other.
+    /// The watcher is incompatible with the driver.
     Refused {
-        /// Why, and what to do.
+        /// Why, and how to fix it.
         reason: String,
     },
 }
 
-/// A job at one moment.
+/// A snapshot of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// How long it runs.
+    /// How long the job has been running.
     pub age: Duration,
-    /// The number of its world; 0 before the first.
+    /// The epoch of its world; 0 before the first one.
     pub epoch: u64,
     /// Its ranks, in order.
-    pub ranks: Vec<Standing>,
+    pub ranks: Vec<RankStatus>,
     /// The last events as JSON, oldest first.
     pub events: Vec<String>,
 }
 
-/// A rank at one moment.
+/// A snapshot of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Standing {
-    /// Who.
+pub struct RankStatus {
+    /// The rank's number in the current world.
     pub rank: Rank,
-    /// The name of its host.
+    /// Name of its host.
     pub host: String,
-    /// Its place there.
+    /// Slot (local rank) on that host.
     pub slot: u32,
-    /// Its process there, once it runs.
+    /// Its process id there, once it runs.
     pub pid: Option<u32>,
-    /// How far it has come.
-    pub state: State,
-    /// What it says of itself, if it is part of a world and has answered.
-    pub report: Option<Report>,
+    /// Where the rank is in its life cycle.
+    pub state: RankState,
+    /// What it reports, if it is part of a world and has answered.
+    pub report: Option<RankReport>,
 }
 
-/// How far a rank has come.
+/// Where a rank is in its life cycle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum State {
-    /// Its process does not run yet.
+pub enum RankState {
+    /// Its process has not started yet.
     Starting,
-    /// Its process runs and is part of no world.
+    /// Its process runs but is not part of a world.
     Running,
     /// It is part of the world.
     Joined,
-    /// It is part of the world and has not answered.
+    /// It is part of the world but has not answered.
     Silent,
-    /// Its process has ended, in these words.
+    /// Its process has ended, as described.
     Ended(String),
 }
 
-/// What a rank says of itself.
+/// What a rank reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// Tensors that have arrived.
+pub struct RankReport {
+    /// Tensors completed.
     pub collectives: u64,
-    /// Their bytes.
+    /// Total bytes of those tensors.
     pub bytes: u64,
     /// Tensors that have failed.
     pub failed: u64,
-    /// The last one that arrived.
-    pub last: Option<Tensor>,
-    /// Those that are on their way, oldest first, at most [`MOST_WAITING`].
-    pub waiting: Vec<Tensor>,
-    /// How many are on their way.
+    /// The last tensor completed.
+    pub last: Option<TensorStatus>,
+    /// Tensors in flight, oldest first, at most [`MOST_WAITING`].
+    pub waiting: Vec<TensorStatus>,
+    /// How many tensors are in flight.
     pub outstanding: u64,
 }
 
 /// One tensor in a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tensor {
-    /// Its name.
+pub struct TensorStatus {
+    /// Name of the tensor.
     pub name: String,
-    /// What is done with it, as in `allreduce`.
+    /// The operation, for example `allreduce`.
     pub kind: String,
-    /// The process set.
+    /// Process set of the operation.
     pub set: u32,
-    /// Whether all ranks were ready for it.
+    /// Whether all ranks have submitted it.
     pub released: bool,
-    /// Since when: it was submitted, or it arrived, so long ago.
+    /// Time since it was submitted or, if it is complete, since it completed.
     pub age: Duration,
 }
 
-/// A rank for which others wait.
+/// A rank that others are waiting for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Late {
-    /// Who.
+pub struct LateRank {
+    /// The rank's number in the current world.
     pub rank: Rank,
-    /// What it has not submitted.
+    /// The tensor it has not submitted.
     pub tensor: String,
-    /// What is to be done with that.
+    /// The operation on that tensor.
     pub kind: String,
-    /// How many ranks wait.
+    /// How many ranks are waiting.
     pub waiting: usize,
-    /// How long the first of them does.
+    /// How long the first of them has been waiting.
     pub age: Duration,
 }
 
 impl Status {
-    /// Who is late: for each rank the tensor that others have waited for longest.
-    pub fn late(&self) -> Vec<Late> {
+    /// The late ranks, each with the tensor that others have waited for longest.
+    pub fn late(&self) -> Vec<LateRank> {
         let reports = || self.ranks.iter().filter_map(|one| Some((one.rank, one.report.as_ref()?)));
-        let mut late: Vec<Late> = Vec::new();
-        // Who belongs to another set than the world is not known here.
-        let is_due = |tensor: &&Tensor| tensor.set == 0 && !tensor.released && tensor.age >= LATE;
+        let mut late: Vec<LateRank> = Vec::new();
+        // The members of process sets other than the world are not known here.
+        let is_due =
+            |tensor: &&TensorStatus| tensor.set == 0 && !tensor.released && tensor.age >= LATE;
         for (_, report) in reports() {
             for tensor in report.waiting.iter().filter(is_due) {
-                let known = |tensors: &[Tensor]| tensors.iter().any(|t| t.name == tensor.name);
+                let known =
+                    |tensors: &[TensorStatus]| tensors.iter().any(|t| t.name == tensor.name);
                 let waiting = reports().filter(|(_, report)| known(&report.waiting)).count();
                 for (rank, other) in reports() {
-                    // Of so many it names only some; what is not among them may still be there.
+                    // It lists only some of its tensors: this one may be among the rest.
                     let unsure = other.outstanding > other.waiting.len() as u64;
                     if known(&other.waiting) || unsure {
                         continue;
                     }
-                    let Tensor { name, kind, age, .. } = tensor.clone();
-                    let found = Late { rank, tensor: name, kind, waiting, age };
+                    let TensorStatus { name, kind, age, .. } = tensor.clone();
+                    let found = LateRank { rank, tensor: name, kind, waiting, age };
                     match late.iter_mut().find(|known| known.rank == rank) {
                         Some(known) if known.age >= age => {}
                         Some(known) => *known = found,
@@ -175,32 +177,32 @@ impl Status {
 mod tests {
     use super::*;
 
-    fn tensor(name: &str, seconds: u64, set: u32) -> Tensor {
+    fn tensor(name: &str, seconds: u64, set: u32) -> TensorStatus {
         let (kind, age) = ("allreduce".into(), Duration::from_secs(seconds));
-        Tensor { name: name.into(), kind, set, released: false, age }
+        TensorStatus { name: name.into(), kind, set, released: false, age }
     }
 
-    fn report(waiting: &[Tensor]) -> Report {
+    fn report(waiting: &[TensorStatus]) -> RankReport {
         let outstanding = waiting.len() as u64;
-        Report { waiting: waiting.to_vec(), outstanding, ..Report::default() }
+        RankReport { waiting: waiting.to_vec(), outstanding, ..RankReport::default() }
     }
 
-    fn status(reports: &[&[Tensor]]) -> Status {
-        let standing = |(rank, waiting): (u32, &&[Tensor])| Standing {
+    fn status(reports: &[&[TensorStatus]]) -> Status {
+        let rank_status = |(rank, waiting): (u32, &&[TensorStatus])| RankStatus {
             rank: Rank(rank),
             host: "a".into(),
             slot: rank,
             pid: Some(7),
-            state: State::Joined,
+            state: RankState::Joined,
             report: Some(report(waiting)),
         };
-        Status { ranks: (0..).zip(reports).map(standing).collect(), ..Status::default() }
+        Status { ranks: (0..).zip(reports).map(rank_status).collect(), ..Status::default() }
     }
 
     #[test]
-    fn who_has_not_submitted_what_others_wait_for_is_late() {
+    fn a_rank_that_has_not_submitted_what_others_wait_for_is_late() {
         let late = status(&[&[tensor("g", 5, 0)], &[], &[tensor("g", 3, 0)]]).late();
-        let expected = Late {
+        let expected = LateRank {
             rank: Rank(1),
             tensor: "g".into(),
             kind: "allreduce".into(),
@@ -211,8 +213,8 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_late_for_a_moment_for_other_sets_or_for_what_runs() {
-        let running = Tensor { released: true, ..tensor("g", 9, 0) };
+    fn short_waits_other_sets_and_running_tensors_make_no_rank_late() {
+        let running = TensorStatus { released: true, ..tensor("g", 9, 0) };
         for waiting in [tensor("g", 0, 0), tensor("g@1", 9, 1), running] {
             let waiting = std::slice::from_ref(&waiting);
             assert_eq!(status(&[waiting, &[]]).late(), [], "{waiting:?}");
@@ -220,6 +222,6 @@ mod tests {
         let mut many = status(&[&[tensor("g", 9, 0)], &[tensor("h", 1, 0)]]);
         assert_eq!(many.late().len(), 2);
         many.ranks[1].report.as_mut().unwrap().outstanding = 99;
-        assert_eq!(many.late().len(), 1, "what it does not name may be there");
+        assert_eq!(many.late().len(), 1, "a tensor that it does not name may be submitted");
     }
 }

@@ -29,7 +29,7 @@ pub struct Tuning {
 pub struct Knob {
     /// Its name in the text form.
     pub name: &'static str,
-    /// What it decides.
+    /// What the number decides.
     pub meaning: &'static str,
     field: fn(&mut Tuning) -> &mut u64,
 }

@@ -1,60 +1,60 @@
-//! What a user may ask of the watching of a job, in parsed form: timeline, flight recorder, metrics.
+//! Parsed settings for observing a job: timeline, flight recorder, metrics.
 //!
-//! The names of these settings stand in the table of `settings`; here is what their values mean.
+//! The table in `settings` has their names; this module defines what their values mean.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// How a rank is watched.
+/// What a rank records and exposes while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watching {
-    /// The timeline, if there may be one.
-    pub timeline: Option<TimelineWish>,
-    /// Collectives that the flight recorder remembers; 0 is none.
+    /// The timeline, if one is enabled.
+    pub timeline: Option<TimelineRequest>,
+    /// How many collectives the flight recorder remembers; 0 turns it off.
     pub records: usize,
-    /// Where the flight recorder goes when something goes wrong.
+    /// Where the flight recorder is written when something goes wrong.
     pub dump: DumpTo,
-    /// Where metrics can be read, if anywhere.
+    /// Where metrics are served, if anywhere.
     pub metrics: Option<MetricsAt>,
 }
 
-/// A timeline that was asked for at the start.
+/// A timeline requested at startup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TimelineWish {
-    /// The file; none if the program will start one itself.
+pub struct TimelineRequest {
+    /// The output file; `None` if the program starts the timeline itself.
     pub path: Option<PathBuf>,
-    /// Whether it shows where each bucket begins.
+    /// Whether the start of each bucket is marked.
     pub cycles: Cycles,
 }
 
-/// Whether a timeline shows where each bucket begins.
+/// Whether a timeline marks the start of each bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cycles {
-    /// It does.
+    /// Mark the start of each bucket.
     Marked,
-    /// It does not.
+    /// Do not mark bucket starts.
     Unmarked,
 }
 
-/// Where the flight recorder goes when something goes wrong.
+/// Where the flight recorder is written when something goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DumpTo {
-    /// Files in the system's directory for temporary files.
+    /// Files in the system's temporary directory.
     Temporary,
     /// Files in this directory.
     Directory(PathBuf),
     /// Standard error.
     Stderr,
-    /// Nowhere.
+    /// Do not write it.
     Nowhere,
 }
 
-/// Where metrics can be read.
+/// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAt {
-    /// A port of the loopback address; each rank adds its local rank to it.
+    /// A port on the loopback address, plus each rank's local rank.
     Loopback(SocketAddr),
-    /// A unix socket; each rank adds a dot and its rank to the path.
+    /// A unix socket; each rank appends a dot and its rank to the path.
     Unix(PathBuf),
 }
 
@@ -67,12 +67,12 @@ impl MetricsAt {
         match text.parse::<SocketAddr>() {
             Ok(address) if address.ip().is_loopback() => Ok(MetricsAt::Loopback(address)),
             Ok(address) => Err(format!(
-                "RONDE_METRICS is `{address}`, but metrics are served on the loopback address only, \
-                 since whoever asks is not asked who they are: use `127.0.0.1:{}` or `unix:PATH`",
+                "RONDE_METRICS is `{address}`, but metrics are served on the loopback address \
+                 only, because they need no authentication: use `127.0.0.1:{}` or `unix:PATH`",
                 address.port()
             )),
             Err(_) => Err(format!(
-                "RONDE_METRICS is `{text}`, it must be `127.0.0.1:PORT` or `unix:PATH`"
+                "RONDE_METRICS is `{text}`, but must be `127.0.0.1:PORT` or `unix:PATH`"
             )),
         }
     }
@@ -95,12 +95,12 @@ mod tests {
         let unix = MetricsAt::parse("unix:m.sock").unwrap();
         assert_eq!(unix, MetricsAt::Unix("m.sock".into()));
         for public in ["0.0.0.0:9400", "192.168.1.4:9400", "[::]:9400", "[2001:db8::1]:1"] {
-            let mistake = MetricsAt::parse(public).unwrap_err();
-            assert!(mistake.contains("loopback address only"), "{mistake}");
+            let error = MetricsAt::parse(public).unwrap_err();
+            assert!(error.contains("loopback address only"), "{error}");
         }
-        for nonsense in ["9400", "unix:", "127.0.0.1", "yes"] {
-            let mistake = MetricsAt::parse(nonsense).unwrap_err();
-            assert!(mistake.contains("127.0.0.1:PORT"), "{mistake}");
+        for invalid in ["9400", "unix:", "127.0.0.1", "yes"] {
+            let error = MetricsAt::parse(invalid).unwrap_err();
+            assert!(error.contains("127.0.0.1:PORT"), "{error}");
         }
     }
 }

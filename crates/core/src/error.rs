@@ -1,75 +1,75 @@
-//! What can go wrong, by what the caller can do about it.
+//! Errors of the data plane, grouped by what the caller can do about them.
 
 use ronde_control::Rank;
 use ronde_control::cause::CauseKind;
 use ronde_control::wire::frame::FrameError;
 
-/// The sentence that Horovod's users look for when the world is over.
+/// The sentence that Horovod's users look for when the world has ended.
 const OVER: &str = "Horovod has been shut down. This was caused by an exception on one of the ranks \
                     or an attempt to allreduce, allgather or broadcast a tensor after one of the \
                     ranks finished execution.";
 
-/// An error of the data plane. It is cloned into every call that it ends.
+/// An error of the data plane. Every call that it ends gets a clone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A rank died; its work can be taken up again from the last commit.
+    /// A rank died; training can resume from the last commit.
     #[error("lost {rank} ({host}, slot {slot}): {cause}{}\n{OVER}", while_waiting(.tensor))]
     Lost {
-        /// Who.
+        /// The rank that was lost.
         rank: Rank,
-        /// Where.
+        /// Name of that rank's host.
         host: String,
-        /// Its place on that host.
+        /// Its slot on that host.
         slot: u32,
-        /// By what kind of thing.
+        /// What kind of event ended it.
         kind: CauseKind,
-        /// How, in words.
+        /// Human-readable cause, for example `was killed by signal 9`.
         cause: String,
         /// The tensor whose wait ended.
         tensor: Option<String>,
     },
-    /// A rank ended its part in order while others still wanted something of it.
+    /// A rank left in an orderly way while others still needed it.
     #[error("{rank} ({host}, slot {slot}) has left: {reason}{}\n{OVER}", while_waiting(.tensor))]
     Left {
-        /// Who.
+        /// The rank that left.
         rank: Rank,
-        /// Where.
+        /// Name of that rank's host.
         host: String,
-        /// Its place on that host.
+        /// Its slot on that host.
         slot: u32,
-        /// `Exception` if one ended it, else `Left`.
+        /// `Exception` if an exception ended it, else `Left`.
         kind: CauseKind,
-        /// Why, in words.
+        /// Human-readable reason.
         reason: String,
         /// The tensor whose wait ended.
         tensor: Option<String>,
     },
-    /// Somebody never submitted what the others wait for.
+    /// A rank never submitted what the others wait for.
     #[error("{text}\n{OVER}")]
     Stalled {
-        /// Who is late, and where each of them is.
+        /// The late ranks, each with its host.
         missing: Vec<(Rank, String)>,
-        /// Who is late with what, in words.
+        /// A report for people: the late ranks and the tensors they have not submitted.
         text: String,
         /// The tensor whose wait ended.
         tensor: Option<String>,
     },
-    /// The connection to the launcher has ended, so nobody can say what became of the others.
+    /// The connection to the launcher has ended, so nothing more can be learned about the other
+    /// ranks.
     #[error("{what}")]
     LauncherGone {
-        /// What was seen of it.
+        /// What was observed.
         what: String,
         /// The tensor whose wait ended.
         tensor: Option<String>,
     },
-    /// Something has written into the memory that the ranks of a host share.
+    /// The memory that the ranks of a host share was overwritten.
     #[error(
-        "the shared memory of the ranks on {host} was overwritten: {what}. Something on that host writes \
-         where it must not, most likely native code of the program with a wild pointer, or its memory is \
-         faulty\n{OVER}"
+        "the shared memory of the ranks on {host} was overwritten: {what}. Most likely native code \
+         in the program wrote through a stray pointer, or that host's memory is faulty\n{OVER}"
     )]
     Overwritten {
-        /// The host.
+        /// Name of the host.
         host: String,
         /// What was found there.
         what: String,
@@ -79,71 +79,72 @@ pub enum Error {
     /// This worker is no longer part of its elastic job.
     #[error("{host}[{slot}] has been removed from elastic job: {reason}")]
     Removed {
-        /// Where it is.
+        /// Name of this worker's host.
         host: String,
-        /// Its place on that host.
+        /// Its slot on that host.
         slot: u32,
-        /// Why, in words.
+        /// Human-readable reason.
         reason: String,
     },
-    /// This rank itself has ended its part.
+    /// This rank itself has shut down.
     #[error("this rank has called shutdown.\n{OVER}")]
     Shutdown,
-    /// The ranks do not want the same: a bug in the program.
+    /// The ranks submitted requests that do not match: a bug in the program.
     #[error("{0}")]
     Mismatch(String),
-    /// The request cannot be carried out as it stands.
+    /// The request is invalid, whatever the other ranks submit.
     #[error("{0}")]
     Invalid(String),
     /// The world could not be formed.
     #[error("{0}")]
     Setup(String),
-    /// A peer sent what no version of Ronde sends.
-    #[error("{rank} spoke nonsense: {what}")]
-    Nonsense {
-        /// Who.
+    /// A peer sent a message that no version of Ronde sends.
+    #[error("received a malformed message from {rank}: {what}")]
+    Malformed {
+        /// The rank that sent it.
         rank: Rank,
-        /// What.
+        /// What was wrong with the message.
         what: String,
         /// The tensor whose wait ended.
         tensor: Option<String>,
     },
 }
 
-/// What is known of the end of a world, as data.
+/// What is known about the end of a world, as data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Who was lost or late, in order; nobody, where it was nobody's fault.
+    /// The ranks that were lost or late, in rising order; empty if no rank is at fault.
     pub ranks: Vec<Rank>,
-    /// Where they are, each host once.
+    /// Their hosts, without duplicates.
     pub hosts: Vec<String>,
-    /// By what kind of thing.
+    /// What kind of event ended the world.
     pub kind: CauseKind,
-    /// The tensor whose wait ended, if somebody waited.
+    /// The tensor whose wait ended, if a call was waiting.
     pub tensor: Option<String>,
 }
 
 impl Error {
-    /// What the end of the connection to the launcher means: damage is not absence.
+    /// The error for a broken connection to the launcher. Damaged data does not mean that the
+    /// launcher is gone.
     pub(crate) fn launcher_gone(error: &std::io::Error) -> Error {
         let damaged = error.get_ref().is_some_and(|inner| inner.is::<FrameError>());
         let what = match damaged {
             true => format!(
                 "the connection between this rank and the launcher cannot be trusted: {error}. The \
-                 launcher may well be there, but nothing it says is believed any more; look for a \
-                 faulty network card, cable or memory, or a device in between that changes packets"
+                 launcher may still be running. Look for a faulty network card, cable or memory, \
+                 or a device in between that changes packets"
             ),
             false => format!("the launcher is gone: {error}"),
         };
         Error::LauncherGone { what, tensor: None }
     }
 
-    /// The error when a peer sent what no version of Ronde sends.
-    pub(crate) fn nonsense(rank: Rank, what: String) -> Error {
-        Error::Nonsense { rank, what, tensor: None }
+    /// The error for a message that no version of Ronde sends.
+    pub(crate) fn malformed(rank: Rank, what: String) -> Error {
+        Error::Malformed { rank, what, tensor: None }
     }
 
-    /// The error as the waiter for one tensor should read it.
+    /// A copy of the error for a caller that waits for the tensor `name`.
     pub(crate) fn during(&self, name: &str) -> Error {
         let mut error = self.clone();
         if let Error::Lost { tensor, .. }
@@ -151,14 +152,14 @@ impl Error {
         | Error::Stalled { tensor, .. }
         | Error::LauncherGone { tensor, .. }
         | Error::Overwritten { tensor, .. }
-        | Error::Nonsense { tensor, .. } = &mut error
+        | Error::Malformed { tensor, .. } = &mut error
         {
             tensor.get_or_insert_with(|| name.to_owned());
         }
         error
     }
 
-    /// What is known of the end of the world, if this error tells of one.
+    /// What is known about the end of the world, if this error ended it.
     pub fn loss(&self) -> Option<Loss> {
         let (ranks, hosts, kind, tensor) = match self {
             Error::Lost { rank, host, kind, tensor, .. }
@@ -180,7 +181,7 @@ impl Error {
             Error::Overwritten { host, tensor, .. } => {
                 (Vec::new(), vec![host.clone()], CauseKind::Overwritten, tensor)
             }
-            Error::Nonsense { rank, tensor, .. } => {
+            Error::Malformed { rank, tensor, .. } => {
                 (vec![*rank], Vec::new(), CauseKind::ConnectionLost, tensor)
             }
             Error::Shutdown => (Vec::new(), Vec::new(), CauseKind::Left, &None),
@@ -191,9 +192,10 @@ impl Error {
         Some(Loss { ranks, hosts, kind, tensor: tensor.clone() })
     }
 
-    /// The kind of end of a rank that leaves with an exception after its world ended with this
-    /// error: the error's own where it is nobody's death, which the others would be told of.
-    pub(crate) fn ends_itself_with(&self) -> CauseKind {
+    /// The kind of end that a rank reports when it leaves with an exception after its world ended
+    /// with this error. The error's own kind, except for the death of another rank, which is
+    /// reported separately.
+    pub(crate) fn kind_when_leaving(&self) -> CauseKind {
         match self.loss().map(|loss| loss.kind) {
             Some(
                 kind @ (CauseKind::Stalled
@@ -205,10 +207,10 @@ impl Error {
         }
     }
 
-    /// The rank that this error is the fault of, if there is one.
+    /// The rank at fault, if there is one.
     pub fn blames(&self) -> Option<Rank> {
         match self {
-            Error::Lost { rank, .. } | Error::Left { rank, .. } | Error::Nonsense { rank, .. } => {
+            Error::Lost { rank, .. } | Error::Left { rank, .. } | Error::Malformed { rank, .. } => {
                 Some(*rank)
             }
             _ => None,
@@ -217,8 +219,8 @@ impl Error {
 }
 
 fn while_waiting(tensor: &Option<String>) -> String {
-    let words = |name: &String| format!(" (while this rank waited for `{name}`)");
-    tensor.as_ref().map(words).unwrap_or_default()
+    let phrase = |name: &String| format!(" (while this rank waited for `{name}`)");
+    tensor.as_ref().map(phrase).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -226,10 +228,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_damaged_message_is_not_told_as_a_launcher_that_is_gone() {
+    fn a_damaged_message_is_not_reported_as_a_lost_launcher() {
         let damaged = std::io::Error::other(FrameError::Tampered);
         let text = Error::launcher_gone(&damaged).to_string();
-        assert!(text.contains("a message arrived damaged"), "{text}");
+        assert!(text.contains("received a corrupt message"), "{text}");
         assert!(!text.contains("is gone"), "{text}");
         let closed = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
         assert!(Error::launcher_gone(&closed).to_string().starts_with("the launcher is gone: "));
@@ -259,7 +261,7 @@ mod tests {
         let tensor = Some("x".to_owned());
         let loss = Loss { ranks: vec![Rank(5)], hosts, kind: CauseKind::Signal, tensor };
         assert_eq!(waited.loss(), Some(loss));
-        assert_eq!(error.ends_itself_with(), CauseKind::Exception);
+        assert_eq!(error.kind_when_leaving(), CauseKind::Exception);
     }
 
     #[test]
@@ -269,7 +271,7 @@ mod tests {
         let Loss { ranks, hosts, kind, .. } = error.loss().unwrap();
         assert_eq!(ranks, [Rank(1), Rank(2), Rank(5)]);
         assert_eq!((hosts, kind), (vec!["a".into(), "b".into()], CauseKind::Stalled));
-        assert_eq!(error.ends_itself_with(), CauseKind::Stalled);
+        assert_eq!(error.kind_when_leaving(), CauseKind::Stalled);
         assert_eq!(Error::Mismatch("shapes".into()).loss(), None);
     }
 }

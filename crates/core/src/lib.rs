@@ -1,10 +1,11 @@
-//! The data plane: how tensors of many ranks become one.
+//! The data plane: combines the tensors of many ranks.
 //!
-//! A rank [joins](Engine::join) a world, submits tensors, and waits for them. Inside, from the top:
-//! the [`engine`] negotiates and drives, a `collective` is an algorithm over a `group` of ranks, a
-//! `transport` moves bytes through shared memory or sockets, a [`buffer`] is memory that somebody
-//! else owns, and [`reduce`] holds the arithmetic. Arrows go down only. `watch` is told what happens,
-//! and lets others see it. Beside all that stands the [`tunnel`] of TensorFlow's data service.
+//! A rank [joins](Engine::join) a world, submits tensors, and waits for them. The layers, from the
+//! top: the [`engine`] negotiates and drives, a `collective` is an algorithm over a `group` of
+//! ranks, a `transport` moves bytes through shared memory or sockets, a [`buffer`] is memory that a
+//! caller owns, and [`reduce`] holds the arithmetic. Each layer uses only those below it. `watch`
+//! records what happens and makes it visible. The [`tunnel`] for TensorFlow's data service stands
+//! apart from these layers.
 
 pub mod buffer;
 mod collective;

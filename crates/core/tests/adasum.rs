@@ -1,15 +1,15 @@
-//! Adasum over every transport and several numbers of ranks, against its definition.
-#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+//! Adasum over every transport and with several numbers of ranks, compared with its definition.
+#![expect(clippy::unwrap_used, reason = "a failing step fails the test")]
 
 use half::{bf16, f16};
-use ronde_control::negotiate::{Kind, Request};
+use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::settings::Transport;
 use ronde_control::{DType, ReduceOp, SetId};
 use ronde_core::Error;
-use ronde_core::engine::Next;
-use ronde_testkit::{Member, Tensor, World};
+use ronde_core::engine::AfterSubmit;
+use ronde_testkit::{Tensor, TestRank, World};
 
-/// What connects the ranks, and how many of them share memory.
+/// The transport between the ranks, and how many of them share memory.
 type Way = (Transport, Option<u32>);
 
 const WAYS: [Way; 4] = [
@@ -23,23 +23,23 @@ fn world(size: usize, (transport, shared_ranks): Way) -> World {
     World::new(size).over(transport).with(|settings| settings.shared_ranks = shared_ranks)
 }
 
-fn adasum() -> Kind {
-    Kind::Allreduce { op: ReduceOp::Adasum, prescale: 1.0, postscale: 1.0 }
+fn adasum() -> CollectiveKind {
+    CollectiveKind::Allreduce { op: ReduceOp::Adasum, prescale: 1.0, postscale: 1.0 }
 }
 
 fn inner(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// What two tensors become.
+/// The combination of two tensors.
 fn pair(a: &[f64], b: &[f64]) -> Vec<f64> {
     let factor = |square: f64| if square == 0.0 { 1.0 } else { 1.0 - inner(a, b) / (2.0 * square) };
     let (left, right) = (factor(inner(a, a)), factor(inner(b, b)));
     a.iter().zip(b).map(|(a, b)| left * a + right * b).collect()
 }
 
-/// What the tensors of all ranks become: those beyond the largest power of two are folded in first,
-/// then neighbours are combined, then neighbouring pairs, and so on.
+/// The combination of the tensors of all ranks: those beyond the largest power of two are folded in
+/// first, then neighbors are combined, then neighboring pairs, and so on.
 fn tree(ranks: &[Vec<f64>]) -> Vec<f64> {
     let core = 1 << ranks.len().ilog2();
     let (leaves, rest) = ranks.split_at(core);
@@ -53,7 +53,7 @@ fn tree(ranks: &[Vec<f64>]) -> Vec<f64> {
     level.remove(0)
 }
 
-/// Numbers without a pattern, the same everywhere.
+/// Pseudorandom numbers, the same on every rank.
 fn numbers(rank: usize, tensor: usize, length: usize) -> Vec<f64> {
     let mut state = (rank * 7919 + tensor * 104_729 + 1) as u64;
     let mut next = || {
@@ -87,11 +87,11 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     bytes.chunks(tensor.dtype().size()).map(value).collect()
 }
 
-fn assert_close(got: &[f64], right: &[f64], tolerance: f64, what: &str) {
-    assert_eq!(got.len(), right.len(), "{what}");
-    for (index, (got, right)) in got.iter().zip(right).enumerate() {
-        let close = (got - right).abs() <= tolerance * (1.0 + right.abs());
-        assert!(close, "{what}: element {index} is {got}, not {right}");
+fn assert_close(got: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let close = (got - expected).abs() <= tolerance * (1.0 + expected.abs());
+        assert!(close, "{what}: element {index} is {got}, not {expected}");
     }
 }
 
@@ -108,7 +108,7 @@ fn any_number_of_ranks_combines_along_the_tree_and_all_get_the_same_bits() {
                     member.run(&format!("x{length}"), adasum(), &source, &target).unwrap();
                     let what = format!("{length} on {size} over {way:?}");
                     assert_close(&values(&target), &tree(&ranks), 1e-11, &what);
-                    assert_eq!(values(&source), ranks[member.rank()], "the input stays");
+                    assert_eq!(values(&source), ranks[member.rank()], "the input is unchanged");
                     target.bytes()
                 })
             })
@@ -116,7 +116,10 @@ fn any_number_of_ranks_combines_along_the_tree_and_all_get_the_same_bits() {
         let shared = run(WAYS[0]);
         assert!(shared.iter().all(|rank| *rank == shared[0]), "{size} ranks");
         for way in &WAYS[1..] {
-            assert!(run(*way) == shared, "{size} ranks: the same bits over {way:?} as in memory");
+            assert!(
+                run(*way) == shared,
+                "{size} ranks: other bits over {way:?} than in shared memory"
+            );
         }
     }
 }
@@ -132,11 +135,19 @@ fn every_float_type_is_combined_and_rounded() {
                     let ranks: Vec<Vec<f64>> =
                         (0..size).map(|rank| numbers(rank, 0, 5001)).collect();
                     let own = tensor(dtype, &ranks[member.rank()]);
-                    let kind =
-                        Kind::Allreduce { op: ReduceOp::Adasum, prescale: 2.0, postscale: 0.25 };
+                    let kind = CollectiveKind::Allreduce {
+                        op: ReduceOp::Adasum,
+                        prescale: 2.0,
+                        postscale: 0.25,
+                    };
                     member.run("x", kind, &own, &own).unwrap();
-                    let right: Vec<f64> = tree(&ranks).iter().map(|value| value * 0.5).collect();
-                    assert_close(&values(&own), &right, tolerance, &format!("{dtype} on {size}"));
+                    let expected: Vec<f64> = tree(&ranks).iter().map(|value| value * 0.5).collect();
+                    assert_close(
+                        &values(&own),
+                        &expected,
+                        tolerance,
+                        &format!("{dtype} on {size}"),
+                    );
                 });
             }
         }
@@ -144,7 +155,7 @@ fn every_float_type_is_combined_and_rounded() {
 }
 
 #[test]
-fn right_angles_add_and_equals_average() {
+fn orthogonal_tensors_add_and_equal_ones_average() {
     for way in WAYS {
         for size in [2, 4, 5, 8] {
             world(size, way).run(|member| {
@@ -167,16 +178,16 @@ fn group(name: &str, tensors: &[Tensor]) -> Request {
     Request { name: name.into(), set: SetId::WORLD, kind: adasum(), dtype, shapes }
 }
 
-fn run_group(member: &Member, name: &str, tensors: &[Tensor]) {
+fn run_group(member: &TestRank, name: &str, tensors: &[Tensor]) {
     let pairs = tensors.iter().map(|tensor| (tensor, tensor));
     let request = group(name, tensors);
     let memory = Tensor::submission(&request.kind, pairs);
-    let ticket = member.engine.submit(request, memory, Next::Waits).unwrap();
+    let ticket = member.engine.submit(request, memory, AfterSubmit::Waits).unwrap();
     member.wait(&ticket).unwrap();
 }
 
 #[test]
-fn each_tensor_of_a_bucket_has_products_of_its_own() {
+fn each_tensor_of_a_bucket_has_its_own_products() {
     let lengths = [3usize, 0, 4000, 1, 70_000, 2];
     for way in WAYS {
         for size in [2, 3, 4, 7] {
@@ -209,8 +220,8 @@ fn a_rank_that_has_joined_changes_nothing() {
                 (0..3).map(|index| tensor(DType::F64, &of(member.rank(), index))).collect();
             run_group(member, "group", &tensors);
             for (index, tensor) in tensors.iter().enumerate() {
-                let right = pair(&of(0, index), &of(2, index));
-                assert_close(&values(tensor), &right, 1e-12, &format!("{index} {way:?}"));
+                let expected = pair(&of(0, index), &of(2, index));
+                assert_close(&values(tensor), &expected, 1e-12, &format!("{index} {way:?}"));
             }
             member.join().unwrap();
         });
@@ -218,7 +229,7 @@ fn a_rank_that_has_joined_changes_nothing() {
 }
 
 #[test]
-fn a_set_of_ranks_combines_its_own() {
+fn a_process_set_combines_its_own_tensors() {
     for way in WAYS {
         world(4, way).run(|member| {
             let set = member.add_set(&[1, 2, 3]).unwrap();
@@ -234,14 +245,14 @@ fn a_set_of_ranks_combines_its_own() {
 }
 
 #[test]
-fn what_has_no_inner_product_is_refused() {
+fn unsupported_types_and_collectives_are_refused() {
     for size in [1, 2] {
         World::new(size).run(|member| {
             let whole = Tensor::new(DType::I32, &[1], &[1, 0, 0, 0]);
             let refused = member.run("x", adasum(), &whole, &whole);
             assert!(matches!(refused, Err(Error::Invalid(text)) if text.contains("int32")));
             let (op, prescale, postscale) = (ReduceOp::Adasum, 1.0, 1.0);
-            let scatter = Kind::Reducescatter { op, prescale, postscale };
+            let scatter = CollectiveKind::Reducescatter { op, prescale, postscale };
             let tensor = Tensor::floats(&[1.0]);
             let refused = member.run("y", scatter, &tensor, &tensor);
             assert!(matches!(refused, Err(Error::Invalid(text)) if text.contains("AVERAGE")));

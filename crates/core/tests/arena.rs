@@ -1,33 +1,34 @@
-//! Reductions of tensors that lie in the arena: the same bits as through staging memory, whatever
-//! mixture of ranks and tensors lies there.
+//! Reductions of tensors in the arena: the same bits as through staging memory, whichever ranks
+//! have which tensors there.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use ronde_control::negotiate::{Kind, Request};
+use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::settings::Transport;
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::buffer::{Operand, Output};
-use ronde_core::engine::{Block, Next, Tensors};
-use ronde_testkit::{Member, Tensor, World};
+use ronde_core::engine::{AfterSubmit, ArenaBlock, Tensors};
+use ronde_testkit::{Tensor, TestRank, World};
 
-const SUM: Kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
+const SUM: CollectiveKind =
+    CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
 
 /// Whether a rank has a tensor of the bucket in the arena.
 type InArena = fn(usize, usize) -> bool;
 
 /// A tensor in the arena or elsewhere.
 enum Memory {
-    Arena(Tensor<Block>),
+    Arena(Tensor<ArenaBlock>),
     Plain(Tensor),
 }
 
 impl Memory {
-    fn of(member: &Member, in_arena: bool, bytes: &[u8]) -> Memory {
+    fn of(member: &TestRank, in_arena: bool, bytes: &[u8]) -> Memory {
         let (dtype, shape) = (DType::U8, [bytes.len() as u64]);
         match in_arena {
             true => {
-                let block = member.engine.allocate(bytes.len()).expect("there is room");
+                let block = member.engine.allocate(bytes.len()).expect("there is space");
                 Memory::Arena(Tensor::lying_in(block, dtype, &shape, bytes))
             }
             false => Memory::Plain(Tensor::new(dtype, &shape, bytes)),
@@ -49,39 +50,40 @@ impl Memory {
     }
 }
 
-/// Numbers of which no two orders of summation have the same sum.
+/// Numbers whose sum depends on the order of summation.
 fn floats(rank: usize, length: usize) -> Vec<u8> {
     let value = |i: usize| 1.0f32 / (1.0 + (i * 7 + rank * 13) as f32);
     (0..length).map(value).flat_map(f32::to_ne_bytes).collect()
 }
 
-fn request(name: &str, kind: Kind, dtype: DType, lengths: &[usize]) -> Request {
+fn request(name: &str, kind: CollectiveKind, dtype: DType, lengths: &[usize]) -> Request {
     let shapes = lengths.iter().map(|length| vec![(length / dtype.size()) as u64]).collect();
     Request { name: name.into(), set: SetId::WORLD, kind, dtype, shapes }
 }
 
 /// Reduces these tensors as one bucket, in place.
-fn reduce(member: &Member, name: &str, kind: Kind, dtype: DType, memory: &[Memory]) {
+fn reduce(member: &TestRank, name: &str, kind: CollectiveKind, dtype: DType, memory: &[Memory]) {
     let outputs: Vec<Output> = memory.iter().map(Memory::lend).collect();
     let lengths: Vec<usize> = outputs.iter().map(Output::length).collect();
     let request = request(name, kind, dtype, &lengths);
     let tensors = Tensors::Given(outputs.into_iter().map(Operand::InPlace).collect());
-    let ticket = member.engine.submit(request, tensors, Next::Waits);
+    let ticket = member.engine.submit(request, tensors, AfterSubmit::Waits);
     member.wait(&ticket.expect("it is accepted")).expect("it is reduced");
 }
 
-/// What `reduce` makes of the same numbers if `in_arena` says who has which tensor in the arena.
+/// The results of `reduce` for the same numbers; `in_arena` says which rank has which tensor in the
+/// arena.
 fn results(size: usize, lengths: &[usize], in_arena: InArena) -> Vec<Vec<Vec<u8>>> {
     World::new(size).run(|member| {
         let me = member.rank();
-        // Other ranks have other offsets.
+        // The offsets differ between ranks.
         let _shift = member.engine.allocate(1 + 1000 * me);
         let memory: Vec<Memory> = lengths
             .iter()
             .enumerate()
             .map(|(index, length)| Memory::of(member, in_arena(me, index), &floats(me, *length)))
             .collect();
-        // Twice, so that what was left by the first time would be seen.
+        // Twice, so that leftovers of the first reduction would be noticed.
         reduce(member, "x", SUM, DType::F32, &memory);
         reduce(member, "x", SUM, DType::F32, &memory);
         let everywhere = |index: &usize| (0..size).all(|rank| in_arena(rank, *index));
@@ -92,7 +94,7 @@ fn results(size: usize, lengths: &[usize], in_arena: InArena) -> Vec<Vec<Vec<u8>
 }
 
 #[test]
-fn the_bits_are_those_of_staging_whoever_has_what_in_the_arena() {
+fn the_bits_are_those_of_staging_whichever_tensors_are_in_the_arena() {
     for size in [2, 3, 5] {
         for lengths in [vec![5_000], vec![300_001], vec![1, 70_000, 0, 3, 16, 40_001, 33]] {
             let staged = results(size, &lengths, |_, _| false);
@@ -115,8 +117,8 @@ fn the_bits_are_those_of_staging_whoever_has_what_in_the_arena() {
 #[test]
 fn every_type_operation_and_factor_gives_the_bits_of_staging() {
     let kinds = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product]
-        .map(|op| Kind::Allreduce { op, prescale: 1.0, postscale: 1.0 });
-    let scaled = Kind::Allreduce { op: ReduceOp::Sum, prescale: 0.5, postscale: 3.0 };
+        .map(|op| CollectiveKind::Allreduce { op, prescale: 1.0, postscale: 1.0 });
+    let scaled = CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 0.5, postscale: 3.0 };
     World::new(3).run(|member| {
         for &dtype in DType::ALL {
             for (number, kind) in kinds.iter().chain([&scaled]).enumerate() {
@@ -134,7 +136,7 @@ fn every_type_operation_and_factor_gives_the_bits_of_staging() {
 }
 
 #[test]
-fn sets_of_ranks_and_the_world_take_turns_in_the_arena() {
+fn process_sets_and_the_world_take_turns_in_the_arena() {
     World::new(4).run(|member| {
         let me = member.rank();
         let pair = member.add_set(&[0, 2]).unwrap();
@@ -146,25 +148,25 @@ fn sets_of_ranks_and_the_world_take_turns_in_the_arena() {
                 let mine = Memory::of(member, round % 2 == 0, &floats(me, length));
                 let tensors = Tensors::Given(vec![Operand::InPlace(mine.lend())]);
                 let request = Request { set: pair, ..request("p", SUM, DType::F32, &[4 * length]) };
-                let ticket = member.engine.submit(request, tensors, Next::Waits).unwrap();
+                let ticket = member.engine.submit(request, tensors, AfterSubmit::Waits).unwrap();
                 member.wait(&ticket).unwrap();
                 let sum = Tensor::new(DType::F32, &[length as u64], &mine.bytes()).as_floats();
-                let right = |i: usize| {
+                let expected = |i: usize| {
                     [0, 2]
                         .map(|rank| 1.0f32 / (1.0 + (i * 7 + rank * 13) as f32))
                         .iter()
                         .sum::<f32>()
                 };
-                assert!((0..length).all(|i| sum[i] == right(i)), "round {round}");
+                assert!((0..length).all(|i| sum[i] == expected(i)), "round {round}");
             }
         }
-        // Whoever leaves first would end what the pair still does.
+        // The first rank to leave would end what the pair still does.
         member.barrier("end").unwrap();
     });
 }
 
 #[test]
-fn a_rank_that_has_joined_sends_the_others_through_staging() {
+fn the_others_use_staging_if_a_rank_has_joined() {
     World::new(3).run(|member| {
         if member.rank() == 2 {
             member.join().unwrap();
@@ -173,21 +175,22 @@ fn a_rank_that_has_joined_sends_the_others_through_staging() {
         let memory = [Memory::of(member, true, &floats(0, 20_000))];
         reduce(member, "x", SUM, DType::F32, &memory);
         let twice = Tensor::new(DType::F32, &[20_000], &floats(0, 20_000)).as_floats();
-        let right: Vec<u8> = twice.iter().flat_map(|value| (value * 2.0).to_ne_bytes()).collect();
-        assert!(memory[0].bytes() == right);
+        let expected: Vec<u8> =
+            twice.iter().flat_map(|value| (value * 2.0).to_ne_bytes()).collect();
+        assert!(memory[0].bytes() == expected);
         member.join().unwrap();
     });
 }
 
 #[test]
-fn a_result_that_goes_elsewhere_leaves_its_source_alone() {
+fn a_separate_result_leaves_its_source_unchanged() {
     World::new(2).run(|member| {
         let source = Memory::of(member, true, &floats(member.rank(), 50_000));
         let target = Memory::of(member, true, &[0; 200_000]);
         let request = request("x", SUM, DType::F32, &[200_000]);
         let apart = Operand::Apart { input: source.lend().into(), output: target.lend() };
         let tensors = Tensors::Given(vec![apart]);
-        let ticket = member.engine.submit(request, tensors, Next::Waits).unwrap();
+        let ticket = member.engine.submit(request, tensors, AfterSubmit::Waits).unwrap();
         member.wait(&ticket).unwrap();
         assert!(source.bytes() == floats(member.rank(), 50_000));
         assert!(target.bytes() != source.bytes());
@@ -195,7 +198,7 @@ fn a_result_that_goes_elsewhere_leaves_its_source_alone() {
 }
 
 #[test]
-fn a_peer_that_dies_ends_the_reduction_and_the_arena_gives_out_nothing_more() {
+fn the_death_of_a_peer_ends_the_reduction_and_further_allocations() {
     let (ready, done) = (Barrier::new(3), Barrier::new(3));
     World::new(3).run(|member| {
         let memory = Memory::of(member, true, &floats(0, 3_000_000));
@@ -207,7 +210,7 @@ fn a_peer_that_dies_ends_the_reduction_and_the_arena_gives_out_nothing_more() {
         }
         let tensors = Tensors::Given(vec![Operand::InPlace(memory.lend())]);
         let request = request("x", SUM, DType::F32, &[12_000_000]);
-        let ticket = member.engine.submit(request, tensors, Next::GoesOn).unwrap();
+        let ticket = member.engine.submit(request, tensors, AfterSubmit::GoesOn).unwrap();
         ready.wait();
         let start = Instant::now();
         let error = member.wait(&ticket).unwrap_err();
@@ -219,7 +222,7 @@ fn a_peer_that_dies_ends_the_reduction_and_the_arena_gives_out_nothing_more() {
 }
 
 #[test]
-fn ranks_that_take_no_part_in_the_arena_get_none_and_reduce_all_the_same() {
+fn ranks_without_an_arena_get_no_block() {
     let worlds = [World::new(2).over(Transport::Tcp), World::new(2).with(|s| s.arena = 0)];
     for world in worlds.into_iter().chain([World::new(1)]) {
         world.run(|member| assert!(member.engine.allocate(100).is_none()));

@@ -1,21 +1,22 @@
 //! Autotuning in a running world: it measures, chooses, writes its log and ends.
-#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+#![expect(clippy::unwrap_used, reason = "a failing step fails the test")]
 
 use ronde_control::ReduceOp;
-use ronde_control::autotune::{Options, Parameter};
+use ronde_control::autotune::{AutotuneOptions, Parameter};
 use ronde_control::settings::Transport;
 use ronde_testkit::{Tensor, World};
 
 const STEPS: usize = 300;
 
-/// Trains in a world that tunes itself; gives the log.
+/// Trains in a world that tunes itself; returns the log.
 fn tuned(transport: Transport) -> String {
     let name = format!("ronde-autotune-{}-{transport:?}", std::process::id());
     let folder = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let log = folder.join("autotune.csv");
     let parameters = vec![Parameter::FusionThreshold, Parameter::Connections];
-    let options = Options { parameters, warmup_samples: 1, steps_per_sample: 2, most_points: 20 };
+    let options =
+        AutotuneOptions { parameters, warmup_samples: 1, steps_per_sample: 2, most_points: 20 };
     let world = World::new(2).over(transport).with(|settings| {
         settings.autotune = Some(options);
         settings.autotune_log = Some(log.to_str().unwrap().into());
@@ -53,9 +54,9 @@ fn rows(text: &str) -> Vec<Vec<f64>> {
 
 #[test]
 fn a_job_tunes_itself_and_writes_what_it_measured() {
-    // All nine thresholds, then the better half of those that are left, and so on.
+    // All nine thresholds, then the better half of the remaining ones, and so on.
     let thresholds = 9 + 5 + 3 + 2;
-    // Connections matter where tensors take them.
+    // The number of connections matters only over sockets.
     for (transport, connections) in [(Transport::Auto, 0), (Transport::Tcp, 4 + 2)] {
         let text = tuned(transport);
         let rows = rows(&text);

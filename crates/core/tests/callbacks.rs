@@ -1,59 +1,61 @@
-//! Submissions that nobody waits for: what is called when they complete, and where their results go.
+//! Submissions that nothing waits for: their completion callbacks, and where their results go.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::CollectiveKind;
 use ronde_control::settings::Transport;
 use ronde_control::{Rank, ReduceOp};
 use ronde_core::Error;
 use ronde_core::buffer::{Buffer, Operand};
-use ronde_core::engine::{Done, Engine, Next, Outcome, Room, Tensors};
-use ronde_testkit::{Member, Tensor, World};
+use ronde_core::engine::{
+    AfterSubmit, AllocateResult, CompletionCallback, Engine, Outcome, Tensors,
+};
+use ronde_testkit::{Tensor, TestRank, World};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 type Came = Sender<Result<Outcome, Error>>;
 
-fn sum() -> Kind {
-    Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
+fn sum() -> CollectiveKind {
+    CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
 }
 
-fn send(came: &Came) -> Done {
-    let came = came.clone();
-    Box::new(move |outcome| came.send(outcome).expect("the test listens"))
+fn send(sender: &Came) -> CompletionCallback {
+    let sender = sender.clone();
+    Box::new(move |outcome| sender.send(outcome).expect("the test receives"))
 }
 
 fn in_place(tensor: &Tensor) -> Tensors {
     Tensor::submission(&sum(), [(tensor, tensor)])
 }
 
-/// Averages the tensor again and again, each time from the end of the one before.
-fn chain(engine: &Arc<Engine>, tensor: &Arc<Tensor>, left: usize, came: Came) {
+/// Averages the tensor again and again, each time from the callback of the previous one.
+fn chain(engine: &Arc<Engine>, tensor: &Arc<Tensor>, left: usize, sender: Came) {
     let (again, same) = (Arc::downgrade(engine), tensor.clone());
-    let done: Done = Box::new(move |outcome| match (outcome, left) {
-        (Ok(_), 1..) => chain(&again.upgrade().expect("still there"), &same, left - 1, came),
-        (outcome, _) => came.send(outcome).expect("the test listens"),
+    let done: CompletionCallback = Box::new(move |outcome| match (outcome, left) {
+        (Ok(_), 1..) => chain(&again.upgrade().expect("still alive"), &same, left - 1, sender),
+        (outcome, _) => sender.send(outcome).expect("the test receives"),
     });
-    let average = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 0.5 };
-    engine.submit_then(Member::request("again", average, tensor), in_place(tensor), done);
+    let average = CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 0.5 };
+    engine.submit_then(TestRank::request("again", average, tensor), in_place(tensor), done);
 }
 
 #[test]
-fn many_in_flight_complete_without_anybody_waiting() {
+fn many_submissions_complete_without_a_waiting_thread() {
     for transport in TRANSPORTS {
         for size in 1..=3 {
             World::new(size).over(transport).run(|member| {
-                let (came, outcomes) = channel();
+                let (sender, outcomes) = channel();
                 let tensors: Vec<Tensor> = (0..100).map(|_| Tensor::floats(&[1.0; 7])).collect();
                 for (number, tensor) in tensors.iter().enumerate() {
-                    let request = Member::request(&format!("x{number}"), sum(), tensor);
-                    member.engine.submit_then(request, in_place(tensor), send(&came));
+                    let request = TestRank::request(&format!("x{number}"), sum(), tensor);
+                    member.engine.submit_then(request, in_place(tensor), send(&sender));
                 }
                 for _ in &tensors {
-                    outcomes.recv_timeout(PATIENCE).unwrap().unwrap();
+                    outcomes.recv_timeout(TIME_LIMIT).unwrap().unwrap();
                 }
                 assert!(tensors.iter().all(|tensor| tensor.as_floats() == [size as f32; 7]));
             });
@@ -67,33 +69,34 @@ fn a_callback_may_submit_under_the_same_name() {
         World::new(2).over(transport).attempt(|member| {
             let engine = Arc::new(member.unwrap().engine);
             let tensor = Arc::new(Tensor::floats(&[engine.place().rank.0 as f32]));
-            let (came, outcomes) = channel();
-            // So many that they would not fit onto a stack if each were called from the one before.
-            chain(&engine, &tensor, 9999, came);
-            outcomes.recv_timeout(PATIENCE).unwrap().unwrap();
+            let (sender, outcomes) = channel();
+            // So many that they would overflow the stack if each were called from the previous one.
+            chain(&engine, &tensor, 9999, sender);
+            outcomes.recv_timeout(TIME_LIMIT).unwrap().unwrap();
             assert_eq!(tensor.as_floats(), [0.5]);
         });
     }
 }
 
 #[test]
-fn memory_has_gone_back_before_anybody_hears_of_the_end() {
+fn memory_is_released_before_completion_is_reported() {
     for transport in TRANSPORTS {
         for size in 1..=2 {
             World::new(size).over(transport).run(|member| {
-                let kinds = [sum(), Kind::Broadcast { root: Rank(0) }, Kind::Allgather];
+                let kinds =
+                    [sum(), CollectiveKind::Broadcast { root: Rank(0) }, CollectiveKind::Allgather];
                 for kind in kinds {
                     let tensor = Arc::new(Tensor::floats(&[1.0; 5]));
-                    let (came, outcomes) = channel();
+                    let (sender, outcomes) = channel();
                     let same = tensor.clone();
-                    // Looking at a tensor that is lent would panic.
-                    let done: Done = Box::new(move |outcome| {
-                        came.send((outcome, same.as_floats())).expect("the test listens");
+                    // Reading a tensor that is lent out would panic.
+                    let done: CompletionCallback = Box::new(move |outcome| {
+                        sender.send((outcome, same.as_floats())).expect("the test receives");
                     });
                     let tensors = Tensor::submission(&kind, [(&*tensor, &*tensor)]);
-                    let is_sum = matches!(kind, Kind::Allreduce { .. });
-                    member.engine.submit_then(Member::request("x", kind, &tensor), tensors, done);
-                    let (outcome, seen) = outcomes.recv_timeout(PATIENCE).unwrap();
+                    let is_sum = matches!(kind, CollectiveKind::Allreduce { .. });
+                    member.engine.submit_then(TestRank::request("x", kind, &tensor), tensors, done);
+                    let (outcome, seen) = outcomes.recv_timeout(TIME_LIMIT).unwrap();
                     outcome.unwrap();
                     assert_eq!(seen, [if is_sum { size as f32 } else { 1.0 }; 5]);
                 }
@@ -104,49 +107,50 @@ fn memory_has_gone_back_before_anybody_hears_of_the_end() {
 }
 
 #[test]
-fn memory_that_is_not_what_the_request_speaks_of_is_refused() {
+fn memory_that_does_not_match_the_request_is_refused() {
     World::new(1).run(|member| {
         let (tensor, short) = (Tensor::floats(&[1.0; 5]), Tensor::floats(&[1.0; 4]));
-        let refuse = |kind: Kind, tensors: Tensors| {
-            let request = Member::request("x", kind, &tensor);
-            let refused = member.engine.submit(request, tensors, Next::Waits).unwrap_err();
-            assert!(refused.to_string().contains("is not as long as its shapes say"), "{refused}");
+        let refuse = |kind: CollectiveKind, tensors: Tensors| {
+            let request = TestRank::request("x", kind, &tensor);
+            let refused = member.engine.submit(request, tensors, AfterSubmit::Waits).unwrap_err();
+            assert!(refused.to_string().contains("does not match its shapes"), "{refused}");
         };
         refuse(sum(), in_place(&short));
         refuse(sum(), Tensors::NONE);
         refuse(sum(), Tensors::Made(vec![tensor.lend().into()]));
-        refuse(Kind::Barrier, in_place(&tensor));
-        refuse(Kind::Allgather, in_place(&tensor));
-        refuse(Kind::Allgather, Tensors::Made(vec![short.lend().into()]));
+        refuse(CollectiveKind::Barrier, in_place(&tensor));
+        refuse(CollectiveKind::Allgather, in_place(&tensor));
+        refuse(CollectiveKind::Allgather, Tensors::Made(vec![short.lend().into()]));
         let input = short.lend().into();
         refuse(sum(), Tensors::Given(vec![Operand::Apart { input, output: tensor.lend() }]));
-        // All of it has gone back.
+        // All memory has been released.
         assert_eq!((tensor.as_floats().len(), short.as_floats().len()), (5, 4));
     });
 }
 
-/// A thread that submits one after the other finds most of them done before it goes on, if there is
-/// a core for each rank; ranks that are not in step must not lose anything over it.
+/// A thread that submits one tensor after another finds most of them done when the call returns, if
+/// there is a core for each rank; ranks that are out of step must not lose anything because of
+/// that.
 #[test]
-fn what_comes_one_by_one_may_be_done_before_its_thread_goes_on() {
+fn serial_submissions_may_be_done_when_the_call_returns() {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     for (transport, size) in [(Transport::Auto, 2), (Transport::Tcp, 2), (Transport::Auto, 3)] {
         let done_at_once = World::new(size).over(transport).run(|member| {
             let mut at_once = 0;
             for round in 0..400 {
                 let tensor = Tensor::floats(&[1.0; 9]);
-                let (came, outcomes) = channel();
+                let (sender, outcomes) = channel();
                 let own = std::thread::current().id();
-                let done: Done = Box::new(move |outcome| {
+                let done: CompletionCallback = Box::new(move |outcome| {
                     let by_own = std::thread::current().id() == own;
-                    came.send((outcome, by_own)).expect("the test listens");
+                    sender.send((outcome, by_own)).expect("the test receives");
                 });
                 if (round + member.rank()) % 7 == 0 {
                     std::thread::sleep(Duration::from_micros(200));
                 }
-                let request = Member::request("x", sum(), &tensor);
+                let request = TestRank::request("x", sum(), &tensor);
                 member.engine.submit_then(request, in_place(&tensor), done);
-                let (outcome, by_own) = outcomes.recv_timeout(PATIENCE).unwrap();
+                let (outcome, by_own) = outcomes.recv_timeout(TIME_LIMIT).unwrap();
                 outcome.unwrap();
                 at_once += usize::from(by_own);
                 assert_eq!(tensor.as_floats(), [size as f32; 9]);
@@ -160,7 +164,7 @@ fn what_comes_one_by_one_may_be_done_before_its_thread_goes_on() {
 }
 
 #[test]
-fn results_go_to_memory_that_is_given_when_their_size_is_known() {
+fn results_go_to_memory_allocated_once_their_size_is_known() {
     for transport in TRANSPORTS {
         for size in 1..=3_usize {
             World::new(size).over(transport).run(|member| {
@@ -168,20 +172,20 @@ fn results_go_to_memory_that_is_given_when_their_size_is_known() {
                 let source = Tensor::floats(&vec![me as f32; me + 1]);
                 let given = Arc::new(Mutex::new(None));
                 let place = given.clone();
-                let room: Room = Box::new(move |index, rows| {
+                let allocate: AllocateResult = Box::new(move |index, rows| {
                     assert_eq!(index, 0);
                     let tensor = Tensor::floats(&vec![-1.0; rows.iter().sum::<u64>() as usize]);
                     let output = tensor.lend();
                     *place.lock().unwrap() = Some(tensor);
                     Ok(output)
                 });
-                let (came, outcomes) = channel();
-                let request = Member::request("x", Kind::Allgather, &source);
-                let tensors = Tensors::Placed(vec![source.lend().into()], room);
-                member.engine.submit_then(request, tensors, send(&came));
-                let Outcome::Placed(rows) = outcomes.recv_timeout(PATIENCE).unwrap().unwrap()
+                let (sender, outcomes) = channel();
+                let request = TestRank::request("x", CollectiveKind::Allgather, &source);
+                let tensors = Tensors::Placed(vec![source.lend().into()], allocate);
+                member.engine.submit_then(request, tensors, send(&sender));
+                let Outcome::Placed(rows) = outcomes.recv_timeout(TIME_LIMIT).unwrap().unwrap()
                 else {
-                    panic!("the result lies elsewhere");
+                    panic!("the result is elsewhere");
                 };
                 assert_eq!(rows, [(1..=size as u64).collect::<Vec<_>>()]);
                 let expected: Vec<f32> =
@@ -197,25 +201,26 @@ fn a_rank_without_memory_for_the_result_fails_alone() {
     for size in 1..=2 {
         World::new(size).run(|member| {
             let tensor = Tensor::floats(&[1.0, 2.0]);
-            let (came, outcomes) = channel();
-            let request = Member::request("x", Kind::Allgather, &tensor);
+            let (sender, outcomes) = channel();
+            let request = TestRank::request("x", CollectiveKind::Allgather, &tensor);
             if member.rank() == 0 {
-                let rooms: [Room; 2] = [
+                let allocators: [AllocateResult; 2] = [
                     Box::new(|_, _| Err("out of memory".into())),
                     Box::new(|_, _| Ok(Buffer::new(4).into())),
                 ];
-                for (room, text) in rooms.into_iter().zip(["out of memory", "memory for 4"]) {
-                    let tensors = Tensors::Placed(vec![tensor.lend().into()], room);
-                    member.engine.submit_then(request.clone(), tensors, send(&came));
-                    let error = outcomes.recv_timeout(PATIENCE).unwrap().unwrap_err();
+                for (allocate, text) in allocators.into_iter().zip(["out of memory", "has 4 bytes"])
+                {
+                    let tensors = Tensors::Placed(vec![tensor.lend().into()], allocate);
+                    member.engine.submit_then(request.clone(), tensors, send(&sender));
+                    let error = outcomes.recv_timeout(TIME_LIMIT).unwrap().unwrap_err();
                     assert!(error.to_string().contains(text), "{error}");
                 }
             } else {
                 for _ in 0..2 {
-                    member.run("x", Kind::Allgather, &tensor, &tensor).unwrap();
+                    member.run("x", CollectiveKind::Allgather, &tensor, &tensor).unwrap();
                 }
             }
-            member.barrier("all go on").unwrap();
+            member.barrier("all continue").unwrap();
         });
     }
 }
@@ -225,11 +230,11 @@ fn a_refusal_and_a_lost_rank_reach_the_callback() {
     for transport in TRANSPORTS {
         let ready = std::sync::Barrier::new(2);
         World::new(2).over(transport).run(|member| {
-            let (came, outcomes) = channel();
+            let (sender, outcomes) = channel();
             let submit = |name| {
                 let tensor = Tensor::floats(&[1.0]);
-                let request = Member::request(name, sum(), &tensor);
-                member.engine.submit_then(request, in_place(&tensor), send(&came));
+                let request = TestRank::request(name, sum(), &tensor);
+                member.engine.submit_then(request, in_place(&tensor), send(&sender));
             };
             if member.rank() == 1 {
                 ready.wait();
@@ -238,25 +243,25 @@ fn a_refusal_and_a_lost_rank_reach_the_callback() {
             }
             submit("x");
             submit("x");
-            let refused = outcomes.recv_timeout(PATIENCE).unwrap();
+            let refused = outcomes.recv_timeout(TIME_LIMIT).unwrap();
             assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
             ready.wait();
-            let lost = outcomes.recv_timeout(PATIENCE).unwrap().unwrap_err();
+            let lost = outcomes.recv_timeout(TIME_LIMIT).unwrap().unwrap_err();
             assert_eq!(lost.blames(), Some(Rank(1)));
             submit("after the end");
-            let late = outcomes.recv_timeout(PATIENCE).unwrap().unwrap_err();
+            let late = outcomes.recv_timeout(TIME_LIMIT).unwrap().unwrap_err();
             assert_eq!(late.blames(), Some(Rank(1)));
         });
     }
 }
 
 #[test]
-fn joining_calls_back_with_the_last_one() {
+fn joining_calls_back_with_the_last_rank() {
     for size in 1..=2 {
         World::new(size).run(|member| {
-            let (came, outcomes) = channel();
-            member.engine.join_in_then(send(&came));
-            let outcome = outcomes.recv_timeout(PATIENCE).unwrap().unwrap();
+            let (sender, outcomes) = channel();
+            member.engine.join_in_then(send(&sender));
+            let outcome = outcomes.recv_timeout(TIME_LIMIT).unwrap().unwrap();
             let last = size as u32;
             assert!(matches!(outcome, Outcome::Joined { last: Rank(rank) } if rank < last));
         });

@@ -1,8 +1,8 @@
-//! Workers of an elastic job that are processes, one of them killed or stopped at every step of the way
-//! into a world and inside of it, in shared memory, over sockets and on islands: the others, which are
-//! never started again, are the next world, and what they compute there is right.
+//! Worker processes of an elastic job, one of them killed or stopped at every step of joining and
+//! inside a world, in shared memory, over sockets and on islands. The others, which are never
+//! restarted, form the next world, and compute correct results there.
 //!
-//! The test starts its own executable again for each worker, with the name of the test that is one.
+//! The test runs its own executable for each worker, with the name of the test that acts as one.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,12 +14,12 @@ use ronde_control::watching::DumpTo;
 use ronde_control::wire::{DriverToRank, JobKey};
 use ronde_core::Error;
 use ronde_core::engine::Engine;
-use ronde_testkit::{Dice, ElasticLauncher, drill, effort, elastic_place, seed};
+use ronde_testkit::{ElasticLauncher, TestRng, drill, effort, elastic_place, seed};
 use rustix::process::{Pid, Signal, kill_process};
 
 const SIZE: usize = 3;
-/// Nobody waits longer for anything here, on however busy a machine.
-const PROMISE: Duration = Duration::from_secs(20);
+/// Nothing here waits longer, however busy the machine.
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// How the workers are connected.
 #[derive(Clone, Copy, Debug)]
@@ -29,28 +29,28 @@ enum Ways {
     Both,
 }
 
-/// What happens to one of them, and when.
+/// What happens to one of the workers, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Killed while all wait for their world.
     Waiting,
-    /// Killed when it has heard who the others are.
+    /// Killed when it has learned who the others are.
     Met,
-    /// Killed while all share their memory and call each other.
-    Uniting,
-    /// Stopped then, and never heard of again.
+    /// Killed while all share their memory and connect to each other.
+    Connecting,
+    /// Stopped at that point, and never resumed.
     Stopped,
-    /// Killed somewhere in a row of negotiations and collectives.
+    /// Killed somewhere in a series of negotiations and collectives.
     Working,
 }
 
 const FAULTS: [Fault; 5] =
-    [Fault::Waiting, Fault::Met, Fault::Uniting, Fault::Stopped, Fault::Working];
+    [Fault::Waiting, Fault::Met, Fault::Connecting, Fault::Stopped, Fault::Working];
 
 struct Process {
     worker: u32,
     child: Child,
-    words: Receiver<String>,
+    messages: Receiver<String>,
 }
 
 impl Process {
@@ -63,20 +63,20 @@ impl Process {
             .spawn()
             .expect("a test can be started again");
         let lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
-        let (sender, words) = channel();
+        let (sender, messages) = channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                if let Some((_, word)) = line.split_once("worker says ") {
-                    let _ = sender.send(word.to_owned());
+                if let Some((_, message)) = line.split_once("worker says ") {
+                    let _ = sender.send(message.to_owned());
                 }
             }
         });
-        Process { worker, child, words }
+        Process { worker, child, messages }
     }
 
-    /// What the worker says next.
-    fn hear(&self) -> String {
-        self.words.recv_timeout(PROMISE).unwrap_or_else(|error| format!("nothing: {error}"))
+    /// The worker's next message.
+    fn message(&self) -> String {
+        self.messages.recv_timeout(TIME_LIMIT).unwrap_or_else(|error| format!("nothing: {error}"))
     }
 
     fn signal(&self, signal: Signal) {
@@ -96,74 +96,79 @@ impl Drop for Process {
 struct Job {
     launcher: ElasticLauncher,
     ways: Ways,
-    crew: Vec<Process>,
+    processes: Vec<Process>,
     started: u32,
 }
 
 impl Job {
-    /// Starts workers until there are enough of them; the new ones have the highest ranks.
-    fn man(&mut self) {
-        while self.crew.len() < SIZE {
-            self.crew.push(Process::start(self.started, self.ways, &self.launcher));
+    /// Starts workers until there are enough of them; new workers get the highest ranks.
+    fn start_missing(&mut self) {
+        while self.processes.len() < SIZE {
+            self.processes.push(Process::start(self.started, self.ways, &self.launcher));
             self.started += 1;
         }
     }
 
     fn workers(&self) -> Vec<u32> {
-        self.crew.iter().map(|process| process.worker).collect()
+        self.processes.iter().map(|process| process.worker).collect()
     }
 
-    /// Makes all of them a world, and waits until it has computed something.
-    fn form(&self, story: &str) {
+    /// Forms a world of all workers, and waits until it has computed something.
+    fn form(&self, context: &str) {
         self.launcher.form(&self.workers());
-        for (rank, process) in self.crew.iter().enumerate() {
-            let joined = format!("joined {rank} of {}", self.crew.len());
-            assert_eq!(process.hear(), joined, "{story}");
-            assert_eq!(process.hear(), "works", "{story}");
+        for (rank, process) in self.processes.iter().enumerate() {
+            let joined = format!("joined {rank} of {}", self.processes.len());
+            assert_eq!(process.message(), joined, "{context}");
+            assert_eq!(process.message(), "works", "{context}");
         }
     }
 
-    /// The same after a fault, at which some may have been in a world already and lost it.
-    fn form_after(&self, victim: usize, story: &str) {
+    /// The same after a fault, when some workers may already have joined a world and lost it.
+    fn form_after(&self, victim: usize, context: &str) {
         self.launcher.form(&self.workers());
-        for (rank, process) in self.crew.iter().enumerate() {
-            let joined = format!("joined {rank} of {}", self.crew.len());
+        for (rank, process) in self.processes.iter().enumerate() {
+            let joined = format!("joined {rank} of {}", self.processes.len());
             loop {
-                let word = process.hear();
-                if word == joined {
+                let message = process.message();
+                if message == joined {
                     break;
                 }
                 let lost = format!("lost {victim}");
-                let is_before = word.ends_with(&format!("of {SIZE}")) || word == "works";
-                assert!(is_before || word == lost, "{story}: worker {} {word}", process.worker);
+                let is_before = message.ends_with(&format!("of {SIZE}")) || message == "works";
+                assert!(
+                    is_before || message == lost,
+                    "{context}: worker {} {message}",
+                    process.worker
+                );
             }
-            assert_eq!(process.hear(), "works", "{story}");
+            assert_eq!(process.message(), "works", "{context}");
         }
     }
 
-    /// Has the world meet again, because a worker is new.
-    fn meet_again(&self, survivors: usize, story: &str) {
+    /// Makes the world form again, because a worker is new.
+    fn form_again(&self, survivors: usize, context: &str) {
         let workers = self.workers();
-        self.launcher.lose(&workers[..survivors], 0, "somebody has come");
-        for process in &self.crew[..survivors] {
-            assert_eq!(process.hear(), "lost 0", "{story}");
+        self.launcher.lose(&workers[..survivors], 0, "a worker is new");
+        for process in &self.processes[..survivors] {
+            assert_eq!(process.message(), "lost 0", "{context}");
         }
     }
 
-    /// Does harm to one of them on the way into a world or inside of it, and tells the others, who
-    /// are `survivors`.
-    fn strike(&mut self, fault: Fault, victim: usize, dice: &mut Dice, story: &str) {
+    /// Applies a fault to one worker while it joins or inside a world, and notifies the survivors.
+    fn inject(&mut self, fault: Fault, victim: usize, rng: &mut TestRng, context: &str) {
         let workers = self.workers();
         let mut survivors = workers.clone();
         survivors.remove(victim);
         if fault == Fault::Working {
-            self.form(story);
-            // The moment is what this is about.
-            std::thread::sleep(Duration::from_micros(dice.below(40_000) as u64));
-            self.crew[victim].signal(Signal::KILL);
+            self.form(context);
+            // The random moment is the point of this test.
+            std::thread::sleep(Duration::from_micros(rng.below(40_000) as u64));
+            self.processes[victim].signal(Signal::KILL);
             self.launcher.lose(&survivors, victim as u32, "was killed by signal 9 (SIGKILL)");
-            for (_, process) in self.crew.iter().enumerate().filter(|(rank, _)| *rank != victim) {
-                assert_eq!(process.hear(), format!("lost {victim}"), "{story}");
+            for (_, process) in
+                self.processes.iter().enumerate().filter(|(rank, _)| *rank != victim)
+            {
+                assert_eq!(process.message(), format!("lost {victim}"), "{context}");
             }
             return;
         }
@@ -172,23 +177,23 @@ impl Job {
             self.launcher.seat(&workers);
         }
         if fault == Fault::Met {
-            std::thread::sleep(Duration::from_micros(dice.below(2000) as u64));
+            std::thread::sleep(Duration::from_micros(rng.below(2000) as u64));
         }
-        if matches!(fault, Fault::Uniting | Fault::Stopped) {
+        if matches!(fault, Fault::Connecting | Fault::Stopped) {
             let leaders = self.launcher.located(&workers);
             if fault == Fault::Stopped {
-                self.crew[victim].signal(Signal::STOP);
+                self.processes[victim].signal(Signal::STOP);
             }
             self.launcher.tell(&workers, &DriverToRank::Layout { leaders });
-            std::thread::sleep(Duration::from_micros(dice.below(2000) as u64));
+            std::thread::sleep(Duration::from_micros(rng.below(2000) as u64));
         }
         if fault != Fault::Stopped {
-            self.crew[victim].signal(Signal::KILL);
+            self.processes[victim].signal(Signal::KILL);
         }
         match fault {
             Fault::Waiting => {}
             Fault::Met => {
-                let again = DriverToRank::Again { reason: "somebody was killed".into() };
+                let again = DriverToRank::Again { reason: "a worker was killed".into() };
                 self.launcher.tell(&survivors, &again);
             }
             _ => self.launcher.lose(&survivors, victim as u32, "was killed or stopped"),
@@ -197,36 +202,36 @@ impl Job {
 }
 
 #[test]
-fn survivors_go_on_whatever_happens_to_one_of_them_and_whenever() {
+fn survivors_continue_after_any_fault_at_any_time() {
     let seed = seed();
-    let mut dice = Dice::of(seed);
+    let mut rng = TestRng::of(seed);
     for ways in [Ways::Memory, Ways::Sockets, Ways::Both] {
         let launcher = ElasticLauncher::start();
-        let mut job = Job { launcher, ways, crew: Vec::new(), started: 0 };
+        let mut job = Job { launcher, ways, processes: Vec::new(), started: 0 };
         for round in 0..effort(1) {
             for fault in FAULTS {
-                let victim = dice.below(SIZE);
-                let story = format!("seed {seed}, {round}: {fault:?} of rank {victim}, {ways:?}");
-                job.man();
-                job.strike(fault, victim, &mut dice, &story);
+                let victim = rng.below(SIZE);
+                let context = format!("seed {seed}, {round}: {fault:?} of rank {victim}, {ways:?}");
+                job.start_missing();
+                job.inject(fault, victim, &mut rng, &context);
                 let start = Instant::now();
-                // A stopped one is killed only when the others have gone on without it.
-                let gone = job.crew.remove(victim);
-                job.form_after(victim, &story);
+                // A stopped worker is killed only when the others have continued without it.
+                let gone = job.processes.remove(victim);
+                job.form_after(victim, &context);
                 drop(gone);
-                assert!(start.elapsed() < PROMISE, "{story}: after {:?}", start.elapsed());
-                job.meet_again(SIZE - 1, &story);
+                assert!(start.elapsed() < TIME_LIMIT, "{context}: after {:?}", start.elapsed());
+                job.form_again(SIZE - 1, &context);
             }
         }
         let removed = DriverToRank::Removed { reason: "the test is over".into() };
         job.launcher.await_all(&job.workers());
         job.launcher.tell(&job.workers(), &removed);
-        job.crew.iter().for_each(|process| assert_eq!(process.hear(), "removed"));
+        job.processes.iter().for_each(|process| assert_eq!(process.message(), "removed"));
     }
 }
 
 #[test]
-#[ignore = "it is a worker of the other test, which starts it"]
+#[ignore = "it is a worker process that the other test starts"]
 fn a_worker() {
     let Ok(text) = std::env::var("RONDE_TEST_WORKER") else { return };
     let [worker, ways, address] = text.split(' ').collect::<Vec<_>>()[..] else { panic!("{text}") };
@@ -242,13 +247,13 @@ fn a_worker() {
     loop {
         let engine = match Engine::join(&settings, place.clone()) {
             Ok(engine) => engine,
-            Err(Error::Removed { .. }) => return say("removed"),
-            Err(error) => return say(&format!("cannot join: {error}")),
+            Err(Error::Removed { .. }) => return report("removed"),
+            Err(error) => return report(&format!("cannot join: {error}")),
         };
-        say(&format!("joined {} of {}", engine.place().rank.0, engine.place().size));
+        report(&format!("joined {} of {}", engine.place().rank.0, engine.place().size));
         let error = (0..).find_map(|round| match drill(&engine, &[3, 20_000]) {
             Ok(()) if round == 0 => {
-                say("works");
+                report("works");
                 None
             }
             Ok(()) => None,
@@ -256,11 +261,11 @@ fn a_worker() {
         });
         let error = error.expect("a world ends only with an error");
         let blamed = error.blames().map(|rank| rank.0.to_string());
-        say(&format!("lost {}", blamed.unwrap_or_else(|| error.to_string())));
+        report(&format!("lost {}", blamed.unwrap_or_else(|| error.to_string())));
     }
 }
 
-#[expect(clippy::print_stdout, reason = "this is how a worker of this test speaks")]
-fn say(word: &str) {
-    println!("\nworker says {word}");
+#[expect(clippy::print_stdout, reason = "this is how a worker of this test reports")]
+fn report(message: &str) {
+    println!("\nworker says {message}");
 }

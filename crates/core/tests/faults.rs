@@ -1,25 +1,25 @@
-//! What happens to the others when a rank dies, leaves or stalls: always an error that names it, in
-//! time, and never a wait without an end.
+//! What happens to the others when a rank dies, leaves or stalls: they always get an error that
+//! names it, in time, and never wait forever.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use ronde_control::cause::CauseKind;
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::CollectiveKind;
 use ronde_control::settings::Transport;
 use ronde_control::{Rank, ReduceOp};
 use ronde_core::{Error, Loss};
-use ronde_testkit::{Member, Tensor, World};
+use ronde_testkit::{Tensor, TestRank, World};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
-const PROMISE: Duration = Duration::from_secs(2);
+const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-fn sum() -> Kind {
-    Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
+fn sum() -> CollectiveKind {
+    CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
 }
 
 #[test]
-fn a_death_that_the_launcher_reports_ends_every_call_of_every_other_rank() {
+fn a_death_reported_by_the_launcher_ends_every_call_of_every_other_rank() {
     for transport in TRANSPORTS {
         let (ready, done) = (Barrier::new(3), Barrier::new(3));
         World::new(3).over(transport).run(|member| {
@@ -34,7 +34,7 @@ fn a_death_that_the_launcher_reports_ends_every_call_of_every_other_rank() {
             ready.wait();
             let start = Instant::now();
             let error = member.wait(&pending).unwrap_err();
-            assert!(start.elapsed() < PROMISE);
+            assert!(start.elapsed() < TIME_LIMIT);
             let text = error.to_string();
             assert!(text.contains("lost rank 2 (testhost, slot 2): was killed"), "{text}");
             assert!(text.contains("`pending`"), "{text}");
@@ -52,7 +52,7 @@ fn a_death_that_the_launcher_reports_ends_every_call_of_every_other_rank() {
 }
 
 #[test]
-fn a_death_in_the_middle_of_adasum_ends_it_and_is_named() {
+fn a_death_in_the_middle_of_adasum_ends_it_with_an_error_that_names_the_rank() {
     for transport in TRANSPORTS {
         for fatal in 0..4 {
             World::new(3).over(transport).run(|member| {
@@ -66,7 +66,7 @@ fn a_death_in_the_middle_of_adasum_ends_it_and_is_named() {
                     }
                     pending.and_then(|pending| member.wait(&pending)).err()
                 });
-                let error = error.expect("it never ends in order");
+                let error = error.expect("it ends only with an error");
                 if member.rank() != 2 {
                     assert_eq!(error.blames(), Some(Rank(2)), "{transport:?}: {error}");
                 }
@@ -87,7 +87,7 @@ fn a_rank_that_leaves_while_others_wait_is_named_with_its_reason() {
                 }
                 let start = Instant::now();
                 let error = member.run("x", sum(), &tensor, &tensor).unwrap_err();
-                assert!(start.elapsed() < PROMISE, "{transport:?} {leaver}");
+                assert!(start.elapsed() < TIME_LIMIT, "{transport:?} {leaver}");
                 assert!(matches!(error, Error::Left { .. }), "{error:?}");
                 let text = error.to_string();
                 assert!(text.contains("it failed with ValueError: boom"), "{text}");
@@ -98,13 +98,13 @@ fn a_rank_that_leaves_while_others_wait_is_named_with_its_reason() {
 }
 
 #[test]
-fn what_was_finished_before_somebody_leaves_is_right_everywhere() {
+fn results_completed_before_a_rank_leaves_are_correct_on_all_ranks() {
     for transport in TRANSPORTS {
         for round in 0..20 {
             World::new(3).over(transport).run(|member| {
                 let tensor = Tensor::floats(&vec![1.0; 1 + round * 5000]);
                 member.run("x", sum(), &tensor, &tensor).unwrap();
-                // Whoever is first shuts down while the others may still be reading.
+                // The first rank shuts down while the others may still be reading.
                 member.engine.shutdown(None);
                 assert!(tensor.as_floats().iter().all(|value| *value == 3.0));
             });
@@ -132,20 +132,20 @@ fn work_in_flight_at_shutdown_fails_here_and_elsewhere() {
 }
 
 #[test]
-fn a_stall_ends_the_job_when_asked_to_and_names_the_late() {
+fn a_stall_ends_the_job_when_asked_to_and_names_the_late_ranks() {
     for transport in TRANSPORTS {
         let done = Barrier::new(2);
         let world = World::new(2).over(transport).with(|settings| {
             settings.stall_warning = Some(Duration::from_millis(100));
             settings.stall_shutdown = Some(Duration::from_millis(300));
         });
-        world.run(|member: &Member| {
+        world.run(|member: &TestRank| {
             let tensor = Tensor::floats(&[1.0; 10]);
             if member.rank() == 1 {
                 let start = Instant::now();
                 let error = member.run("lonely", sum(), &tensor, &tensor).unwrap_err();
                 assert!(start.elapsed() < Duration::from_secs(5));
-                let late = "0: [lonely] (testhost, slot 0; it has submitted nothing yet)";
+                let late = "0: [lonely] (testhost, slot 0; has submitted nothing yet)";
                 assert!(error.to_string().contains(late), "{error}");
                 let loss = Loss {
                     ranks: vec![Rank(0)],
@@ -161,7 +161,7 @@ fn a_stall_ends_the_job_when_asked_to_and_names_the_late() {
 }
 
 #[test]
-fn worlds_come_and_go_without_leaving_threads_or_descriptors() {
+fn worlds_leave_no_threads_or_descriptors() {
     let count = |folder: &str| std::fs::read_dir(folder).expect("procfs is mounted").count();
     let before = (count("/proc/self/task"), count("/proc/self/fd"));
     for transport in TRANSPORTS {
@@ -172,7 +172,10 @@ fn worlds_come_and_go_without_leaving_threads_or_descriptors() {
     // Threads of the world are joined; the kernel may need a moment to forget them.
     let deadline = Instant::now() + Duration::from_secs(5);
     while (count("/proc/self/task"), count("/proc/self/fd")) > before {
-        assert!(Instant::now() < deadline, "{before:?} became more");
+        assert!(
+            Instant::now() < deadline,
+            "threads or descriptors are left over, before: {before:?}"
+        );
         std::thread::yield_now();
     }
 }

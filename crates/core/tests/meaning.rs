@@ -1,21 +1,21 @@
-//! What holds for every submission, whatever its tensors: names, groups, barriers, joining, and what
-//! happens when ranks do not want the same.
+//! What holds for every submission, whatever its tensors: names, groups, barriers, joining, and
+//! errors when the ranks' requests do not match.
 
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::CollectiveKind;
 use ronde_control::settings::Transport;
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
-use ronde_core::engine::Next;
+use ronde_core::engine::AfterSubmit;
 use ronde_testkit::{Tensor, World};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
 
-fn sum() -> Kind {
-    Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
+fn sum() -> CollectiveKind {
+    CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
 }
 
 #[test]
-fn whoever_has_joined_counts_as_zeros_until_all_have() {
+fn a_joined_rank_contributes_zeros_until_all_have_joined() {
     for transport in TRANSPORTS {
         for length in [1, 30_000] {
             World::new(3).over(transport).run(|member| {
@@ -37,7 +37,8 @@ fn whoever_has_joined_counts_as_zeros_until_all_have() {
 
 #[test]
 fn an_average_is_the_sum_over_all_ranks_even_if_one_has_joined() {
-    let average = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 / 3.0 };
+    let average =
+        CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 / 3.0 };
     for transport in TRANSPORTS {
         for length in [3, 30_000] {
             World::new(3).over(transport).run(|member| {
@@ -55,12 +56,12 @@ fn an_average_is_the_sum_over_all_ranks_even_if_one_has_joined() {
 }
 
 #[test]
-fn whoever_has_joined_cannot_join_again_before_all_have() {
+fn a_joined_rank_cannot_join_again_before_all_have() {
     for transport in TRANSPORTS {
         let tried = std::sync::Barrier::new(2);
         World::new(2).over(transport).run(|member| {
             if member.rank() == 0 {
-                let first = member.engine.join_in(Next::GoesOn).unwrap();
+                let first = member.engine.join_in(AfterSubmit::GoesOn).unwrap();
                 let again = member.join();
                 assert!(matches!(again, Err(Error::Invalid(_))), "{again:?}");
                 tried.wait();
@@ -75,15 +76,15 @@ fn whoever_has_joined_cannot_join_again_before_all_have() {
 }
 
 #[test]
-fn nobody_passes_a_barrier_before_everybody_has_come() {
+fn no_rank_passes_a_barrier_before_all_have_arrived() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     for transport in TRANSPORTS {
-        let came = AtomicUsize::new(0);
+        let arrived = AtomicUsize::new(0);
         World::new(4).over(transport).run(|member| {
             for round in 1..=20 {
-                came.fetch_add(1, Ordering::SeqCst);
+                arrived.fetch_add(1, Ordering::SeqCst);
                 member.barrier("b").unwrap();
-                assert!(came.load(Ordering::SeqCst) >= 4 * round);
+                assert!(arrived.load(Ordering::SeqCst) >= 4 * round);
                 member.barrier("c").unwrap();
             }
         });
@@ -104,7 +105,7 @@ fn a_group_is_one_submission_of_several_tensors() {
             };
             let pairs = tensors.iter().map(|tensor| (tensor, tensor));
             let memory = Tensor::submission(&request.kind, pairs);
-            let ticket = member.engine.submit(request, memory, Next::GoesOn).unwrap();
+            let ticket = member.engine.submit(request, memory, AfterSubmit::GoesOn).unwrap();
             member.wait(&ticket).unwrap();
             assert_eq!(tensors[0].as_floats(), [2.0; 5]);
             assert!(tensors[1].as_floats().iter().all(|value| *value == 4.0));
@@ -113,7 +114,7 @@ fn a_group_is_one_submission_of_several_tensors() {
 }
 
 #[test]
-fn ranks_that_differ_get_an_error_and_go_on() {
+fn ranks_that_differ_get_an_error_and_continue() {
     for transport in TRANSPORTS {
         World::new(2).over(transport).run(|member| {
             let tensor = Tensor::floats(&vec![1.0; 4 + member.rank()]);
@@ -128,7 +129,7 @@ fn ranks_that_differ_get_an_error_and_go_on() {
 }
 
 #[test]
-fn the_same_name_twice_in_flight_is_refused_at_once() {
+fn a_name_that_is_already_in_flight_is_refused_immediately() {
     World::new(2).run(|member| {
         let (a, b) = (Tensor::floats(&[1.0]), Tensor::floats(&[1.0]));
         if member.rank() == 0 {

@@ -1,19 +1,19 @@
-//! Sets of ranks: several at work at the same time, overlapping, made and forgotten.
+//! Process sets: several in use at the same time, overlapping, created and removed.
 
-use ronde_control::negotiate::{Kind, Request};
+use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::settings::Transport;
 use ronde_control::{Rank, ReduceOp, SetId};
-use ronde_core::engine::Next;
-use ronde_testkit::{Member, Tensor, World};
+use ronde_core::engine::AfterSubmit;
+use ronde_testkit::{Tensor, TestRank, World};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
 
-fn sum() -> Kind {
-    Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
+fn sum() -> CollectiveKind {
+    CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
 }
 
 #[test]
-fn sets_of_ranks_work_at_the_same_time_and_may_overlap() {
+fn process_sets_work_at_the_same_time_and_may_overlap() {
     for transport in TRANSPORTS {
         World::new(4).over(transport).run(|member| {
             let me = member.rank() as u32;
@@ -27,8 +27,8 @@ fn sets_of_ranks_work_at_the_same_time_and_may_overlap() {
                         let result = member.run_in(*id, "x", sum(), &tensor, &tensor);
                         if set.contains(&me) {
                             result.unwrap();
-                            let right: u32 = set.iter().sum();
-                            assert!(tensor.as_floats().iter().all(|v| *v == right as f32));
+                            let expected: u32 = set.iter().sum();
+                            assert!(tensor.as_floats().iter().all(|v| *v == expected as f32));
                         } else {
                             let text = result.unwrap_err().to_string();
                             assert!(text.contains("is not a member"), "{text}");
@@ -44,7 +44,11 @@ fn sets_of_ranks_work_at_the_same_time_and_may_overlap() {
                 for length in [3, 50_000] {
                     let (tensor, out) =
                         (Tensor::floats(&vec![1.0; length]), Tensor::floats(&vec![0.0; length]));
-                    let kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 2.0, postscale: 3.0 };
+                    let kind = CollectiveKind::Allreduce {
+                        op: ReduceOp::Sum,
+                        prescale: 2.0,
+                        postscale: 3.0,
+                    };
                     member.run_in(ids[3], "one", kind, &tensor, &out).unwrap();
                     assert!(out.as_floats().iter().all(|v| *v == 6.0));
                 }
@@ -54,11 +58,11 @@ fn sets_of_ranks_work_at_the_same_time_and_may_overlap() {
             assert_eq!(
                 member.add_set(&[0, 3]).unwrap(),
                 ids[2],
-                "freed numbers come back in order"
+                "freed numbers are reused in order"
             );
             if [0, 3].contains(&me) {
                 let tensor = Tensor::floats(&[1.0; 70_000]);
-                let kind = Kind::Broadcast { root: Rank(3) };
+                let kind = CollectiveKind::Broadcast { root: Rank(3) };
                 member.run_in(ids[2], "y", kind, &tensor, &tensor).unwrap();
                 member.run_in(ids[2], "x", sum(), &tensor, &tensor).unwrap();
                 assert!(tensor.as_floats().iter().all(|v| *v == 2.0));
@@ -74,7 +78,7 @@ fn a_rank_outside_a_busy_set_does_not_hold_it_up() {
         World::new(3).over(transport).run(|member| {
             let set = member.add_set(&[0, 1]).unwrap();
             if member.rank() < 2 {
-                // More messages than the log holds, none of which is rank 2's business.
+                // More messages than the log holds, none of them for rank 2.
                 for i in 0..500 {
                     let tensor = Tensor::floats(&[1.0]);
                     let name =
@@ -88,15 +92,15 @@ fn a_rank_outside_a_busy_set_does_not_hold_it_up() {
 }
 
 #[test]
-fn what_only_some_had_submitted_fails_when_its_set_is_removed() {
+fn partially_submitted_tensors_fail_when_their_set_is_removed() {
     for transport in TRANSPORTS {
         World::new(3).over(transport).run(|member| {
             let set = member.add_set(&[0, 1]).unwrap();
             let tensor = Tensor::floats(&[1.0; 10]);
             let pending = (member.rank() == 1).then(|| {
-                let request = Request { set, ..Member::request("late", sum(), &tensor) };
+                let request = Request { set, ..TestRank::request("late", sum(), &tensor) };
                 let tensors = Tensor::submission(&sum(), [(&tensor, &tensor)]);
-                member.engine.submit(request, tensors, Next::GoesOn).unwrap()
+                member.engine.submit(request, tensors, AfterSubmit::GoesOn).unwrap()
             });
             member.remove_set(set).unwrap();
             if let Some(pending) = pending {

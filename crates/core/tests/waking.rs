@@ -1,17 +1,17 @@
-//! Nobody sleeps while there is something to do, and nobody works when there is nothing.
+//! No thread sleeps while there is work, and none works when there is nothing to do.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::CollectiveKind;
 use ronde_control::settings::Transport;
 use ronde_control::{Rank, ReduceOp};
 use ronde_testkit::{Tensor, World};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Auto, Transport::Tcp];
 
-fn reduce(op: ReduceOp) -> Kind {
-    Kind::Allreduce { op, prescale: 1.0, postscale: 1.0 }
+fn reduce(op: ReduceOp) -> CollectiveKind {
+    CollectiveKind::Allreduce { op, prescale: 1.0, postscale: 1.0 }
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn no_wake_up_is_lost_with_more_ranks_than_cores() {
         let missed = World::new(5).over(transport).run(|member| {
             let (a, b) = (Tensor::floats(&[1.0; 9]), Tensor::floats(&[1.0; 9]));
             for round in 0..400 {
-                // Two operations that never travel in one bucket, so that one is left over.
+                // Two operations that are never fused, so that one is left over.
                 let first = member.reduce("a", ReduceOp::Max, &a, &a).unwrap();
                 let second = member.reduce("b", ReduceOp::Min, &b, &b).unwrap();
                 if (round + member.rank()) % 3 == 0 {
@@ -37,17 +37,17 @@ fn no_wake_up_is_lost_with_more_ranks_than_cores() {
 }
 
 #[test]
-fn what_came_together_with_the_last_message_is_not_forgotten() {
+fn input_that_arrives_with_the_last_message_is_not_lost() {
     for transport in TRANSPORTS {
         let missed = World::new(3).over(transport).run(|member| {
             let (a, b) = (Tensor::floats(&[1.0; 9]), Tensor::floats(&[2.0; 9]));
             for _ in 0..200 {
-                let kind = Kind::Broadcast { root: Rank(0) };
+                let kind = CollectiveKind::Broadcast { root: Rank(0) };
                 let later = member.reduce("later", ReduceOp::Max, &b, &b).unwrap();
                 member.run("now", kind, &a, &a).unwrap();
                 let deadline = Instant::now() + Duration::from_secs(20);
                 while !later.is_done() {
-                    assert!(Instant::now() < deadline, "nobody drives");
+                    assert!(Instant::now() < deadline, "no thread drives");
                     std::thread::yield_now();
                 }
             }
@@ -65,7 +65,7 @@ fn a_second_thread_does_not_wait_for_the_first() {
             let submit = || member.reduce("late", ReduceOp::Sum, &late, &late).unwrap();
             let waiting = (member.rank() == 0).then(submit);
             std::thread::scope(|scope| {
-                // Rank 0 waits for something that rank 1 submits only when all else is done.
+                // Rank 0 waits for something that rank 1 submits only when everything else is done.
                 if let Some(ticket) = &waiting {
                     scope.spawn(move || member.wait(ticket).unwrap());
                 }
@@ -73,7 +73,10 @@ fn a_second_thread_does_not_wait_for_the_first() {
                 for _ in 0..30 {
                     member.barrier("b").unwrap();
                 }
-                assert!(start.elapsed() < Duration::from_secs(10), "each waited for a nap");
+                assert!(
+                    start.elapsed() < Duration::from_secs(10),
+                    "each barrier waited for a timeout"
+                );
                 if waiting.is_none() {
                     member.wait(&submit()).unwrap();
                 }
@@ -83,7 +86,7 @@ fn a_second_thread_does_not_wait_for_the_first() {
 }
 
 #[test]
-fn after_the_end_of_the_world_no_thread_is_left_working() {
+fn no_engine_thread_is_left_after_the_end_of_the_world() {
     let engines = || {
         let tasks = std::fs::read_dir("/proc/self/task").expect("procfs is mounted");
         let names = tasks
@@ -103,7 +106,7 @@ fn after_the_end_of_the_world_no_thread_is_left_working() {
             ended.wait();
             let deadline = Instant::now() + Duration::from_secs(10);
             while engines() > 0 {
-                assert!(Instant::now() < deadline, "a thread still listens to the dead");
+                assert!(Instant::now() < deadline, "an engine thread is still running");
                 std::thread::yield_now();
             }
         });
@@ -111,7 +114,7 @@ fn after_the_end_of_the_world_no_thread_is_left_working() {
 }
 
 #[test]
-fn many_more_ranks_than_a_door_hears_at_once_can_join() {
+fn more_ranks_than_a_listener_handles_at_once_can_join() {
     World::new(80).run(|member| member.barrier("all").unwrap());
 }
 

@@ -1,5 +1,5 @@
-//! What others can see of a running world: the timeline, the flight recorder and the metrics.
-#![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
+//! Observing a running world: the timeline, the flight recorder and the metrics.
+#![expect(clippy::unwrap_used, reason = "a failing step fails the test")]
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,21 +10,21 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::CollectiveKind;
 use ronde_control::settings::Transport;
-use ronde_control::status::Report;
-use ronde_control::watching::{Cycles, DumpTo, MetricsAt, TimelineWish};
+use ronde_control::status::RankReport;
+use ronde_control::watching::{Cycles, DumpTo, MetricsAt, TimelineRequest};
 use ronde_control::{Rank, ReduceOp};
-use ronde_testkit::{Launcher, Tensor, World};
+use ronde_testkit::{Tensor, TestLauncher, World};
 
 const TRANSPORTS: [(Transport, &str); 2] = [(Transport::Auto, "SHM"), (Transport::Tcp, "TCP")];
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-fn sum() -> Kind {
-    Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
+fn sum() -> CollectiveKind {
+    CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 }
 }
 
-/// A folder of this test alone, which ends with it.
+/// A folder for one test, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -49,7 +49,7 @@ impl Drop for Folder {
     }
 }
 
-/// Fails unless a text is an array with one object on each line; gives these lines.
+/// Checks that a text is an array with one object per line; returns these lines.
 fn records(text: &str) -> Vec<&str> {
     let body = text.strip_prefix("[\n").and_then(|rest| rest.strip_suffix("\n]\n"));
     let lines: Vec<&str> = body.unwrap_or_else(|| panic!("{text}")).split(",\n").collect();
@@ -58,7 +58,7 @@ fn records(text: &str) -> Vec<&str> {
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::yield_now();
@@ -66,21 +66,21 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn the_timeline_shows_each_step_and_is_whole_while_it_grows() {
+fn the_timeline_shows_each_step_and_is_complete_while_it_grows() {
     for (transport, way) in TRANSPORTS {
         let folder = Folder::new(&format!("timeline-{way}"));
         let path = folder.0.join("timeline.json");
-        let wish = TimelineWish { path: Some(path.clone()), cycles: Cycles::Marked };
-        let world = World::new(3).over(transport).with(|s| s.watching.timeline = Some(wish));
+        let request = TimelineRequest { path: Some(path.clone()), cycles: Cycles::Marked };
+        let world = World::new(3).over(transport).with(|s| s.watching.timeline = Some(request));
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                until("the timeline begins", || path.exists());
+                until("the timeline exists", || path.exists());
                 let mut seen = 0;
                 while !is_over.load(Ordering::SeqCst) {
                     let begin = Instant::now();
                     let text = fs::read_to_string(&path).unwrap();
-                    // Whoever takes longer than the writer's pause may see a later state.
+                    // A read that takes longer than the writer's pause may see a later state.
                     if begin.elapsed() < Duration::from_millis(40) {
                         seen = seen.max(records(&text).len());
                     }
@@ -93,7 +93,12 @@ fn the_timeline_shows_each_step_and_is_whole_while_it_grows() {
                     member.run("allreduce.x", sum(), &tensor, &tensor).unwrap();
                 }
                 member
-                    .run("broadcast.y", Kind::Broadcast { root: Rank(1) }, &tensor, &tensor)
+                    .run(
+                        "broadcast.y",
+                        CollectiveKind::Broadcast { root: Rank(1) },
+                        &tensor,
+                        &tensor,
+                    )
                     .unwrap();
             });
             is_over.store(true, Ordering::SeqCst);
@@ -117,8 +122,8 @@ fn the_timeline_shows_each_step_and_is_whole_while_it_grows() {
 #[test]
 fn a_timeline_starts_and_stops_at_run_time() {
     let folder = Folder::new("dynamic");
-    let wish = TimelineWish { path: None, cycles: Cycles::Unmarked };
-    let world = World::new(2).with(|settings| settings.watching.timeline = Some(wish));
+    let request = TimelineRequest { path: None, cycles: Cycles::Unmarked };
+    let world = World::new(2).with(|settings| settings.watching.timeline = Some(request));
     world.run(|member| {
         let tensor = Tensor::floats(&[1.0; 10]);
         let reduce = |name: &str| drop(member.run(name, sum(), &tensor, &tensor).unwrap());
@@ -144,7 +149,7 @@ fn a_timeline_starts_and_stops_at_run_time() {
 }
 
 #[test]
-fn a_timeline_that_nobody_spoke_of_at_the_start_is_refused() {
+fn a_timeline_that_was_not_enabled_at_the_start_is_refused() {
     World::new(2).run(|member| {
         let error = member.engine.start_timeline(Path::new("x"), Cycles::Unmarked).unwrap_err();
         let text = "Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage.";
@@ -157,8 +162,8 @@ fn a_timeline_that_nobody_spoke_of_at_the_start_is_refused() {
 fn a_world_of_one_has_a_timeline_too() {
     let folder = Folder::new("alone");
     let path = folder.0.join("t.json");
-    let wish = TimelineWish { path: Some(path.clone()), cycles: Cycles::Marked };
-    World::new(1).with(|settings| settings.watching.timeline = Some(wish)).run(|member| {
+    let request = TimelineRequest { path: Some(path.clone()), cycles: Cycles::Marked };
+    World::new(1).with(|settings| settings.watching.timeline = Some(request)).run(|member| {
         let tensor = Tensor::floats(&[1.0; 10]);
         member.run("x", sum(), &tensor, &tensor).unwrap();
     });
@@ -170,7 +175,7 @@ fn a_world_of_one_has_a_timeline_too() {
 }
 
 #[test]
-fn a_death_has_the_others_write_down_what_they_did_last() {
+fn a_death_makes_the_others_dump_their_flight_recorder() {
     for (transport, way) in TRANSPORTS {
         let folder = Folder::new(&format!("death-{way}"));
         let dump = DumpTo::Directory(folder.0.clone());
@@ -196,7 +201,7 @@ fn a_death_has_the_others_write_down_what_they_did_last() {
             assert!(lines[0].starts_with(&format!("{{\"rank\":{rank},\"size\":3")), "{text}");
             assert!(lines[0].contains("lost rank 2 (testhost, slot 2)"), "{text}");
             assert!(lines[1].contains(r#""state":"finished","kind":"ALLREDUCE","name":"good""#));
-            assert!(lines[1].contains(&format!("\"ranks\":3,\"bucket\":1,\"way\":\"{way}\"")));
+            assert!(lines[1].contains(&format!("\"ranks\":3,\"bucket\":1,\"transport\":\"{way}\"")));
             assert!(lines[1].contains(if way == "SHM" { "oneshot" } else { "doubling" }), "{text}");
             assert!(lines[1].contains(r#""bytes":400"#) && lines[1].contains("finished_us"));
             assert!(lines[2].contains(r#""state":"failed""#), "{text}");
@@ -206,7 +211,7 @@ fn a_death_has_the_others_write_down_what_they_did_last() {
 }
 
 #[test]
-fn an_orderly_end_writes_nothing_down() {
+fn an_orderly_end_dumps_nothing() {
     let folder = Folder::new("orderly");
     let dump = DumpTo::Directory(folder.0.clone());
     World::new(2).with(|settings| settings.watching.dump = dump).run(|member| {
@@ -220,7 +225,7 @@ fn an_orderly_end_writes_nothing_down() {
 }
 
 #[test]
-fn a_stall_has_everybody_write_down_what_they_did_last() {
+fn a_stall_makes_every_rank_dump_its_flight_recorder() {
     let folder = Folder::new("stall");
     let dump = DumpTo::Directory(folder.0.clone());
     let world = World::new(2).with(|settings| {
@@ -237,13 +242,13 @@ fn a_stall_has_everybody_write_down_what_they_did_last() {
     });
     let texts = folder.texts();
     assert_eq!(texts.len(), 2, "{texts:?}");
-    assert!(texts.iter().all(|text| text.contains(r#""reason":"somebody is late""#)));
+    assert!(texts.iter().all(|text| text.contains(r#""reason":"a rank is late""#)));
     assert!(texts[0].contains(r#""state":"waiting","kind":"ALLREDUCE","name":"late""#));
     assert!(!texts[1].contains("late\", \"set\""), "{}", texts[1]);
 }
 
 #[test]
-fn a_stall_that_ends_the_job_is_written_down_by_the_late_rank_too() {
+fn a_stall_that_ends_the_job_makes_the_late_rank_dump_too() {
     let folder = Folder::new("give-up");
     let dump = DumpTo::Directory(folder.0.clone());
     let world = World::new(2).with(|settings| {
@@ -265,7 +270,7 @@ fn a_stall_that_ends_the_job_is_written_down_by_the_late_rank_too() {
 }
 
 #[test]
-fn a_rank_says_what_it_has_done_and_what_it_waits_for() {
+fn a_rank_reports_what_it_has_done_and_what_it_waits_for() {
     for (transport, way) in TRANSPORTS {
         let together = Barrier::new(2);
         World::new(2).over(transport).run(|member| {
@@ -295,13 +300,13 @@ fn a_rank_says_what_it_has_done_and_what_it_waits_for() {
     }
 }
 
-/// Asks until both ranks have answered what was waited for.
+/// Asks until the answers of both ranks are as wanted.
 fn reports_of_two(
-    launcher: &Launcher,
-    wanted: impl Fn(&Report, &Report) -> bool,
-) -> (Report, Report) {
+    launcher: &TestLauncher,
+    wanted: impl Fn(&RankReport, &RankReport) -> bool,
+) -> (RankReport, RankReport) {
     let mut answers = None;
-    until("both ranks say so", || {
+    until("both ranks report it", || {
         launcher.ask();
         let mut last = [None, None];
         until("both ranks answer", || {
@@ -311,9 +316,9 @@ fn reports_of_two(
             last.iter().all(Option::is_some)
         });
         let [own, other] = last.map(Option::unwrap);
-        let is_it = wanted(&own, &other);
+        let is_wanted = wanted(&own, &other);
         answers = Some((own, other));
-        is_it
+        is_wanted
     });
     answers.unwrap()
 }
@@ -353,15 +358,15 @@ fn each_rank_serves_its_metrics() {
             assert!(transport == Transport::Auto || sent >= 400, "{text}");
             member.barrier("end").unwrap();
         });
-        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0, "no socket is left");
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0, "no socket is left over");
     }
 }
 
 #[test]
-fn metrics_are_served_on_the_loopback_address_to_one_after_the_other() {
+fn metrics_are_served_on_the_loopback_address_to_one_client_at_a_time() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     World::new(1).with(|s| s.watching.metrics = Some(MetricsAt::Loopback(free))).run(|member| {
-        // One who says nothing holds the others up for a moment, not for ever.
+        // A silent client holds up the others for a moment, not forever.
         let silent = TcpStream::connect(free).unwrap();
         let tensor = Tensor::floats(&[1.0; 100]);
         member.run("x", sum(), &tensor, &tensor).unwrap();

@@ -12,7 +12,7 @@ use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer, frame_length};
 use ronde_control::wire::handshake::{Initiator, envelope_length};
 use ronde_control::wire::{self, Callee, DriverToRank, Greeting, JobKey, Peer, RankToDriver};
 use ronde_control::{Rank, VERSION};
-use ronde_launch::gather::keep::Keep;
+use ronde_launch::rank0_rendezvous::server::RendezvousServer;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -33,7 +33,7 @@ fn main() -> io::Result<()> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let key = JobKey::from_entropy([7; 32]);
-    let keep = Keep::start(listener, key.clone(), size, Duration::from_secs(60), None)?;
+    let keep = RendezvousServer::start(listener, key.clone(), size, Duration::from_secs(60), None)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
     let formed = runtime.block_on(everybody(size, address, &key))?;

@@ -9,13 +9,13 @@
 use std::io::{self, Read};
 
 use ronde_control::Rank;
-use ronde_control::event::{EndReason, Judgement};
-use ronde_control::job::Outcome;
+use ronde_control::event::{EndReason, Verdict};
+use ronde_control::job::JobOutcome;
 
 /// What a frame holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// The job has been started; before this, only mistakes are told.
     Started = 0,
     /// Lines of standard output.
@@ -40,15 +40,15 @@ pub const RAISED: u8 = b'e';
 pub const NOBODY: u32 = u32::MAX;
 
 /// A frame.
-pub fn frame(kind: Kind, rank: u32, bytes: &[u8]) -> Vec<u8> {
+pub fn frame(kind: FrameKind, rank: u32, bytes: &[u8]) -> Vec<u8> {
     let length = (bytes.len() as u32).to_le_bytes();
     [&[kind as u8], &rank.to_le_bytes()[..], &length, bytes].concat()
 }
 
 /// The last frame. Programs that read the exception of Horovod's `run` look for the two lines that tell
 /// the first process and its code.
-pub fn over(outcome: &Outcome) -> Vec<u8> {
-    let Judgement { reason, first, text, .. } = &outcome.verdict;
+pub fn over(outcome: &JobOutcome) -> Vec<u8> {
+    let Verdict { reason, first, text, .. } = &outcome.verdict;
     let text = text.as_deref().unwrap_or_default();
     let (rank, text) = match first {
         Some(first) if *reason == EndReason::RankFailed => {
@@ -58,7 +58,7 @@ pub fn over(outcome: &Outcome) -> Vec<u8> {
         }
         _ => (NOBODY, text.to_owned()),
     };
-    frame(Kind::Over, rank, &[&[outcome.code], text.as_bytes()].concat())
+    frame(FrameKind::Over, rank, &[&[outcome.code], text.as_bytes()].concat())
 }
 
 /// Reads the function.
@@ -78,21 +78,21 @@ pub fn read_function(input: &mut impl Read) -> io::Result<Vec<u8>> {
 mod tests {
     use ronde_control::Worker;
     use ronde_control::cause::Cause;
-    use ronde_control::event::{Culprit, Member};
+    use ronde_control::event::{FailedWorker, WorkerInfo};
 
     use super::*;
 
     #[test]
     fn frames_are_what_python_reads() {
-        let verdict = Judgement::of(EndReason::RankFailed, Some("x".into()));
-        let outcome = Outcome { code: 3, verdict };
+        let verdict = Verdict::of(EndReason::RankFailed, Some("x".into()));
+        let outcome = JobOutcome { code: 3, verdict };
         assert_eq!(over(&outcome), [5, 255, 255, 255, 255, 2, 0, 0, 0, 3, b'x']);
-        let member = Member { worker: Worker(2), rank: Rank(2), host: "a".into(), slot: 0 };
-        let first = Some(Culprit { member, cause: Cause::default() });
-        let told = over(&Outcome { verdict: Judgement { first, ..outcome.verdict }, ..outcome });
+        let member = WorkerInfo { worker: Worker(2), rank: Rank(2), host: "a".into(), slot: 0 };
+        let first = Some(FailedWorker { member, cause: Cause::default() });
+        let told = over(&JobOutcome { verdict: Verdict { first, ..outcome.verdict }, ..outcome });
         let text = "The first process to do so was:\nProcess name: 2\nExit code: 3\nx";
         assert_eq!((told[1], &told[10..]), (2, text.as_bytes()));
-        assert_eq!(frame(Kind::Started, NOBODY, b""), [0, 255, 255, 255, 255, 0, 0, 0, 0]);
+        assert_eq!(frame(FrameKind::Started, NOBODY, b""), [0, 255, 255, 255, 255, 0, 0, 0, 0]);
     }
 
     #[test]

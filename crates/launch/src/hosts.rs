@@ -7,7 +7,7 @@ use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 
 use ronde_control::Rank;
 
-use crate::reach::{Way, ssh};
+use crate::reach::{ReachMethod, ssh};
 
 /// One host and how many ranks it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Host {
 /// Where a rank sits, in Horovod's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Who.
+    /// The rank in this slot.
     pub rank: Rank,
     /// The name of its host.
     pub host: String,
@@ -146,25 +146,25 @@ pub fn assign(hosts: &[Host], count: u32) -> Result<Vec<Slot>, HostsError> {
 
 /// The hosts that have ranks, with a slot for each of them, and how they are reached from this machine,
 /// which is called `hostname`.
-pub fn ways(
+pub fn methods(
     hosts: &[Host],
     slots: &[Slot],
     hostname: &str,
-    options: &ssh::Options,
-) -> Vec<(Host, Way)> {
+    options: &ssh::SshOptions,
+) -> Vec<(Host, ReachMethod)> {
     let used = |host: &Host| {
         let used = slots.iter().filter(|slot| slot.host == host.name).count() as u32;
         Host { slots: used, ..host.clone() }
     };
     let used = hosts.iter().map(used).filter(|host| host.slots > 0);
-    used.map(|host| (host.clone(), way(&host, hostname, options))).collect()
+    used.map(|host| (host.clone(), method(&host, hostname, options))).collect()
 }
 
 /// How a host is reached from this machine, which is called `hostname`. May ask the name service.
-pub fn way(host: &Host, hostname: &str, options: &ssh::Options) -> Way {
+pub fn method(host: &Host, hostname: &str, options: &ssh::SshOptions) -> ReachMethod {
     match host.user.is_none() && is_local(&host.name, hostname) {
-        true => Way::Local,
-        false => Way::Ssh(ssh::Destination {
+        true => ReachMethod::Local,
+        false => ReachMethod::Ssh(ssh::Destination {
             login: match &host.user {
                 Some(user) => format!("{user}@{}", host.name),
                 None => host.name.clone(),
@@ -263,8 +263,8 @@ mod tests {
         // Twice the same name is the same host.
         assert_eq!(hosts.len(), 3);
         let slots = assign(&hosts, 3).unwrap();
-        let ways = ways(&hosts, &slots, "me", &ssh::Options::default());
-        assert_eq!(ways.len(), 2);
-        assert!(ways[0].1 == Way::Local && ways[1].1 != Way::Local);
+        let methods = methods(&hosts, &slots, "me", &ssh::SshOptions::default());
+        assert_eq!(methods.len(), 2);
+        assert!(methods[0].1 == ReachMethod::Local && methods[1].1 != ReachMethod::Local);
     }
 }

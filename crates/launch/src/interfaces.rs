@@ -8,12 +8,12 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 use ronde_control::doctor::Address;
 
-use crate::reach::Trouble;
+use crate::reach::HostProblem;
 
 /// The first address of the first of these interfaces that has one.
-pub fn address_of(names: &[String]) -> Result<IpAddr, Trouble> {
+pub fn address_of(names: &[String]) -> Result<IpAddr, HostProblem> {
     let unknown =
-        |error: io::Error| Trouble::new(error.to_string(), "leave `--network-interfaces` out");
+        |error: io::Error| HostProblem::new(error.to_string(), "leave `--network-interfaces` out");
     pick(names, &all().map_err(unknown)?)
 }
 
@@ -67,7 +67,7 @@ fn read(interface: InterfaceAddress) -> Option<Address> {
     Some(Address { interface: interface.interface_name, address })
 }
 
-fn pick(names: &[String], all: &[Address]) -> Result<IpAddr, Trouble> {
+fn pick(names: &[String], all: &[Address]) -> Result<IpAddr, HostProblem> {
     let found = named(all, names).first().map(|interface| interface.address);
     found.ok_or_else(|| {
         let mut known: Vec<String> =
@@ -76,7 +76,7 @@ fn pick(names: &[String], all: &[Address]) -> Result<IpAddr, Trouble> {
         let mut seen = BTreeSet::new();
         known.retain(|name| seen.insert(name.clone()));
         let asked: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-        Trouble::new(
+        HostProblem::new(
             format!("no interface named {} has an address", asked.join(" or ")),
             format!("this machine has {}", known.join(", ")),
         )

@@ -12,7 +12,7 @@
 //! the driver, by the mark in their environment, when both have gone. Decisions are in
 //! `ronde-control`; this crate carries them out. It knows nothing of tensors.
 //!
-//! Under somebody else's launcher there is no driver: [`gather`] opens the rendezvous in rank 0.
+//! Under somebody else's launcher there is no driver: [`rank0_rendezvous`] opens the rendezvous in rank 0.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -21,7 +21,6 @@ pub mod delegate;
 pub mod discovery;
 pub mod doctor;
 pub mod driver;
-pub mod gather;
 pub mod hidden;
 pub mod hostfile;
 pub mod hosts;
@@ -29,6 +28,7 @@ pub mod interfaces;
 mod lifeline;
 pub mod logs;
 pub mod private;
+pub mod rank0_rendezvous;
 pub mod reach;
 pub mod registry;
 pub mod shell;
@@ -42,9 +42,9 @@ pub mod writing;
 
 use std::io;
 
-pub use driver::{Job, Output};
+pub use driver::{Job, OutputOptions};
 pub use hidden::dispatch;
-pub use ronde_control::job::Outcome;
+pub use ronde_control::job::JobOutcome;
 use ronde_control::wire::JobKey;
 
 /// Why a job could not be run.
@@ -55,31 +55,31 @@ pub enum LaunchError {
     Machine {
         /// What was asked for.
         what: &'static str,
-        /// The answer.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// The agent of a host could not be started.
     #[error("cannot start the agent on `{host}`: {source}")]
     Agent {
-        /// Where.
+        /// The host of the agent.
         host: String,
-        /// Why.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// The file of `--event-log` could not be made.
     #[error("cannot write the event log `{path}`: {source}")]
     EventLog {
-        /// Where.
+        /// Path of the file or directory.
         path: String,
-        /// Why.
+        /// The underlying I/O error.
         source: io::Error,
     },
     /// The files for what the ranks write could not be made.
     #[error("cannot keep output in `{path}`: {source}")]
     Files {
-        /// Where.
+        /// Path of the file or directory.
         path: String,
-        /// Why.
+        /// The underlying I/O error.
         source: io::Error,
     },
 }
@@ -116,12 +116,12 @@ fn machine(what: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
 }
 
 /// Runs a job to its end: the blocking form for `main`, which also listens to this process's signals.
-pub fn run(job: &Job) -> Result<Outcome, LaunchError> {
+pub fn run(job: &Job) -> Result<JobOutcome, LaunchError> {
     block_on(async { driver::run(job, listen()?).await })
 }
 
 /// The same for a job whose ranks another launcher starts.
-pub fn run_delegated(job: &driver::delegated::Delegated) -> Result<Outcome, LaunchError> {
+pub fn run_delegated(job: &driver::delegated::Delegated) -> Result<JobOutcome, LaunchError> {
     block_on(async { driver::delegated::run(job, listen()?).await })
 }
 

@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::wire::{Sealed, call, read_sealed};
+use crate::wire::{SealedConnection, call, read_sealed};
 
 /// How often each end says that it is there.
 const BEAT: Duration = Duration::from_millis(250);
@@ -25,7 +25,7 @@ const BEAT: Duration = Duration::from_millis(250);
 const SILENCE: Duration = Duration::from_millis(1300);
 
 /// How long reaching the launcher may take; it has been reached a moment ago.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Reaches the launcher and holds on until the connection breaks.
 pub(crate) async fn hold_on(addresses: Vec<SocketAddr>, key: JobKey, host: u32) -> io::Error {
@@ -37,7 +37,7 @@ pub(crate) async fn hold_on(addresses: Vec<SocketAddr>, key: JobKey, host: u32) 
             sealed.say(&Greeting::Lifeline { host }).await?;
             Ok(sealed)
         };
-        match timeout(PATIENCE, reaching).await {
+        match timeout(TIME_LIMIT, reaching).await {
             Ok(Ok(sealed)) => return hold(sealed).await,
             Ok(Err(error)) => last = error,
             Err(_) => last = io::ErrorKind::TimedOut.into(),
@@ -47,8 +47,8 @@ pub(crate) async fn hold_on(addresses: Vec<SocketAddr>, key: JobKey, host: u32) 
 }
 
 /// Holds an open connection until it breaks, and says how.
-pub(crate) async fn hold(sealed: Sealed) -> io::Error {
-    let Sealed { stream, mut sealer, mut opener } = sealed;
+pub(crate) async fn hold(sealed: SealedConnection) -> io::Error {
+    let SealedConnection { stream, mut sealer, mut opener } = sealed;
     if let Err(error) = set_tcp_user_timeout(&stream, SILENCE.as_millis() as u32) {
         return error.into();
     }

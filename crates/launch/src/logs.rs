@@ -8,15 +8,15 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use ronde_control::wire::agent::Stream;
+use ronde_control::wire::agent::OutputStream;
 use ronde_control::{Rank, Worker};
 
 /// Whether lines begin with the time at which they came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Times {
-    /// They do.
+    /// Prefix each line with the time.
     Shown,
-    /// They do not.
+    /// No timestamps.
     #[default]
     Left,
 }
@@ -63,11 +63,11 @@ const LONGEST: usize = 1 << 20;
 /// The unfinished lines of all workers.
 #[derive(Default)]
 pub struct Lines {
-    partial: HashMap<(Worker, Stream), Vec<u8>>,
+    partial: HashMap<(Worker, OutputStream), Vec<u8>>,
     /// The ranks in the prefixes of those whose own numbers are others.
     names: HashMap<Worker, Rank>,
     /// Who wrote last, if that ended with a carriage return: a line feed may still belong to it.
-    returned: Option<(Worker, Stream)>,
+    returned: Option<(Worker, OutputStream)>,
 }
 
 impl Lines {
@@ -82,7 +82,13 @@ impl Lines {
     }
 
     /// Takes what a worker wrote; gives the finished lines with their prefixes.
-    pub fn push(&mut self, worker: Worker, stream: Stream, bytes: &[u8], stamp: &str) -> Vec<u8> {
+    pub fn push(
+        &mut self,
+        worker: Worker,
+        stream: OutputStream,
+        bytes: &[u8],
+        stamp: &str,
+    ) -> Vec<u8> {
         let prefix = format!("{stamp}{}", prefix(self.name(worker), stream));
         let mut out = Vec::with_capacity(bytes.len() + 64);
         let mut partial = std::mem::take(self.partial(worker, stream));
@@ -115,7 +121,7 @@ impl Lines {
     }
 
     /// The stream has ended: gives its last line if that had no end.
-    pub fn end(&mut self, worker: Worker, stream: Stream, stamp: &str) -> Vec<u8> {
+    pub fn end(&mut self, worker: Worker, stream: OutputStream, stamp: &str) -> Vec<u8> {
         let last = self.partial.remove(&(worker, stream)).unwrap_or_default();
         if last.is_empty() {
             return last;
@@ -128,32 +134,32 @@ impl Lines {
     }
 
     /// All streams have ended: gives what is left of each, by the names in their prefixes.
-    pub fn end_all(&mut self, stamp: &str) -> Vec<(Rank, Stream, Vec<u8>)> {
+    pub fn end_all(&mut self, stamp: &str) -> Vec<(Rank, OutputStream, Vec<u8>)> {
         let mut left: Vec<_> = self.partial.keys().copied().collect();
         left.sort_by_key(|(worker, _)| *worker);
         let end = |(worker, stream)| (self.name(worker), stream, self.end(worker, stream, stamp));
         left.into_iter().map(end).collect()
     }
 
-    fn partial(&mut self, worker: Worker, stream: Stream) -> &mut Vec<u8> {
+    fn partial(&mut self, worker: Worker, stream: OutputStream) -> &mut Vec<u8> {
         self.partial.entry((worker, stream)).or_default()
     }
 }
 
 /// What stands in front of every line.
-pub fn prefix(rank: Rank, stream: Stream) -> String {
+pub fn prefix(rank: Rank, stream: OutputStream) -> String {
     match stream {
-        Stream::Stdout => format!("[{}]<stdout>:", rank.0),
-        Stream::Stderr => format!("[{}]<stderr>:", rank.0),
+        OutputStream::Stdout => format!("[{}]<stdout>:", rank.0),
+        OutputStream::Stderr => format!("[{}]<stderr>:", rank.0),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Stream::{Stderr, Stdout};
+    use OutputStream::{Stderr, Stdout};
 
-    fn told(pieces: &[(u32, Stream, &str)]) -> String {
+    fn told(pieces: &[(u32, OutputStream, &str)]) -> String {
         let mut lines = Lines::default();
         let mut out = Vec::new();
         for (rank, stream, text) in pieces {

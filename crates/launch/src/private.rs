@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 
 /// The directories of this user in which a private one may be made.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct PrivateDirs {
     /// What the system gives each user for the time of a login, if it does.
     pub runtime: Option<PathBuf>,
     /// Where everybody may put files.
@@ -25,15 +25,15 @@ pub struct Places {
     pub home: Option<PathBuf>,
 }
 
-impl Places {
+impl PrivateDirs {
     /// The places that this process's environment names.
-    pub fn here() -> Places {
-        Places::of(|name| std::env::var_os(name).map(PathBuf::from))
+    pub fn here() -> PrivateDirs {
+        PrivateDirs::of(|name| std::env::var_os(name).map(PathBuf::from))
     }
 
-    fn of(variable: impl Fn(&str) -> Option<PathBuf>) -> Places {
+    fn of(variable: impl Fn(&str) -> Option<PathBuf>) -> PrivateDirs {
         let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
-        Places {
+        PrivateDirs {
             runtime: absolute("XDG_RUNTIME_DIR"),
             temporary: absolute("TMPDIR").unwrap_or_else(|| PathBuf::from("/tmp")),
             home: absolute("HOME"),
@@ -88,7 +88,7 @@ pub fn read_key_from(descriptor: u32) -> Result<JobKey, String> {
 }
 
 /// Writes a job's key into a file of the private directory.
-pub fn write_key(places: &Places, key: &JobKey) -> Result<PrivateFile, String> {
+pub fn write_key(places: &PrivateDirs, key: &JobKey) -> Result<PrivateFile, String> {
     let path = places.make()?.join(format!("key-{}", std::process::id()));
     let show = path.display().to_string();
     PrivateFile::write(path, &format!("{}\n", key.to_hex()))
@@ -106,7 +106,7 @@ impl PrivateFile {
         Ok(file)
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -185,13 +185,13 @@ mod tests {
 
     use super::*;
 
-    fn places(outer: &Path) -> Places {
+    fn places(outer: &Path) -> PrivateDirs {
         let below = |name: &str| {
             let path = outer.join(name);
             fs::create_dir_all(&path).unwrap();
             path
         };
-        Places { runtime: None, temporary: below("tmp"), home: Some(below("home")) }
+        PrivateDirs { runtime: None, temporary: below("tmp"), home: Some(below("home")) }
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
             assert_eq!(places.make().unwrap(), home);
             assert_eq!(places.existing(), Some(home.clone()));
         }
-        let homeless = Places { home: None, ..places };
+        let homeless = PrivateDirs { home: None, ..places };
         assert!(homeless.make().unwrap_err().contains("is not a directory; remove it"));
     }
 
@@ -253,13 +253,13 @@ mod tests {
     fn the_directory_of_the_login_comes_first_if_there_is_one() {
         let outer = tempfile::tempdir().unwrap();
         let runtime = outer.path().join("run");
-        let places = Places { runtime: Some(runtime.clone()), ..places(outer.path()) };
+        let places = PrivateDirs { runtime: Some(runtime.clone()), ..places(outer.path()) };
         assert!(places.make().unwrap().starts_with(&places.temporary));
         fs::create_dir(&runtime).unwrap();
         assert_eq!(places.existing(), None, "nobody has written anything there yet");
         assert_eq!(places.make().unwrap(), runtime.join("ronde"));
         assert_eq!(places.existing(), Some(runtime.join("ronde")));
         let set = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| PathBuf::from("relative"));
-        assert_eq!(Places::of(set).runtime, None);
+        assert_eq!(PrivateDirs::of(set).runtime, None);
     }
 }

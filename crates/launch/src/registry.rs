@@ -13,26 +13,26 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use ronde_control::wire::JobKey;
 use serde::{Deserialize, Serialize};
 
-use crate::private::{Places, PrivateFile};
+use crate::private::{PrivateDirs, PrivateFile};
 use crate::supervise::Process;
 
 /// A job that runs.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its driver.
+    /// Process ID of its driver.
     pub pid: u32,
     /// Where its rendezvous listens.
     pub address: SocketAddr,
-    /// Its key.
+    /// The job key.
     pub key: JobKey,
     /// How many ranks it has.
     pub ranks: u32,
-    /// What they run.
+    /// The command that the ranks run.
     pub command: String,
 }
 
 /// Writes a job's own file, and removes those of jobs that are gone.
-pub fn register(places: &Places, entry: &Entry) -> io::Result<PrivateFile> {
+pub fn register(places: &PrivateDirs, entry: &Entry) -> io::Result<PrivateFile> {
     let folder = places.make().map_err(io::Error::other)?;
     jobs(places);
     let born = born(entry.pid).ok_or(io::ErrorKind::NotFound)?;
@@ -48,7 +48,7 @@ pub fn register(places: &Places, entry: &Entry) -> io::Result<PrivateFile> {
 }
 
 /// The jobs that run, oldest first. Files of jobs that are gone are removed.
-pub fn jobs(places: &Places) -> Vec<Entry> {
+pub fn jobs(places: &PrivateDirs) -> Vec<Entry> {
     let files = places.existing().and_then(|folder| fs::read_dir(folder).ok());
     let mut found = Vec::new();
     for file in files.into_iter().flatten().flatten() {
@@ -93,9 +93,9 @@ mod tests {
     use super::*;
 
     /// A place of its own, and the directory of jobs that will be there.
-    fn place() -> (tempfile::TempDir, Places, PathBuf) {
+    fn place() -> (tempfile::TempDir, PrivateDirs, PathBuf) {
         let outer = tempfile::tempdir().unwrap();
-        let places = Places { runtime: None, temporary: outer.path().to_owned(), home: None };
+        let places = PrivateDirs { runtime: None, temporary: outer.path().to_owned(), home: None };
         let folder = places.make().unwrap();
         (outer, places, folder)
     }

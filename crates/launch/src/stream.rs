@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinHandle;
 
-use crate::wire::{Sealed, read_sealed};
+use crate::wire::{SealedConnection, read_sealed};
 
 /// Bytes in one sealed frame, and on their way between a connection and its user.
 const PIECE: usize = 64 << 10;
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_secs(2);
 const LOOKS: u32 = 4;
 
 /// A connection whose content is bytes.
-pub(crate) struct Stream {
+pub(crate) struct ByteStream {
     /// What the other end says. It ends when the connection does.
     pub(crate) reader: ReadHalf<DuplexStream>,
     /// What the other end is told. Once both halves are dropped, and everything was sent, the
@@ -44,15 +44,15 @@ pub(crate) struct Stream {
 }
 
 /// Makes streams of a connection, on which `first` goes ahead of them, in a frame of its own.
-pub(crate) fn open(sealed: Sealed, first: Option<Vec<u8>>) -> io::Result<Stream> {
-    let Sealed { stream, mut sealer, opener } = sealed;
+pub(crate) fn open(sealed: SealedConnection, first: Option<Vec<u8>>) -> io::Result<ByteStream> {
+    let SealedConnection { stream, mut sealer, opener } = sealed;
     let first = first.map(|plain| sealer.seal(&plain)).unwrap_or_default();
     notice_silence(&stream)?;
     let (input, output) = stream.into_split();
     let (user, own) = duplex(PIECE);
     let (from_user, to_user) = split(own);
     let (reader, writer) = split(user);
-    Ok(Stream {
+    Ok(ByteStream {
         reader,
         writer,
         receiving: tokio::spawn(receive(input, opener, to_user)),

@@ -13,7 +13,7 @@ use crate::registry::Entry;
 use crate::wire::dial;
 
 /// How long a driver that lives may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// A connection to a driver.
 pub struct Watcher {
@@ -25,7 +25,7 @@ pub struct Watcher {
 impl Watcher {
     /// Proves to the driver that we hold the job's key, and has it prove the same.
     pub fn connect(entry: &Entry) -> io::Result<Watcher> {
-        let (mut stream, (mut sealer, opener)) = dial(entry.address, &entry.key, PATIENCE)?;
+        let (mut stream, (mut sealer, opener)) = dial(entry.address, &entry.key, TIME_LIMIT)?;
         let greeting = Greeting::Watch { version: VERSION.into() };
         stream.write_all(&sealer.seal(&encode(&greeting)))?;
         Ok(Watcher { stream, sealer, opener })
@@ -41,12 +41,12 @@ impl Watcher {
     }
 
     /// What has happened last and what happens from now on.
-    pub fn follow(mut self) -> io::Result<Following> {
+    pub fn follow(mut self) -> io::Result<EventStream> {
         self.say(WatcherToDriver::Follow)?;
         // Hours may pass in which nothing happens; if the driver's host dies, the kernel notices.
         self.stream.set_read_timeout(None)?;
         rustix::net::sockopt::set_socket_keepalive(&self.stream, true)?;
-        Ok(Following(self))
+        Ok(EventStream(self))
     }
 
     fn say(&mut self, message: WatcherToDriver) -> io::Result<()> {
@@ -64,9 +64,9 @@ impl Watcher {
 }
 
 /// A job's events as they come.
-pub struct Following(Watcher);
+pub struct EventStream(Watcher);
 
-impl Following {
+impl EventStream {
     /// Waits for the next event; gives it as JSON, and how many were missed before it. Fails when the job is
     /// gone, which was told before by its last event unless its driver was killed.
     pub fn wait(&mut self) -> io::Result<(String, u64)> {

@@ -5,20 +5,20 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ronde_control::wire::frame::{Opener, Sealer, frame_length};
-use ronde_control::wire::handshake::{self, Channel, Initiator};
+use ronde_control::wire::handshake::{self, Initiator, SealedChannel};
 use ronde_control::wire::{self, Callee, JobKey};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// An authenticated connection.
-pub(crate) struct Sealed {
+pub(crate) struct SealedConnection {
     pub(crate) stream: TcpStream,
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
 }
 
-impl Sealed {
+impl SealedConnection {
     /// Sends a message.
     pub(crate) async fn say(&mut self, message: &impl Serialize) -> io::Result<()> {
         self.stream.write_all(&self.sealer.seal(&wire::encode(message))).await
@@ -40,13 +40,13 @@ pub(crate) async fn call(
     mut stream: TcpStream,
     key: &JobKey,
     callee: Callee,
-) -> io::Result<Sealed> {
+) -> io::Result<SealedConnection> {
     stream.set_nodelay(true)?;
     let (initiator, hello) = Initiator::start(key, callee);
     stream.write_all(&hello).await?;
     let answer = envelope(&mut stream).await?;
     let (sealer, opener) = initiator.finish(&answer).map_err(io::Error::other)?;
-    Ok(Sealed { stream, sealer, opener })
+    Ok(SealedConnection { stream, sealer, opener })
 }
 
 /// Answers a call as `callee`.
@@ -54,13 +54,13 @@ pub(crate) async fn answer(
     mut stream: TcpStream,
     key: &JobKey,
     callee: Callee,
-) -> io::Result<Sealed> {
+) -> io::Result<SealedConnection> {
     stream.set_nodelay(true)?;
     let hello = envelope(&mut stream).await?;
     let (answer, (sealer, opener)) =
         handshake::respond(key, callee, &hello).map_err(io::Error::other)?;
     stream.write_all(&answer).await?;
-    Ok(Sealed { stream, sealer, opener })
+    Ok(SealedConnection { stream, sealer, opener })
 }
 
 /// The next sealed frame, of at most `longest` bytes; none at the end of the connection.
@@ -84,16 +84,16 @@ pub(crate) async fn read_sealed(
     opener.open(&sealed).map(Some).map_err(io::Error::other)
 }
 
-/// Calls the launcher like [`call`], for somebody who may block; `patience` is for each step.
+/// Calls the launcher like [`call`], for somebody who may block; `time_limit` is for each step.
 pub(crate) fn dial(
     address: SocketAddr,
     key: &JobKey,
-    patience: Duration,
-) -> io::Result<(std::net::TcpStream, Channel)> {
-    let mut stream = std::net::TcpStream::connect_timeout(&address, patience)?;
+    time_limit: Duration,
+) -> io::Result<(std::net::TcpStream, SealedChannel)> {
+    let mut stream = std::net::TcpStream::connect_timeout(&address, time_limit)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+    stream.set_read_timeout(Some(time_limit))?;
+    stream.set_write_timeout(Some(time_limit))?;
     let (initiator, hello) = Initiator::start(key, Callee::Launcher);
     stream.write_all(&hello)?;
     let mut header = [0; 2];

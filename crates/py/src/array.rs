@@ -1,6 +1,6 @@
-//! NumPy arrays, in both directions: their memory as the engine needs it, and memory of our own as
-//! NumPy takes it. Both go by `__array_interface__`, a plain dictionary that every version of NumPy
-//! knows and that needs no C function of it.
+//! NumPy arrays, in both directions: their memory for the engine, and our memory for NumPy. Both
+//! use `__array_interface__`, a plain dictionary that every version of NumPy supports and that
+//! needs none of its C functions.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
@@ -14,10 +14,10 @@ use super::tensor::{View, is_contiguous, unsupported};
 /// The memory of an array.
 pub(crate) fn view(array: &Bound<'_, PyAny>) -> PyResult<View> {
     let py = array.py();
-    // A scalar of NumPy has the interface too, but of a copy that does not live on.
+    // A NumPy scalar has the interface too, but it describes a temporary copy.
     if !array.hasattr(intern!(py, "__array_finalize__"))? {
         return Err(PyTypeError::new_err(format!(
-            "this is a scalar of type `{}`; make an array of it with `numpy.asarray`",
+            "this is a scalar of type `{}`; convert it to an array with `numpy.asarray`",
             array.get_type().name()?
         )));
     }
@@ -25,7 +25,7 @@ pub(crate) fn view(array: &Bound<'_, PyAny>) -> PyResult<View> {
     let dtype = array.getattr(intern!(py, "dtype"))?;
     if !dtype.getattr(intern!(py, "isnative"))?.extract::<bool>()? {
         return Err(PyValueError::new_err(format!(
-            "the bytes of this array are in another machine's order ({dtype}); convert it with \
+            "this array is not in native byte order ({dtype}); convert it with \
              `.astype(array.dtype.newbyteorder('='))`"
         )));
     }
@@ -51,15 +51,15 @@ fn entry<'py>(interface: &Bound<'py, PyDict>, key: &str) -> PyResult<Bound<'py, 
     interface.get_item(key)?.ok_or_else(missing)
 }
 
-/// A result in memory of our own, as one-dimensional bytes; `numpy.asarray` makes an array of it
-/// that keeps it alive.
+/// A result in our memory, as one-dimensional bytes; `numpy.asarray` turns it into an array that
+/// keeps it alive.
 #[pyclass(frozen, module = "horovod._native")]
 pub(crate) struct Memory {
-    owned: capsule::Memory,
+    owned: capsule::CapsuleMemory,
 }
 
 impl Memory {
-    pub(crate) fn new(owned: capsule::Memory) -> Memory {
+    pub(crate) fn new(owned: capsule::CapsuleMemory) -> Memory {
         Memory { owned }
     }
 }

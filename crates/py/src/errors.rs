@@ -1,8 +1,8 @@
 //! The one place where errors of the engine become the exceptions that Horovod's users catch.
 //!
-//! Frameworks pass on the text of an error that ends one of their operations, and nothing else. So
-//! what is known of the end of a world is also kept here, from when the first caller is told of it
-//! until the next world is joined, and nobody has to look for it in a text.
+//! Frameworks pass on only the text of an error that ends one of their operations. So the error
+//! that ended a world is also kept here, from when it is first raised until the next world is
+//! joined, and nobody has to parse a text.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -11,28 +11,28 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ronde_core::{Error, Loss};
 
-/// The error by which a caller was first told of the end of the world.
+/// The first error raised for the end of the world.
 static LAST: Mutex<Option<Error>> = Mutex::new(None);
 
-/// The exception for an error of which a caller is told.
+/// The exception for an error, which is remembered.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
-    note(error);
+    remember(error);
     exception(py, error)
 }
 
-/// Keeps an error of which a caller is told, if it is the first that ends the world.
-pub(crate) fn note(error: &Error) {
+/// Remembers an error that is reported to a caller, if it is the first that ends the world.
+pub(crate) fn remember(error: &Error) {
     if error.loss().is_some() {
         last().get_or_insert_with(|| error.clone());
     }
 }
 
-/// Forgets what was kept: there is a new world.
+/// Forgets the remembered error: there is a new world.
 pub(crate) fn forget() {
     *last() = None;
 }
 
-/// The exception for the end of the world, if a caller has been told of it.
+/// The exception for the end of the world, if one has been raised.
 #[pyfunction]
 pub(crate) fn last_loss(py: Python<'_>) -> Option<Py<PyAny>> {
     let error = last().clone();

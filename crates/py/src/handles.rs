@@ -1,4 +1,4 @@
-//! Handles: numbers for what is in flight, and the Python objects that must live until then.
+//! Handles: numbers for operations in flight, and the Python objects that they keep alive.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,78 +9,79 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use ronde_control::negotiate::Request;
-use ronde_core::buffer::Keeper;
-use ronde_core::engine::{Engine, Made, Next, Outcome, Ticket};
+use ronde_core::buffer::KeepAlive;
+use ronde_core::engine::{AfterSubmit, Engine, Outcome, OwnedResult, Ticket};
 
-use super::capsule::{self, Memory};
-use super::process::{SIGNAL_CHECK, engine, stay_out_at_exit};
-use super::tensor::Lent;
+use super::capsule::{self, CapsuleMemory};
+use super::process::{SIGNAL_CHECK, engine, park_at_exit};
+use super::tensor::BorrowedTensors;
 use super::{child, errors};
 
-/// What `wait` gives for a handle.
-pub(crate) enum Answer {
+/// What `wait` returns for a handle.
+pub(crate) enum WaitResult {
     /// The tensor that the result was written to.
     Output(Py<PyAny>),
     /// The tensors of a group.
     Outputs(Vec<Py<PyAny>>),
-    /// Memory of our own.
+    /// Our memory.
     Made,
-    /// Memory of our own for each tensor of a group.
+    /// Our memory for each tensor of a group.
     MadeGroup,
-    /// Nothing.
+    /// No value, as for a barrier.
     Nothing,
 }
 
-struct Flight {
-    /// The engine that it flies in, until that has ended and the ticket is done for certain.
+struct HandleEntry {
+    /// The engine that runs it; `None` once the engine has ended and the ticket is certainly done.
     engine: Option<Arc<Engine>>,
     ticket: Arc<Ticket>,
-    answer: Answer,
-    /// Keeps the tensors longer than the engine does, so that they die under the interpreter's lock.
-    _keeper: Keeper,
+    answer: WaitResult,
+    /// Keeps the tensors longer than the engine does, so that they are dropped under the
+    /// interpreter lock.
+    _keeper: KeepAlive,
 }
 
-static FLIGHTS: Mutex<Option<Table>> = Mutex::new(None);
+static HANDLES: Mutex<Option<Table>> = Mutex::new(None);
 
 #[derive(Default)]
 struct Table {
-    flights: HashMap<u64, Flight>,
+    entries: HashMap<u64, HandleEntry>,
     next: u64,
 }
 
 pub(crate) fn submit(
     request: Request,
-    Lent { tensors, keeper }: Lent,
-    answer: Answer,
-    next: Next,
+    BorrowedTensors { tensors, keeper }: BorrowedTensors,
+    answer: WaitResult,
+    next: AfterSubmit,
 ) -> PyResult<u64> {
     let engine = engine()?;
     let ticket = engine
         .submit(request, tensors, next)
         .map_err(|error| Python::attach(|py| errors::raise(py, &error)))?;
-    Ok(keep_flight(Flight { engine: Some(engine), ticket, answer, _keeper: keeper }))
+    Ok(insert(HandleEntry { engine: Some(engine), ticket, answer, _keeper: keeper }))
 }
 
-/// Submits a joining.
-pub(crate) fn submit_join(next: Next) -> PyResult<u64> {
+/// Submits a join.
+pub(crate) fn submit_join(next: AfterSubmit) -> PyResult<u64> {
     let engine = engine()?;
     let ticket =
         engine.join_in(next).map_err(|error| Python::attach(|py| errors::raise(py, &error)))?;
-    let (answer, keeper) = (Answer::Nothing, Lent::nothing().keeper);
-    Ok(keep_flight(Flight { engine: Some(engine), ticket, answer, _keeper: keeper }))
+    let (answer, keeper) = (WaitResult::Nothing, BorrowedTensors::nothing().keeper);
+    Ok(insert(HandleEntry { engine: Some(engine), ticket, answer, _keeper: keeper }))
 }
 
-fn keep_flight(flight: Flight) -> u64 {
+fn insert(entry: HandleEntry) -> u64 {
     let mut table = lock();
     let table = table.get_or_insert_default();
     let handle = table.next;
     table.next += 1;
-    table.flights.insert(handle, flight);
+    table.entries.insert(handle, entry);
     handle
 }
 
-/// Whether the handles here are those of the process that this one was forked from, whose engine is
-/// not to be driven from here.
+/// Whether the handles here belong to the process that this one was forked from, whose engine must
+/// not be driven from here.
 static FOREIGN: AtomicBool = AtomicBool::new(false);
 
 /// Called in a forked child before anything else.
@@ -89,7 +90,7 @@ pub(crate) fn forked() {
     FOREIGN.store(true, Ordering::Relaxed);
 }
 
-/// From now on this process has handles of its own.
+/// From now on this process has its own handles.
 pub(crate) fn after_joining() {
     FOREIGN.store(false, Ordering::Relaxed);
 }
@@ -106,57 +107,57 @@ fn check_own() -> PyResult<()> {
 pub(crate) fn poll(handle: u64) -> PyResult<bool> {
     check_own()?;
     let table = lock();
-    match table.as_ref().and_then(|table| table.flights.get(&handle)) {
-        Some(flight) => Ok(flight.ticket.is_done()),
+    match table.as_ref().and_then(|table| table.entries.get(&handle)) {
+        Some(entry) => Ok(entry.ticket.is_done()),
         None => Err(PyValueError::new_err(format!(
             "Handle {handle} was not created or has been cleared."
         ))),
     }
 }
 
-/// Waits for a handle and forgets it; gives nothing for a handle that is not known.
+/// Waits for a handle and forgets it; returns `None` for an unknown handle.
 #[pyfunction]
 pub(crate) fn wait(py: Python<'_>, handle: u64) -> PyResult<Option<Py<PyAny>>> {
     check_own()?;
-    let flight = lock().as_mut().and_then(|table| table.flights.remove(&handle));
-    let Some(flight) = flight else { return Ok(None) };
+    let entry = lock().as_mut().and_then(|table| table.entries.remove(&handle));
+    let Some(entry) = entry else { return Ok(None) };
     let outcome = loop {
         let deadline = Instant::now() + SIGNAL_CHECK;
-        if let Some(engine) = &flight.engine
-            && !flight.ticket.is_done()
+        if let Some(engine) = &entry.engine
+            && !entry.ticket.is_done()
         {
             py.detach(|| {
-                engine.wait(&flight.ticket, deadline);
-                stay_out_at_exit();
+                engine.wait(&entry.ticket, deadline);
+                park_at_exit();
             });
         }
-        if let Some(outcome) = flight.ticket.take() {
+        if let Some(outcome) = entry.ticket.take() {
             break outcome;
         }
         if let Err(interrupt) = py.check_signals() {
             // The engine still owns the memory: the handle stays, and so do its tensors.
-            lock().get_or_insert_default().flights.insert(handle, flight);
+            lock().get_or_insert_default().entries.insert(handle, entry);
             return Err(interrupt);
         }
     };
-    match (outcome, flight.answer) {
+    match (outcome, entry.answer) {
         (Err(error), _) => Err(errors::raise(py, &error)),
         (Ok(Outcome::Made(made)), answer) => {
-            let give = |Made { buffer, rows }| -> PyResult<Py<PyAny>> {
-                let capsule = capsule::export(py, Memory::Result(buffer))?;
+            let give = |OwnedResult { buffer, rows }| -> PyResult<Py<PyAny>> {
+                let capsule = capsule::export(py, CapsuleMemory::Result(buffer))?;
                 Ok((capsule, rows).into_pyobject(py)?.into_any().unbind())
             };
             let mut made = made.into_iter().map(give).collect::<PyResult<Vec<_>>>()?;
             match answer {
-                Answer::MadeGroup => list(py, made).map(Some),
+                WaitResult::MadeGroup => list(py, made).map(Some),
                 _ => Ok(made.pop()),
             }
         }
         (Ok(Outcome::Joined { last }), _) => number(py, last.0),
         (Ok(Outcome::SetAdded { id }), _) => number(py, id.0),
-        (Ok(Outcome::Done), Answer::Output(output)) => Ok(Some(output)),
-        (Ok(Outcome::Done), Answer::Outputs(outputs)) => list(py, outputs).map(Some),
-        (Ok(Outcome::Done), Answer::Made | Answer::MadeGroup | Answer::Nothing)
+        (Ok(Outcome::Done), WaitResult::Output(output)) => Ok(Some(output)),
+        (Ok(Outcome::Done), WaitResult::Outputs(outputs)) => list(py, outputs).map(Some),
+        (Ok(Outcome::Done), WaitResult::Made | WaitResult::MadeGroup | WaitResult::Nothing)
         | (Ok(Outcome::Placed(_)), _) => Ok(None),
     }
 }
@@ -169,20 +170,20 @@ fn number(py: Python<'_>, number: u32) -> PyResult<Option<Py<PyAny>>> {
     Ok(Some(number.into_pyobject(py)?.into_any().unbind()))
 }
 
-/// After an engine's end every ticket of it is done, and nothing needs it any more.
-pub(crate) fn let_go_of(engine: &Arc<Engine>) {
+/// Releases an engine that has ended: all its tickets are done.
+pub(crate) fn release_engine(engine: &Arc<Engine>) {
     if let Some(table) = lock().as_mut() {
-        for flight in table.flights.values_mut() {
-            flight.engine.take_if(|theirs| Arc::ptr_eq(theirs, engine));
+        for entry in table.entries.values_mut() {
+            entry.engine.take_if(|theirs| Arc::ptr_eq(theirs, engine));
         }
     }
 }
 
-/// Handles of an earlier world mean nothing in this one; their numbers are not used again.
+/// Forgets handles of an earlier world; their numbers are not reused.
 pub(crate) fn forget_done() {
     let mut forgotten = Vec::new();
     if let Some(table) = lock().as_mut() {
-        let done = table.flights.extract_if(|_, flight| flight.ticket.is_done());
+        let done = table.entries.extract_if(|_, entry| entry.ticket.is_done());
         forgotten.extend(done);
     }
     // Dropping them may run Python code, which must find the table unlocked.
@@ -190,5 +191,5 @@ pub(crate) fn forget_done() {
 }
 
 fn lock() -> MutexGuard<'static, Option<Table>> {
-    FLIGHTS.lock().expect("nothing panics while it holds this lock")
+    HANDLES.lock().expect("nothing panics while it holds this lock")
 }

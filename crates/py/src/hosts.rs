@@ -1,4 +1,5 @@
-//! Hosts, slots and variables as the launcher reads them, for the Python modules that offer the same.
+//! Hosts, slots and environment variables as the launcher reads them, for the Python modules that
+//! offer the same.
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -6,41 +7,43 @@ use ronde_launch::hosts::{self, Host};
 use ronde_launch::{delegate, discovery, hostfile};
 
 /// A rank's place: host, rank, local rank, cross rank, size, local size, cross size.
-type Seat = (String, u32, u32, u32, u32, u32, u32);
+type RankPlace = (String, u32, u32, u32, u32, u32, u32);
 
-/// The hosts of `node-a:4,node-b:4` and their slots.
+/// The hosts in `node-a:4,node-b:4` and their slots.
 #[pyfunction]
 pub(crate) fn parse_hosts(text: &str) -> PyResult<Vec<(String, u32)>> {
     hosts::parse(text).map(pairs).map_err(|error| refused(&error))
 }
 
-/// The same of a hostfile.
+/// The hosts in a hostfile and their slots.
 #[pyfunction]
 pub(crate) fn parse_hostfile(text: &str) -> PyResult<Vec<(String, u32)>> {
     hostfile::parse(text).map(pairs).map_err(|errors| refused(&errors.join("; ")))
 }
 
-/// The same of what a discovery script prints; `slots` is for hosts without a number.
+/// The hosts in the output of a discovery script and their slots; `slots` applies to hosts without
+/// a number.
 #[pyfunction]
 #[pyo3(signature = (text, slots = None))]
 pub(crate) fn parse_discovered(text: &str, slots: Option<u32>) -> PyResult<Vec<(String, u32)>> {
     discovery::parse(text, slots).map(pairs).map_err(|error| refused(&error))
 }
 
-/// Where so many ranks sit on these hosts.
+/// The places of `count` ranks on these hosts.
 #[pyfunction]
-pub(crate) fn assign_ranks(hosts: Vec<(String, u32)>, count: u32) -> PyResult<Vec<Seat>> {
+pub(crate) fn assign_ranks(hosts: Vec<(String, u32)>, count: u32) -> PyResult<Vec<RankPlace>> {
     let host = |(name, slots)| Host { name, user: None, slots };
     let hosts: Vec<Host> = hosts.into_iter().map(host).collect();
     let slots = hosts::assign(&hosts, count).map_err(|error| refused(&error))?;
-    let seat = |slot: hosts::Slot| {
+    let place = |slot: hosts::Slot| {
         let (local, cross) = (slot.local_rank, slot.cross_rank);
         (slot.host, slot.rank.0, local, cross, count, slot.local_size, slot.cross_size)
     };
-    Ok(slots.into_iter().map(seat).collect())
+    Ok(slots.into_iter().map(place).collect())
 }
 
-/// The interfaces of this machine that are up, and their addresses; several for one name.
+/// The network interfaces of this machine that are up, and their addresses; a name may occur more
+/// than once.
 #[pyfunction]
 pub(crate) fn interfaces() -> PyResult<Vec<(String, String)>> {
     let all =
@@ -48,7 +51,7 @@ pub(crate) fn interfaces() -> PyResult<Vec<(String, String)>> {
     Ok(all.into_iter().map(|each| (each.interface, each.address.to_string())).collect())
 }
 
-/// Whether a variable of the launcher's environment is passed on to ranks.
+/// Whether an environment variable of the launcher is passed on to ranks.
 #[pyfunction]
 pub(crate) fn is_exportable(name: &str) -> bool {
     delegate::is_for_ranks(name.as_ref())

@@ -1,7 +1,8 @@
-//! Where this process stands when somebody else's launcher has started it, and the way to the others.
+//! The place of this process when another launcher has started it, and its rendezvous with the
+//! other ranks.
 //!
-//! What a launcher's variables mean is decided in `control`, and rank 0's service is in `launch`; here
-//! is what holds for the whole process: the meeting place is found once, and kept for every `init`.
+//! `control` interprets the launcher's variables, and rank 0's service is in `launch`. This file
+//! has the state of the process: the rendezvous is found once, and kept for every `init`.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -9,73 +10,74 @@ use std::time::Duration;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use ronde_control::Rank;
-use ronde_control::launcher::{self, Invitation, Launcher, Spread, Started};
-use ronde_control::settings::{Meeting, Place};
-use ronde_launch::gather::{self, Gathered};
+use ronde_control::launcher::{self, Invitation, LaunchedProcess, LauncherKind, Spread};
+use ronde_control::settings::{RankInfo, RendezvousInfo};
 use ronde_launch::hosts;
-use ronde_launch::private::Places;
+use ronde_launch::private::PrivateDirs;
+use ronde_launch::rank0_rendezvous::{self, OpenRendezvous};
 
-use super::mpi::{Handle, Mpi};
+use super::mpi::{Mpi, MpiHandle};
 use super::process::{interruptible, refused};
 
-static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+static MEETINGS: Mutex<Vec<OpenMeeting>> = Mutex::new(Vec::new());
 
-/// A meeting place of this process's job: that of all ranks, or the last one of some of them.
-struct Held {
-    gathered: Gathered,
-    circle: Circle,
+/// A rendezvous of this process's job: of all ranks, or the last one of a subset.
+struct OpenMeeting {
+    rendezvous: OpenRendezvous,
+    scope: MeetingScope,
     /// A forked child inherits this memory, but neither the service's thread nor the rank.
     pid: u32,
 }
 
-/// Who meets. Only all ranks can know without a word that they have met before.
+/// Who meets. Only all ranks together can know without communication that they have met before.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Circle {
+enum MeetingScope {
     All,
     Some,
 }
 
-/// By which launcher this process was started if not by `horovodrun`, its rank, and their number.
+/// The launcher that started this process, other than `horovodrun`, with this process's rank and
+/// the number of ranks.
 #[pyfunction]
 pub(crate) fn launched() -> PyResult<Option<(&'static str, u32, u32)>> {
     let started = launcher::detect(variable).map_err(|error| refused(&error))?;
     Ok(started.map(|started| (started.launcher.into(), started.rank.0, started.size)))
 }
 
-/// Finds this process's place under another launcher; `place` is what holds without one.
-pub(crate) fn seat(
+/// Finds this process's place under another launcher; `place` applies without one.
+pub(crate) fn find_place(
     py: Python<'_>,
-    place: Place,
-    mpi: Option<(&Mpi, Handle)>,
+    place: RankInfo,
+    mpi: Option<(&Mpi, MpiHandle)>,
     limit: Duration,
-) -> PyResult<Place> {
-    let told = launcher::detect(variable);
+) -> PyResult<RankInfo> {
+    let detected = launcher::detect(variable);
     let started = match mpi {
-        Some((mpi, comm)) => Some(among(mpi, comm, told.ok().flatten())?),
-        None => told.map_err(|error| refused(&error))?,
+        Some((mpi, comm)) => Some(among(mpi, comm, detected.ok().flatten())?),
+        None => detected.map_err(|error| refused(&error))?,
     };
     let Some(started) = started else { return Ok(place) };
-    let meeting = match started.size {
+    let rendezvous_info = match started.size {
         1 => None,
         _ => Some(meet(py, &started, mpi, limit)?),
     };
-    Ok(Place {
+    Ok(RankInfo {
         rank: started.rank,
         size: started.size,
         local_rank: started.local_rank,
         host: hosts::hostname(),
-        meeting,
+        rendezvous_info,
         ..place
     })
 }
 
-/// Ends rank 0's service, once it has passed on what was said.
+/// Ends rank 0's service, once it has delivered its messages.
 pub(crate) fn finish() {
     let held = std::mem::take(&mut *lock());
-    held.into_iter().for_each(Held::end);
+    held.into_iter().for_each(OpenMeeting::end);
 }
 
-impl Held {
+impl OpenMeeting {
     fn end(self) {
         if self.pid != std::process::id() {
             std::mem::forget(self);
@@ -83,11 +85,16 @@ impl Held {
     }
 }
 
-/// Who this process is in a communicator. What the launcher says of hosts holds for it, too.
-fn among(mpi: &Mpi, comm: Handle, told: Option<Started>) -> PyResult<Started> {
-    let (rank, size) = mpi.seat(comm).map_err(PyValueError::new_err)?;
-    let unknown = Started {
-        launcher: Launcher::Mpich,
+/// The place of this process in a communicator. What the launcher says about hosts applies here,
+/// too.
+fn among(
+    mpi: &Mpi,
+    comm: MpiHandle,
+    detected: Option<LaunchedProcess>,
+) -> PyResult<LaunchedProcess> {
+    let (rank, size) = mpi.rank_and_size(comm).map_err(PyValueError::new_err)?;
+    let unknown = LaunchedProcess {
+        launcher: LauncherKind::Mpich,
         rank: Rank(rank),
         size,
         local_rank: 0,
@@ -95,67 +102,70 @@ fn among(mpi: &Mpi, comm: Handle, told: Option<Started>) -> PyResult<Started> {
         job: None,
         first_host: None,
     };
-    let told = told.unwrap_or_else(|| unknown.clone());
-    // Of some processes only, the launcher's count of a host does not hold.
-    let local_rank = if told.size == size { told.local_rank } else { 0 };
-    Ok(Started { rank: Rank(rank), size, local_rank, ..told })
+    let detected = detected.unwrap_or_else(|| unknown.clone());
+    // For a subset of the processes, the launcher's local ranks do not apply.
+    let local_rank = if detected.size == size { detected.local_rank } else { 0 };
+    Ok(LaunchedProcess { rank: Rank(rank), size, local_rank, ..detected })
 }
 
 fn meet(
     py: Python<'_>,
-    started: &Started,
-    mpi: Option<(&Mpi, Handle)>,
+    started: &LaunchedProcess,
+    mpi: Option<(&Mpi, MpiHandle)>,
     limit: Duration,
-) -> PyResult<Meeting> {
+) -> PyResult<RendezvousInfo> {
     let pid = std::process::id();
-    let circle = match mpi {
-        Some((mpi, comm)) if comm != mpi.everybody() => Circle::Some,
-        _ => Circle::All,
+    let scope = match mpi {
+        Some((mpi, comm)) if comm != mpi.world_handle() => MeetingScope::Some,
+        _ => MeetingScope::All,
     };
-    let known = |held: &&Held| circle == Circle::All && held.circle == circle && held.pid == pid;
+    let known =
+        |held: &&OpenMeeting| scope == MeetingScope::All && held.scope == scope && held.pid == pid;
     if let Some(held) = lock().iter().find(known) {
-        return Ok(held.gathered.meeting.clone());
+        return Ok(held.rendezvous.rendezvous_info.clone());
     }
-    let gathered = match mpi {
+    let rendezvous = match mpi {
         Some((mpi, comm)) => py.detach(|| over_mpi(started, mpi, comm, limit)),
         None => by_variables(py, started.clone(), limit)?,
     };
-    let gathered = gathered.map_err(|error| refused(&error))?;
-    let meeting = gathered.meeting.clone();
+    let rendezvous = rendezvous.map_err(|error| refused(&error))?;
+    let rendezvous_info = rendezvous.rendezvous_info.clone();
     let mut all = lock();
-    let before: Vec<Held> = all.extract_if(.., |held| held.circle == circle).collect();
-    all.push(Held { gathered, circle, pid });
+    let before: Vec<OpenMeeting> = all.extract_if(.., |held| held.scope == scope).collect();
+    all.push(OpenMeeting { rendezvous, scope, pid });
     drop(all);
-    before.into_iter().for_each(Held::end);
-    Ok(meeting)
+    before.into_iter().for_each(OpenMeeting::end);
+    Ok(rendezvous_info)
 }
 
 fn by_variables(
     py: Python<'_>,
-    started: Started,
+    started: LaunchedProcess,
     limit: Duration,
-) -> PyResult<Result<Gathered, String>> {
-    let way = launcher::way(&started, variable).map_err(|error| refused(&error))?;
-    let places = Places::here();
+) -> PyResult<Result<OpenRendezvous, String>> {
+    let method =
+        launcher::rendezvous_method(&started, variable).map_err(|error| refused(&error))?;
+    let places = PrivateDirs::here();
     interruptible(py, move || {
-        gather::gather(&started, &way, &places, limit).map_err(|error| error.to_string())
+        rank0_rendezvous::gather(&started, &method, &places, limit)
+            .map_err(|error| error.to_string())
     })
 }
 
-/// Rank 0 invites all others by one broadcast, in which they also hear if it cannot.
+/// Rank 0 invites all others with one broadcast, which carries the error if it fails.
 fn over_mpi(
-    started: &Started,
+    started: &LaunchedProcess,
     mpi: &Mpi,
-    comm: Handle,
+    comm: MpiHandle,
     limit: Duration,
-) -> Result<Gathered, String> {
+) -> Result<OpenRendezvous, String> {
     let mut bytes = vec![0; Invitation::LONGEST];
     let mut opened = None;
     if started.rank == Rank(0) {
-        let (text, place) = match gather::open(started, None, limit) {
-            Ok(gathered) => {
-                let Meeting { addresses, key, .. } = gathered.meeting.clone();
-                (Invitation { addresses, key }.to_text(), Ok(gathered))
+        let (text, place) = match rank0_rendezvous::open(started, None, limit) {
+            Ok(rendezvous) => {
+                let RendezvousInfo { addresses, key, .. } = rendezvous.rendezvous_info.clone();
+                (Invitation { addresses, key }.to_text(), Ok(rendezvous))
             }
             Err(error) => (error.to_string(), Err(error.to_string())),
         };
@@ -170,13 +180,13 @@ fn over_mpi(
     let text = String::from_utf8_lossy(&bytes);
     let text = text.trim_end_matches('\0');
     let invitation = Invitation::from_text(text).ok_or_else(|| text.to_owned())?;
-    gather::follow(started.rank, &invitation, limit).map_err(|error| error.to_string())
+    rank0_rendezvous::follow(started.rank, &invitation, limit).map_err(|error| error.to_string())
 }
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn lock() -> MutexGuard<'static, Vec<Held>> {
-    HELD.lock().expect("nothing panics while it holds this lock")
+fn lock() -> MutexGuard<'static, Vec<OpenMeeting>> {
+    MEETINGS.lock().expect("nothing panics while it holds this lock")
 }

@@ -1,13 +1,12 @@
-//! The one native module, `horovod._native`: the engine of this process as Python sees it.
+//! The native module `horovod._native`: the engine of this process as Python sees it.
 //!
-//! Thin on purpose: arguments become requests, outcomes become objects, errors become the exceptions
-//! that Horovod's users catch. The interpreter lock is released around every wait.
+//! Thin on purpose: arguments become requests, outcomes become objects, errors become the
+//! exceptions that Horovod's users catch. The interpreter lock is released around every wait.
 
 mod array;
 mod capsule;
 mod child;
 mod elastic;
-mod errand;
 mod errors;
 mod handles;
 mod hosts;
@@ -16,6 +15,7 @@ mod mpi;
 mod mxnet;
 mod native;
 mod process;
+mod remote_call;
 mod repeat;
 mod submit;
 mod symbols;
@@ -26,7 +26,7 @@ mod xla;
 
 use pyo3::prelude::*;
 
-/// The engine of this process and what the framework adapters call.
+/// The engine of this process, and the functions that the framework adapters call.
 #[pymodule]
 mod _native {
     use super::*;
@@ -52,7 +52,7 @@ mod _native {
     };
 
     #[pymodule_export]
-    use super::errand::{deliver_result, fetch_function};
+    use super::remote_call::{deliver_result, fetch_function};
 
     #[pymodule_export]
     use super::errors::last_loss;

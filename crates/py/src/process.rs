@@ -1,4 +1,4 @@
-//! The engine of this process: there is one, whatever frameworks are loaded.
+//! The engine of this process: there is only one, no matter how many frameworks are loaded.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,76 +8,77 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use ronde_control::settings::{self, Place};
+use ronde_control::settings::{self, RankInfo};
 use ronde_control::watching::Cycles;
 use ronde_core::{Engine, Error};
 
-use super::mpi::{Handle, Mpi};
+use super::mpi::{Mpi, MpiHandle};
 use super::{child, errors, handles, launched};
 
-/// How long a wait may keep Python from seeing a signal.
+/// How long a wait may keep Python from handling a signal.
 pub(crate) const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
-/// Written only by whoever has the interpreter lock, as whoever forks has it: so a forked child can
-/// always read it, while a mutex might have been left locked by a thread that the child lacks.
-static PROCESS: RwLock<Option<Running>> = RwLock::new(None);
+/// Written only with the interpreter lock held, as it is held during a fork: so a forked child can
+/// always read it, while a mutex might have been left locked by a thread that the child does not
+/// have.
+static PROCESS: RwLock<Option<RunningEngine>> = RwLock::new(None);
 
-struct Running {
+struct RunningEngine {
     engine: Arc<Engine>,
-    /// A forked child inherits this memory, but neither the threads nor the right to speak.
+    /// A forked child inherits this memory, but neither the threads nor the connections.
     pid: u32,
     over_mpi: bool,
 }
 
-static LATE: Mutex<Option<Late>> = Mutex::new(None);
+static LATE: Mutex<Option<PendingJoin>> = Mutex::new(None);
 
-/// A process that will join its world when it has something to say there.
-struct Late {
-    /// Joins.
+/// A process that joins its world when it first needs to.
+struct PendingJoin {
+    /// Called to join the world.
     arrive: Py<PyAny>,
-    /// Where it will probably be.
-    place: Place,
-    /// A forked child inherits this, too, and must not join in its parent's stead.
+    /// Its expected place.
+    place: RankInfo,
+    /// A forked child inherits this, too, and must not join in place of its parent.
     pid: u32,
 }
 
-/// The engine, for whoever submits or waits.
+/// The engine, for submitting and waiting.
 pub(crate) fn engine() -> PyResult<Arc<Engine>> {
-    present()?.ok_or_else(|| child::refusal().unwrap_or_else(not_initialized))
+    engine_if_joined()?.ok_or_else(|| child::refusal().unwrap_or_else(not_initialized))
 }
 
 fn not_initialized() -> PyErr {
     PyValueError::new_err("Horovod has not been initialized; use hvd.init().")
 }
 
-/// The engine, if this process is part of a world; one that is late joins now.
-pub(crate) fn present() -> PyResult<Option<Arc<Engine>>> {
+/// The engine, if this process is part of a world; a pending join happens now.
+pub(crate) fn engine_if_joined() -> PyResult<Option<Arc<Engine>>> {
     if let Some(engine) = running() {
         return Ok(Some(engine));
     }
     let late = lock_late().take_if(|late| late.pid == std::process::id());
-    if let Some(Late { arrive, .. }) = late {
+    if let Some(PendingJoin { arrive, .. }) = late {
         Python::attach(|py| arrive.call0(py))?;
     }
     Ok(running())
 }
 
-/// The same for native code, which cannot raise what kept this process from joining.
-pub(crate) fn arrived() -> Option<Arc<Engine>> {
-    present().ok().flatten()
+/// Like [`engine_if_joined`] for native code, which cannot raise the error of a failed join.
+pub(crate) fn native_engine() -> Option<Arc<Engine>> {
+    engine_if_joined().ok().flatten()
 }
 
-/// Lets this process join its world later: when it first has something to say there. Until then its
-/// place is the one that its environment names.
+/// Lets this process join its world later: when it first needs to. Until then its place is the one
+/// that its environment names.
 #[pyfunction]
 pub(crate) fn init_later(arrive: Py<PyAny>) -> PyResult<()> {
     let variable = |name: &str| std::env::var(name).ok();
     let (_, place) = settings::read(variable).map_err(|error| refused(&error))?;
-    *lock_late() = Some(Late { arrive, place, pid: std::process::id() });
+    *lock_late() = Some(PendingJoin { arrive, place, pid: std::process::id() });
     Ok(())
 }
 
-fn lock_late() -> MutexGuard<'static, Option<Late>> {
+fn lock_late() -> MutexGuard<'static, Option<PendingJoin>> {
     LATE.lock().expect("nothing panics while it holds this lock")
 }
 
@@ -94,13 +95,13 @@ pub(crate) fn met_over_mpi() -> bool {
     known().as_ref().is_some_and(|running| running.over_mpi)
 }
 
-/// The place of this process or, in a forked child, that of the rank it was forked from.
-pub(crate) fn inherited<T>(read: impl FnOnce(&Place) -> T) -> Option<T> {
+/// The place of this process or, in a forked child, of the rank it was forked from.
+pub(crate) fn inherited<T>(read: impl FnOnce(&RankInfo) -> T) -> Option<T> {
     known().as_ref().map(|running| read(running.engine.place()))
 }
 
-/// The rank that this process was forked from, by the number of its process and by its place.
-pub(crate) fn forked_from() -> Option<(u32, Place)> {
+/// The rank that this process was forked from: its process ID and its place.
+pub(crate) fn forked_from() -> Option<(u32, RankInfo)> {
     let own = std::process::id();
     if let Some(running) = known().as_ref() {
         return Some((running.pid, running.engine.place().clone())).filter(|(pid, _)| *pid != own);
@@ -109,13 +110,13 @@ pub(crate) fn forked_from() -> Option<(u32, Place)> {
     late.as_ref().filter(|late| late.pid != own).map(|late| (late.pid, late.place.clone()))
 }
 
-/// Joins the world described by the environment, or by a communicator of MPI.
+/// Joins the world described by the environment, or by an MPI communicator.
 #[pyfunction]
 #[pyo3(signature = (mpi = None, comm = None))]
 pub(crate) fn init(
     py: Python<'_>,
     mpi: Option<&Bound<'_, Mpi>>,
-    comm: Option<Handle>,
+    comm: Option<MpiHandle>,
 ) -> PyResult<()> {
     if running().is_some() {
         return Ok(());
@@ -127,8 +128,8 @@ pub(crate) fn init(
     let (settings, place) = settings::read(variable).map_err(|error| refused(&error))?;
     start_log();
     let mpi = mpi.map(Bound::get).zip(comm);
-    let place = launched::seat(py, place, mpi, settings.join_timeout)?;
-    let engine = match place.meeting {
+    let place = launched::find_place(py, place, mpi, settings.join_timeout)?;
+    let engine = match place.rendezvous_info {
         None => Engine::join(&settings, place),
         Some(_) => interruptible(py, move || Engine::join(&settings, place))?,
     };
@@ -139,17 +140,17 @@ pub(crate) fn init(
     handles::forget_done();
     errors::forget();
     let engine = Arc::new(engine);
-    let running = Running { engine, pid: std::process::id(), over_mpi: mpi.is_some() };
+    let running = RunningEngine { engine, pid: std::process::id(), over_mpi: mpi.is_some() };
     let before = change().replace(running);
     handles::after_joining();
-    // What a forked child inherited is not its own to close.
+    // A forked child must not close what it has inherited.
     if let Some(inherited) = before {
         std::mem::forget(inherited);
     }
     Ok(())
 }
 
-/// The exception of an `init` that failed, in Horovod's words and then in ours.
+/// The exception of an `init` that failed, with Horovod's text and then ours.
 pub(crate) fn refused(error: &dyn std::fmt::Display) -> PyErr {
     PyValueError::new_err(format!(
         "Horovod initialization failed. Please check log messages above for a more descriptive \
@@ -157,23 +158,24 @@ pub(crate) fn refused(error: &dyn std::fmt::Display) -> PyErr {
     ))
 }
 
-/// What a setting says that may stand in a file: the file's content, or the value itself.
+/// The value of a setting that may name a file: the file's content, or else the value itself.
 fn content_of(value: String) -> String {
     std::fs::read_to_string(&value).unwrap_or(value)
 }
 
-/// Whether the interpreter is about to end. Only daemon threads are left then, and one that wants the
-/// interpreter lock back is ended by Python in the middle of whatever native code it is in.
+/// Whether the interpreter is about to end. Only daemon threads are left then, and Python ends a
+/// thread that requests the interpreter lock, whatever native code it is in.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
-/// Keeps a thread that has waited without the interpreter lock from asking for it at the end.
-pub(crate) fn stay_out_at_exit() {
+/// Keeps a thread that has waited without the interpreter lock from requesting it while the
+/// interpreter ends.
+pub(crate) fn park_at_exit() {
     while EXITING.load(Ordering::SeqCst) {
         std::thread::park();
     }
 }
 
-/// Leaves the world; `exiting` says that the interpreter ends, too.
+/// Leaves the world; `exiting` says that the interpreter is ending, too.
 #[pyfunction]
 #[pyo3(signature = (error = None, exiting = false))]
 pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) -> PyResult<()> {
@@ -184,8 +186,8 @@ pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) -> 
         return Err(refusal);
     }
     EXITING.store(exiting, Ordering::SeqCst);
-    let never_came = lock_late().take();
-    drop(never_came);
+    let pending = lock_late().take();
+    drop(pending);
     if let Some(engine) = running() {
         end(py, &engine, error);
     }
@@ -196,14 +198,14 @@ pub(crate) fn shutdown(py: Python<'_>, error: Option<String>, exiting: bool) -> 
 }
 
 fn end(py: Python<'_>, engine: &Arc<Engine>, error: Option<String>) {
-    // Until its end the engine stays where other threads find it: they may wait in it, and what
-    // they submit now it refuses.
+    // Until it has ended, other threads must still find the engine: they may be waiting in it, and
+    // it refuses their new submissions.
     py.detach(|| engine.shutdown(error));
     change().take_if(|running| Arc::ptr_eq(&running.engine, engine));
-    handles::let_go_of(engine);
+    handles::release_engine(engine);
 }
 
-/// Starts a timeline; all ranks may ask for it, and rank 0 writes it.
+/// Starts a timeline; all ranks may request it, and rank 0 writes it.
 #[pyfunction]
 #[pyo3(signature = (path, mark_cycles = false))]
 pub(crate) fn start_timeline(py: Python<'_>, path: PathBuf, mark_cycles: bool) -> PyResult<()> {
@@ -220,62 +222,62 @@ pub(crate) fn stop_timeline(py: Python<'_>) -> PyResult<()> {
     py.detach(|| engine.stop_timeline()).map_err(|error| errors::raise(py, &error))
 }
 
-/// Whether this process is part of a world, or a child of one that is.
+/// Whether this process is part of a world, or a child of a process that is.
 #[pyfunction]
 pub(crate) fn is_initialized() -> bool {
     known().is_some() || lock_late().is_some() || child::spawned_by().is_some()
 }
 
-/// This process among all.
+/// The rank of this process.
 #[pyfunction]
 pub(crate) fn rank() -> PyResult<u32> {
     place(|place| place.rank.0)
 }
 
-/// The number of processes.
+/// The number of ranks.
 #[pyfunction]
 pub(crate) fn size() -> PyResult<u32> {
     place(|place| place.size)
 }
 
-/// This process among those of its host.
+/// The rank of this process among those on its host.
 #[pyfunction]
 pub(crate) fn local_rank() -> PyResult<u32> {
     place(|place| place.local_rank)
 }
 
-/// The number of processes on this host.
+/// The number of ranks on this host.
 #[pyfunction]
 pub(crate) fn local_size() -> PyResult<u32> {
     place(|place| place.local_size)
 }
 
-/// This host among those that have this local rank.
+/// The rank of this host among those with this local rank.
 #[pyfunction]
 pub(crate) fn cross_rank() -> PyResult<u32> {
     place(|place| place.cross_rank)
 }
 
-/// The number of hosts that have this local rank.
+/// The number of hosts with this local rank.
 #[pyfunction]
 pub(crate) fn cross_size() -> PyResult<u32> {
     place(|place| place.cross_size)
 }
 
-/// Whether every host has the same number of processes.
+/// Whether every host has the same number of ranks.
 #[pyfunction]
 pub(crate) fn is_homogeneous() -> PyResult<bool> {
     place(homogeneous)
 }
 
-/// Whether every host has the same number of processes, as far as this one can tell.
-pub(crate) fn homogeneous(place: &Place) -> bool {
+/// Whether every host has the same number of ranks, as far as this one can tell.
+pub(crate) fn homogeneous(place: &RankInfo) -> bool {
     place.local_size * place.cross_size == place.size
 }
 
-/// The place of this process, or that of the rank whose child it is.
-pub(crate) fn place<T>(read: impl FnOnce(&Place) -> T) -> PyResult<T> {
-    if let Some(Late { place, .. }) = &*lock_late() {
+/// The place of this process, or of the rank that it is a child of.
+pub(crate) fn place<T>(read: impl FnOnce(&RankInfo) -> T) -> PyResult<T> {
+    if let Some(PendingJoin { place, .. }) = &*lock_late() {
         return Ok(read(place));
     }
     if let Some(running) = known().as_ref() {
@@ -285,7 +287,7 @@ pub(crate) fn place<T>(read: impl FnOnce(&Place) -> T) -> PyResult<T> {
     Ok(read(parent.place()))
 }
 
-/// Runs something long on a thread of its own, so that Ctrl-C can end the wait for it.
+/// Runs something long in a separate thread, so that Ctrl-C can interrupt the wait for it.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -307,7 +309,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
             }
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(errors::raise(py, &Error::Setup("joining has panicked".into())));
+                return Err(errors::raise(py, &Error::Setup("joining the world panicked".into())));
             }
         }
     }
@@ -328,17 +330,17 @@ fn start_log() {
         .with_writer(std::io::stderr)
         .with_ansi(false);
     let hidden = std::env::var("HOROVOD_LOG_HIDE_TIME").unwrap_or_default();
-    // A second `init`, or a program with a subscriber of its own, keeps what is there.
+    // A second `init`, or a program with its own subscriber, keeps the existing one.
     let _ = match hidden.trim().parse::<i64>().is_ok_and(|number| number > 0) {
         true => log.without_time().try_init(),
         false => log.try_init(),
     };
 }
 
-fn known() -> RwLockReadGuard<'static, Option<Running>> {
+fn known() -> RwLockReadGuard<'static, Option<RunningEngine>> {
     PROCESS.read().expect("nothing panics while it holds this lock")
 }
 
-fn change() -> RwLockWriteGuard<'static, Option<Running>> {
+fn change() -> RwLockWriteGuard<'static, Option<RunningEngine>> {
     PROCESS.write().expect("nothing panics while it holds this lock")
 }

@@ -1,19 +1,19 @@
-//! The engine without Python between the calls: `repeat_allreduce` is for measuring.
+//! The engine without Python between the calls: `repeat_allreduce` is for benchmarks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use ronde_control::negotiate::{Kind, Request};
+use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::{ReduceOp, SetId};
 use ronde_core::Error;
-use ronde_core::engine::{Engine, Next, Tensors, Ticket};
+use ronde_core::engine::{AfterSubmit, Engine, Tensors, Ticket};
 
 use super::errors;
-use super::process::{SIGNAL_CHECK, engine, stay_out_at_exit};
-use super::tensor::{Repeated, Tensor};
+use super::process::{SIGNAL_CHECK, engine, park_at_exit};
+use super::tensor::{PyTensor, Repeated};
 
-/// Sums a tensor over all ranks, in place, so many times, and gives the seconds of each.
+/// Sums a tensor over all ranks, in place, `times` times, and returns the seconds that each took.
 #[pyfunction]
 pub(crate) fn repeat_allreduce(
     py: Python<'_>,
@@ -22,8 +22,8 @@ pub(crate) fn repeat_allreduce(
     times: usize,
 ) -> PyResult<Vec<f64>> {
     let engine = engine()?;
-    let tensor = Tensor::of_target(tensor)?;
-    let kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
+    let tensor = PyTensor::of_target(tensor)?;
+    let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
     let (dtype, shapes) = (tensor.dtype(), vec![tensor.shape().to_vec()]);
     let request = Request { name, set: SetId::WORLD, kind, dtype, shapes };
     let mut tensor = Repeated::new(tensor);
@@ -33,7 +33,7 @@ pub(crate) fn repeat_allreduce(
         let (call, again, so_far) = ((&*engine, &request), &mut tensor, &mut seconds);
         let late = py.detach(move || {
             let late = some(call, again, (so_far, times), next);
-            stay_out_at_exit();
+            park_at_exit();
             late
         });
         let late = late.map_err(|error| errors::raise(py, &error))?;
@@ -51,8 +51,8 @@ pub(crate) fn repeat_allreduce(
     Ok(seconds)
 }
 
-/// Goes on until there are enough times or the next look at the signals is due; gives the call that
-/// had not ended by then, if one had not.
+/// Continues until there are enough times or signals must be checked; returns the call that has not
+/// completed by then, if any.
 fn some(
     (engine, request): (&Engine, &Request),
     tensor: &mut Repeated,
@@ -64,9 +64,9 @@ fn some(
         if start >= until {
             break;
         }
-        let operand = tensor.lend().expect("the call before has ended");
+        let operand = tensor.lend().expect("the previous call has ended");
         let tensors = Tensors::Given(vec![operand]);
-        let ticket = engine.submit(request.clone(), tensors, Next::Waits)?;
+        let ticket = engine.submit(request.clone(), tensors, AfterSubmit::Waits)?;
         engine.wait(&ticket, until);
         match ticket.take() {
             Some(outcome) => drop(outcome?),
@@ -77,12 +77,12 @@ fn some(
     Ok(None)
 }
 
-/// Waits for a long call, and looks at the signals meanwhile.
+/// Waits for a long call, checking signals meanwhile.
 fn finish(py: Python<'_>, engine: &Engine, ticket: &Ticket, start: Instant) -> PyResult<Duration> {
     loop {
         py.detach(|| {
             engine.wait(ticket, Instant::now() + SIGNAL_CHECK);
-            stay_out_at_exit();
+            park_at_exit();
         });
         if let Some(outcome) = ticket.take() {
             outcome.map_err(|error| errors::raise(py, &error))?;

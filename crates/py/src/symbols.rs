@@ -1,21 +1,23 @@
-//! What Horovod's users reach through ctypes: the C functions of its library that ask and change nothing.
+//! Functions that Horovod's users reach through ctypes: those of its C library that only query
+//! something.
 //!
 //! They may be called without the interpreter lock, at any time and from any thread. A number that
-//! needs a world is -1 without one. Yes and no are whole `int`s: ctypes takes every result for one, and
-//! of a C `bool` only the lowest byte means anything. Joining, leaving and registering process sets need
-//! Python here, so that their C functions are not among these.
-#![expect(unsafe_code, reason = "a name that C code can find must be unique in the process")]
+//! needs a world is -1 without one. Booleans are returned as `int`: ctypes takes every result for
+//! one, and only the lowest byte of a C `bool` is defined. Initializing, shutting down and
+//! registering process sets need Python here, so their C functions are not among these.
+#![expect(unsafe_code, reason = "a C symbol must be unique in the process")]
 
 use std::ffi::c_int;
 
-use ronde_control::settings::Place;
+use ronde_control::settings::RankInfo;
 
 use super::process::{homogeneous, inherited, met_over_mpi};
 
-macro_rules! questions {
+macro_rules! queries {
     ($($name:ident { $answer:expr })*) => {$(
         /// Horovod's C function of this name.
-        // SAFETY: nothing else in the process has this name, unless Horovod itself is loaded too.
+        // SAFETY: no other symbol in the process has this name, unless Horovod itself is loaded
+        // too.
         #[unsafe(no_mangle)]
         extern "C" fn $name() -> c_int {
             c_int::from($answer)
@@ -23,7 +25,7 @@ macro_rules! questions {
     )*};
 }
 
-questions! {
+queries! {
     horovod_is_initialized { inherited(|_| ()).is_some() }
     horovod_rank { number(|place| place.rank.0) }
     horovod_size { number(|place| place.size) }
@@ -49,7 +51,7 @@ questions! {
     horovod_reduce_op_product { 5 }
 }
 
-fn number(read: impl FnOnce(&Place) -> u32) -> c_int {
+fn number(read: impl FnOnce(&RankInfo) -> u32) -> c_int {
     let answer = inherited(read);
     answer.and_then(|number| c_int::try_from(number).ok()).unwrap_or(-1)
 }

@@ -1,7 +1,8 @@
-//! A tensor of a framework as the engine needs it: address, shape, element type.
+//! A framework's tensor as the engine needs it: address, shape, element type.
 //!
-//! Where the type of the object offers DLPack's C exchange table, one call of a C function fills in
-//! all of it; NumPy arrays are asked for their interface, and all else the way torch tensors answer.
+//! If the object's type has DLPack's C exchange table, one call of a C function returns all of
+//! this; NumPy arrays are read through their array interface, and everything else through the
+//! attributes of torch tensors.
 #![expect(unsafe_code, reason = "addresses of tensors, and DLPack's C table")]
 
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use ronde_control::DType;
-use ronde_core::buffer::{Input, Keeper, Operand, Output};
+use ronde_core::buffer::{Input, KeepAlive, Operand, Output};
 use ronde_core::engine::Tensors;
 
 use super::array;
@@ -50,7 +51,7 @@ type FromPython = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> c_int;
 
 /// The beginning of DLPack's exchange table, version 1.
 #[repr(C)]
-struct Exchange {
+struct DlpackExchange {
     major: u32,
     _minor: u32,
     _previous: *mut c_void,
@@ -60,21 +61,22 @@ struct Exchange {
     tensor_from_python: Option<FromPython>,
 }
 
-/// What a framework's tensor type offers.
+/// How to read tensors of a type.
 #[derive(Clone, Copy)]
-enum Way {
+enum TensorAccess {
     Table(FromPython),
     Array,
     Attributes,
 }
 
-/// The ways by the type's address; the reference keeps the type, so that the address stays its own.
-type Known = HashMap<usize, (Way, Py<PyType>)>;
-static TYPES: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+/// The access by the address of the type; the reference keeps the type alive, so that its address
+/// stays unique.
+type AccessCache = HashMap<usize, (TensorAccess, Py<PyType>)>;
+static TYPES: LazyLock<Mutex<AccessCache>> = LazyLock::new(Mutex::default);
 
 const CPU: i32 = 1;
 
-/// Where a tensor lies and what it is, as its framework says. By itself this allows nothing.
+/// The location and type of a tensor according to its framework. This alone permits no access.
 #[derive(Clone)]
 pub(crate) struct View {
     start: usize,
@@ -89,10 +91,10 @@ impl View {
     }
 
     fn of(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-        match way(tensor)? {
-            Way::Table(from_python) => View::by_table(tensor, from_python),
-            Way::Array => array::view(tensor),
-            Way::Attributes => View::by_attributes(tensor),
+        match access(tensor)? {
+            TensorAccess::Table(from_python) => View::by_table(tensor, from_python),
+            TensorAccess::Array => array::view(tensor),
+            TensorAccess::Attributes => View::by_attributes(tensor),
         }
     }
 
@@ -104,21 +106,21 @@ impl View {
         self.start..self.start.saturating_add(self.length())
     }
 
-    /// Its memory, to be read.
+    /// Its memory, for reading.
     ///
     /// # Safety
     /// As for [`Input::new`].
-    pub(crate) unsafe fn input(&self, keeper: Option<Keeper>) -> Input {
-        // SAFETY: the caller vouches for the memory.
+    pub(crate) unsafe fn input(&self, keeper: Option<KeepAlive>) -> Input {
+        // SAFETY: guaranteed by the caller.
         unsafe { Input::new(self.start as *const u8, self.length(), keeper) }
     }
 
-    /// Its memory, to be written.
+    /// Its memory, for writing.
     ///
     /// # Safety
     /// As for [`Output::new`].
-    pub(crate) unsafe fn output(&self, keeper: Option<Keeper>) -> Output {
-        // SAFETY: the caller vouches for the memory.
+    pub(crate) unsafe fn output(&self, keeper: Option<KeepAlive>) -> Output {
+        // SAFETY: guaranteed by the caller.
         unsafe { Output::new(self.start as *mut u8, self.length(), keeper) }
     }
 
@@ -132,7 +134,7 @@ impl View {
             strides: std::ptr::null_mut(),
             byte_offset: 0,
         };
-        // SAFETY: the table is of the type of this object, and the structure is ours.
+        // SAFETY: the table belongs to the type of this object, and the structure is ours.
         if unsafe { from_python(tensor.as_ptr().cast(), &raw mut raw) } != 0 {
             return Err(PyErr::fetch(tensor.py()));
         }
@@ -181,15 +183,16 @@ impl View {
     }
 }
 
-/// The memory of tensors and of their results, each as long; none may be written that another one has.
+/// The memory of tensors and of their results, pairwise of the same length; no output may overlap
+/// another tensor.
 ///
 /// # Safety
-/// Until the handles are dropped, the tensors are there, nobody else touches the targets, and nobody
-/// writes to the sources. That may count on the keeper being alive.
+/// Until the handles are dropped, the tensors exist, nobody else touches the targets, and nobody
+/// writes to the sources. This may rely on the keeper being alive.
 pub(crate) unsafe fn operands(
     sources: &[View],
     targets: &[View],
-    keeper: Option<&Keeper>,
+    keeper: Option<&KeepAlive>,
 ) -> Result<Vec<Operand>, &'static str> {
     let same = |(a, b): (&View, &View)| (a.dtype, a.length()) == (b.dtype, b.length());
     if sources.len() != targets.len() || !sources.iter().zip(targets).all(same) {
@@ -197,12 +200,12 @@ pub(crate) unsafe fn operands(
     }
     if !are_apart(sources, targets) {
         return Err(
-            "an output shares memory with another tensor; give every output memory of its own, or \
+            "an output shares memory with another tensor; give every output its own memory, or \
              that of its input",
         );
     }
     let operand = |(source, target): (&View, &View)| {
-        // SAFETY: the caller vouches for the memory, of which no other tensor has a part.
+        // SAFETY: the caller guarantees access to the memory, which overlaps no other tensor.
         let output = unsafe { target.output(keeper.cloned()) };
         if source.start == target.start {
             return Operand::InPlace(output);
@@ -214,7 +217,7 @@ pub(crate) unsafe fn operands(
     Ok(sources.iter().zip(targets).map(operand).collect())
 }
 
-/// Whether no target has a byte in common with another tensor, but for a source that is the same.
+/// Whether no target overlaps another tensor, except for a source that is the same memory.
 fn are_apart(sources: &[View], targets: &[View]) -> bool {
     if let ([source], [target]) = (sources, targets) {
         let (read, written) = (source.place(), target.place());
@@ -227,7 +230,7 @@ fn are_apart(sources: &[View], targets: &[View]) -> bool {
     let mut places: Vec<(Range<usize>, bool)> =
         reads.chain(writes).filter(|(place, _)| !place.is_empty()).collect();
     places.sort_unstable_by_key(|(place, _)| place.start);
-    // How far what is before reaches, and what of it is written.
+    // End of all earlier memory, and of the part of it that is written.
     let (mut read, mut written) = (0, 0);
     places.into_iter().all(|(place, writes)| {
         let is_apart = written <= place.start && (!writes || read <= place.start);
@@ -239,23 +242,23 @@ fn are_apart(sources: &[View], targets: &[View]) -> bool {
     })
 }
 
-/// A tensor of Python: what its framework says of it, and the object that keeps it.
-pub(crate) struct Tensor {
+/// A Python tensor: its description by the framework, and the object that keeps it alive.
+pub(crate) struct PyTensor {
     view: View,
     object: Py<PyAny>,
 }
 
-impl Tensor {
-    pub(crate) fn of(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-        Ok(Tensor { view: View::of(tensor)?, object: tensor.clone().unbind() })
+impl PyTensor {
+    pub(crate) fn of(tensor: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+        Ok(PyTensor { view: View::of(tensor)?, object: tensor.clone().unbind() })
     }
 
-    /// The same of a tensor that a result is written to.
-    pub(crate) fn of_target(tensor: &Bound<'_, PyAny>) -> PyResult<Tensor> {
-        let tensor = Tensor::of(tensor)?;
+    /// Like [`PyTensor::of`], for a tensor that a result is written to.
+    pub(crate) fn of_target(tensor: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+        let tensor = PyTensor::of(tensor)?;
         match tensor.view.is_read_only {
             true => Err(PyValueError::new_err(
-                "the array for the result is read-only; give one that can be written, such as a \
+                "the array for the result is read-only; pass a writable one, such as a \
                  copy of it",
             )),
             false => Ok(tensor),
@@ -271,40 +274,44 @@ impl Tensor {
     }
 }
 
-/// Tensors of Python handed over. The engine drops its keepers before it completes a ticket, without
-/// the interpreter's lock; whoever holds this one until then has the objects die under the lock.
-pub(crate) struct Lent {
+/// Python tensors lent to the engine. The engine drops its keepers before it completes a ticket,
+/// without the interpreter lock; holding on to this keeper until then makes sure that the objects
+/// are dropped under the lock.
+pub(crate) struct BorrowedTensors {
     pub(crate) tensors: Tensors,
-    pub(crate) keeper: Keeper,
+    pub(crate) keeper: KeepAlive,
 }
 
-impl Lent {
-    /// Nothing.
-    pub(crate) fn nothing() -> Lent {
-        Lent { tensors: Tensors::NONE, keeper: Arc::new(()) }
+impl BorrowedTensors {
+    /// No tensors, as for a barrier.
+    pub(crate) fn nothing() -> BorrowedTensors {
+        BorrowedTensors { tensors: Tensors::NONE, keeper: Arc::new(()) }
     }
 
     /// A tensor, with one for its result.
-    pub(crate) fn pair(source: Tensor, target: Tensor) -> PyResult<Lent> {
+    pub(crate) fn pair(source: PyTensor, target: PyTensor) -> PyResult<BorrowedTensors> {
         same(&source.view, &target.view)?;
         let views = (source.view, target.view);
-        Lent::given(
+        BorrowedTensors::given(
             slice::from_ref(&views.0),
             slice::from_ref(&views.1),
             (source.object, target.object),
         )
     }
 
-    /// A tensor whose result gets memory of our own.
-    pub(crate) fn source(Tensor { view, object }: Tensor) -> Lent {
-        let keeper: Keeper = Arc::new(object);
+    /// A tensor whose result we allocate.
+    pub(crate) fn source(PyTensor { view, object }: PyTensor) -> BorrowedTensors {
+        let keeper: KeepAlive = Arc::new(object);
         // SAFETY: as in `given`.
         let input = unsafe { view.input(Some(keeper.clone())) };
-        Lent { tensors: Tensors::Made(vec![input]), keeper }
+        BorrowedTensors { tensors: Tensors::Made(vec![input]), keeper }
     }
 
     /// Tensors, each with one for its result.
-    pub(crate) fn pairs(sources: Vec<Tensor>, targets: Vec<Tensor>) -> PyResult<Lent> {
+    pub(crate) fn pairs(
+        sources: Vec<PyTensor>,
+        targets: Vec<PyTensor>,
+    ) -> PyResult<BorrowedTensors> {
         let one_type = sources.iter().all(|source| source.dtype() == sources[0].dtype());
         if sources.len() != targets.len() {
             return Err(PyValueError::new_err("a group needs as many outputs as inputs"));
@@ -316,50 +323,50 @@ impl Lent {
             return Err(mixed_types());
         }
         kept.extend(more);
-        Lent::given(&sources, &targets, kept)
+        BorrowedTensors::given(&sources, &targets, kept)
     }
 
     fn given<K: Send + Sync + 'static>(
         sources: &[View],
         targets: &[View],
         objects: K,
-    ) -> PyResult<Lent> {
-        let keeper: Keeper = Arc::new(objects);
-        // SAFETY: the framework says that the tensors lie there as long as their objects live, which
-        // the keeper has; that nobody touches them meanwhile is the program's contract, which it has
-        // with every asynchronous call.
+    ) -> PyResult<BorrowedTensors> {
+        let keeper: KeepAlive = Arc::new(objects);
+        // SAFETY: according to the framework the tensors exist as long as their objects, which the
+        // keeper holds; that nobody touches them meanwhile is the program's obligation, as with
+        // every asynchronous call.
         let operands = unsafe { operands(sources, targets, Some(&keeper)) };
         let tensors = Tensors::Given(operands.map_err(PyValueError::new_err)?);
-        Ok(Lent { tensors, keeper })
+        Ok(BorrowedTensors { tensors, keeper })
     }
 
-    /// Tensors whose results get memory of our own.
-    pub(crate) fn sources(sources: Vec<Tensor>) -> PyResult<Lent> {
+    /// Tensors whose results we allocate.
+    pub(crate) fn sources(sources: Vec<PyTensor>) -> PyResult<BorrowedTensors> {
         if sources.iter().any(|source| source.dtype() != sources[0].dtype()) {
             return Err(mixed_types());
         }
         let (sources, kept) = divide(sources);
-        let keeper: Keeper = Arc::new(kept);
+        let keeper: KeepAlive = Arc::new(kept);
         let input = |source: &View| {
             // SAFETY: as in `given`.
             unsafe { source.input(Some(keeper.clone())) }
         };
         let tensors = Tensors::Made(sources.iter().map(input).collect());
-        Ok(Lent { tensors, keeper })
+        Ok(BorrowedTensors { tensors, keeper })
     }
 }
 
-fn divide(tensors: Vec<Tensor>) -> (Vec<View>, Vec<Py<PyAny>>) {
+fn divide(tensors: Vec<PyTensor>) -> (Vec<View>, Vec<Py<PyAny>>) {
     tensors.into_iter().map(|tensor| (tensor.view, tensor.object)).unzip()
 }
 
-/// Input and output must be alike.
+/// Input and output must have the same type and shape.
 fn same(source: &View, target: &View) -> PyResult<()> {
     if source.dtype == target.dtype && source.shape == target.shape {
         return Ok(());
     }
     Err(PyValueError::new_err(format!(
-        "input and output differ: {} {:?} against {} {:?}",
+        "input and output differ: {} {:?} and {} {:?}",
         source.dtype, source.shape, target.dtype, target.shape
     )))
 }
@@ -368,22 +375,22 @@ fn mixed_types() -> PyErr {
     PyValueError::new_err("the tensors of a group must have one element type")
 }
 
-/// A tensor that is reduced in place again and again.
+/// A tensor that is reduced in place repeatedly.
 pub(crate) struct Repeated {
     view: View,
-    keeper: Keeper,
+    keeper: KeepAlive,
 }
 
 impl Repeated {
-    pub(crate) fn new(Tensor { view, object }: Tensor) -> Repeated {
+    pub(crate) fn new(PyTensor { view, object }: PyTensor) -> Repeated {
         Repeated { view, keeper: Arc::new(object) }
     }
 
-    /// Its memory, unless the last one who got it still has it.
+    /// Its memory, unless the previous borrower still has it.
     pub(crate) fn lend(&mut self) -> Option<Operand> {
         Arc::get_mut(&mut self.keeper)?;
-        // SAFETY: the object is kept, nobody else has its memory from here, and that the program does
-        // not touch it meanwhile is its contract.
+        // SAFETY: the object is kept alive, nobody else has borrowed its memory here, and the
+        // program must not touch it meanwhile.
         Some(Operand::InPlace(unsafe { self.view.output(Some(self.keeper.clone())) }))
     }
 
@@ -393,7 +400,7 @@ impl Repeated {
     }
 }
 
-fn way(tensor: &Bound<'_, PyAny>) -> PyResult<Way> {
+fn access(tensor: &Bound<'_, PyAny>) -> PyResult<TensorAccess> {
     let class = tensor.get_type();
     let address = class.as_ptr() as usize;
     let lock = || TYPES.lock().expect("nothing panics while it holds this lock");
@@ -409,13 +416,14 @@ fn way(tensor: &Bound<'_, PyAny>) -> PyResult<Way> {
             if table.is_null() {
                 return Err(PyErr::fetch(tensor.py()));
             }
-            // SAFETY: a capsule of this name holds such a table, which lives as long as the type.
-            let table = unsafe { &*table.cast::<Exchange>() };
+            // SAFETY: a capsule of this name contains such a table, which lives as long as the
+            // type.
+            let table = unsafe { &*table.cast::<DlpackExchange>() };
             let found = table.tensor_from_python.filter(|_| table.major == 1);
-            found.map_or(Way::Attributes, Way::Table)
+            found.map_or(TensorAccess::Attributes, TensorAccess::Table)
         }
-        Err(_) if class.hasattr("__array_interface__")? => Way::Array,
-        Err(_) => Way::Attributes,
+        Err(_) if class.hasattr("__array_interface__")? => TensorAccess::Array,
+        Err(_) => TensorAccess::Attributes,
     };
     lock().insert(address, (found, class.unbind()));
     Ok(found)
@@ -449,6 +457,6 @@ pub(crate) fn unsupported(tensor: &Bound<'_, PyAny>) -> PyErr {
 
 fn not_on_cpu(device: &str) -> PyErr {
     PyValueError::new_err(format!(
-        "this release works on CPU tensors only, this one is on {device}; move it with `.cpu()`"
+        "this release supports only CPU tensors, and this one is on {device}; move it with `.cpu()`"
     ))
 }

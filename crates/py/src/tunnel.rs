@@ -9,7 +9,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ronde_control::wire::JobKey;
-use ronde_core::tunnel::{self, Answer};
+use ronde_core::tunnel::{self, AnswerFn};
 
 /// This process's end of a data service's tunnel.
 #[pyclass(frozen, module = "horovod._native")]
@@ -24,7 +24,7 @@ impl Tunnel {
     #[pyo3(signature = (key, listen=None, answer=None))]
     fn new(key: &[u8], listen: Option<&str>, answer: Option<Py<PyAny>>) -> PyResult<Tunnel> {
         let listen = listen.map(ip).transpose()?;
-        let answer = answer.map(|function| -> Answer {
+        let answer = answer.map(|function| -> AnswerFn {
             Box::new(move |question| Python::attach(|py| call(py, &function, &question)))
         });
         let tunnel = tunnel::Tunnel::new(job_key(key)?, listen, answer)?;
@@ -67,21 +67,21 @@ impl Tunnel {
         py.detach(|| self.inside().linger(limit));
     }
 
-    /// Whoever is being answered gets the answer first.
+    /// Pending answers are sent first.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.inside().close());
     }
 }
 
 impl Tunnel {
-    /// To be called without the interpreter lock: whoever closes the tunnel keeps this one until the
-    /// last answer, which needs the other.
+    /// Call this without the interpreter lock: closing the tunnel holds this lock until the last
+    /// answer, which needs the interpreter lock.
     fn inside(&self) -> MutexGuard<'_, tunnel::Tunnel> {
         self.tunnel.lock().expect("nothing panics while it holds this lock")
     }
 }
 
-/// The answer of the registry at an address, and this host's own address as seen from there.
+/// The answer of the registry at an address, and the address that this host uses to reach it.
 #[pyfunction]
 pub(crate) fn tunnel_ask<'py>(
     py: Python<'py>,
@@ -92,9 +92,9 @@ pub(crate) fn tunnel_ask<'py>(
     seconds: f64,
 ) -> PyResult<(Bound<'py, PyBytes>, String)> {
     let (key, address) = (job_key(key)?, SocketAddr::new(ip(address)?, port));
-    let patience = Duration::try_from_secs_f64(seconds)
+    let time_limit = Duration::try_from_secs_f64(seconds)
         .map_err(|error| PyValueError::new_err(error.to_string()))?;
-    let (answer, own) = py.detach(|| tunnel::ask(&key, address, question, patience))?;
+    let (answer, own) = py.detach(|| tunnel::ask(&key, address, question, time_limit))?;
     Ok((PyBytes::new(py, &answer), own.to_string()))
 }
 
@@ -103,7 +103,7 @@ fn call(py: Python<'_>, function: &Py<PyAny>, question: &[u8]) -> Option<Vec<u8>
     match answer.and_then(|answer| answer.extract::<Vec<u8>>(py)) {
         Ok(answer) => Some(answer),
         Err(error) => {
-            tracing::warn!(%error, "a question to the registry could not be answered");
+            tracing::warn!(%error, "the registry could not answer a question");
             None
         }
     }
@@ -111,11 +111,11 @@ fn call(py: Python<'_>, function: &Py<PyAny>, question: &[u8]) -> Option<Vec<u8>
 
 fn job_key(bytes: &[u8]) -> PyResult<JobKey> {
     let bytes = bytes.try_into().map_err(|_| {
-        PyValueError::new_err(format!("a key has 32 bytes, and this one {}", bytes.len()))
+        PyValueError::new_err(format!("a key has 32 bytes, but this one has {}", bytes.len()))
     })?;
     Ok(JobKey::from_entropy(bytes))
 }
 
 fn ip(text: &str) -> PyResult<IpAddr> {
-    text.parse().map_err(|_| PyValueError::new_err(format!("`{text}` is no address of a host")))
+    text.parse().map_err(|_| PyValueError::new_err(format!("`{text}` is not an IP address")))
 }

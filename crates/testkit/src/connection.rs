@@ -1,4 +1,5 @@
-//! A launcher's end of a connection to a rank: sealed frames over a socket, with blocking reads.
+//! The launcher's end of a connection to a rank: encrypted frames over a socket, with blocking
+//! reads.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,19 +9,19 @@ use ronde_control::wire::handshake::{Callee, envelope_length, respond};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, decode, encode};
 use serde::de::DeserializeOwned;
 
-pub(crate) struct Connection {
+pub(crate) struct RankConnection {
     stream: TcpStream,
     sealer: Sealer,
-    /// What the rank says, until a thread of its own listens to it.
+    /// Decrypts the rank's messages, until another thread takes over receiving.
     opener: Option<Opener>,
 }
 
-impl Connection {
-    /// Lets a rank in, and hears who it is.
+impl RankConnection {
+    /// Accepts a connection from a rank and reads its greeting.
     pub(crate) fn accept(
         mut stream: TcpStream,
         key: &JobKey,
-    ) -> io::Result<(Connection, Greeting)> {
+    ) -> io::Result<(RankConnection, Greeting)> {
         let mut header = [0; 2];
         stream.read_exact(&mut header)?;
         let mut hello = vec![0; envelope_length(header).map_err(io::Error::other)?];
@@ -28,7 +29,7 @@ impl Connection {
         let (answer, (sealer, opener)) =
             respond(key, Callee::Launcher, &hello).map_err(io::Error::other)?;
         stream.write_all(&answer)?;
-        let mut connection = Connection { stream, sealer, opener: Some(opener) };
+        let mut connection = RankConnection { stream, sealer, opener: Some(opener) };
         let greeting = connection.receive()?;
         Ok((connection, greeting))
     }
@@ -38,8 +39,8 @@ impl Connection {
         receive(&mut self.stream, opener)
     }
 
-    /// What it takes to listen to the rank elsewhere.
-    pub(crate) fn ears(&mut self) -> io::Result<(TcpStream, Opener)> {
+    /// The parts needed to receive the rank's messages in another thread.
+    pub(crate) fn take_receiver(&mut self) -> io::Result<(TcpStream, Opener)> {
         let opener = self.opener.take().ok_or(io::ErrorKind::NotConnected)?;
         Ok((self.stream.try_clone()?, opener))
     }
@@ -49,12 +50,12 @@ impl Connection {
     }
 
     pub(crate) fn hang_up(&self) {
-        // One that is closed already needs no end.
+        // It may be closed already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// The next message, however long it takes.
+/// Blocks until the next message.
 pub(crate) fn receive<M: DeserializeOwned>(
     stream: &mut TcpStream,
     opener: &mut Opener,

@@ -1,5 +1,6 @@
-//! The launcher of an elastic job that starts nothing and decides nothing: workers come to it, and a
-//! test says step by step which of them are a world, and what each of them hears.
+//! The launcher of an elastic job that starts nothing and decides nothing: workers connect to it,
+//! and a test decides step by step which of them form a world, and which messages each of them
+//! gets.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,47 +10,48 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ronde_control::cause::CauseKind;
-use ronde_control::settings::{Keeper, Meeting, Place, Settings};
+use ronde_control::settings::{RankInfo, RendezvousInfo, RendezvousOwner, Settings};
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver};
 use ronde_control::{Epoch, Rank, Worker};
 use ronde_core::{Engine, Error};
 
-use crate::connection::{Connection, receive};
+use crate::connection::{RankConnection, receive};
 
-/// No step of a test takes longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Upper limit for any step of a test.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Where the workers of an elastic job meet.
+/// The rendezvous of the workers of an elastic job.
 pub struct ElasticLauncher {
     address: SocketAddr,
     key: JobKey,
-    hall: Arc<Hall>,
+    lobby: Arc<Lobby>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Hall {
-    state: Mutex<State>,
+struct Lobby {
+    state: Mutex<JobState>,
     bell: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    /// The last connection of each worker, with its number.
-    present: HashMap<u32, Present>,
+struct JobState {
+    /// The last connection of each worker.
+    present: HashMap<u32, PresentWorker>,
     arrivals: u64,
-    /// What workers have said after their `Join`, on which connection, and nobody has taken yet.
+    /// Messages of workers after their `Join`, with worker and connection number, that no test has
+    /// taken yet.
     said: Vec<(u32, u64, RankToDriver)>,
     epoch: u64,
     is_closed: bool,
 }
 
-struct Present {
+struct PresentWorker {
     number: u64,
-    connection: Connection,
-    /// Where it is, until it is part of a world.
+    connection: RankConnection,
+    /// How others reach it, until it is part of a world.
     peer: Option<Peer>,
-    /// It is there no longer.
+    /// It has disconnected.
     is_gone: bool,
 }
 
@@ -59,22 +61,22 @@ impl ElasticLauncher {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback can be listened on");
         let address = listener.local_addr().expect("a bound socket has an address");
         let key = JobKey::from_entropy([43; 32]);
-        let hall = Arc::new(Hall::default());
-        let (their_key, their_hall) = (key.clone(), hall.clone());
+        let lobby = Arc::new(Lobby::default());
+        let (their_key, their_lobby) = (key.clone(), lobby.clone());
         let thread = std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                if their_hall.lock().is_closed {
+                if their_lobby.lock().is_closed {
                     return;
                 }
-                let (key, hall) = (their_key.clone(), their_hall.clone());
-                // A worker that dies while it greets was never here.
-                std::thread::spawn(move || hall.welcome(stream, &key));
+                let (key, lobby) = (their_key.clone(), their_lobby.clone());
+                // A worker that dies during the handshake never counts.
+                std::thread::spawn(move || lobby.serve(stream, &key));
             }
         });
-        ElasticLauncher { address, key, hall, thread: Some(thread) }
+        ElasticLauncher { address, key, lobby, thread: Some(thread) }
     }
 
-    /// Where the workers meet.
+    /// The address of the rendezvous.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -84,18 +86,18 @@ impl ElasticLauncher {
         &self.key
     }
 
-    /// Joins as a worker; only `worker` and its host say who it is.
+    /// Joins as a worker, which is identified only by `worker` and its host.
     pub fn join(&self, worker: u32, settings: &Settings) -> Result<Engine, Error> {
         Engine::join(settings, elastic_place(worker, self.address, self.key.clone()))
     }
 
-    /// Waits until these workers have come, and makes them a world, in this order.
+    /// Waits until these workers have connected, and makes them a world, in this order.
     pub fn form(&self, workers: &[u32]) {
         self.seat(workers);
         self.lay_out(workers);
     }
 
-    /// The first step of it: all have come and hear who they are.
+    /// First step of forming a world: waits until all have connected and assigns their ranks.
     pub fn seat(&self, workers: &[u32]) {
         let mut state = self.await_workers(workers);
         state.epoch += 1;
@@ -104,18 +106,19 @@ impl ElasticLauncher {
         let peers: Vec<Peer> = workers.iter().filter_map(peer).collect();
         for (rank, worker) in workers.iter().enumerate() {
             let rank = Rank(rank as u32);
-            state.tell(*worker, &DriverToRank::Seat { rank });
+            state.tell(*worker, &DriverToRank::Assign { rank });
             state.tell(*worker, &DriverToRank::World { epoch, peers: peers.clone() });
         }
     }
 
-    /// The second step: all have said with whom they share memory, and hear what the others said.
+    /// Second step: waits until all have reported with whom they share memory, and tells everyone
+    /// the result.
     pub fn lay_out(&self, workers: &[u32]) {
         let leaders = self.located(workers);
         self.tell(workers, &DriverToRank::Layout { leaders });
     }
 
-    /// Waits until all of these have said with whom they share memory.
+    /// Waits until all of these have reported with whom they share memory.
     pub fn located(&self, workers: &[u32]) -> Vec<Rank> {
         let leader = |worker: &u32| match self.said(*worker) {
             RankToDriver::Located { leader } => leader,
@@ -124,14 +127,14 @@ impl ElasticLauncher {
         workers.iter().map(leader).collect()
     }
 
-    /// Waits until these workers have come and wait for a world.
+    /// Waits until these workers have connected and wait for a world.
     pub fn await_all(&self, workers: &[u32]) {
         drop(self.await_workers(workers));
     }
 
-    /// Tells these workers something.
+    /// Sends these workers a message.
     pub fn tell(&self, workers: &[u32], message: &DriverToRank) {
-        let mut state = self.hall.lock();
+        let mut state = self.lobby.lock();
         workers.iter().for_each(|worker| state.tell(*worker, message));
     }
 
@@ -141,34 +144,34 @@ impl ElasticLauncher {
         self.tell(workers, &DriverToRank::Lost { rank, host, kind, cause: cause.into() });
     }
 
-    /// Hangs up on a worker without a word.
+    /// Closes the connection to a worker without notice.
     pub fn hang_up(&self, worker: u32) {
-        if let Some(present) = self.hall.lock().present.get_mut(&worker) {
+        if let Some(present) = self.lobby.lock().present.get_mut(&worker) {
             present.connection.hang_up();
             present.peer = None;
         }
     }
 
-    /// What a worker says next, other than that it leaves or has given up on another.
+    /// The next message of a worker, except that it leaves or has given up on another.
     pub fn said(&self, worker: u32) -> RankToDriver {
-        let mut state = self.hall.until(|state| state.next_of(worker).is_some());
-        let index = state.next_of(worker).expect("it was just there");
+        let mut state = self.lobby.until(|state| state.next_of(worker).is_some());
+        let index = state.next_of(worker).expect("just checked");
         state.said.remove(index).2
     }
 
-    fn await_workers(&self, workers: &[u32]) -> MutexGuard<'_, State> {
-        let waits = |state: &State, worker: &u32| {
+    fn await_workers(&self, workers: &[u32]) -> MutexGuard<'_, JobState> {
+        let waits = |state: &JobState, worker: &u32| {
             let present = state.present.get(worker);
             present.is_some_and(|present| present.peer.is_some() && !present.is_gone)
         };
-        self.hall.until(|state| workers.iter().all(|worker| waits(state, worker)))
+        self.lobby.until(|state| workers.iter().all(|worker| waits(state, worker)))
     }
 }
 
 impl Drop for ElasticLauncher {
     fn drop(&mut self) {
-        self.hall.close();
-        // Whoever accepts must wake up to see that.
+        self.lobby.close();
+        // The accepting thread must wake up to see that.
         drop(TcpStream::connect(self.address));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -176,11 +179,12 @@ impl Drop for ElasticLauncher {
     }
 }
 
-/// The place of a worker as its environment would describe it.
-pub fn elastic_place(worker: u32, address: SocketAddr, key: JobKey) -> Place {
-    let keeper = Keeper::Elastic(Worker(worker));
-    let meeting = Meeting { addresses: vec![address], key, listen: Vec::new(), keeper };
-    Place {
+/// A worker's place, as its environment would describe it.
+pub fn elastic_place(worker: u32, address: SocketAddr, key: JobKey) -> RankInfo {
+    let keeper = RendezvousOwner::Elastic(Worker(worker));
+    let rendezvous_info =
+        RendezvousInfo { addresses: vec![address], key, listen: Vec::new(), keeper };
+    RankInfo {
         rank: Rank(0),
         size: 1,
         local_rank: worker,
@@ -188,13 +192,13 @@ pub fn elastic_place(worker: u32, address: SocketAddr, key: JobKey) -> Place {
         cross_rank: 0,
         cross_size: 1,
         host: "testhost".into(),
-        meeting: Some(meeting),
+        rendezvous_info: Some(rendezvous_info),
     }
 }
 
-impl Hall {
-    fn welcome(&self, stream: TcpStream, key: &JobKey) -> io::Result<()> {
-        let (mut connection, greeting) = Connection::accept(stream, key)?;
+impl Lobby {
+    fn serve(&self, stream: TcpStream, key: &JobKey) -> io::Result<()> {
+        let (mut connection, greeting) = RankConnection::accept(stream, key)?;
         let Greeting::Worker { worker: Worker(worker), .. } = greeting else {
             return Err(io::Error::other(format!("{greeting:?}")));
         };
@@ -202,11 +206,11 @@ impl Hall {
             RankToDriver::Join(peer) => peer,
             other => return Err(io::Error::other(format!("{other:?}"))),
         };
-        let (mut stream, mut opener) = connection.ears()?;
+        let (mut stream, mut opener) = connection.take_receiver()?;
         let mut state = self.lock();
         state.arrivals += 1;
         let number = state.arrivals;
-        let present = Present { number, connection, peer: Some(peer), is_gone: false };
+        let present = PresentWorker { number, connection, peer: Some(peer), is_gone: false };
         state.present.insert(worker, present);
         drop(state);
         self.bell.notify_all();
@@ -221,18 +225,22 @@ impl Hall {
         Ok(())
     }
 
-    fn until(&self, is_so: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let deadline = Instant::now() + PATIENCE;
+    fn until(&self, condition: impl Fn(&JobState) -> bool) -> MutexGuard<'_, JobState> {
+        let deadline = Instant::now() + TIME_LIMIT;
         let mut state = self.lock();
-        while !is_so(&state) {
+        while !condition(&state) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 drop(state);
-                // Nobody must wait for a test that has failed.
+                // No rank may be left waiting for a failed test.
                 self.close();
-                panic!("what the test waits for does not happen");
+                panic!("timed out waiting for a condition of the test");
             }
-            state = self.bell.wait_timeout(state, left).expect("nobody panics with this lock").0;
+            state = self
+                .bell
+                .wait_timeout(state, left)
+                .expect("nothing panics while it holds this lock")
+                .0;
         }
         state
     }
@@ -243,16 +251,16 @@ impl Hall {
         state.present.values().for_each(|present| present.connection.hang_up());
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with this lock")
+    fn lock(&self) -> MutexGuard<'_, JobState> {
+        self.state.lock().expect("nothing panics while it holds this lock")
     }
 }
 
-impl State {
+impl JobState {
     fn tell(&mut self, worker: u32, message: &DriverToRank) {
         use DriverToRank::{Again, Lost, Refused, Removed};
         if let Some(present) = self.present.get_mut(&worker) {
-            // A worker that has gone already needs no news.
+            // The worker may have disconnected already.
             let _ = present.connection.send(message);
             if matches!(message, Again { .. } | Lost { .. } | Refused { .. } | Removed { .. }) {
                 present.peer = None;
@@ -265,7 +273,7 @@ impl State {
         self.said.iter().position(|(from, number, message)| match message {
             RankToDriver::Leaving { .. } | RankToDriver::GivenUp { .. } => false,
             RankToDriver::WorldEnded => false,
-            // Of an attempt that came to nothing.
+            // From an attempt that failed.
             RankToDriver::Located { .. } if Some(*number) != last => false,
             _ => *from == worker,
         })

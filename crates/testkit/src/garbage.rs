@@ -1,77 +1,78 @@
-//! What strangers and confused peers may send, fed to whoever would read it: nothing may panic, and
-//! nothing may be taken for something else.
+//! Feeds malformed bytes from unauthenticated or faulty peers to everything that reads them:
+//! nothing may panic, and nothing may be misinterpreted.
 //!
-//! Each [`Target`] is one entry. The fuzzer in `fuzz/` explores them for as long as one likes; a
-//! bounded run over random bytes and damaged messages belongs to the tests.
+//! The fuzzer in `fuzz/` explores each [`FuzzTarget`] for as long as it is left running; a bounded
+//! run over random bytes and damaged messages is part of the tests.
 
 use std::time::Duration;
 
 use ronde_control::cause::{CauseKind, Raised};
 use ronde_control::event::JobKind;
-use ronde_control::job::{AgentId, Event, Machine, Offer, Resting, Terms};
+use ronde_control::job::{AgentId, CooldownScope, HostOffer, JobInput, JobMachine, JobSpec};
 use ronde_control::launcher::{self, Invitation};
 use ronde_control::negotiate::{
-    Bulletin, Coordinator, CoordinatorToMember, Item, Kind, Member, MemberToCoordinator, Request,
-    TensorId,
+    Announcement, CollectiveKind, Coordinator, CoordinatorToMember, Member, MemberToCoordinator,
+    ReleasedItem, Request, TensorId,
 };
 use ronde_control::status::{DriverToWatcher, WatcherToDriver};
 use ronde_control::wire::agent::{
     self, AgentToAgent, AgentToDriver, DriverToAgent, Exit, OfferAnswer,
 };
-use ronde_control::wire::errand::Parcel;
 use ronde_control::wire::frame::frame_length;
 use ronde_control::wire::handshake::{Callee, Initiator, envelope_length, respond};
+use ronde_control::wire::remote_call::CallMessage;
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver, decode, encode};
-use ronde_control::{Connection, DType, Epoch, Rank, ReduceOp, SetId, Tuning, Worker};
+use ronde_control::{ConnectionId, DType, Epoch, Rank, ReduceOp, SetId, Tuning, Worker};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// One entry: what takes the bytes, and bytes that mean something to it.
-pub struct Target {
-    /// Its name.
+/// A fuzz target: a function that reads bytes, and valid inputs to start from.
+pub struct FuzzTarget {
+    /// Name of the target.
     pub name: &'static str,
-    /// What takes the bytes.
+    /// The function under test.
     pub feed: fn(&[u8]),
-    /// Bytes that mean something to it, to start from.
+    /// Valid inputs to start from.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All entries.
-pub const TARGETS: &[Target] = &[
-    Target { name: "handshake", feed: handshake, seeds: handshakes },
-    Target { name: "frames", feed: frames, seeds: edits },
-    Target { name: "messages", feed: messages, seeds: all_messages },
-    Target { name: "agent", feed: agent, seeds: agent_frames },
-    Target { name: "negotiation", feed: negotiation, seeds: negotiations },
-    Target { name: "jobs", feed: jobs, seeds: meetings },
-    Target { name: "texts", feed: texts, seeds: some_texts },
+/// All targets.
+pub const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget { name: "handshake", feed: handshake, seeds: handshakes },
+    FuzzTarget { name: "frames", feed: frames, seeds: edits },
+    FuzzTarget { name: "messages", feed: messages, seeds: all_messages },
+    FuzzTarget { name: "agent", feed: agent, seeds: agent_frames },
+    FuzzTarget { name: "negotiation", feed: negotiation, seeds: negotiations },
+    FuzzTarget { name: "jobs", feed: jobs, seeds: job_sequences },
+    FuzzTarget { name: "texts", feed: texts, seeds: some_texts },
 ];
 
 fn key() -> JobKey {
     JobKey::from_entropy([7; 32])
 }
 
-/// The bytes as the first and as the second envelope of a handshake: a stranger never gets through.
+/// Reads the bytes as the first and as the second message of a handshake: no one without the key
+/// gets through.
 pub fn handshake(bytes: &[u8]) {
     if let Some((header, body)) = bytes.split_first_chunk::<2>()
         && let Ok(length) = envelope_length(*header)
     {
         let body = &body[..length.min(body.len())];
         let (initiator, hello) = Initiator::start(&key(), Callee::Launcher);
-        assert!(initiator.finish(body).is_err(), "nobody answers without having been asked");
+        assert!(initiator.finish(body).is_err(), "an answer to another handshake is refused");
         if body != &hello[2..] {
-            // Another holder of the key may have said it, and then there is an answer.
+            // It may come from another holder of the key, and then there is an answer.
             let _ = respond(&key(), Callee::Launcher, body);
         }
         assert!(
             respond(&JobKey::from_entropy([8; 32]), Callee::Launcher, body).is_err(),
-            "that key is not theirs"
+            "a message made with another key is refused"
         );
     }
 }
 
-/// The bytes as damage to a sealed frame: pairs of a place and what is turned there. A frame that was
-/// changed is never opened, and one that was not always is.
+/// Damages an encrypted frame: the bytes are pairs of an offset and the bits to flip there. A
+/// changed frame is never opened, an unchanged one always is.
 pub fn frames(bytes: &[u8]) {
     let (initiator, hello) = Initiator::start(&key(), Callee::Launcher);
     let Ok((answer, (_, mut opener))) = respond(&key(), Callee::Launcher, &hello[2..]) else {
@@ -96,30 +97,30 @@ pub fn frames(bytes: &[u8]) {
     assert!(opened.is_none_or(|opened| opened == plain));
 }
 
-/// The bytes as each message that a sealed frame may hold.
+/// Reads the bytes as every message that an encrypted frame may contain.
 pub fn messages(bytes: &[u8]) {
-    same_again::<Greeting>(bytes);
-    same_again::<RankToDriver>(bytes);
-    same_again::<AgentToAgent>(bytes);
-    same_again::<OfferAnswer>(bytes);
-    same_again::<DriverToRank>(bytes);
-    same_again::<Parcel>(bytes);
-    same_again::<WatcherToDriver>(bytes);
-    same_again::<DriverToWatcher>(bytes);
-    same_again::<Vec<MemberToCoordinator>>(bytes);
-    same_again::<Vec<CoordinatorToMember>>(bytes);
+    check_round_trip::<Greeting>(bytes);
+    check_round_trip::<RankToDriver>(bytes);
+    check_round_trip::<AgentToAgent>(bytes);
+    check_round_trip::<OfferAnswer>(bytes);
+    check_round_trip::<DriverToRank>(bytes);
+    check_round_trip::<CallMessage>(bytes);
+    check_round_trip::<WatcherToDriver>(bytes);
+    check_round_trip::<DriverToWatcher>(bytes);
+    check_round_trip::<Vec<MemberToCoordinator>>(bytes);
+    check_round_trip::<Vec<CoordinatorToMember>>(bytes);
 }
 
-/// What can be decoded means the same when it is sent on.
-fn same_again<M: Serialize + DeserializeOwned>(bytes: &[u8]) {
+/// A message that can be decoded survives another round trip.
+fn check_round_trip<M: Serialize + DeserializeOwned>(bytes: &[u8]) {
     if let Ok(message) = decode::<M>(bytes) {
         let once = encode(&message);
-        let again: M = decode(&once).expect("what we encode can be decoded");
+        let again: M = decode(&once).expect("an encoded message can be decoded");
         assert_eq!(encode(&again), once);
     }
 }
 
-/// The bytes as a pipe between a driver and an agent.
+/// Reads the bytes as the stream between a driver and an agent.
 pub fn agent(mut bytes: &[u8]) {
     while let Some((header, rest)) = bytes.split_first_chunk::<4>() {
         let Ok(length) = agent::length(*header) else { return };
@@ -132,11 +133,12 @@ pub fn agent(mut bytes: &[u8]) {
     }
 }
 
-/// The bytes as what three members tell the coordinator, and as what it tells a member.
+/// Reads the bytes as messages of three members to the coordinator, and of the coordinator to a
+/// member.
 pub fn negotiation(bytes: &[u8]) {
     let mut coordinator = Coordinator::new(3, 1000, 2);
     let mut members = [0, 1, 2].map(|rank| Member::new(Rank(rank)));
-    for (time, (from, body)) in letters(bytes).enumerate() {
+    for (time, (from, body)) in packets(bytes).enumerate() {
         if let Ok(message) = decode::<MemberToCoordinator>(body) {
             let now = Duration::from_millis(time as u64);
             coordinator.on(Rank(u32::from(from % 3)), message, now);
@@ -152,36 +154,36 @@ pub fn negotiation(bytes: &[u8]) {
     }
 }
 
-/// The bytes as what workers and agents of jobs say: of a fixed one, of one whose ranks somebody else has
-/// started, and of an elastic one.
+/// Reads the bytes as messages of workers and agents: of a fixed job, of one that another launcher
+/// has started, and of an elastic one.
 pub fn jobs(bytes: &[u8]) {
     let limit = Duration::from_secs(5);
-    let elastic = Terms {
+    let elastic = JobSpec {
         min: 1,
         max: Some(3),
         kind: JobKind::Elastic,
-        resting: Resting::Slot,
-        ..Terms::fixed(2, Duration::from_secs(9), Some(Duration::from_secs(1)))
+        cooldown_scope: CooldownScope::Slot,
+        ..JobSpec::fixed(2, Duration::from_secs(9), Some(Duration::from_secs(1)))
     };
     let mut machines = [
-        Machine::new("1", Terms::fixed(2, limit, Some(limit)), 1),
-        Machine::kept_by_a_rank("1", 2, limit),
-        Machine::new("1", Terms { timeout: limit, ..elastic }, 1),
+        JobMachine::new("1", JobSpec::fixed(2, limit, Some(limit)), 1),
+        JobMachine::kept_by_a_rank("1", 2, limit),
+        JobMachine::new("1", JobSpec { timeout: limit, ..elastic }, 1),
     ];
-    let offers = vec![Offer { host: "node".into(), slots: 3 }];
+    let offers = vec![HostOffer { host: "node".into(), slots: 3 }];
     for machine in &mut machines {
-        machine.on(Event::Discovered(offers.clone()), Duration::ZERO);
-        machine.on(Event::Ready(AgentId(0)), Duration::ZERO);
+        machine.on(JobInput::Discovered(offers.clone()), Duration::ZERO);
+        machine.on(JobInput::Ready(AgentId(0)), Duration::ZERO);
     }
-    for (time, (from, body)) in letters(bytes).enumerate() {
+    for (time, (from, body)) in packets(bytes).enumerate() {
         let now = Duration::from_millis(300 * time as u64);
-        let connection = Connection(u64::from(from % 3));
+        let connection = ConnectionId(u64::from(from % 3));
         let events = [
-            decode(body).ok().map(|greeting| Event::Greeted(connection, greeting)),
-            decode(body).ok().map(|message| Event::Said(connection, message)),
-            body.is_empty().then_some(Event::Closed(connection)),
-            (body == [9]).then(|| Event::Exited(Worker(from.into()), Exit::Signal(9))),
-            decode(body).ok().and_then(said_by_agent),
+            decode(body).ok().map(|greeting| JobInput::Greeted(connection, greeting)),
+            decode(body).ok().map(|message| JobInput::Said(connection, message)),
+            body.is_empty().then_some(JobInput::Closed(connection)),
+            (body == [9]).then(|| JobInput::Exited(Worker(from.into()), Exit::Signal(9))),
+            decode(body).ok().and_then(agent_input),
         ];
         for event in events.into_iter().flatten() {
             for machine in &mut machines {
@@ -192,23 +194,23 @@ pub fn jobs(bytes: &[u8]) {
     }
 }
 
-fn said_by_agent(message: AgentToDriver) -> Option<Event> {
+fn agent_input(message: AgentToDriver) -> Option<JobInput> {
     match message {
-        AgentToDriver::Started { worker, pid } => Some(Event::Started(worker, pid)),
-        AgentToDriver::Exited { worker, exit } => Some(Event::Exited(worker, exit)),
-        AgentToDriver::Stopped { worker } => Some(Event::Stopped(worker)),
-        AgentToDriver::Continued { worker } => Some(Event::Continued(worker)),
-        AgentToDriver::Looked { found } => Some(Event::Looked(found)),
-        AgentToDriver::Leaving => Some(Event::Leaving(AgentId(0), Duration::from_secs(3))),
+        AgentToDriver::Started { worker, pid } => Some(JobInput::Started(worker, pid)),
+        AgentToDriver::Exited { worker, exit } => Some(JobInput::Exited(worker, exit)),
+        AgentToDriver::Stopped { worker } => Some(JobInput::Stopped(worker)),
+        AgentToDriver::Continued { worker } => Some(JobInput::Continued(worker)),
+        AgentToDriver::Looked { found } => Some(JobInput::Looked(found)),
+        AgentToDriver::Leaving => Some(JobInput::Leaving(AgentId(0), Duration::from_secs(3))),
         _ => None,
     }
 }
 
-/// The bytes as what people write.
+/// Reads the bytes as text written by users.
 pub fn texts(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(tuning) = Tuning::parse(&text) {
-        assert_eq!(Tuning::parse(&tuning.to_string()), Ok(tuning), "it can be read again");
+        assert_eq!(Tuning::parse(&tuning.to_string()), Ok(tuning), "it survives a round trip");
     }
     if let Ok(key) = JobKey::from_hex(&text) {
         assert_eq!(key.to_hex(), text.to_ascii_lowercase());
@@ -219,7 +221,7 @@ pub fn texts(bytes: &[u8]) {
     }
     let read = |name: &str| (!name.is_empty()).then(|| text.to_string());
     let _ = ronde_control::settings::read(read);
-    // A task of Slurm, whose list of hosts is the text.
+    // A task of Slurm whose host list is the text.
     let step = |name: &str| match name {
         "SLURM_STEP_NODELIST" => Some(text.to_string()),
         "SLURM_PROCID" | "SLURM_STEP_ID" => Some("0".into()),
@@ -229,8 +231,8 @@ pub fn texts(bytes: &[u8]) {
     let _ = launcher::detect(step);
 }
 
-/// Cuts bytes into letters: who wrote it, its length, and it.
-fn letters(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+/// Cuts the bytes into packets: sender, length, and body.
+fn packets(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let ([from, length], rest) = bytes.split_first_chunk::<2>()?;
         let (body, rest) = rest.split_at(rest.len().min(usize::from(*length)));
@@ -239,7 +241,7 @@ fn letters(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-fn letter(from: u8, message: &impl Serialize) -> Vec<u8> {
+fn packet(from: u8, message: &impl Serialize) -> Vec<u8> {
     let body = encode(message);
     [&[from, body.len() as u8], body.as_slice()].concat()
 }
@@ -259,16 +261,16 @@ fn edits() -> Vec<Vec<u8>> {
 fn requests() -> Vec<Request> {
     let (op, prescale, postscale) = (ReduceOp::Sum, 1.0, 0.5);
     let kinds = [
-        Kind::Allreduce { op, prescale, postscale },
-        Kind::Allgather,
-        Kind::Broadcast { root: Rank(1) },
-        Kind::Alltoall { splits: vec![1, 2, 3] },
-        Kind::Reducescatter { op, prescale, postscale },
-        Kind::Barrier,
-        Kind::AddSet { ranks: vec![Rank(0), Rank(2)] },
-        Kind::RemoveSet { set: SetId(1) },
+        CollectiveKind::Allreduce { op, prescale, postscale },
+        CollectiveKind::Allgather,
+        CollectiveKind::Broadcast { root: Rank(1) },
+        CollectiveKind::Alltoall { splits: vec![1, 2, 3] },
+        CollectiveKind::Reducescatter { op, prescale, postscale },
+        CollectiveKind::Barrier,
+        CollectiveKind::AddSet { ranks: vec![Rank(0), Rank(2)] },
+        CollectiveKind::RemoveSet { set: SetId(1) },
     ];
-    let request = |kind: Kind| Request {
+    let request = |kind: CollectiveKind| Request {
         name: "x".into(),
         set: SetId::WORLD,
         kind,
@@ -291,22 +293,22 @@ fn to_coordinator() -> Vec<MemberToCoordinator> {
 }
 
 fn to_member() -> Vec<CoordinatorToMember> {
-    let named = Item::Named {
+    let named = ReleasedItem::Named {
         name: "x".into(),
         id: Some(TensorId(1)),
         shares: vec![vec![1]; 3],
         request: requests().pop(),
     };
     vec![
-        CoordinatorToMember::Release(vec![named, Item::Known(TensorId(1))]),
+        CoordinatorToMember::Release(vec![named, ReleasedItem::Known(TensorId(1))]),
         CoordinatorToMember::Forget(TensorId(1)),
         CoordinatorToMember::SetAdded { name: "x".into(), id: SetId(1), generation: 1 },
-        CoordinatorToMember::Bulletin(Bulletin::Left { rank: Rank(1), reason: None }),
+        CoordinatorToMember::Bulletin(Announcement::Left { rank: Rank(1), reason: None }),
     ]
 }
 
 fn to_driver() -> Vec<RankToDriver> {
-    let addresses = vec!["127.0.0.1:1".parse().expect("an address")];
+    let addresses = vec!["127.0.0.1:1".parse().expect("a valid address")];
     let (host, unix) = ("h".to_owned(), Some("u".to_owned()));
     vec![
         RankToDriver::Join(Peer { pid: 1, host, local_rank: 0, addresses, unix }),
@@ -337,37 +339,37 @@ fn agent_frames() -> Vec<Vec<u8>> {
     vec![agent::frame(&exited), agent::frame(&examined), agent::frame(&signal)]
 }
 
-/// Every message from everybody, one after the other.
+/// Every message from every member, one after the other.
 fn negotiations() -> Vec<Vec<u8>> {
     let from_all =
-        |message: &MemberToCoordinator| (0..3).flat_map(|rank| letter(rank, message)).collect();
+        |message: &MemberToCoordinator| (0..3).flat_map(|rank| packet(rank, message)).collect();
     let mut all: Vec<Vec<u8>> = to_coordinator().iter().map(from_all).collect();
     all.push(all.concat());
-    all.push(to_member().iter().flat_map(|message| letter(0, message)).collect());
+    all.push(to_member().iter().flat_map(|message| packet(0, message)).collect());
     all
 }
 
-fn meetings() -> Vec<Vec<u8>> {
+fn job_sequences() -> Vec<Vec<u8>> {
     let greet = |rank: u8| {
-        letter(rank, &Greeting::Rendezvous { version: "1".into(), rank: Rank(rank.into()) })
+        packet(rank, &Greeting::Rendezvous { version: "1".into(), rank: Rank(rank.into()) })
     };
     let worker = |number: u8| {
-        letter(number, &Greeting::Worker { version: "1".into(), worker: Worker(number.into()) })
+        packet(number, &Greeting::Worker { version: "1".into(), worker: Worker(number.into()) })
     };
-    let story = |last: &RankToDriver| {
+    let sequence = |last: &RankToDriver| {
         let [join, located, ..] = &to_driver()[..] else { return Vec::new() };
         let greetings = [greet(0), greet(1), worker(0), worker(1)];
-        let all = [letter(0, join), letter(1, join), letter(0, located)];
-        [greetings.concat(), all.concat(), letter(1, located), letter(0, last), vec![1, 0, 0, 1, 9]]
+        let all = [packet(0, join), packet(1, join), packet(0, located)];
+        [greetings.concat(), all.concat(), packet(1, located), packet(0, last), vec![1, 0, 0, 1, 9]]
             .concat()
     };
-    to_driver().iter().map(story).collect()
+    to_driver().iter().map(sequence).collect()
 }
 
 fn some_texts() -> Vec<Vec<u8>> {
     let texts =
         [Tuning::default().to_string(), key().to_hex(), "12".into(), "127.0.0.1:1,x".into()];
-    let addresses = vec!["127.0.0.1:1".parse().expect("this is an address")];
+    let addresses = vec!["127.0.0.1:1".parse().expect("a valid address")];
     let invitation = Invitation { addresses, key: key() }.to_text();
     let texts = texts.into_iter().chain([invitation, "node[03-05,9]-ib,x".into()]);
     texts.map(String::into_bytes).collect()

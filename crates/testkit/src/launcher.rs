@@ -1,4 +1,5 @@
-//! A launcher that starts nothing: it lets ranks meet, and says what a test tells it to say.
+//! A launcher that starts nothing: it runs the rendezvous, and sends the messages that a test asks
+//! for.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,72 +7,72 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use ronde_control::cause::CauseKind;
-use ronde_control::status::Report;
+use ronde_control::status::RankReport;
 use ronde_control::wire::frame::Opener;
 use ronde_control::wire::{DriverToRank, Greeting, JobKey, Peer, RankToDriver};
 use ronde_control::{Epoch, Rank};
 
 use crate::Net;
-use crate::connection::{Connection, receive};
+use crate::connection::{RankConnection, receive};
 
-/// Lets `size` ranks meet once.
-pub struct Launcher {
+/// Runs the rendezvous of `size` ranks, once.
+pub struct TestLauncher {
     address: SocketAddr,
     key: JobKey,
     ranks: Ranks,
-    reports: Reports,
+    reports: RankReports,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// How ranks reach each other: by the shortest way, unless a test wants it otherwise.
+/// How ranks reach each other: directly, unless a test configures it otherwise.
 #[derive(Clone, Default)]
-pub struct Roads {
-    /// What carries every connection between two ranks.
+pub struct Routes {
+    /// A network that carries every connection between two ranks.
     pub net: Option<Arc<Net>>,
-    /// The island of each rank; ranks of different ones do not find each other's shared memory.
+    /// The island of each rank; ranks on different islands do not find each other's shared memory.
     pub islands: Option<Vec<usize>>,
 }
 
-type Ranks = Arc<Mutex<Vec<Met>>>;
+type Ranks = Arc<Mutex<Vec<MetRanks>>>;
 
-struct Met {
+struct MetRanks {
     rank: Rank,
-    connection: Connection,
+    connection: RankConnection,
 }
 
-/// What ranks have said of themselves.
-type Reports = Arc<Mutex<Vec<(Rank, Report)>>>;
+/// Status reports received from ranks.
+type RankReports = Arc<Mutex<Vec<(Rank, RankReport)>>>;
 
-impl Launcher {
-    /// Starts listening for that many ranks, which then reach each other by those roads.
-    pub fn start(size: usize, roads: Roads) -> Launcher {
+impl TestLauncher {
+    /// Starts listening for `size` ranks, which then reach each other over these routes.
+    pub fn start(size: usize, routes: Routes) -> TestLauncher {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback can be listened on");
         let address = listener.local_addr().expect("a bound socket has an address");
         let key = JobKey::from_entropy([42; 32]);
         let ranks = Arc::new(Mutex::new(Vec::new()));
-        let reports = Reports::default();
+        let reports = RankReports::default();
         let (their_key, their_ranks, their_reports) = (key.clone(), ranks.clone(), reports.clone());
         let thread = std::thread::spawn(move || {
-            let (mut met, layout) = meet(&listener, &their_key, size, &roads)?;
-            // Whoever has heard the last word of the meeting can be told of a loss.
-            let mut ranks = their_ranks.lock().expect("nobody panics with this lock");
-            for Met { connection, .. } in &mut met {
+            let (mut met, layout) = meet(&listener, &their_key, size, &routes)?;
+            // From the last message of the rendezvous on, a rank can be notified of a loss.
+            let mut ranks = their_ranks.lock().expect("nothing panics while it holds this lock");
+            for MetRanks { connection, .. } in &mut met {
                 connection.send(&DriverToRank::Ask)?;
                 connection.send(&layout)?;
                 connection.send(&DriverToRank::Ask)?;
             }
-            for Met { connection, rank } in &mut met {
-                let (ears, rank) = (connection.ears()?, *rank);
+            for MetRanks { connection, rank } in &mut met {
+                let (receiver, rank) = (connection.take_receiver()?, *rank);
                 let (ranks, reports) = (their_ranks.clone(), their_reports.clone());
-                std::thread::spawn(move || listen(ears, rank, &ranks, &reports));
+                std::thread::spawn(move || listen(receiver, rank, &ranks, &reports));
             }
             ranks.append(&mut met);
             Ok(())
         });
-        Launcher { address, key, ranks, reports, thread: Some(thread) }
+        TestLauncher { address, key, ranks, reports, thread: Some(thread) }
     }
 
-    /// Where the ranks meet.
+    /// The address of the rendezvous.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -81,17 +82,17 @@ impl Launcher {
         &self.key
     }
 
-    /// Asks all ranks what they have done, as on behalf of somebody who watches the job.
+    /// Asks all ranks for a status report, as a watcher of the job would.
     pub fn ask(&self) {
         tell(&self.ranks, |_| Some(DriverToRank::Ask));
     }
 
-    /// What ranks have answered since the last look.
-    pub fn reports(&self) -> Vec<(Rank, Report)> {
-        std::mem::take(&mut *self.reports.lock().expect("nobody panics with this lock"))
+    /// The reports received since the last call.
+    pub fn reports(&self) -> Vec<(Rank, RankReport)> {
+        std::mem::take(&mut *self.reports.lock().expect("nothing panics while it holds this lock"))
     }
 
-    /// Tells everybody else that a rank has died.
+    /// Tells all other ranks that a rank has died.
     pub fn lose(&self, rank: Rank, cause: &str) {
         tell(&self.ranks, |to| (to != rank).then(|| lost(rank, CauseKind::Signal, cause)));
     }
@@ -101,38 +102,43 @@ fn lost(rank: Rank, kind: CauseKind, cause: &str) -> DriverToRank {
     DriverToRank::Lost { rank, host: "testhost".into(), kind, cause: cause.into() }
 }
 
-/// Tells each rank what is meant for it, if it is still there.
+/// Sends each rank its message, if it is still connected.
 fn tell(ranks: &Ranks, message: impl Fn(Rank) -> Option<DriverToRank>) {
-    for Met { connection, rank } in ranks.lock().expect("nobody panics with this lock").iter_mut() {
+    for MetRanks { connection, rank } in
+        ranks.lock().expect("nothing panics while it holds this lock").iter_mut()
+    {
         if let Some(message) = message(*rank) {
-            // A rank that has gone already needs no news.
+            // The rank may have disconnected already.
             let _ = connection.send(&message);
         }
     }
 }
 
-/// Passes on what a rank says of another, as the driver does, until it closes the connection.
+/// Forwards what a rank reports about another, as the driver does, until the rank disconnects.
 fn listen(
     (mut stream, mut opener): (TcpStream, Opener),
     from: Rank,
     ranks: &Ranks,
-    reports: &Reports,
+    reports: &RankReports,
 ) {
     while let Ok(message) = receive(&mut stream, &mut opener) {
         match message {
             RankToDriver::GivenUp { rank, cause } => tell(ranks, |to| {
-                let whom = if to == rank { from } else { rank };
-                Some(lost(whom, CauseKind::ConnectionLost, &cause))
+                let lost_rank = if to == rank { from } else { rank };
+                Some(lost(lost_rank, CauseKind::ConnectionLost, &cause))
             }),
             RankToDriver::Report(report) => {
-                reports.lock().expect("nobody panics with this lock").push((from, report));
+                reports
+                    .lock()
+                    .expect("nothing panics while it holds this lock")
+                    .push((from, report));
             }
             _ => {}
         }
     }
 }
 
-impl Drop for Launcher {
+impl Drop for TestLauncher {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take()
             && let Ok(Err(error)) = thread.join()
@@ -146,33 +152,33 @@ fn meet(
     listener: &TcpListener,
     key: &JobKey,
     size: usize,
-    roads: &Roads,
-) -> io::Result<(Vec<Met>, DriverToRank)> {
-    let mut ranks: Vec<Met> = Vec::new();
+    routes: &Routes,
+) -> io::Result<(Vec<MetRanks>, DriverToRank)> {
+    let mut ranks: Vec<MetRanks> = Vec::new();
     for _ in 0..size {
-        let (connection, greeting) = Connection::accept(listener.accept()?.0, key)?;
+        let (connection, greeting) = RankConnection::accept(listener.accept()?.0, key)?;
         let Greeting::Rendezvous { rank, .. } = greeting else {
             return Err(io::Error::other(format!("{greeting:?}")));
         };
-        ranks.push(Met { rank, connection });
+        ranks.push(MetRanks { rank, connection });
     }
     ranks.sort_by_key(|met| met.rank);
     let mut peers = Vec::new();
-    for Met { connection, .. } in &mut ranks {
+    for MetRanks { connection, .. } in &mut ranks {
         match connection.receive()? {
             RankToDriver::Join(peer) => peers.push(peer),
             other => return Err(io::Error::other(format!("{other:?}"))),
         }
     }
-    for Met { connection, rank } in &mut ranks {
+    for MetRanks { connection, rank } in &mut ranks {
         let mut peers = peers.clone();
-        roads.lay(&mut peers, *rank);
-        // Somebody may ask at any time, also while ranks are still on their way.
+        routes.apply(&mut peers, *rank);
+        // A request may arrive at any time, even while ranks are still joining.
         connection.send(&DriverToRank::Ask)?;
         connection.send(&DriverToRank::World { epoch: Epoch(1), peers })?;
     }
     let mut leaders = Vec::new();
-    for Met { connection, .. } in &mut ranks {
+    for MetRanks { connection, .. } in &mut ranks {
         match connection.receive()? {
             RankToDriver::Located { leader } => leaders.push(leader),
             other => return Err(io::Error::other(format!("{other:?}"))),
@@ -181,10 +187,10 @@ fn meet(
     Ok((ranks, DriverToRank::Layout { leaders }))
 }
 
-impl Roads {
-    /// Changes what one rank hears of its peers.
-    fn lay(&self, peers: &mut [Peer], me: Rank) {
-        // The higher rank of a pair dials, so only lower ones need an address.
+impl Routes {
+    /// Changes the addresses of its peers that a rank gets.
+    fn apply(&self, peers: &mut [Peer], me: Rank) {
+        // The higher rank of a pair dials, so only the addresses of lower ranks matter.
         for (rank, peer) in peers.iter_mut().enumerate().take(me.index()) {
             if let Some(net) = &self.net {
                 for address in &mut peer.addresses {

@@ -1,8 +1,8 @@
-//! A network that does harm: it stands between the ranks, carries every connection from one to
-//! another, and at a byte that a test names cuts it, resets it, slows it down or changes it.
+//! A faulty network: it relays every connection between ranks, and at a byte that a test chooses it
+//! closes, resets, slows down or corrupts one.
 //!
-//! The launcher gives each rank addresses of this network instead of those of its peers, so that the
-//! ranks' own code knows nothing of it. A *stream* is one direction of one connection.
+//! The launcher gives each rank addresses of this network instead of those of its peers, so that
+//! the ranks' own code does not know about it. A *stream* is one direction of one connection.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,52 +12,52 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Which way bytes go.
+/// Direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
-    /// From the rank that dialled.
+pub enum Direction {
+    /// From the rank that dialed.
     There,
-    /// To the rank that dialled.
+    /// To the rank that dialed.
     Back,
 }
 
 /// One direction of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stream {
-    /// Who dialled.
+pub struct NetStream {
+    /// Rank that opened the connection.
     pub from: usize,
-    /// Who listened.
+    /// Rank that accepted it.
     pub to: usize,
-    /// How many connections there were between the two before it.
+    /// Number of earlier connections between the two.
     pub number: usize,
-    /// Which way.
-    pub way: Way,
+    /// Direction of the bytes.
+    pub way: Direction,
 }
 
-/// What happens to a stream or its ranks.
+/// A fault that hits a stream or a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Harm {
+pub enum NetFault {
     /// The connection is reset.
     Reset,
-    /// The connection is closed in order, both ways.
+    /// The connection is closed in order, in both directions.
     Close,
-    /// One bit of every byte that follows is turned.
+    /// One bit of every following byte is flipped.
     Garble,
-    /// What follows comes in crumbs for a while.
+    /// The following bytes arrive in small pieces for a while.
     Slow,
-    /// Every connection of that rank is closed, as when its process dies, and none is made again.
+    /// Every connection of this rank is closed, as if its process had died, and new ones fail.
     Kill(usize),
 }
 
-/// Harm at a moment: when that many bytes of a stream have passed.
+/// A fault that occurs when a number of bytes of a stream have passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Where.
-    pub stream: Stream,
-    /// After how many bytes.
+pub struct TimedFault {
+    /// The stream to count bytes on.
+    pub stream: NetStream,
+    /// Number of bytes before the fault.
     pub after: u64,
-    /// What.
-    pub harm: Harm,
+    /// The fault.
+    pub harm: NetFault,
 }
 
 /// The network of one world.
@@ -68,67 +68,72 @@ pub struct Net {
 
 #[derive(Default)]
 struct Inner {
-    fault: Option<Fault>,
-    state: Mutex<State>,
+    fault: Option<TimedFault>,
+    state: Mutex<NetState>,
     over: AtomicBool,
 }
 
-type News = Box<dyn Fn(Harm) + Send>;
+type NetNews = Box<dyn Fn(NetFault) + Send>;
 
 #[derive(Default)]
-struct State {
-    doors: Vec<SocketAddr>,
-    traffic: BTreeMap<Stream, u64>,
+struct NetState {
+    addresses: Vec<SocketAddr>,
+    traffic: BTreeMap<NetStream, u64>,
     connections: Vec<(usize, usize, [TcpStream; 2])>,
     pumps: Vec<JoinHandle<()>>,
     dead: Option<usize>,
     struck: bool,
-    news: Option<News>,
+    news: Option<NetNews>,
 }
 
 impl Net {
-    /// A network that does that harm once, or none.
-    pub fn new(fault: Option<Fault>) -> Arc<Net> {
+    /// A network with this fault, or none.
+    pub fn new(fault: Option<TimedFault>) -> Arc<Net> {
         let inner = Arc::new(Inner { fault, ..Inner::default() });
         Arc::new(Net { inner, threads: Mutex::default() })
     }
 
-    /// How many bytes have passed each stream.
-    pub fn traffic(&self) -> Vec<(Stream, u64)> {
+    /// Number of bytes that have passed on each stream.
+    pub fn traffic(&self) -> Vec<(NetStream, u64)> {
         self.inner.lock().traffic.iter().map(|(stream, bytes)| (*stream, *bytes)).collect()
     }
 
-    /// Whether the harm has been done.
+    /// Whether the fault has occurred.
     pub fn has_struck(&self) -> bool {
         self.inner.lock().struck
     }
 
-    /// Calls this when the harm is done.
-    pub fn on_harm(&self, news: impl Fn(Harm) + Send + 'static) {
+    /// Calls `news` when the fault occurs.
+    pub fn on_harm(&self, news: impl Fn(NetFault) + Send + 'static) {
         self.inner.lock().news = Some(Box::new(news));
     }
 
-    /// The address at which one rank reaches another, which listens at `address`.
+    /// The address through which one rank reaches another, which listens on `address`.
     pub(crate) fn route(&self, from: usize, to: usize, address: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback can be listened on");
-        let door = listener.local_addr().expect("a bound socket has an address");
-        self.inner.lock().doors.push(door);
+        let route = listener.local_addr().expect("a bound socket has an address");
+        self.inner.lock().addresses.push(route);
         let inner = self.inner.clone();
-        let keep = move || inner.keep(&listener, (from, to), address);
-        self.threads.lock().expect("nobody panics with this lock").push(std::thread::spawn(keep));
-        door
+        let accept = move || inner.accept_all(&listener, (from, to), address);
+        self.threads
+            .lock()
+            .expect("nothing panics while it holds this lock")
+            .push(std::thread::spawn(accept));
+        route
     }
 }
 
 impl Drop for Net {
     fn drop(&mut self) {
         self.inner.over.store(true, Ordering::SeqCst);
-        let doors = self.inner.lock().doors.clone();
-        for door in doors {
-            // Whoever waits for the next connection gets one.
-            let _ = TcpStream::connect(door);
+        let addresses = self.inner.lock().addresses.clone();
+        for address in addresses {
+            // Wakes the accepting thread.
+            let _ = TcpStream::connect(address);
         }
-        for thread in self.threads.lock().expect("nobody panics with this lock").drain(..) {
+        for thread in
+            self.threads.lock().expect("nothing panics while it holds this lock").drain(..)
+        {
             let _ = thread.join();
         }
         self.inner.lock().cut(|_, _| true);
@@ -138,11 +143,11 @@ impl Drop for Net {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics with this lock")
+    fn lock(&self) -> MutexGuard<'_, NetState> {
+        self.state.lock().expect("nothing panics while it holds this lock")
     }
 
-    fn keep(
+    fn accept_all(
         self: Arc<Inner>,
         listener: &TcpListener,
         (from, to): (usize, usize),
@@ -157,15 +162,16 @@ impl Inner {
             if is_dead {
                 continue;
             }
-            // A rank that is gone is a connection that is closed at once.
-            let _ = self.carry(near, Stream { from, to, number, way: Way::There }, address);
+            // If the target is gone, the connection is closed at once.
+            let _ =
+                self.relay(near, NetStream { from, to, number, way: Direction::There }, address);
         }
     }
 
-    fn carry(
+    fn relay(
         self: &Arc<Inner>,
         near: TcpStream,
-        there: Stream,
+        there: NetStream,
         address: SocketAddr,
     ) -> io::Result<()> {
         let far = TcpStream::connect(address)?;
@@ -173,7 +179,7 @@ impl Inner {
         far.set_nodelay(true)?;
         let pair = [near.try_clone()?, far.try_clone()?];
         let (reader, writer) = (far.try_clone()?, near.try_clone()?);
-        let back = Stream { way: Way::Back, ..there };
+        let back = NetStream { way: Direction::Back, ..there };
         let mut state = self.lock();
         state.connections.push((there.from, there.to, pair));
         for (stream, source, target) in [(there, near, far), (back, reader, writer)] {
@@ -184,8 +190,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Carries bytes one way until the connection ends.
-    fn pump(&self, stream: Stream, mut source: TcpStream, mut target: TcpStream) {
+    /// Relays bytes in one direction until the connection ends.
+    fn pump(&self, stream: NetStream, mut source: TcpStream, mut target: TcpStream) {
         let fault = self.fault.filter(|fault| fault.stream == stream);
         let (mut buffer, mut passed, mut pieces) = (vec![0; 64 << 10], 0u64, usize::MAX);
         let mut crumbs = 0;
@@ -199,7 +205,7 @@ impl Inner {
                 let due = due.filter(|due| *due > 0).unwrap_or(u64::MAX);
                 let length = rest.len().min(pieces).min(usize::try_from(due).unwrap_or(usize::MAX));
                 let (now, later) = std::mem::take(&mut rest).split_at_mut(length);
-                if let Some(Fault { after, harm: Harm::Garble, .. }) = fault
+                if let Some(TimedFault { after, harm: NetFault::Garble, .. }) = fault
                     && passed >= after
                 {
                     now.iter_mut().for_each(|byte| *byte ^= 4);
@@ -223,24 +229,24 @@ impl Inner {
         let _ = target.shutdown(Shutdown::Write);
     }
 
-    /// Does the harm; gives the length of the pieces in which bytes pass from now on.
-    fn strike(&self, harm: Harm, pair: [&TcpStream; 2], pieces: usize) -> usize {
+    /// Causes the fault; returns the size of the pieces in which bytes pass from now on.
+    fn strike(&self, harm: NetFault, pair: [&TcpStream; 2], pieces: usize) -> usize {
         let mut state = self.lock();
         state.struck = true;
         if let Some(news) = &state.news {
             news(harm);
         }
         match harm {
-            Harm::Garble => return pieces,
-            Harm::Slow => return 1,
-            Harm::Close => self.close(pair),
-            Harm::Reset => {
+            NetFault::Garble => return pieces,
+            NetFault::Slow => return 1,
+            NetFault::Close => self.close(pair),
+            NetFault::Reset => {
                 for stream in pair {
                     let _ = rustix::net::connect_unspec(stream);
                 }
                 self.close(pair);
             }
-            Harm::Kill(rank) => {
+            NetFault::Kill(rank) => {
                 state.dead = Some(rank);
                 state.cut(|from, to| from == rank || to == rank);
             }
@@ -255,8 +261,8 @@ impl Inner {
     }
 }
 
-impl State {
-    /// Closes the connections between such ranks.
+impl NetState {
+    /// Closes the connections between matching ranks.
     fn cut(&mut self, which: impl Fn(usize, usize) -> bool) {
         for (from, to, pair) in &self.connections {
             if which(*from, *to) {

@@ -1,22 +1,22 @@
-//! Tensors for tests: memory of our own, filled and read as plain bytes.
+//! Tensors for tests: our own memory, written and read as plain bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ronde_control::DType;
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::CollectiveKind;
 use ronde_core::buffer::{Buffer, Operand, Output, Owner};
 use ronde_core::engine::Tensors;
 
-/// A dense tensor. While it is lent, nobody can look at it.
+/// A dense tensor. While it is lent to the engine, it cannot be accessed.
 pub struct Tensor<O: Owner = Buffer> {
-    /// Empty while it is lent.
+    /// `None` while it is lent.
     memory: Arc<Mutex<Option<O>>>,
     shape: Vec<u64>,
     dtype: DType,
 }
 
 impl Tensor {
-    /// A tensor of that shape with the given bytes.
+    /// A tensor of this shape with the given bytes.
     pub fn new(dtype: DType, shape: &[u64], bytes: &[u8]) -> Tensor {
         Tensor::lying_in(Buffer::new(bytes.len()), dtype, shape, bytes)
     }
@@ -34,15 +34,15 @@ impl Tensor {
         Tensor { memory, shape: shape.to_vec(), dtype }
     }
 
-    /// What a submission of these tensors brings. Where results have their sizes, each goes to the
-    /// target beside it; if that is the tensor itself, in place.
+    /// The tensors of a submission. If the sizes of the results are known, each result goes to the
+    /// target paired with its source; if that is the same tensor, in place.
     pub fn submission<'a>(
-        kind: &Kind,
+        kind: &CollectiveKind,
         tensors: impl IntoIterator<Item = (&'a Tensor, &'a Tensor)>,
     ) -> Tensors {
         let tensors = tensors.into_iter();
         match kind {
-            Kind::Allreduce { .. } | Kind::Broadcast { .. } => {
+            CollectiveKind::Allreduce { .. } | CollectiveKind::Broadcast { .. } => {
                 Tensors::Given(tensors.map(|(source, target)| source.into(target)).collect())
             }
             _ => Tensors::Made(tensors.map(|(source, _)| source.lend().into()).collect()),
@@ -58,52 +58,52 @@ impl Tensor {
 }
 
 impl<O: Owner> Tensor<O> {
-    /// A tensor of that shape with the given bytes, in that memory.
+    /// A tensor of this shape with the given bytes, in the given memory.
     pub fn lying_in(mut memory: O, dtype: DType, shape: &[u64], bytes: &[u8]) -> Tensor<O> {
         assert_eq!(shape.iter().product::<u64>() as usize * dtype.size(), bytes.len());
         memory.bytes_mut().copy_from_slice(bytes);
         Tensor { memory: Arc::new(Mutex::new(Some(memory))), shape: shape.to_vec(), dtype }
     }
 
-    /// Writes bytes from `at` on.
+    /// Overwrites the bytes from `at` on.
     pub fn mark(&self, at: usize, bytes: &[u8]) {
         self.look(|memory| memory[at..at + bytes.len()].copy_from_slice(bytes));
     }
 
-    /// Its elements as single-precision floats.
+    /// The elements as single-precision floats.
     pub fn as_floats(&self) -> Vec<f32> {
         let bytes = self.bytes();
         let (chunks, _) = bytes.as_chunks::<4>();
         chunks.iter().map(|chunk| f32::from_ne_bytes(*chunk)).collect()
     }
 
-    /// Its bytes.
+    /// A copy of the bytes.
     pub fn bytes(&self) -> Vec<u8> {
         self.look(|memory| memory.to_vec())
     }
 
-    /// Gives its bytes to `look`.
+    /// Passes the bytes to `look`.
     pub fn look<T>(&self, look: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut memory = self.lock();
-        look(memory.as_mut().expect("nobody looks at a tensor that is lent").bytes_mut())
+        look(memory.as_mut().expect("a lent tensor is not accessed").bytes_mut())
     }
 
-    /// Its shape.
+    /// The dimensions.
     pub fn shape(&self) -> &[u64] {
         &self.shape
     }
 
-    /// The type of its elements.
+    /// The type of the elements.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Its memory, for the engine; the tensor has it back when the operation is over.
+    /// Lends the memory to the engine; the tensor gets it back when the operation is over.
     pub fn lend(&self) -> Output {
-        let memory = self.lock().take().expect("a tensor is lent once at a time");
+        let memory = self.lock().take().expect("a tensor is lent only once at a time");
         let home = self.memory.clone();
         Output::lent(memory, move |memory| {
-            // A test that has failed does not look at it any more.
+            // A failed test no longer looks at it.
             if let Ok(mut home) = home.lock() {
                 *home = Some(memory);
             }
@@ -111,6 +111,6 @@ impl<O: Owner> Tensor<O> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<O>> {
-        self.memory.lock().expect("a tensor that is lent was not looked at")
+        self.memory.lock().expect("nothing panics while it holds this lock")
     }
 }

@@ -3,86 +3,86 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ronde_control::negotiate::{Kind, Request};
-use ronde_control::settings::{Keeper, Meeting, Place, Settings, Transport};
+use ronde_control::negotiate::{CollectiveKind, Request};
+use ronde_control::settings::{RankInfo, RendezvousInfo, RendezvousOwner, Settings, Transport};
 use ronde_control::watching::DumpTo;
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
-use ronde_core::engine::{Engine, Next, Outcome, Tensors, Ticket};
+use ronde_core::engine::{AfterSubmit, Engine, Outcome, Tensors, Ticket};
 
-use crate::{Launcher, Net, Roads, Tensor};
+use crate::{Net, Routes, Tensor, TestLauncher};
 
-/// No operation of a test takes longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Upper limit for any operation of a test.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// How a world is made.
+/// Configuration of a world.
 #[derive(Clone)]
 pub struct World {
     size: usize,
     settings: Settings,
-    roads: Roads,
+    routes: Routes,
 }
 
 /// One rank of a running world.
-pub struct Member {
-    /// Its engine.
+pub struct TestRank {
+    /// The engine of this rank.
     pub engine: Engine,
-    /// The launcher they all met at.
-    pub launcher: Arc<Launcher>,
+    /// The launcher of the world.
+    pub launcher: Arc<TestLauncher>,
 }
 
 impl World {
-    /// A world of that many ranks, with the settings' defaults.
+    /// A world of `size` ranks, with default settings.
     pub fn new(size: usize) -> World {
         let (mut settings, _) =
             ronde_control::settings::read(|_| None).expect("defaults are valid");
-        // Worlds of tests die all the time, and nobody reads why.
+        // Test worlds fail all the time, and nobody reads their dumps.
         settings.watching.dump = DumpTo::Nowhere;
-        World { size, settings, roads: Roads::default() }
+        World { size, settings, routes: Routes::default() }
     }
 
-    /// The same world over sockets.
+    /// The same world over another transport.
     pub fn over(mut self, transport: Transport) -> World {
         self.settings.transport = transport;
         self
     }
 
-    /// The same world with other settings.
+    /// The same world with changed settings.
     pub fn with(mut self, change: impl FnOnce(&mut Settings)) -> World {
         change(&mut self.settings);
         self
     }
 
-    /// A world whose ranks share memory only with those that have the same number here.
+    /// A world whose ranks share memory only with ranks on the same island.
     pub fn on_islands(islands: &[usize]) -> World {
         let mut world = World::new(islands.len());
-        world.roads.islands = Some(islands.to_vec());
+        world.routes.islands = Some(islands.to_vec());
         world
     }
 
     /// The same world with a network that carries all connections between ranks.
     pub fn through(mut self, net: &Arc<Net>) -> World {
-        self.roads.net = Some(net.clone());
+        self.routes.net = Some(net.clone());
         self
     }
 
-    /// Runs `body` on every rank and gives what each returned, in rank order. A rank that panics
-    /// fails the test.
-    pub fn run<T: Send>(&self, body: impl Fn(&Member) -> T + Sync) -> Vec<T> {
+    /// Runs `body` on every rank and returns the results in rank order. A rank that panics fails
+    /// the test.
+    pub fn run<T: Send>(&self, body: impl Fn(&TestRank) -> T + Sync) -> Vec<T> {
         self.attempt(|member| body(&member.expect("the world forms")))
     }
 
-    /// The same for worlds that may fail to form.
-    pub fn attempt<T: Send>(&self, body: impl Fn(Result<Member, Error>) -> T + Sync) -> Vec<T> {
+    /// Like [`World::run`], for worlds that may fail to form.
+    pub fn attempt<T: Send>(&self, body: impl Fn(Result<TestRank, Error>) -> T + Sync) -> Vec<T> {
         let size = if self.size > 1 { self.size } else { 0 };
-        let launcher = Arc::new(Launcher::start(size, self.roads.clone()));
+        let launcher = Arc::new(TestLauncher::start(size, self.routes.clone()));
         std::thread::scope(|scope| {
             let rank = |rank: usize| {
                 let (launcher, body) = (launcher.clone(), &body);
                 scope.spawn(move || {
                     let place = self.place(rank, &launcher);
                     let engine = Engine::join(&self.settings, place);
-                    body(engine.map(|engine| Member { engine, launcher }))
+                    body(engine.map(|engine| TestRank { engine, launcher }))
                 })
             };
             let ranks: Vec<_> = (0..self.size).map(rank).collect();
@@ -90,10 +90,15 @@ impl World {
         })
     }
 
-    fn place(&self, rank: usize, launcher: &Launcher) -> Place {
+    fn place(&self, rank: usize, launcher: &TestLauncher) -> RankInfo {
         let (addresses, key) = (vec![launcher.address()], launcher.key().clone());
-        let meeting = Meeting { addresses, key, listen: Vec::new(), keeper: Keeper::Launcher };
-        Place {
+        let rendezvous_info = RendezvousInfo {
+            addresses,
+            key,
+            listen: Vec::new(),
+            keeper: RendezvousOwner::Launcher,
+        };
+        RankInfo {
             rank: Rank(rank as u32),
             size: self.size as u32,
             local_rank: rank as u32,
@@ -101,19 +106,19 @@ impl World {
             cross_rank: 0,
             cross_size: 1,
             host: "testhost".into(),
-            meeting: (self.size > 1).then_some(meeting),
+            rendezvous_info: (self.size > 1).then_some(rendezvous_info),
         }
     }
 }
 
-impl Member {
-    /// This rank's number.
+impl TestRank {
+    /// The number of this rank.
     pub fn rank(&self) -> usize {
         self.engine.place().rank.index()
     }
 
     /// A request for one tensor.
-    pub fn request(name: &str, kind: Kind, tensor: &Tensor) -> Request {
+    pub fn request(name: &str, kind: CollectiveKind, tensor: &Tensor) -> Request {
         let shapes = vec![tensor.shape().to_vec()];
         Request { name: name.into(), set: SetId::WORLD, kind, dtype: tensor.dtype(), shapes }
     }
@@ -126,76 +131,76 @@ impl Member {
         source: &Tensor,
         target: &Tensor,
     ) -> Result<Arc<Ticket>, Error> {
-        let kind = Kind::Allreduce { op, prescale: 1.0, postscale: 1.0 };
+        let kind = CollectiveKind::Allreduce { op, prescale: 1.0, postscale: 1.0 };
         let tensors = Tensor::submission(&kind, [(source, target)]);
-        self.engine.submit(Member::request(name, kind, source), tensors, Next::GoesOn)
+        self.engine.submit(TestRank::request(name, kind, source), tensors, AfterSubmit::GoesOn)
     }
 
-    /// Submits anything with one tensor and waits for it.
+    /// Submits a collective of one tensor and waits for it.
     pub fn run(
         &self,
         name: &str,
-        kind: Kind,
+        kind: CollectiveKind,
         source: &Tensor,
         target: &Tensor,
     ) -> Result<Outcome, Error> {
         self.run_in(SetId::WORLD, name, kind, source, target)
     }
 
-    /// The same among the members of a set.
+    /// Like [`TestRank::run`], among the members of a process set.
     pub fn run_in(
         &self,
         set: SetId,
         name: &str,
-        kind: Kind,
+        kind: CollectiveKind,
         source: &Tensor,
         target: &Tensor,
     ) -> Result<Outcome, Error> {
         let tensors = Tensor::submission(&kind, [(source, target)]);
-        let request = Request { set, ..Member::request(name, kind, source) };
-        let ticket = self.engine.submit(request, tensors, Next::Waits)?;
+        let request = Request { set, ..TestRank::request(name, kind, source) };
+        let ticket = self.engine.submit(request, tensors, AfterSubmit::Waits)?;
         self.wait(&ticket)
     }
 
-    /// Makes a set of ranks.
+    /// Adds a process set.
     pub fn add_set(&self, ranks: &[u32]) -> Result<SetId, Error> {
         let ranks = ranks.iter().map(|rank| Rank(*rank)).collect();
-        match self.command("add.noname.set", Kind::AddSet { ranks })? {
+        match self.command("add.noname.set", CollectiveKind::AddSet { ranks })? {
             Outcome::SetAdded { id } => Ok(id),
             other => panic!("{other:?}"),
         }
     }
 
-    /// Forgets a set of ranks.
+    /// Removes a process set.
     pub fn remove_set(&self, set: SetId) -> Result<(), Error> {
-        self.command("remove.noname.set", Kind::RemoveSet { set }).map(|_| ())
+        self.command("remove.noname.set", CollectiveKind::RemoveSet { set }).map(|_| ())
     }
 
-    /// Contributes nothing until everybody has joined; gives the last one to.
+    /// Contributes nothing until all ranks have joined; returns the last one to join.
     pub fn join(&self) -> Result<Rank, Error> {
-        let ticket = self.engine.join_in(Next::Waits)?;
+        let ticket = self.engine.join_in(AfterSubmit::Waits)?;
         match self.wait(&ticket)? {
             Outcome::Joined { last } => Ok(last),
             other => panic!("{other:?}"),
         }
     }
 
-    /// Waits until everybody is here.
+    /// Waits until all ranks are here.
     pub fn barrier(&self, name: &str) -> Result<(), Error> {
-        self.command(name, Kind::Barrier).map(|_| ())
+        self.command(name, CollectiveKind::Barrier).map(|_| ())
     }
 
-    fn command(&self, name: &str, kind: Kind) -> Result<Outcome, Error> {
+    fn command(&self, name: &str, kind: CollectiveKind) -> Result<Outcome, Error> {
         let (name, set, dtype) = (name.into(), SetId::WORLD, DType::U8);
         let request = Request { name, set, kind, dtype, shapes: vec![] };
-        let ticket = self.engine.submit(request, Tensors::NONE, Next::Waits)?;
+        let ticket = self.engine.submit(request, Tensors::NONE, AfterSubmit::Waits)?;
         self.wait(&ticket)
     }
 
-    /// Waits for a ticket; a test that waits for ever has failed.
+    /// Waits for a ticket; a test that waits forever has failed.
     pub fn wait(&self, ticket: &Ticket) -> Result<Outcome, Error> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIME_LIMIT;
         self.engine.wait(ticket, deadline);
-        ticket.take().expect("no call blocks for ever")
+        ticket.take().expect("no call blocks forever")
     }
 }

@@ -113,7 +113,7 @@ def run(horovodrun: str, part: Part) -> Outcome:
     if late or job.returncode != 0:
         trouble = "\n".join(lines[-LAST_LINES:] + ([late] if late else []))
     elif not told:
-        trouble = "the ranks ended without a word\n" + "\n".join(lines[-LAST_LINES:])
+        trouble = "the ranks exited without printing anything\n" + "\n".join(lines[-LAST_LINES:])
     return Outcome(told[-1] if told else "", trouble, time.monotonic() - start)
 
 

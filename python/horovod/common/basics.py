@@ -283,7 +283,7 @@ def _communicator(comm: object) -> object:
             "init(process_sets=[hvd.ProcessSet([...])])"
         )
     if len(set(comm)) < len(comm) or not all(0 <= rank < size for rank in comm):
-        raise ValueError(f"init(comm={list(comm)}) does not name some of {size} ranks once each")
+        raise ValueError(f"init(comm={list(comm)}) must list distinct ranks of the {size} in the job")
     return list(comm)
 
 

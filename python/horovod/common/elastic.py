@@ -358,7 +358,7 @@ class _Loop:
         """
         text = str(error)
         if text and error.cause in _UNTOLD:
-            print(f"horovod: rank {_place()} starts again: {text}", file=sys.stderr, flush=True)
+            print(f"horovod: rank {_place()} restarting: {text}", file=sys.stderr, flush=True)
         self.state.restore()
         self._needs = True
 

@@ -75,7 +75,7 @@ def run(
         hostfile: File with lines such as `node-a slots=4` (default: None).
         host_discovery_script: Command that prints the available hosts, one `node-a:4` per line
             (default: None).
-        start_timeout: Seconds until all hosts must have answered (default: None, that of
+        start_timeout: How long to wait for all hosts to respond, in seconds (default: None, that of
             `horovodrun`).
         ssh_port: Port of sshd on the hosts (default: None).
         ssh_identity_file: Private key for ssh (default: None).

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use ronde_control::DType;
-use ronde_control::bench::Collective;
+use ronde_control::bench::Benchmark;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
-use ronde_launch::reach::Way;
+use ronde_launch::reach::ReachMethod;
 
 use super::results::{ARENA, COPY, ENGINE, OURS};
 use super::units;
 use crate::horovodrun::about_hosts;
+use crate::messages::UserError;
 use crate::processes;
 use crate::ssh::Ssh;
-use crate::words::Mistake;
 
 /// How long the hosts may take to find each other.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// gradients of resnet50 or bert; or all
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "allreduce",
           value_parser = collective, hide_possible_values = true)]
-    collective: Vec<Vec<Wanted>>,
+    collective: Vec<Vec<BenchmarkArg>>,
 
     /// Bytes that each rank hands in; K, M and G are powers of 1024
     #[arg(long, value_name = "BYTES", value_delimiter = ',',
@@ -94,28 +94,28 @@ pub(crate) struct Arguments {
 }
 
 /// One thing to measure.
-type Wanted = Collective;
+type BenchmarkArg = Benchmark;
 
 /// Where the ranks of one measurement sit.
 #[derive(Clone)]
-pub(super) struct Seating {
+pub(super) struct RankPlacement {
     pub(super) slots: Vec<Slot>,
-    pub(super) hosts: Vec<(Host, Way)>,
+    pub(super) hosts: Vec<(Host, ReachMethod)>,
 }
 
-impl Seating {
+impl RankPlacement {
     /// Whether all ranks sit on this machine.
     pub(super) fn is_here(&self) -> bool {
-        self.hosts.iter().all(|(_, way)| *way == Way::Local)
+        self.hosts.iter().all(|(_, method)| *method == ReachMethod::Local)
     }
 }
 
 /// What is to be measured, every part of it possible.
 #[derive(Clone)]
-pub(super) struct Plan {
+pub(super) struct BenchPlan {
     /// For each number of ranks: where each of them sits.
-    pub(super) seats: Vec<Seating>,
-    pub(super) collectives: Vec<Collective>,
+    pub(super) placements: Vec<RankPlacement>,
+    pub(super) collectives: Vec<Benchmark>,
     pub(super) sizes: Vec<u64>,
     pub(super) dtype: String,
     /// Which of our own are measured.
@@ -127,11 +127,12 @@ pub(super) struct Plan {
 }
 
 impl Arguments {
-    pub(super) fn plan(&self) -> Result<Plan, Mistake> {
-        let seats = once(&self.num_proc).into_iter().map(|ranks| self.seats(ranks));
-        let seats = seats.collect::<Result<_, _>>().map_err(|error| about_hosts(&error))?;
-        Ok(Plan {
-            seats,
+    pub(super) fn plan(&self) -> Result<BenchPlan, UserError> {
+        let placements = once(&self.num_proc).into_iter().map(|ranks| self.placements(ranks));
+        let placements =
+            placements.collect::<Result<_, _>>().map_err(|error| about_hosts(&error))?;
+        Ok(BenchPlan {
+            placements,
             collectives: once(&self.collective.concat()),
             sizes: once(&self.sizes),
             dtype: self.dtype.clone(),
@@ -143,14 +144,14 @@ impl Arguments {
         })
     }
 
-    fn seats(&self, ranks: u32) -> Result<Seating, HostsError> {
+    fn placements(&self, ranks: u32) -> Result<RankPlacement, HostsError> {
         let hosts = match &self.hosts {
             Some(text) => hosts::parse(text)?,
             None => vec![Host::local(ranks)],
         };
         let slots = hosts::assign(&hosts, ranks)?;
         let ssh = self.ssh.options(START_TIMEOUT);
-        Ok(Seating { hosts: hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh), slots })
+        Ok(RankPlacement { hosts: hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh), slots })
     }
 }
 
@@ -165,11 +166,11 @@ fn once<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
     kept
 }
 
-fn collective(text: &str) -> Result<Vec<Wanted>, String> {
+fn collective(text: &str) -> Result<Vec<BenchmarkArg>, String> {
     if text == ALL {
-        return Ok(Collective::ALL.to_vec());
+        return Ok(Benchmark::ALL.to_vec());
     }
-    let names = || Collective::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let names = || Benchmark::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let found = text.parse().map(|collective| vec![collective]);
     found.map_err(|_| format!("it must be one of {}, or {ALL}", names()))
 }

@@ -7,35 +7,36 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::Path;
 
-use ronde_control::bench::calibration::{Crossing, EXPERIMENTS, Experiment, Trial, confirmed};
-use ronde_control::bench::{Collective, Figures};
+use ronde_control::bench::calibration::{Crossing, EXPERIMENTS, Experiment, SizeTrial, confirmed};
+use ronde_control::bench::{Benchmark, Figures};
 use ronde_control::{Tuning, VERSION};
 
-use super::arguments::{Plan, Seating};
-use super::job::{self, Failure, Order, Progress};
-use super::results::{ENGINE, Machine, Run};
+use super::arguments::{BenchPlan, RankPlacement};
+use super::job::{self, BenchFailure, BenchJob, TableProgress};
+use super::results::{BenchRun, ENGINE, MachineInfo};
 use super::{cannot_write, progress, units, write};
-use crate::words::Mistake;
+use crate::messages::UserError;
 
 /// How often each side has its turn.
 const TURNS: usize = 6;
 
-pub(super) fn run(program: &Path, plan: &Plan, file: &Path) -> Result<(), Failure> {
-    let [seats] = plan.seats.as_slice() else {
+pub(super) fn run(program: &Path, plan: &BenchPlan, file: &Path) -> Result<(), BenchFailure> {
+    let [placements] = plan.placements.as_slice() else {
         let error = "`--calibrate` takes one number of ranks at a time";
         let hint = "give the number that you train with, as in `-np 4`";
-        return Err(Failure::Mistake(Mistake::new(error, hint)));
+        return Err(BenchFailure::Mistake(UserError::new(error, hint)));
     };
     // Rather now than after a minute.
     let opened = OpenOptions::new().append(true).create(true).open(file);
     opened.map_err(|error| cannot_write(file, &error))?;
-    let (mut tuning, mut machine, mut told) = (Tuning::default(), Machine::default(), Vec::new());
+    let (mut tuning, mut machine, mut told) =
+        (Tuning::default(), MachineInfo::default(), Vec::new());
     for experiment in EXPERIMENTS {
         let asked = plan.transports.iter().any(|way| way == experiment.transport);
-        if !asked || (seats.slots.len() as u32) < experiment.least_ranks {
+        if !asked || (placements.slots.len() as u32) < experiment.least_ranks {
             continue;
         }
-        let (turns, last) = try_out(program, plan, seats, (experiment, tuning))?;
+        let (turns, last) = try_out(program, plan, placements, (experiment, tuning))?;
         machine = last.machine;
         let before = tuning.value(&experiment.knob);
         let halves = [0, 1].map(|half| trials(turns.iter().skip(half).step_by(2)));
@@ -45,23 +46,23 @@ pub(super) fn run(program: &Path, plan: &Plan, file: &Path) -> Result<(), Failur
             told.push(words(experiment.knob.name, before, &found));
         }
     }
-    write(file, &text(&tuning, &machine, seats.slots.len()))?;
+    write(file, &text(&tuning, &machine, placements.slots.len()))?;
     told.push(format!("Use it: RONDE_TUNING={} horovodrun …", file.display()));
     super::print(&(told.join("\n") + "\n"))
 }
 
 /// What one turn gave: the times of all rounds by size, for the one and for the other algorithm.
-type Turn = [BTreeMap<u64, Vec<f64>>; 2];
+type TurnTimes = [BTreeMap<u64, Vec<f64>>; 2];
 
 /// Gives both algorithms their turns on every size.
 fn try_out(
     program: &Path,
-    plan: &Plan,
-    seats: &Seating,
+    plan: &BenchPlan,
+    placements: &RankPlacement,
     (experiment, tuning): (&Experiment, Tuning),
-) -> Result<(Vec<Turn>, Run), Failure> {
-    let plan = Plan {
-        collectives: vec![Collective::Allreduce],
+) -> Result<(Vec<TurnTimes>, BenchRun), BenchFailure> {
+    let plan = BenchPlan {
+        collectives: vec![Benchmark::Allreduce],
         sizes: experiment.sizes(),
         // Python between the calls would only add noise.
         systems: vec![ENGINE.into()],
@@ -74,12 +75,17 @@ fn try_out(
         progress(&format!("{}: turn {} of {TURNS}", experiment.knob.name, turn + 1));
         // The first changes from turn to turn, so that a machine that gets busy favours nobody.
         let sides = if turn % 2 == 0 { [(0, below), (1, above)] } else { [(1, above), (0, below)] };
-        let mut times = Turn::default();
+        let mut times = TurnTimes::default();
         for (side, tuning) in sides {
             let tuning = Some(inline(tuning));
-            let order =
-                Order { program, plan: &plan, seats, transport: experiment.transport, tuning };
-            let run = job::run(&order, Progress::Silent)?;
+            let order = BenchJob {
+                program,
+                plan: &plan,
+                placements,
+                transport: experiment.transport,
+                tuning,
+            };
+            let run = job::run(&order, TableProgress::Silent)?;
             for row in &run.rows {
                 let seconds = row.seconds.get(ENGINE).cloned().unwrap_or_default();
                 times[side].insert(row.bytes, seconds);
@@ -88,15 +94,15 @@ fn try_out(
         }
         turns.push(times);
     }
-    let nothing = || Mistake::new("nothing was measured", "run it again with `--verbose`");
-    let last = last.ok_or_else(|| Failure::Mistake(nothing()))?;
+    let nothing = || UserError::new("nothing was measured", "run it again with `--verbose`");
+    let last = last.ok_or_else(|| BenchFailure::Mistake(nothing()))?;
     Ok((turns, last))
 }
 
 /// The times of both algorithms on the sizes that both have measured. The lower decile counts: it is
 /// what the machine can do when nobody disturbs.
-fn trials<'a>(turns: impl Iterator<Item = &'a Turn>) -> Vec<Trial> {
-    let mut pooled = Turn::default();
+fn trials<'a>(turns: impl Iterator<Item = &'a TurnTimes>) -> Vec<SizeTrial> {
+    let mut pooled = TurnTimes::default();
     for (side, (bytes, rounds)) in turns.flat_map(|turn| {
         turn.iter().enumerate().flat_map(|(side, sizes)| sizes.iter().map(move |size| (side, size)))
     }) {
@@ -105,7 +111,7 @@ fn trials<'a>(turns: impl Iterator<Item = &'a Turn>) -> Vec<Trial> {
     let [below, above] = &pooled;
     let quick = |rounds: &[f64]| Figures::of(rounds).map(|figures| figures.p10);
     let trial = |(bytes, rounds): (&u64, &Vec<f64>)| {
-        Some(Trial { bytes: *bytes, below: quick(rounds)?, above: quick(above.get(bytes)?)? })
+        Some(SizeTrial { bytes: *bytes, below: quick(rounds)?, above: quick(above.get(bytes)?)? })
     };
     below.iter().filter_map(trial).collect()
 }
@@ -118,7 +124,9 @@ fn inline(tuning: Tuning) -> String {
 
 fn words(knob: &str, before: u64, found: &Crossing) -> String {
     match found.threshold == before {
-        true => format!("{knob}: {} stays; nothing else is surely faster", units::bytes(before)),
+        true => {
+            format!("{knob}: keeping {}; nothing else is reliably faster", units::bytes(before))
+        }
         false => format!(
             "{knob}: {} becomes {}; the sizes tried take {:.1} % less time on average",
             units::bytes(before),
@@ -128,7 +136,7 @@ fn words(knob: &str, before: u64, found: &Crossing) -> String {
     }
 }
 
-fn text(tuning: &Tuning, machine: &Machine, ranks: usize) -> String {
+fn text(tuning: &Tuning, machine: &MachineInfo, ranks: usize) -> String {
     format!(
         "# Where one algorithm ends and the next begins, found by `ronde bench --calibrate`\n\
          # on {}, {} cores, with {ranks} ranks, by Ronde {VERSION}.\n\
@@ -144,7 +152,7 @@ mod tests {
     #[test]
     fn what_is_written_can_be_read() {
         let tuning = Tuning { one_shot: 12345, ..Tuning::default() };
-        let machine = Machine { cpu: "Example CPU".into(), cores: 2, ..Machine::default() };
+        let machine = MachineInfo { cpu: "Example CPU".into(), cores: 2, ..MachineInfo::default() };
         let file = text(&tuning, &machine, 4);
         assert!(file.contains("# on Example CPU, 2 cores, with 4 ranks"));
         assert_eq!(Tuning::parse(&file), Ok(tuning));
@@ -159,7 +167,7 @@ mod tests {
         };
         let turns = [turn(1.0, 4.0), turn(2.0, 4.0)];
         let trials = trials(turns.iter());
-        assert_eq!(trials, [Trial { bytes: 1024, below: 1.1, above: 4.0 }]);
+        assert_eq!(trials, [SizeTrial { bytes: 1024, below: 1.1, above: 4.0 }]);
     }
 
     #[test]
@@ -172,7 +180,7 @@ mod tests {
         );
         assert_eq!(
             words("one_shot", 8192, &found),
-            "one_shot: 8 KiB stays; nothing else is surely faster"
+            "one_shot: keeping 8 KiB; nothing else is reliably faster"
         );
     }
 }

@@ -11,26 +11,26 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use ronde_control::job::Terms;
+use ronde_control::job::JobSpec;
 use ronde_launch::source::HostSource;
-use ronde_launch::{Job, Output};
+use ronde_launch::{Job, OutputOptions};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::arguments::{Plan, START_TIMEOUT, Seating};
+use super::arguments::{BenchPlan, RankPlacement, START_TIMEOUT};
 use super::progress;
-use super::results::{Run, Told};
+use super::results::{BenchRun, ReportLine};
 use super::units;
-use crate::horovodrun::{about_launch, complain};
+use crate::horovodrun::{about_launch, report_error};
+use crate::messages::{USAGE, UserError};
 use crate::script;
-use crate::settings::{self, Files};
-use crate::words::{Mistake, USAGE};
+use crate::settings::{self, Rank0Files};
 
 /// One job of a plan.
-pub(super) struct Order<'a> {
+pub(super) struct BenchJob<'a> {
     pub(super) program: &'a Path,
-    pub(super) plan: &'a Plan,
-    pub(super) seats: &'a Seating,
+    pub(super) plan: &'a BenchPlan,
+    pub(super) placements: &'a RankPlacement,
     pub(super) transport: &'a str,
     /// A tuning to measure under, instead of the one that is set.
     pub(super) tuning: Option<String>,
@@ -38,31 +38,31 @@ pub(super) struct Order<'a> {
 
 /// Whether each line of the table is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// It is.
+pub(super) enum TableProgress {
+    /// Announce each line of the table.
     Told,
     /// Somebody else tells how far it is.
     Silent,
 }
 
 /// Why there is nothing to show.
-pub(super) enum Failure {
+pub(super) enum BenchFailure {
     /// It has been said; this is the exit code.
     Told(u8),
     /// It is still to be said.
-    Mistake(Mistake),
+    Mistake(UserError),
 }
 
 /// Runs the job to its end and gives what it reported.
-pub(super) fn run(order: &Order<'_>, wanted: Progress) -> Result<Run, Failure> {
-    let folder = match order.seats.is_here() {
+pub(super) fn run(order: &BenchJob<'_>, wanted: TableProgress) -> Result<BenchRun, BenchFailure> {
+    let folder = match order.placements.is_here() {
         true => Some(folder().map_err(|error| no_folder(&error))?),
         false => None,
     };
     let (deliveries, report) = mpsc::channel();
     let job = job(order, folder.as_ref().map(TempDir::path), deliveries)?;
-    let mut run = Run::new(order.seats.slots.len() as u32, order.transport);
-    run.hosts = order.seats.hosts.len();
+    let mut run = BenchRun::new(order.placements.slots.len() as u32, order.transport);
+    run.hosts = order.placements.hosts.len();
     let outcome = thread::scope(|scope| {
         let ears = thread::Builder::new().name("ronde-report".into());
         let run = &mut run;
@@ -71,15 +71,15 @@ pub(super) fn run(order: &Order<'_>, wanted: Progress) -> Result<Run, Failure> {
         let outcome = ronde_launch::run(&job);
         // With the job the last way to the report ends.
         drop(job);
-        outcome.map_err(|error| Failure::Mistake(about_launch(&error)))
+        outcome.map_err(|error| BenchFailure::Mistake(about_launch(&error)))
     })?;
     if outcome.code != 0 {
         progress(outcome.verdict.text.as_deref().unwrap_or_default().trim_end());
-        return Err(Failure::Told(outcome.code));
+        return Err(BenchFailure::Told(outcome.code));
     }
     if !run.complete {
         let error = "the ranks ended before they had measured everything";
-        return Err(Failure::Mistake(Mistake::new(error, "run it again with `--verbose`")));
+        return Err(BenchFailure::Mistake(UserError::new(error, "run it again with `--verbose`")));
     }
     Ok(run)
 }
@@ -91,7 +91,7 @@ fn folder() -> std::io::Result<TempDir> {
 }
 
 /// Takes what rank 0 reports until it has ended: a JSON object on each line.
-fn hear(report: &mpsc::Receiver<Vec<u8>>, run: &mut Run, wanted: Progress) {
+fn hear(report: &mpsc::Receiver<Vec<u8>>, run: &mut BenchRun, wanted: TableProgress) {
     let mut line = Vec::new();
     for byte in report.iter().flatten() {
         if byte != b'\n' {
@@ -99,8 +99,8 @@ fn hear(report: &mpsc::Receiver<Vec<u8>>, run: &mut Run, wanted: Progress) {
             continue;
         }
         match serde_json::from_slice(&std::mem::take(&mut line)) {
-            Ok(Told::Begin(_)) if wanted == Progress::Silent => {}
-            Ok(Told::Begin(task)) => {
+            Ok(ReportLine::Begin(_)) if wanted == TableProgress::Silent => {}
+            Ok(ReportLine::Begin(task)) => {
                 let size = match task.collective.has_sizes() {
                     true => format!(" of {}", units::bytes(task.bytes)),
                     false => String::new(),
@@ -109,22 +109,22 @@ fn hear(report: &mpsc::Receiver<Vec<u8>>, run: &mut Run, wanted: Progress) {
                 progress(&format!("{} ranks, {}: {collective}{size}", run.ranks, run.transport));
             }
             Ok(told) => {
-                if let Told::Note(note) = &told {
+                if let ReportLine::Note(note) = &told {
                     progress(&format!("note: {note}"));
                 }
                 run.take(told);
             }
-            Err(error) => progress(&format!("warning: a rank said what is not known: {error}")),
+            Err(error) => progress(&format!("warning: cannot parse a rank's report: {error}")),
         }
     }
 }
 
 fn job(
-    order: &Order<'_>,
+    order: &BenchJob<'_>,
     folder: Option<&Path>,
     deliveries: mpsc::Sender<Vec<u8>>,
-) -> Result<Job, Failure> {
-    let refuse = |mistake: Mistake| Failure::Told(complain(&mistake, USAGE));
+) -> Result<Job, BenchFailure> {
+    let refuse = |mistake: UserError| BenchFailure::Told(report_error(&mistake, USAGE));
     let plan = json!({
         "folder": folder,
         "collectives": order.plan.collectives,
@@ -138,19 +138,19 @@ fn job(
     let env = environment(order);
     let set = env.iter().filter(|(name, _)| name == "RONDE_TRANSPORT" || name == "RONDE_TUNING");
     let set = set.cloned().collect();
-    let join_timeout = settings::check(&set, Files::Elsewhere).map_err(refuse)?.join_timeout;
+    let join_timeout = settings::check(&set, Rank0Files::Elsewhere).map_err(refuse)?.join_timeout;
     let python = script::python(order.program).into_os_string();
     let command = [python, "-m".into(), "horovod._bench".into(), plan.to_string().into()];
     Ok(Job {
         command: command.to_vec(),
-        terms: Terms::fixed(order.seats.slots.len() as u32, join_timeout, None),
-        hosts: HostSource::Listed(order.seats.hosts.clone()),
+        job_spec: JobSpec::fixed(order.placements.slots.len() as u32, join_timeout, None),
+        hosts: HostSource::Listed(order.placements.hosts.clone()),
         interfaces: Vec::new(),
         env,
         cwd: std::env::current_dir().map_err(|error| no_folder(&error))?,
         program: order.program.to_owned(),
         start_timeout: START_TIMEOUT,
-        output: Output::default(),
+        output: OutputOptions::default(),
         // Nothing to fetch: what is to be measured stands on the command line.
         function: Some(Arc::from([])),
         deliveries: Some(deliveries),
@@ -159,7 +159,7 @@ fn job(
     })
 }
 
-fn environment(order: &Order<'_>) -> Vec<(OsString, OsString)> {
+fn environment(order: &BenchJob<'_>) -> Vec<(OsString, OsString)> {
     let mut env: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut set = |name: &str, value: &str| {
         env.retain(|(known, _)| known != name);
@@ -174,7 +174,7 @@ fn environment(order: &Order<'_>) -> Vec<(OsString, OsString)> {
     env
 }
 
-fn no_folder(error: &std::io::Error) -> Failure {
-    let error = format!("cannot make a place to report to: {error}");
-    Failure::Mistake(Mistake::new(error, "set TMPDIR to a folder that you may write to"))
+fn no_folder(error: &std::io::Error) -> BenchFailure {
+    let error = format!("cannot create a directory for the report: {error}");
+    BenchFailure::Mistake(UserError::new(error, "set TMPDIR to a writable directory"))
 }

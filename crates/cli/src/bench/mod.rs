@@ -16,19 +16,19 @@ use std::io;
 use std::path::Path;
 
 pub(crate) use arguments::Arguments;
-use arguments::Plan;
-use job::{Failure, Progress};
-use results::Run;
+use arguments::BenchPlan;
+use job::{BenchFailure, TableProgress};
+use results::BenchRun;
 
-use crate::horovodrun::{complain, tell};
+use crate::horovodrun::{report_error, tell};
+use crate::messages::{USAGE, UserError, say};
 use crate::tables::terminal_width;
-use crate::words::{Mistake, USAGE, say};
 
 /// Does what the arguments ask for; `program` is the executable that can also play a job's parts.
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
     let plan = match arguments.plan() {
         Ok(plan) => plan,
-        Err(mistake) => return complain(&mistake, USAGE),
+        Err(mistake) => return report_error(&mistake, USAGE),
     };
     let done = match &arguments.calibrate {
         Some(file) => calibrate::run(program, &plan, file),
@@ -36,24 +36,24 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
     };
     match done {
         Ok(()) => 0,
-        Err(Failure::Told(code)) => code,
-        Err(Failure::Mistake(mistake)) => complain(&mistake, 1),
+        Err(BenchFailure::Told(code)) => code,
+        Err(BenchFailure::Mistake(mistake)) => report_error(&mistake, 1),
     }
 }
 
 /// One job for each number of ranks and each transport.
-fn measure(program: &Path, plan: &Plan) -> Result<Vec<Run>, Failure> {
+fn measure(program: &Path, plan: &BenchPlan) -> Result<Vec<BenchRun>, BenchFailure> {
     let mut runs = Vec::new();
-    for seats in &plan.seats {
+    for placements in &plan.placements {
         for transport in &plan.transports {
-            let order = job::Order { program, plan, seats, transport, tuning: None };
-            runs.push(job::run(&order, Progress::Told)?);
+            let order = job::BenchJob { program, plan, placements, transport, tuning: None };
+            runs.push(job::run(&order, TableProgress::Told)?);
         }
     }
     Ok(runs)
 }
 
-fn show(runs: &[Run], arguments: &Arguments) -> Result<(), Failure> {
+fn show(runs: &[BenchRun], arguments: &Arguments) -> Result<(), BenchFailure> {
     if let Some(file) = &arguments.plot {
         write(file, &plot::svg(runs))?;
     }
@@ -68,20 +68,20 @@ fn show(runs: &[Run], arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Writes results to standard output.
-fn print(text: &str) -> Result<(), Failure> {
+fn print(text: &str) -> Result<(), BenchFailure> {
     match tell(text) {
         0 => Ok(()),
-        code => Err(Failure::Told(code)),
+        code => Err(BenchFailure::Told(code)),
     }
 }
 
-fn write(file: &Path, text: &str) -> Result<(), Failure> {
+fn write(file: &Path, text: &str) -> Result<(), BenchFailure> {
     std::fs::write(file, text).map_err(|error| cannot_write(file, &error))
 }
 
-fn cannot_write(file: &Path, error: &io::Error) -> Failure {
+fn cannot_write(file: &Path, error: &io::Error) -> BenchFailure {
     let error = format!("cannot write `{}`: {error}", file.display());
-    Failure::Mistake(Mistake::new(error, "name a file in a folder that you may write to"))
+    BenchFailure::Mistake(UserError::new(error, "name a file in a folder that you may write to"))
 }
 
 /// What happens meanwhile; standard output is for results.

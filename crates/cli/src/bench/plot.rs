@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use ronde_control::bench::{Collective, Figures};
+use ronde_control::bench::{Benchmark, Figures};
 
-use super::results::{Run, SYSTEMS};
+use super::results::{BenchRun, SYSTEMS};
 use super::units;
 
 const PANEL: (f64, f64) = (520.0, 340.0);
@@ -16,18 +16,18 @@ const TOP: f64 = 64.0;
 const COLOURS: [&str; 6] = ["#d55e00", "#cc79a7", "#e69f00", "#0072b2", "#009e73", "#888888"];
 
 /// One line of a panel: a system by its place in the table of systems, and its points.
-struct Line {
+struct PlotLine {
     system: usize,
     points: Vec<(u64, Figures)>,
 }
 
 struct Panel {
     title: String,
-    lines: Vec<Line>,
+    lines: Vec<PlotLine>,
 }
 
 /// All runs in one drawing. What has no sizes is left to the table.
-pub(super) fn svg(runs: &[Run]) -> String {
+pub(super) fn svg(runs: &[BenchRun]) -> String {
     let panels: Vec<Panel> = runs.iter().flat_map(panels).collect();
     let columns = panels.len().clamp(1, 2);
     let rows = panels.len().div_ceil(columns).max(1);
@@ -56,21 +56,21 @@ pub(super) fn svg(runs: &[Run]) -> String {
     out + "</svg>\n"
 }
 
-fn panels(run: &Run) -> Vec<Panel> {
+fn panels(run: &BenchRun) -> Vec<Panel> {
     let way = match (run.hosts, run.transport.as_str()) {
         (2.., _) => format!("{} hosts", run.hosts),
         (_, "tcp") => "TCP".to_owned(),
         _ => "shared memory".to_owned(),
     };
     let sized = run.collectives().into_iter().filter(|collective| collective.has_sizes());
-    let panel = |collective: Collective| Panel {
+    let panel = |collective: Benchmark| Panel {
         title: format!("{collective}, {} ranks, {way}", run.ranks),
         lines: lines(run, collective),
     };
     sized.map(panel).collect()
 }
 
-fn lines(run: &Run, collective: Collective) -> Vec<Line> {
+fn lines(run: &BenchRun, collective: Benchmark) -> Vec<PlotLine> {
     let points = |system: &str| {
         let rows = run.rows_of(collective).into_iter();
         let mut points: Vec<(u64, Figures)> =
@@ -79,7 +79,7 @@ fn lines(run: &Run, collective: Collective) -> Vec<Line> {
         points
     };
     let all = SYSTEMS.iter().enumerate();
-    let lines = all.map(|(system, (name, _))| Line { system, points: points(name) });
+    let lines = all.map(|(system, (name, _))| PlotLine { system, points: points(name) });
     lines.filter(|line| !line.points.is_empty()).collect()
 }
 
@@ -163,7 +163,7 @@ fn axes(
     text(out, (16.0, at), &turned, "time of one call");
 }
 
-fn curve(out: &mut String, line: &Line, x: &dyn Fn(u64) -> f64, y: &dyn Fn(f64) -> f64) {
+fn curve(out: &mut String, line: &PlotLine, x: &dyn Fn(u64) -> f64, y: &dyn Fn(f64) -> f64) {
     let colour = COLOURS[line.system];
     let mut path = String::new();
     for (bytes, figures) in &line.points {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ronde_control::VERSION;
-use ronde_control::bench::{Collective, Figures, ratio};
+use ronde_control::bench::{Benchmark, Figures, ratio};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -28,22 +28,22 @@ pub(super) const SYSTEMS: [(&str, &str); 6] = [
 /// One line of a report.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Told {
+pub(super) enum ReportLine {
     /// Something that the user should know.
     Note(String),
     /// Where and with what it is measured.
-    Run { machine: Machine, versions: BTreeMap<String, String> },
+    Run { machine: MachineInfo, versions: BTreeMap<String, String> },
     /// What is measured from now on.
-    Begin(Task),
+    Begin(BenchTask),
     /// A task and the times of its rounds.
-    Row(Row),
+    Row(ResultRow),
     /// Everything has been measured.
     Done(bool),
 }
 
 /// What the figures depend on.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Machine {
+pub(super) struct MachineInfo {
     pub(super) cpu: String,
     pub(super) cores: u32,
     /// How busy it was at the start: the average number of threads that wanted a core.
@@ -54,21 +54,21 @@ pub(super) struct Machine {
 
 /// What is measured.
 #[derive(Debug, Deserialize)]
-pub(super) struct Task {
-    pub(super) collective: Collective,
+pub(super) struct BenchTask {
+    pub(super) collective: Benchmark,
     pub(super) bytes: u64,
 }
 
 /// A task and the seconds of one call in each round, by system.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Row {
-    pub(super) collective: Collective,
+pub(super) struct ResultRow {
+    pub(super) collective: Benchmark,
     pub(super) bytes: u64,
     pub(super) dtype: String,
     pub(super) seconds: BTreeMap<String, Vec<f64>>,
 }
 
-impl Row {
+impl ResultRow {
     pub(super) fn figures(&self, system: &str) -> Option<Figures> {
         Figures::of(self.seconds.get(system)?)
     }
@@ -86,24 +86,24 @@ impl Row {
 
 /// All that one job reported.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct BenchRun {
     pub(super) ranks: u32,
     pub(super) hosts: usize,
     pub(super) transport: String,
-    pub(super) machine: Machine,
+    pub(super) machine: MachineInfo,
     pub(super) versions: BTreeMap<String, String>,
     pub(super) notes: Vec<String>,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<ResultRow>,
     pub(super) complete: bool,
 }
 
-impl Run {
-    pub(super) fn new(ranks: u32, transport: &str) -> Run {
-        Run {
+impl BenchRun {
+    pub(super) fn new(ranks: u32, transport: &str) -> BenchRun {
+        BenchRun {
             ranks,
             hosts: 1,
             transport: transport.to_owned(),
-            machine: Machine::default(),
+            machine: MachineInfo::default(),
             versions: BTreeMap::new(),
             notes: Vec::new(),
             rows: Vec::new(),
@@ -111,39 +111,39 @@ impl Run {
         }
     }
 
-    pub(super) fn take(&mut self, told: Told) {
+    pub(super) fn take(&mut self, told: ReportLine) {
         match told {
-            Told::Note(note) => self.notes.push(note),
-            Told::Run { machine, versions } => {
+            ReportLine::Note(note) => self.notes.push(note),
+            ReportLine::Run { machine, versions } => {
                 self.machine = machine;
                 self.versions = versions;
             }
-            Told::Begin(_) => {}
-            Told::Row(row) => self.rows.push(row),
-            Told::Done(done) => self.complete = done,
+            ReportLine::Begin(_) => {}
+            ReportLine::Row(row) => self.rows.push(row),
+            ReportLine::Done(done) => self.complete = done,
         }
     }
 
     /// The collectives that were measured, in their order.
-    pub(super) fn collectives(&self) -> Vec<Collective> {
-        let mut found: Vec<Collective> = self.rows.iter().map(|row| row.collective).collect();
+    pub(super) fn collectives(&self) -> Vec<Benchmark> {
+        let mut found: Vec<Benchmark> = self.rows.iter().map(|row| row.collective).collect();
         found.dedup();
         found
     }
 
-    pub(super) fn rows_of(&self, collective: Collective) -> Vec<&Row> {
+    pub(super) fn rows_of(&self, collective: Benchmark) -> Vec<&ResultRow> {
         self.rows.iter().filter(|row| row.collective == collective).collect()
     }
 }
 
 /// All figures, with every round, for other programs.
-pub(super) fn json(runs: &[Run]) -> String {
+pub(super) fn json(runs: &[BenchRun]) -> String {
     let runs: Vec<Value> = runs.iter().map(run).collect();
     let all = json!({ "ronde": VERSION, "unit": "seconds", "runs": runs });
     format!("{all:#}\n")
 }
 
-fn run(run: &Run) -> Value {
+fn run(run: &BenchRun) -> Value {
     json!({
         "ranks": run.ranks,
         "hosts": run.hosts,
@@ -155,7 +155,7 @@ fn run(run: &Run) -> Value {
     })
 }
 
-fn row(row: &Row, ranks: u32) -> Value {
+fn row(row: &ResultRow, ranks: u32) -> Value {
     let system = |name: &String| {
         let figures = row.figures(name)?;
         Some(json!({
@@ -167,7 +167,7 @@ fn row(row: &Row, ranks: u32) -> Value {
         }))
     };
     let systems: BTreeMap<_, _> = row.seconds.keys().map(|name| (name, system(name))).collect();
-    let Row { collective, bytes, .. } = row;
+    let ResultRow { collective, bytes, .. } = row;
     let median = row.figures(OURS).map(|figures| figures.median);
     json!({
         "collective": collective,
@@ -184,8 +184,8 @@ fn row(row: &Row, ranks: u32) -> Value {
 
 /// A run with every system, as rank 0 would report it, for the tests of what is shown.
 #[cfg(test)]
-pub(super) fn sample() -> Run {
-    let mut run = Run::new(2, "auto");
+pub(super) fn sample() -> BenchRun {
+    let mut run = BenchRun::new(2, "auto");
     let lines = [
         r#"{"run": {"machine": {"cpu": "Example CPU", "cores": 2, "load": 0.5,
             "kernel": "6.1", "python": "3.11"}, "versions": {"ronde": "1.0", "gloo": "torch 2.9", "mpi": "Open MPI v4.1.4"}}}"#,

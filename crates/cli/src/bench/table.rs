@@ -1,8 +1,8 @@
 //! The results as tables in Markdown: they read well on a screen, and stay tables where they are kept.
 
-use ronde_control::bench::Collective;
+use ronde_control::bench::Benchmark;
 
-use super::results::{ARENA, COPY, ENGINE, OURS, Row, Run, SYSTEMS};
+use super::results::{ARENA, BenchRun, COPY, ENGINE, OURS, ResultRow, SYSTEMS};
 use super::units;
 use crate::tables;
 
@@ -10,22 +10,22 @@ use crate::tables;
 const LEAST_COPY: u64 = 4096;
 
 const LEGEND: &str = "\
-Times are medians over rounds, in brackets the middle 80 % of them; a round is the mean of its calls on
-the slowest rank. Ratios are medians of the ratios round by round: above 1 Ronde was faster. GB/s are
-Ronde's, by NCCL's definitions: the algorithm's and the bus's. `copies` is how many plain copies of a
-rank's tensor, made by all ranks at once, take as long as the call.
+Times are medians over rounds, with the 10th to 90th percentile in parentheses; a round is the mean
+time of its calls on the slowest rank. Ratios are medians of the ratios round by round: above 1,
+Ronde was faster. GB/s are Ronde's, by NCCL's definitions: the algorithm's and the bus's. `copies` is
+how many plain copies of a rank's tensor, made by all ranks at once, take as long as the call.
 ";
 
 /// What is left out first where a terminal is too narrow for all columns.
 const LESS: [&str; 5] = ["engine to engine", "from the arena", "bus GB/s", "copies", "GB/s"];
 
 const NARROW: &str = "\
-This terminal is too narrow for all columns: a wider one, a file or a pipe shows them, and so does `--json`.
+Some columns are hidden because the terminal is too narrow; use a wider one, redirect the output, or add `--json`.
 ";
 
 /// One table for each collective of each run, and what to know about them. Columns for which there is no
 /// room in `width` are left out, the least first.
-pub(super) fn markdown(runs: &[Run], width: Option<u16>) -> String {
+pub(super) fn markdown(runs: &[BenchRun], width: Option<u16>) -> String {
     let mut out = String::new();
     let mut left_out = false;
     for run in runs {
@@ -68,7 +68,7 @@ type Column = (String, Vec<String>);
 /// Behind the name of a peer.
 const RATIO: &str = " / Ronde";
 
-fn heading(run: &Run) -> String {
+fn heading(run: &BenchRun) -> String {
     let way = match (run.hosts, run.transport.as_str()) {
         (2.., _) => format!("on {} hosts", run.hosts),
         (_, "tcp") => "over TCP".to_owned(),
@@ -95,41 +95,42 @@ fn heading(run: &Run) -> String {
     )
 }
 
-fn columns(run: &Run, collective: Collective) -> Vec<Column> {
+fn columns(run: &BenchRun, collective: Benchmark) -> Vec<Column> {
     let rows = run.rows_of(collective);
     let dtype = rows.first().map(|row| row.dtype.as_str()).unwrap_or_default();
     let first = match collective {
-        Collective::Barrier => collective.to_string(),
+        Benchmark::Barrier => collective.to_string(),
         _ => format!("{collective}, {dtype}"),
     };
     let mut columns = vec![(first, rows.iter().map(|row| label(row)).collect::<Vec<_>>())];
     let there = |system: &str| rows.iter().any(|row| row.seconds.contains_key(system));
     let shown = || SYSTEMS.into_iter().filter(|(system, _)| *system != COPY && there(system));
     for (system, name) in shown() {
-        let cell = |row: &&Row| row.figures(system).map(|figures| units::spread(&figures));
+        let cell = |row: &&ResultRow| row.figures(system).map(|figures| units::spread(&figures));
         columns.push((name.to_owned(), cells(&rows, cell)));
     }
     for (system, name) in shown().filter(|(system, _)| !matches!(*system, OURS | ENGINE | ARENA)) {
-        let cell = |row: &&Row| row.times_ours(system).map(units::ratio);
+        let cell = |row: &&ResultRow| row.times_ours(system).map(units::ratio);
         columns.push((format!("{name}{RATIO}"), cells(&rows, cell)));
     }
-    if collective != Collective::Barrier {
+    if collective != Benchmark::Barrier {
         columns.extend(bandwidths(&rows, run.ranks));
     }
     columns
 }
 
-fn bandwidths(rows: &[&Row], ranks: u32) -> [Column; 3] {
-    let median = |row: &Row| row.figures(OURS).map(|figures| figures.median);
-    let algorithm = |row: &&Row| {
+fn bandwidths(rows: &[&ResultRow], ranks: u32) -> [Column; 3] {
+    let median = |row: &ResultRow| row.figures(OURS).map(|figures| figures.median);
+    let algorithm = |row: &&ResultRow| {
         let seconds = median(row)?;
         Some(units::gigabytes(row.collective.algorithm_bandwidth(row.bytes, ranks, seconds)))
     };
-    let bus = |row: &&Row| {
+    let bus = |row: &&ResultRow| {
         let seconds = median(row)?;
         Some(units::gigabytes(row.collective.bus_bandwidth(row.bytes, ranks, seconds)))
     };
-    let copies = |row: &&Row| row.copies().filter(|_| row.bytes >= LEAST_COPY).map(units::ratio);
+    let copies =
+        |row: &&ResultRow| row.copies().filter(|_| row.bytes >= LEAST_COPY).map(units::ratio);
     [
         ("GB/s".into(), cells(rows, algorithm)),
         ("bus GB/s".into(), cells(rows, bus)),
@@ -137,16 +138,16 @@ fn bandwidths(rows: &[&Row], ranks: u32) -> [Column; 3] {
     ]
 }
 
-fn label(row: &Row) -> String {
+fn label(row: &ResultRow) -> String {
     match row.collective {
-        Collective::Barrier => "all ranks".into(),
-        Collective::Resnet50 => format!("161 gradients, {}", units::bytes(row.bytes)),
-        Collective::Bert => format!("199 gradients, {}", units::bytes(row.bytes)),
+        Benchmark::Barrier => "all ranks".into(),
+        Benchmark::Resnet50 => format!("161 gradients, {}", units::bytes(row.bytes)),
+        Benchmark::Bert => format!("199 gradients, {}", units::bytes(row.bytes)),
         _ => units::bytes(row.bytes),
     }
 }
 
-fn cells(rows: &[&Row], cell: impl Fn(&&Row) -> Option<String>) -> Vec<String> {
+fn cells(rows: &[&ResultRow], cell: impl Fn(&&ResultRow) -> Option<String>) -> Vec<String> {
     rows.iter().map(|row| cell(row).unwrap_or_else(|| "–".into())).collect()
 }
 
@@ -184,10 +185,10 @@ mod tests {
 
         Note: gloo for alltoall is left out: not supported
 
-        Times are medians over rounds, in brackets the middle 80 % of them; a round is the mean of its calls on
-        the slowest rank. Ratios are medians of the ratios round by round: above 1 Ronde was faster. GB/s are
-        Ronde's, by NCCL's definitions: the algorithm's and the bus's. `copies` is how many plain copies of a
-        rank's tensor, made by all ranks at once, take as long as the call.
+        Times are medians over rounds, with the 10th to 90th percentile in parentheses; a round is the mean
+        time of its calls on the slowest rank. Ratios are medians of the ratios round by round: above 1,
+        Ronde was faster. GB/s are Ronde's, by NCCL's definitions: the algorithm's and the bus's. `copies` is
+        how many plain copies of a rank's tensor, made by all ranks at once, take as long as the call.
         ");
     }
 }

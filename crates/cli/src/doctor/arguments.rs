@@ -4,18 +4,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use ronde_launch::doctor::Rounds;
+use ronde_launch::doctor::DoctorPlan;
 use ronde_launch::hosts::{self, Host};
 
 use crate::horovodrun::{about_hosts, from_hostfile, seconds};
+use crate::messages::UserError;
 use crate::ssh::Ssh;
-use crate::words::Mistake;
 
 /// Look at the hosts of a job and between them, and say what would go wrong.
 #[derive(Clone, Debug, Args)]
 #[command(
     override_usage = "ronde doctor [-H <HOSTS>] [OPTIONS]",
-    after_help = "It ends with code 0 if a job on these hosts would start, with 1 if not.\n\nExamples:\n  \
+    after_help = "Exits with 0 if a job on these hosts would start, and with 1 otherwise.\n\nExamples:\n  \
                   ronde doctor\n  ronde doctor -H node-a:4,node-b:4 -p 12345\n  ronde doctor \
                   --hostfile hosts --json"
 )]
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     network_interfaces: Vec<String>,
 
-    /// Seconds that each host has to answer
+    /// How long to wait for each host to respond, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = seconds)]
     start_timeout: u64,
 
@@ -49,8 +49,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Whom to visit.
-    pub(super) fn rounds(&self, program: &Path) -> Result<Rounds, Mistake> {
+    /// The hosts to check, and how to reach them.
+    pub(super) fn plan(&self, program: &Path) -> Result<DoctorPlan, UserError> {
         let hosts = match (&self.hosts, &self.hostfile) {
             (Some(text), _) => hosts::parse(text).map_err(|error| about_hosts(&error))?,
             (None, Some(path)) => from_hostfile(path)?,
@@ -61,9 +61,12 @@ impl Arguments {
         let limit = Duration::from_secs(self.start_timeout);
         // A job leaves ssh two seconds less than it has; of three that is too much, and one will do.
         let ssh = self.ssh.options(limit + Duration::from_secs(1));
-        let ways = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
-        Ok(Rounds {
-            hosts: ways.into_iter().map(|(host, way)| (host.name, way, host.slots)).collect(),
+        let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh);
+        Ok(DoctorPlan {
+            hosts: methods
+                .into_iter()
+                .map(|(host, method)| (host.name, method, host.slots))
+                .collect(),
             program: program.to_owned(),
             interfaces: self.network_interfaces.clone(),
             limit,

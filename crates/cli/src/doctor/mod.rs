@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 
 pub(crate) use arguments::Arguments;
 use ronde_control::VERSION;
-use ronde_control::doctor::Report;
+use ronde_control::doctor::DoctorReport;
 use serde_json::json;
 
-use crate::horovodrun::{about_launch, complain, tell};
+use crate::horovodrun::{about_launch, report_error, tell};
+use crate::messages::USAGE;
 use crate::tables::terminal_width;
-use crate::words::USAGE;
 
 /// Does what the arguments ask for; `program` is the executable that can also play an agent.
 pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
-    let rounds = match arguments.rounds(program) {
-        Ok(rounds) => rounds,
-        Err(mistake) => return complain(&mistake, USAGE),
+    let plan = match arguments.plan(program) {
+        Ok(plan) => plan,
+        Err(mistake) => return report_error(&mistake, USAGE),
     };
     let start = Instant::now();
-    let report = match ronde_launch::doctor::visit(&rounds) {
+    let report = match ronde_launch::doctor::doctor_run(&plan) {
         Ok(report) => report,
-        Err(error) => return complain(&about_launch(&error), 1),
+        Err(error) => return report_error(&about_launch(&error), 1),
     };
     let taken = start.elapsed();
     let told = tell(&match arguments.json {
@@ -37,7 +37,7 @@ pub(crate) fn run(program: &Path, arguments: &Arguments) -> u8 {
     told.max(u8::from(!report.is_well()))
 }
 
-fn document(report: &Report, taken: Duration) -> String {
+fn document(report: &DoctorReport, taken: Duration) -> String {
     let document = json!({
         "ronde": VERSION,
         "seconds": taken.as_secs_f64(),

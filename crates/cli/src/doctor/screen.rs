@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ronde_control::VERSION;
 use ronde_control::doctor::{
-    Clock, Facts, Finding, Gpus, HostReport, Limit, Report, Severity, Speed,
+    ClockOffset, DoctorReport, Facts, Finding, Gpus, HostReport, Limit, Severity, Speed,
 };
 
 use crate::tables::plain;
@@ -20,7 +20,7 @@ const PACKAGES: [&str; 9] =
     ["ronde", "horovod", "torch", "tensorflow", "keras", "jax", "mxnet", "lightning", "numpy"];
 
 /// Everything, tables first.
-pub(super) fn text(report: &Report, taken: Duration, width: Option<u16>) -> String {
+pub(super) fn text(report: &DoctorReport, taken: Duration, width: Option<u16>) -> String {
     let count = plural(report.hosts.len(), "host");
     let mut text = format!("Ronde {VERSION}: {count} in {:.1} s\n\n", taken.as_secs_f64());
     text += &plain(&software(&report.hosts), &[], width);
@@ -102,7 +102,7 @@ fn machines(hosts: &[HostReport]) -> Vec<Vec<String>> {
 }
 
 /// What each row sends to each column, and how long a few bytes take there and back.
-fn ways(report: &Report) -> Vec<Vec<String>> {
+fn ways(report: &DoctorReport) -> Vec<Vec<String>> {
     let names: Vec<&str> = report.hosts.iter().map(|host| host.name.as_str()).collect();
     let mut header = vec!["from \\ to"];
     header.extend(&names);
@@ -121,7 +121,7 @@ fn ways(report: &Report) -> Vec<Vec<String>> {
 /// Of many hosts, the ways that hold the others up.
 fn worst(speeds: &[Speed]) -> String {
     let mut measured: Vec<&Speed> = speeds.iter().filter(|way| way.problem.is_none()).collect();
-    let mut text = format!("{} measured\n", plural(measured.len(), "way"));
+    let mut text = format!("{} measured\n", plural(measured.len(), "path"));
     measured.sort_by_key(|way| way.bytes_per_second);
     for way in measured.iter().take(3) {
         let _ = writeln!(text, "  slowest: `{}` to `{}`, {}", way.from, way.to, speed(way));
@@ -142,7 +142,7 @@ fn told(finding: &Finding) -> String {
     format!("{}: {}: {what}\n  fix: {fix}\n", word(*severity), names.join(", "))
 }
 
-fn verdict(report: &Report) -> String {
+fn verdict(report: &DoctorReport) -> String {
     let mut counts: BTreeMap<Severity, usize> = BTreeMap::new();
     for finding in &report.findings {
         *counts.entry(finding.severity).or_default() += 1;
@@ -154,7 +154,7 @@ fn verdict(report: &Report) -> String {
     let these = if one { "this host" } else { "these hosts" };
     let blank = if report.findings.is_empty() { "" } else { "\n" };
     match (report.is_well(), listed.as_str()) {
-        (true, "") => format!("{blank}nothing is wrong: a job on {these} would start\n"),
+        (true, "") => format!("{blank}no problems found: a job on {these} would start\n"),
         (true, listed) => format!("{blank}{listed}: a job on {these} would start\n"),
         (false, listed) => format!("{blank}{listed}: a job on {these} would not start\n"),
     }
@@ -202,7 +202,7 @@ fn gpus(gpus: &Gpus) -> String {
     shown((!listed.is_empty()).then_some(listed))
 }
 
-fn clock(clock: Clock) -> String {
+fn clock(clock: ClockOffset) -> String {
     let seconds = clock.ahead_micros as f64 * 1e-6;
     match clock.ahead_micros.unsigned_abs() {
         1_000_000.. => format!("{seconds:+.1} s"),
@@ -224,7 +224,9 @@ fn speed(speed: &Speed) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ronde_control::doctor::{Address, Cpus, Gpu, Limits, Memory, Python, Trouble};
+    use ronde_control::doctor::{
+        Address, Cpus, Gpu, HostProblem, MemoryInfo, ProcessLimits, Python,
+    };
 
     fn host(name: &str) -> HostReport {
         let limit = |soft| Limit { soft, hard: None };
@@ -238,16 +240,16 @@ mod tests {
             name: name.into(),
             slots: 4,
             ronde: Some("1".into()),
-            clock: Some(Clock { ahead_micros: -2_340_000, round_trip_micros: 300 }),
+            clock: Some(ClockOffset { ahead_micros: -2_340_000, round_trip_micros: 300 }),
             addresses: vec![Address {
                 interface: "eth0".into(),
                 address: "10.0.0.1".parse().unwrap(),
             }],
             facts: Some(Facts {
                 cpus: Cpus { usable: 8, ..Cpus::default() },
-                memory: Memory { total_bytes: 16 << 30, available_bytes: 700 << 20 },
+                memory: MemoryInfo { total_bytes: 16 << 30, available_bytes: 700 << 20 },
                 shm_bytes: Some(64 << 20),
-                limits: Limits { files: limit(Some(1024)), processes: limit(None) },
+                limits: ProcessLimits { files: limit(Some(1024)), processes: limit(None) },
                 gpus: Gpus { devices: vec![gpu; 2], ..Gpus::default() },
                 python,
                 ..Facts::default()
@@ -272,15 +274,15 @@ mod tests {
         Finding { severity, hosts, what: "it is so".into(), fix: "do this".into() }
     }
 
-    fn shown(report: &Report) -> String {
+    fn shown(report: &DoctorReport) -> String {
         text(report, Duration::from_millis(1840), None).replace(VERSION, "1")
     }
 
     #[test]
     fn a_few_hosts_are_tables() {
-        let trouble = Some(Trouble::new("", ""));
+        let trouble = Some(HostProblem::new("", ""));
         let lost = HostReport { name: "node-lost".into(), slots: 1, trouble, ..Default::default() };
-        let report = Report {
+        let report = DoctorReport {
             hosts: vec![host("a"), host("b"), lost],
             speeds: vec![way("a", "b", 58), way("b", "a", 12_300)],
             findings: vec![
@@ -288,7 +290,7 @@ mod tests {
                 finding(Severity::Warning, &["a", "b"]),
                 finding(Severity::Note, &["a"]),
             ],
-            ..Report::default()
+            ..DoctorReport::default()
         };
         insta::assert_snapshot!(shown(&report), @r"
         Ronde 1: 3 hosts in 1.8 s
@@ -326,13 +328,13 @@ mod tests {
         speeds[3].bytes_per_second = 1_000_000;
         speeds[4].round_trip_micros = 90_000;
         let hosts = names.iter().map(|name| host(name)).collect();
-        let text = shown(&Report { hosts, speeds, ..Report::default() });
+        let text = shown(&DoctorReport { hosts, speeds, ..DoctorReport::default() });
         for line in [
-            "8 ways measured\n",
+            "8 paths measured\n",
             "  slowest: `n4` to `n0`, 0.01 Gb/s, 60 µs\n",
             "  median: 9.44 Gb/s, ",
             "  farthest: `n5` to `n0`, 9.44 Gb/s, 90.0 ms\n",
-            "\nnothing is wrong: a job on these hosts would start\n",
+            "\nno problems found: a job on these hosts would start\n",
         ] {
             assert!(text.contains(line), "{line} is missing in {text}");
         }

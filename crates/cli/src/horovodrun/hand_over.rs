@@ -4,19 +4,19 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use ronde_launch::delegate::{Line, Order};
+use ronde_launch::delegate::{DelegatedJob, LauncherCommand};
 use ronde_launch::driver::Span;
 use ronde_launch::driver::delegated::{self, Delegated};
 use ronde_launch::hosts::{self, Host, Slot};
 
-use super::{Arguments, Variables, environment, first_files, read_function, seats};
-use crate::mpi::{self, Other};
+use super::{Arguments, EnvVars, environment, first_files, rank_slots, read_function};
+use crate::messages::{UserError, both};
+use crate::mpi::{self, OtherLauncher};
 use crate::settings;
-use crate::words::{Mistake, both};
 
 /// Becomes another launcher, which does what is asked of this one; comes back if it cannot.
-pub(super) fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> Mistake {
-    let line = checked_seats(arguments, &set)
+pub(super) fn hand_over(arguments: &Arguments, other: OtherLauncher, set: EnvVars) -> UserError {
+    let line = checked_slots(arguments, &set)
         .and_then(|(hosts, slots)| line(arguments, other, (hosts, &slots), order(set)));
     line.map_or_else(|mistake| mistake, |line| mpi::become_it(&line))
 }
@@ -24,14 +24,14 @@ pub(super) fn hand_over(arguments: &Arguments, other: Other, set: Variables) -> 
 /// What to run instead of the job; `order` has what the flags do not say.
 fn line(
     arguments: &Arguments,
-    other: Other,
+    other: OtherLauncher,
     (hosts, slots): (Vec<Host>, &[Slot]),
-    order: Order,
-) -> Result<Line, Mistake> {
+    order: DelegatedJob,
+) -> Result<LauncherCommand, UserError> {
     if arguments.event_log.is_some() {
         return Err(mpi::no_events(other));
     }
-    let order = Order {
+    let order = DelegatedJob {
         count: slots.len() as u32,
         hosts,
         command: arguments.command.clone(),
@@ -52,17 +52,17 @@ fn line(
 pub(super) fn delegated(
     program: &Path,
     arguments: &Arguments,
-    other: Other,
-    set: Variables,
-) -> Result<Delegated, Mistake> {
-    let (hosts, slots) = checked_seats(arguments, &set)?;
+    other: OtherLauncher,
+    set: EnvVars,
+) -> Result<Delegated, UserError> {
+    let (hosts, slots) = checked_slots(arguments, &set)?;
     let ssh = arguments.ssh.options(Duration::ZERO);
-    let ways = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
-    let order = Order { passed_on: delegated::PASSED_ON.to_vec(), ..order(set) };
+    let methods = hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh);
+    let order = DelegatedJob { passed_on: delegated::PASSED_ON.to_vec(), ..order(set) };
     Ok(Delegated {
         line: line(arguments, other, (hosts, &slots), order)?,
         ranks: slots.len(),
-        span: Span::of(ways.iter().map(|(_, way)| way)),
+        span: Span::of(methods.iter().map(|(_, method)| method)),
         interfaces: arguments.network_interfaces.clone(),
         program: program.to_owned(),
         function: read_function()?,
@@ -70,18 +70,19 @@ pub(super) fn delegated(
 }
 
 /// The hosts and the seats of the ranks, once the settings are known to work.
-fn checked_seats(
+fn checked_slots(
     arguments: &Arguments,
-    set: &Variables,
-) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
-    both(settings::check(set, first_files(arguments)), seats(arguments)).map(|(_, seats)| seats)
+    set: &EnvVars,
+) -> Result<(Vec<Host>, Vec<Slot>), UserError> {
+    both(settings::check(set, first_files(arguments)), rank_slots(arguments))
+        .map(|(_, rank_slots)| rank_slots)
 }
 
 /// An order with the environment of the ranks.
-fn order(set: Variables) -> Order {
-    Order {
+fn order(set: EnvVars) -> DelegatedJob {
+    DelegatedJob {
         tcp: set.iter().any(|(name, _)| name == "NCCL_IB_DISABLE"),
         env: environment(set),
-        ..Order::default()
+        ..DelegatedJob::default()
     }
 }

@@ -12,34 +12,34 @@ use std::time::Duration;
 use clap::Parser;
 use clap::builder::StyledStr;
 use clap::error::ErrorKind;
-use ronde_control::event::Source;
-use ronde_control::job::Terms;
+use ronde_control::event::HostSourceKind;
+use ronde_control::job::JobSpec;
 use ronde_control::{VERSION, printable};
 use ronde_launch::delegate::jsrun;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::interfaces;
 use ronde_launch::logs::Times;
-use ronde_launch::private::Places;
-use ronde_launch::reach::Trouble;
-use ronde_launch::reach::Way;
+use ronde_launch::private::PrivateDirs;
+use ronde_launch::reach::HostProblem;
+use ronde_launch::reach::ReachMethod;
 use ronde_launch::source::HostSource;
-use ronde_launch::{Job, LaunchError, Outcome, Output, caller, hostfile};
+use ronde_launch::{Job, JobOutcome, LaunchError, OutputOptions, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
 use crate::agents::Agents;
 use crate::arguments;
 use crate::build_report;
 use crate::config;
-use crate::elastic::{Elastic, Named};
+use crate::elastic::{Elastic, HostList};
 use crate::files;
-use crate::mpi::{self, Mpi, Other};
-use crate::processes::{Place, Processes, processes};
+use crate::messages::{USAGE, UserError, both, say};
+use crate::mpi::{self, MpiOptions, OtherLauncher};
+use crate::processes::{CountBasis, Processes, processes};
 use crate::python;
 use crate::script;
-use crate::settings::{self, Files};
+use crate::settings::{self, Rank0Files};
 use crate::ssh::Ssh;
 use crate::tunables::Tunables;
-use crate::words::{Mistake, USAGE, both, say};
 
 /// Runs a script on several processes that train one model together.
 #[derive(Debug, Parser)]
@@ -48,25 +48,25 @@ use crate::words::{Mistake, USAGE, both, say};
     override_usage = "horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...",
     disable_version_flag = true,
     args_override_self = true,
-    after_help = "Everything from the first word that is no option is the command and stays as it \
-                  is.\n\nExample:\n  horovodrun -np 4 -H localhost:4 python train.py"
+    after_help = "Everything after the options is the command, passed on unchanged.\n\nExample:\n  \
+                  horovodrun -np 4 -H localhost:4 python train.py"
 )]
 pub(crate) struct Arguments {
-    /// How many processes to start, on all hosts together; also written `-np <N>`. `auto`: one per slot of
-    /// the hosts named, or per GPU or else per core of this machine; `gpu`, `cpu`: one for each of these
+    /// Total number of processes; also written `-np <N>`. `auto`: one per slot of the given
+    /// hosts, or else one per GPU or core of this machine; `gpu`, `cpu`: one per GPU or core
     #[arg(long, value_name = "N", value_parser = processes)]
     num_proc: Option<Processes>,
 
-    /// Hosts and how many processes each takes, 1 if not said, as in `node-a:4,node-b:4` [default: localhost:<N>]
+    /// Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4` [default: localhost:<N>]
     #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Option<String>,
 
-    /// A file of them: `node-a slots=4`, one host on a line
+    /// A hostfile, with one host per line: `node-a slots=4`
     #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
     hostfile: Option<PathBuf>,
 
-    /// Interfaces by which hosts may reach each other, as in `eth0,ib0`; each host uses those of these
-    /// names that it has [default: whatever works]
+    /// Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it
+    /// has [default: any that work]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     network_interfaces: Vec<String>,
 
@@ -74,36 +74,36 @@ pub(crate) struct Arguments {
     ssh: Ssh,
 
     #[command(flatten)]
-    mpi: Mpi,
+    mpi: MpiOptions,
 
-    /// Seconds until all hosts must have answered [default: 30]
+    /// How long to wait for all hosts to respond, in seconds [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     start_timeout: Option<u64>,
 
-    /// Also keep what each rank writes, in `rank.N/stdout` and `rank.N/stderr` in this directory
+    /// Also save each rank's output to `rank.N/stdout` and `rank.N/stderr` in this directory
     #[arg(long, value_name = "DIRECTORY")]
     output_filename: Option<PathBuf>,
 
-    /// Write what happens in the job to this file, as lines of JSON
+    /// Write the job's events to this file, as JSON lines
     #[arg(long, value_name = "FILE")]
     event_log: Option<PathBuf>,
 
-    /// Put the time in front of every line that a rank writes; also written `-prefix-timestamp`
+    /// Prefix each line of rank output with a timestamp; also written `-prefix-timestamp`
     #[arg(long)]
     prefix_output_with_timestamp: bool,
 
-    /// A YAML file with options; those on the command line come first
+    /// A YAML file with options; the command line takes precedence
     #[arg(long, value_name = "FILE")]
     config_file: Option<PathBuf>,
 
     #[command(flatten)]
     tunables: Tunables,
 
-    /// Tell each step on standard error
+    /// Log each step to standard error
     #[arg(long)]
     verbose: bool,
 
-    /// Show what this installation can do; also written `-cb`
+    /// Show what this installation supports; also written `-cb`
     #[arg(long)]
     check_build: bool,
 
@@ -138,14 +138,14 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     } else if let Some(code) = hidden_part(program, &arguments) {
         return code;
     }
-    let parsed = read(arguments).map_err(|mistake| complain(&mistake, USAGE));
+    let parsed = read(arguments).map_err(|mistake| report_error(&mistake, USAGE));
     let parsed = parsed.and_then(|(line, set)| Ok((parse(line.for_clap())?, set)));
     let (mut arguments, set) = match parsed {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
     if let Err(mistake) = name_interpreter(program, &mut arguments) {
-        return complain(&mistake, USAGE);
+        return report_error(&mistake, USAGE);
     }
     log_to_stderr(log_filter(&arguments, &set));
     if arguments.version {
@@ -160,7 +160,7 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
         Some(other) if arguments.elastic.is_wanted() => Err(mpi::not_elastic(other)),
         Some(other) if arguments.agents.are_wanted() => Err(mpi::no_agents(other)),
         Some(other) if called => match hand_over::delegated(program, &arguments, other, set) {
-            Ok(job) => return report(ronde_launch::run_delegated(&job), Viewer::Caller),
+            Ok(job) => return report(ronde_launch::run_delegated(&job), ReportTo::Caller),
             Err(mistake) => Err(mistake),
         },
         Some(other) => Err(hand_over::hand_over(&arguments, other, set)),
@@ -168,13 +168,13 @@ pub fn horovodrun_main(program: &Path, mut arguments: Vec<OsString>) -> u8 {
     };
     match if called { result.and_then(with_function) } else { result } {
         Ok(job) => run(&job),
-        Err(mistake) => complain(&mistake, USAGE),
+        Err(mistake) => report_error(&mistake, USAGE),
     }
 }
 
 /// A script or a module gets its interpreter, and without `-np` one process, as with `torchrun`; or, if
 /// hosts are named, one for each slot.
-fn name_interpreter(program: &Path, arguments: &mut Arguments) -> Result<(), Mistake> {
+fn name_interpreter(program: &Path, arguments: &mut Arguments) -> Result<(), UserError> {
     let command = std::mem::take(&mut arguments.command);
     let length = command.len();
     arguments.command = script::with_interpreter(program, command)?;
@@ -192,19 +192,19 @@ fn name_interpreter(program: &Path, arguments: &mut Arguments) -> Result<(), Mis
     Ok(())
 }
 
-const ONE_PROCESS: &str = "note: starting 1 process, as `-np` is not given; `-np auto` starts one per \
-                           GPU, or one per core where there is no GPU";
+const ONE_PROCESS: &str = "note: starting 1 process because `-np` was not given; `-np \
+                           auto` starts one per GPU, or one per core if there is no GPU";
 
 /// The first word of a command line that `horovod.run` writes; users never type it.
 const CALLED: &str = "__ronde-called";
 
-fn with_function(job: Job) -> Result<Job, Mistake> {
+fn with_function(job: Job) -> Result<Job, UserError> {
     Ok(Job { function: Some(read_function()?), ..job })
 }
 
-fn read_function() -> Result<Arc<[u8]>, Mistake> {
+fn read_function() -> Result<Arc<[u8]>, UserError> {
     let function = caller::read_function(&mut io::stdin().lock()).map_err(|error| {
-        Mistake::new(format!("no function came: {error}"), "call `horovod.run` from Python")
+        UserError::new(format!("received no function: {error}"), "call `horovod.run` from Python")
     })?;
     Ok(function.into())
 }
@@ -218,14 +218,14 @@ pub(crate) fn hidden_part(program: &Path, arguments: &[OsString]) -> Option<u8> 
 }
 
 /// Variables and their values.
-pub(crate) type Variables = Vec<(OsString, OsString)>;
+pub(crate) type EnvVars = Vec<(OsString, OsString)>;
 
 /// Takes a command line apart and prints it; help, the version and mistakes as ever.
 fn parse_for_python(arguments: Vec<OsString>) -> u8 {
     let read = read(arguments).and_then(|(line, _)| Ok((python::parsed(&line)?, line)));
     let (parsed, line) = match read {
         Ok(read) => read,
-        Err(mistake) => return complain(&mistake, USAGE),
+        Err(mistake) => return report_error(&mistake, USAGE),
     };
     let arguments = match parse(line.for_clap()) {
         Ok(arguments) => arguments,
@@ -235,21 +235,21 @@ fn parse_for_python(arguments: Vec<OsString>) -> u8 {
     match arguments {
         Arguments { version: true, .. } => tell(&format!("{VERSION}\n")),
         Arguments { num_proc: None, .. } if !idle => {
-            complain(&Mistake::new(NO_NUMBER, EXAMPLE), USAGE)
+            report_error(&UserError::new(NO_NUMBER, EXAMPLE), USAGE)
         }
         _ => tell(&parsed),
     }
 }
 
 /// The command line, with what the configuration file says in front, and what both tell the ranks.
-fn read(arguments: Vec<OsString>) -> Result<(arguments::Line, Variables), Mistake> {
+fn read(arguments: Vec<OsString>) -> Result<(arguments::CommandLine, EnvVars), UserError> {
     let mut line = arguments::read(arguments)?;
     let path = line.value("--config-file").map(PathBuf::from);
     let file = path.map(|path| from_file(&path)).transpose();
     let file = file.map(|options| line.begin_with(options.unwrap_or_default()));
     match both(file, line.variables()) {
         Ok(((), variables)) => Ok((line, variables)),
-        Err(mistake) => Err(match settings::check(&Vec::new(), Files::Elsewhere) {
+        Err(mistake) => Err(match settings::check(&Vec::new(), Rank0Files::Elsewhere) {
             Ok(_) => mistake,
             Err(others) => mistake.and(others),
         }),
@@ -257,12 +257,12 @@ fn read(arguments: Vec<OsString>) -> Result<(arguments::Line, Variables), Mistak
 }
 
 /// The options of a configuration file.
-fn from_file(path: &Path) -> Result<Vec<arguments::Said>, Mistake> {
+fn from_file(path: &Path) -> Result<Vec<arguments::GivenOption>, UserError> {
     let text = files::read("configuration file", path)?;
     config::read(&path.to_string_lossy(), &text)
 }
 
-fn log_filter(arguments: &Arguments, set: &Variables) -> &'static str {
+fn log_filter(arguments: &Arguments, set: &EnvVars) -> &'static str {
     let level = set.iter().find(|(name, _)| name == "HOROVOD_LOG_LEVEL");
     match level.and_then(|(_, value)| value.to_str()) {
         Some("TRACE") => "ronde_launch=trace",
@@ -288,28 +288,28 @@ fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
     })
 }
 
-fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mistake> {
+fn job(program: &Path, arguments: Arguments, set: EnvVars) -> Result<Job, UserError> {
     let settings = settings::check(&set, first_files(&arguments));
     let usual = settings.as_ref().map_or(Duration::ZERO, |settings| settings.start_timeout);
     let start_timeout = arguments.start_timeout.map_or(usual, Duration::from_secs);
     let join_timeout = settings.as_ref().map_or(Duration::ZERO, |settings| settings.join_timeout);
-    let terms = terms(&arguments, start_timeout, join_timeout);
-    let (_, (terms, hosts)) = both(settings, terms)?;
+    let job_spec = job_spec(&arguments, start_timeout, join_timeout);
+    let (_, (job_spec, hosts)) = both(settings, job_spec)?;
     arguments.mpi.warn();
     let cwd = std::env::current_dir().map_err(|error| {
-        Mistake::new(
+        UserError::new(
             format!("the current directory cannot be used: {error}"),
             "change to a directory that exists",
         )
     })?;
     Ok(Job {
-        terms,
+        job_spec,
         hosts,
         start_timeout,
         interfaces: arguments.network_interfaces.clone(),
         listen: listen(&arguments.network_interfaces)?,
         env: environment(set),
-        output: Output {
+        output: OutputOptions {
             files: arguments.output_filename.map(|path| cwd.join(path)),
             times: match arguments.prefix_output_with_timestamp {
                 true => Times::Shown,
@@ -322,57 +322,57 @@ fn job(program: &Path, arguments: Arguments, set: Variables) -> Result<Job, Mist
         program: program.to_owned(),
         function: None,
         deliveries: None,
-        registry: Some(Places::here()),
+        registry: Some(PrivateDirs::here()),
     })
 }
 
 /// How many run, and where.
-fn terms(
+fn job_spec(
     arguments: &Arguments,
     start_timeout: Duration,
     join_timeout: Duration,
-) -> Result<(Terms, HostSource), Mistake> {
+) -> Result<(JobSpec, HostSource), UserError> {
     let ssh = arguments.ssh.options(start_timeout);
     if arguments.elastic.is_wanted() {
         if arguments.command.is_empty() {
-            return Err(Mistake::new("the command to run is missing", EXAMPLE));
+            return Err(UserError::new("no command given", EXAMPLE));
         }
         let named = match arguments.agents.source()? {
-            Some(agents) => Named::Agents(agents),
-            None => Named::Hosts(listed(arguments)?),
+            Some(agents) => HostList::Agents(agents),
+            None => HostList::Hosts(listed(arguments)?),
         };
-        return arguments.elastic.terms(count(arguments)?, named, ssh, join_timeout);
+        return arguments.elastic.job_spec(count(arguments)?, named, ssh, join_timeout);
     }
     if arguments.agents.are_wanted() {
         let ranks = required(arguments)?;
         if let Some(agents) = arguments.agents.source()? {
             arguments.elastic.warn();
             let timeout = arguments.start_timeout.map_or(AGENTS_TIMEOUT, Duration::from_secs);
-            let terms = Terms::fixed(ranks, join_timeout, None);
-            let (source, least_hosts) = (Source::DialledIn, agents.agents);
-            let terms = Terms { source, least_hosts, timeout, ..terms };
-            return Ok((terms, HostSource::DialledIn(agents)));
+            let job_spec = JobSpec::fixed(ranks, join_timeout, None);
+            let (source, least_hosts) = (HostSourceKind::DialledIn, agents.agents);
+            let job_spec = JobSpec { source, least_hosts, timeout, ..job_spec };
+            return Ok((job_spec, HostSource::DialledIn(agents)));
         }
     }
-    let (hosts, slots) = seats(arguments)?;
+    let (hosts, slots) = rank_slots(arguments)?;
     arguments.elastic.warn();
-    let hosts = hosts::ways(&hosts, &slots, &hosts::hostname(), &ssh);
-    Ok((Terms::fixed(slots.len() as u32, join_timeout, None), HostSource::Listed(hosts)))
+    let hosts = hosts::methods(&hosts, &slots, &hosts::hostname(), &ssh);
+    Ok((JobSpec::fixed(slots.len() as u32, join_timeout, None), HostSource::Listed(hosts)))
 }
 
 /// How long to wait for agents that dial in, unless the user says so: somebody has to start them.
 const AGENTS_TIMEOUT: Duration = Duration::from_secs(600);
 
-const NO_NUMBER: &str = "the number of processes is missing: `-np <N>`";
-const EXAMPLE: &str = "say for example `horovodrun -np 2 python train.py`";
+const NO_NUMBER: &str = "the number of processes was not given: use `-np <N>`";
+const EXAMPLE: &str = "for example: `horovodrun -np 2 python train.py`";
 
 /// The hosts, and where each rank sits.
-fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
+fn rank_slots(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), UserError> {
     let count = required(arguments)?;
     let hosts = match listed(arguments)? {
         Some(hosts) => hosts,
         None => match jsrun::allocation(|name| std::env::var(name).ok()) {
-            Some(nodes) if arguments.mpi.other() == Some(Other::Jsrun) => {
+            Some(nodes) if arguments.mpi.other() == Some(OtherLauncher::Jsrun) => {
                 jsrun::hosts(&nodes, count)
             }
             _ => vec![Host::local(count)],
@@ -383,13 +383,13 @@ fn seats(arguments: &Arguments) -> Result<(Vec<Host>, Vec<Slot>), Mistake> {
 }
 
 /// What every job needs: a command, and how many are to run it.
-fn required(arguments: &Arguments) -> Result<u32, Mistake> {
-    let mut missing = Mistake { errors: Vec::new(), hint: EXAMPLE.into() };
+fn required(arguments: &Arguments) -> Result<u32, UserError> {
+    let mut missing = UserError { errors: Vec::new(), hint: EXAMPLE.into() };
     if arguments.num_proc.is_none() {
         missing.errors.push(NO_NUMBER.into());
     }
     if arguments.command.is_empty() {
-        missing.errors.push("the command to run is missing".into());
+        missing.errors.push("no command given".into());
     }
     match (count(arguments)?, arguments.command.as_slice()) {
         (Some(count), [_, ..]) => Ok(count),
@@ -398,19 +398,21 @@ fn required(arguments: &Arguments) -> Result<u32, Mistake> {
 }
 
 /// What `-np` comes to.
-fn count(arguments: &Arguments) -> Result<Option<u32>, Mistake> {
+fn count(arguments: &Arguments) -> Result<Option<u32>, UserError> {
     let Some(wanted) = arguments.num_proc else { return Ok(None) };
     let listed = listed(arguments)?;
     let place = match &listed {
-        Some(hosts) => Place::Listed(hosts),
-        None if arguments.elastic.discovers() || arguments.agents.are_wanted() => Place::Unknown,
-        None => Place::Here,
+        Some(hosts) => CountBasis::Listed(hosts),
+        None if arguments.elastic.discovers() || arguments.agents.are_wanted() => {
+            CountBasis::Unknown
+        }
+        None => CountBasis::Here,
     };
     wanted.count(&place).map(Some)
 }
 
 /// The hosts that the user names.
-fn listed(arguments: &Arguments) -> Result<Option<Vec<Host>>, Mistake> {
+fn listed(arguments: &Arguments) -> Result<Option<Vec<Host>>, UserError> {
     match (&arguments.hosts, &arguments.hostfile) {
         (Some(text), _) => hosts::parse(text).map(Some).map_err(|error| about_hosts(&error)),
         (None, Some(path)) => from_hostfile(path).map(Some),
@@ -418,37 +420,37 @@ fn listed(arguments: &Arguments) -> Result<Option<Vec<Host>>, Mistake> {
     }
 }
 
-pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, Mistake> {
+pub(crate) fn from_hostfile(path: &Path) -> Result<Vec<Host>, UserError> {
     let name = path.display();
     let text = files::read("hostfile", path)?;
-    hostfile::parse(&text).map_err(|errors| Mistake {
+    hostfile::parse(&text).map_err(|errors| UserError {
         errors: errors.iter().map(|error| format!("`{name}`: {error}")).collect(),
-        hint: "write each host on a line of its own, as in `node-a slots=4`".into(),
+        hint: "write one host per line, as in `node-a slots=4`".into(),
     })
 }
 
 /// Where rank 0 will write its files.
-fn first_files(arguments: &Arguments) -> Files {
+fn first_files(arguments: &Arguments) -> Rank0Files {
     let first = listed(arguments).ok().flatten().and_then(|hosts| hosts.into_iter().next());
-    let way = first.map(|host| hosts::way(&host, &hosts::hostname(), &Default::default()));
+    let method = first.map(|host| hosts::method(&host, &hosts::hostname(), &Default::default()));
     // What a script will name, or who will dial in, is not known; without a list the ranks run here.
     let come_later = arguments.elastic.discovers() || arguments.agents.are_wanted();
-    match way.map_or(!come_later, |way| way == Way::Local) {
-        true => Files::Here,
-        false => Files::Elsewhere,
+    match method.map_or(!come_later, |method| method == ReachMethod::Local) {
+        true => Rank0Files::Here,
+        false => Rank0Files::Elsewhere,
     }
 }
 
-fn listen(interfaces: &[String]) -> Result<IpAddr, Mistake> {
+fn listen(interfaces: &[String]) -> Result<IpAddr, UserError> {
     if interfaces.is_empty() {
         return Ok(Ipv4Addr::LOCALHOST.into());
     }
     interfaces::address_of(interfaces)
-        .map_err(|Trouble { reason, hint }| Mistake::new(reason, hint))
+        .map_err(|HostProblem { reason, hint }| UserError::new(reason, hint))
 }
 
 /// This process's environment, with what the options say in front of what was there.
-fn environment(set: Variables) -> Variables {
+fn environment(set: EnvVars) -> EnvVars {
     let is_set = |name: &OsString| set.iter().any(|(key, _)| key == name);
     let mut all: Vec<_> = std::env::vars_os().filter(|(name, _)| !is_set(name)).collect();
     all.extend(set);
@@ -456,22 +458,22 @@ fn environment(set: Variables) -> Variables {
 }
 
 fn run(job: &Job) -> u8 {
-    let viewer = if job.function.is_some() { Viewer::Caller } else { Viewer::Terminal };
+    let viewer = if job.function.is_some() { ReportTo::Caller } else { ReportTo::Terminal };
     report(ronde_launch::run(job), viewer)
 }
 
 /// Who hears how the job ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Viewer {
+enum ReportTo {
     Terminal,
     /// The Python that called `horovod.run`.
     Caller,
 }
 
-fn report(outcome: Result<Outcome, LaunchError>, viewer: Viewer) -> u8 {
+fn report(outcome: Result<JobOutcome, LaunchError>, viewer: ReportTo) -> u8 {
     match outcome {
         Ok(outcome) => {
-            if viewer == Viewer::Caller {
+            if viewer == ReportTo::Caller {
                 // Without a caller nobody wants to know.
                 let _ = tell_bytes(&caller::over(&outcome));
             } else if let Some(text) = outcome.verdict.text {
@@ -480,24 +482,24 @@ fn report(outcome: Result<Outcome, LaunchError>, viewer: Viewer) -> u8 {
             outcome.code
         }
         Err(error @ (LaunchError::Files { .. } | LaunchError::EventLog { .. })) => {
-            complain(&about_launch(&error), USAGE)
+            report_error(&about_launch(&error), USAGE)
         }
-        Err(error) => complain(&about_launch(&error), 1),
+        Err(error) => report_error(&about_launch(&error), 1),
     }
 }
 
-pub(crate) fn about_hosts(error: &HostsError) -> Mistake {
+pub(crate) fn about_hosts(error: &HostsError) -> UserError {
     let hint = match error {
         HostsError::Invalid(_) | HostsError::NoSlot(_) => {
             "write each host with its number of slots, as in `-H localhost:4`"
         }
         HostsError::TooFew { .. } => "give the hosts more slots, or start fewer processes",
     };
-    Mistake::new(error, hint)
+    UserError::new(error, hint)
 }
 
-pub(crate) fn about_launch(error: &LaunchError) -> Mistake {
-    Mistake::new(error, error.hint())
+pub(crate) fn about_launch(error: &LaunchError) -> UserError {
+    UserError::new(error, error.hint())
 }
 
 pub(crate) fn seconds(text: &str) -> Result<u64, String> {
@@ -515,7 +517,7 @@ pub(crate) fn log_to_stderr(filter: &str) {
         .try_init();
 }
 
-pub(crate) fn complain(mistake: &Mistake, code: u8) -> u8 {
+pub(crate) fn report_error(mistake: &UserError, code: u8) -> u8 {
     say(&mistake.to_string());
     code
 }
@@ -536,7 +538,10 @@ pub(crate) fn written(result: io::Result<()>) -> u8 {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             let error = format!("standard output cannot be written: {error}");
-            complain(&Mistake::new(error, "free space there, or send the output elsewhere"), 1)
+            report_error(
+                &UserError::new(error, "free some disk space, or redirect the output elsewhere"),
+                1,
+            )
         }
         _ => 0,
     }

@@ -1,10 +1,10 @@
 //! A look at a job as JSON, for other programs.
 
-use ronde_control::status::{Standing, State, Tensor};
+use ronde_control::status::{RankState, RankStatus, TensorStatus};
 use ronde_launch::registry::Entry;
 use serde_json::{Value, json};
 
-use super::Look;
+use super::Snapshot;
 
 /// A job of several.
 pub(super) fn job(job: &Entry) -> Value {
@@ -12,10 +12,15 @@ pub(super) fn job(job: &Entry) -> Value {
 }
 
 /// One look.
-pub(super) fn look(look: &Look<'_>) -> Value {
-    let ranks: Vec<Value> =
-        look.status.ranks.iter().enumerate().map(|(index, one)| rank(look, index, one)).collect();
-    let late: Vec<Value> = look
+pub(super) fn snapshot(snapshot: &Snapshot<'_>) -> Value {
+    let ranks: Vec<Value> = snapshot
+        .status
+        .ranks
+        .iter()
+        .enumerate()
+        .map(|(index, one)| rank(snapshot, index, one))
+        .collect();
+    let late: Vec<Value> = snapshot
         .status
         .late()
         .iter()
@@ -30,13 +35,13 @@ pub(super) fn look(look: &Look<'_>) -> Value {
         })
         .collect();
     json!({
-        "job": look.job.pid,
-        "command": look.job.command,
-        "seconds": look.status.age.as_secs_f64(),
-        "world": look.status.epoch,
+        "job": snapshot.job.pid,
+        "command": snapshot.job.command,
+        "seconds": snapshot.status.age.as_secs_f64(),
+        "world": snapshot.status.epoch,
         "ranks": ranks,
         "late": late,
-        "events": look.status.events.iter().filter_map(|event| value(event)).collect::<Vec<_>>(),
+        "events": snapshot.status.events.iter().filter_map(|event| value(event)).collect::<Vec<_>>(),
     })
 }
 
@@ -44,16 +49,16 @@ fn value(event: &str) -> Option<Value> {
     serde_json::from_str(event).ok()
 }
 
-fn rank(look: &Look<'_>, index: usize, standing: &Standing) -> Value {
-    let Standing { rank, host, slot, pid, state, report } = standing;
+fn rank(snapshot: &Snapshot<'_>, index: usize, standing: &RankStatus) -> Value {
+    let RankStatus { rank, host, slot, pid, state, report } = standing;
     let (word, how) = match state {
-        State::Starting => ("starting", None),
-        State::Running => ("running", None),
-        State::Joined => ("joined", None),
-        State::Silent => ("silent", None),
-        State::Ended(how) => ("ended", Some(how)),
+        RankState::Starting => ("starting", None),
+        RankState::Running => ("running", None),
+        RankState::Joined => ("joined", None),
+        RankState::Silent => ("silent", None),
+        RankState::Ended(how) => ("ended", Some(how)),
     };
-    let rates = look.rates(index);
+    let rates = snapshot.rates(index);
     let report = report.as_ref().map(|report| {
         json!({
             "collectives": report.collectives,
@@ -77,7 +82,7 @@ fn rank(look: &Look<'_>, index: usize, standing: &Standing) -> Value {
     })
 }
 
-fn tensor(tensor: &Tensor) -> Value {
+fn tensor(tensor: &TensorStatus) -> Value {
     json!({
         "name": tensor.name,
         "kind": tensor.kind,

@@ -7,19 +7,19 @@ use std::io::{self, IsTerminal, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ronde_control::event::{Happening, JobEvent};
+use ronde_control::event::{JobEvent, JobEventKind};
 use ronde_control::printable;
-use ronde_control::status::{State, Status};
-use ronde_launch::private::Places;
+use ronde_control::status::{RankState, Status};
+use ronde_launch::private::PrivateDirs;
 use ronde_launch::registry::{self, Entry};
-use ronde_launch::watcher::{Following, Watcher};
+use ronde_launch::watcher::{EventStream, Watcher};
 use serde_json::json;
 
-use crate::horovodrun::{complain, written};
+use crate::horovodrun::{report_error, written};
+use crate::messages::{USAGE, UserError, say};
 use crate::tables::terminal_width;
-use crate::words::{Mistake, USAGE, say};
 
-/// Show how a running job of yours on this machine stands
+/// Show the status of your running jobs on this machine
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Which job, by the process id of its `horovodrun`; needed where several run
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "once")]
     follow: bool,
 
-    /// Write JSON, an object on a line for each look or event
+    /// Print JSON, one object per line for each update or event
     #[arg(long)]
     json: bool,
 }
@@ -44,28 +44,28 @@ const PERIOD: Duration = Duration::from_secs(1);
 const SHORT: Duration = Duration::from_millis(500);
 
 /// One look at a job, and the one before it.
-struct Look<'a> {
+struct Snapshot<'a> {
     job: &'a Entry,
     status: Status,
     before: Option<(Status, Duration)>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> u8 {
-    let jobs = registry::jobs(&Places::here());
+    let jobs = registry::jobs(&PrivateDirs::here());
     match choose(&jobs, arguments.job) {
         Ok(Some(job)) => watch(job, arguments).unwrap_or_else(|code| code),
         Ok(None) => list(&jobs, arguments),
-        Err((mistake, code)) => complain(&mistake, code),
+        Err((mistake, code)) => report_error(&mistake, code),
     }
 }
 
 /// The job that is meant; none where there are several.
-fn choose(jobs: &[Entry], wanted: Option<u32>) -> Result<Option<&Entry>, (Mistake, u8)> {
+fn choose(jobs: &[Entry], wanted: Option<u32>) -> Result<Option<&Entry>, (UserError, u8)> {
     match (jobs, wanted) {
         ([], _) => {
             let hint =
-                "start one with `horovodrun`; those of other users and other hosts are not seen";
-            Err((Mistake::new("no job of yours runs on this machine", hint), 1))
+                "start one with `horovodrun`; jobs of other users and on other hosts are not shown";
+            Err((UserError::new("you have no running jobs on this machine", hint), 1))
         }
         ([job], None) => Ok(Some(job)),
         (_, None) => Ok(None),
@@ -74,7 +74,7 @@ fn choose(jobs: &[Entry], wanted: Option<u32>) -> Result<Option<&Entry>, (Mistak
             None => {
                 let all: Vec<String> = jobs.iter().map(|job| job.pid.to_string()).collect();
                 let hint = format!("these run: {}", all.join(", "));
-                Err((Mistake::new(format!("there is no job {pid}"), hint), USAGE))
+                Err((UserError::new(format!("there is no job {pid}"), hint), USAGE))
             }
         },
     }
@@ -95,34 +95,34 @@ fn list(jobs: &[Entry], arguments: &Arguments) -> u8 {
 fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
     let lost = |error: io::Error| {
         let error = format!("job {} does not answer: {error}", job.pid);
-        complain(&Mistake::new(error, "it may just have ended; run `ronde status` again"), 1)
+        report_error(&UserError::new(error, "it may just have ended; run `ronde status` again"), 1)
     };
     let mut watcher = Watcher::connect(job).map_err(lost)?;
     if arguments.follow {
         return follow(watcher.follow().map_err(lost)?, arguments, lost);
     }
     let status = watcher.ask().map_err(lost)?;
-    let mut look = Look { job, status, before: None };
+    let mut snapshot = Snapshot { job, status, before: None };
     let mut at = Instant::now();
     let clear = io::stdout().is_terminal() && !arguments.once && !arguments.json;
     if !arguments.once {
-        look.show(arguments, clear)?;
+        snapshot.show(arguments, clear)?;
     }
     loop {
         sleep(if arguments.once { SHORT } else { PERIOD });
         let Ok(status) = watcher.ask() else {
-            look.end();
+            snapshot.end();
             if arguments.once || clear {
-                look.show(arguments, clear)?;
+                snapshot.show(arguments, clear)?;
             }
             say("the job has ended");
             return Ok(0);
         };
         let passed = at.elapsed();
         at = Instant::now();
-        let before = std::mem::replace(&mut look.status, status);
-        look.before = Some((before, passed));
-        look.show(arguments, clear)?;
+        let before = std::mem::replace(&mut snapshot.status, status);
+        snapshot.before = Some((before, passed));
+        snapshot.show(arguments, clear)?;
         if arguments.once {
             return Ok(0);
         }
@@ -131,7 +131,7 @@ fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
 
 /// Prints events as they come, until the last one.
 fn follow(
-    mut events: Following,
+    mut events: EventStream,
     arguments: &Arguments,
     lost: impl Fn(io::Error) -> u8,
 ) -> Result<u8, u8> {
@@ -147,25 +147,25 @@ fn follow(
         };
         show(&format!("{text}\n"), false)?;
         let event: Option<JobEvent> = serde_json::from_str(&event).ok();
-        if event.is_some_and(|event| matches!(event.what, Happening::JobEnded { .. })) {
+        if event.is_some_and(|event| matches!(event.what, JobEventKind::JobEnded { .. })) {
             return Ok(0);
         }
     }
 }
 
-impl Look<'_> {
+impl Snapshot<'_> {
     fn show(&self, arguments: &Arguments, clear: bool) -> Result<(), u8> {
         match arguments.json {
-            true => show(&format!("{}\n", json::look(self)), clear),
-            false => show(&table::look(self, terminal_width()), clear),
+            true => show(&format!("{}\n", json::snapshot(self)), clear),
+            false => show(&table::snapshot(self, terminal_width()), clear),
         }
     }
 
     /// Whoever ran at the last look does not any more.
     fn end(&mut self) {
         for one in &mut self.status.ranks {
-            if !matches!(one.state, State::Ended(_)) {
-                one.state = State::Ended("ended".into());
+            if !matches!(one.state, RankState::Ended(_)) {
+                one.state = RankState::Ended("ended".into());
             }
         }
     }

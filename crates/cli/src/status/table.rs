@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use ronde_control::event::JobEvent;
-use ronde_control::status::{Late, Report, Standing, State, Tensor};
+use ronde_control::status::{LateRank, RankReport, RankState, RankStatus, TensorStatus};
 use ronde_launch::logs::time_of_day;
 use ronde_launch::registry::Entry;
 
-use super::Look;
+use super::Snapshot;
 use crate::bench::units;
 use crate::tables;
 
@@ -31,8 +31,8 @@ pub(super) fn jobs(jobs: &[Entry], width: Option<u16>) -> String {
 }
 
 /// One look, in columns that fit into `width`.
-pub(super) fn look(look: &Look<'_>, width: Option<u16>) -> String {
-    let status = &look.status;
+pub(super) fn snapshot(snapshot: &Snapshot<'_>, width: Option<u16>) -> String {
+    let status = &snapshot.status;
     let mut hosts: Vec<&str> = status.ranks.iter().map(|one| one.host.as_str()).collect();
     hosts.sort_unstable();
     hosts.dedup();
@@ -42,14 +42,14 @@ pub(super) fn look(look: &Look<'_>, width: Option<u16>) -> String {
     };
     let mut text = format!(
         "job {}: {} on {}, {world}, for {}: {}\n\n",
-        look.job.pid,
+        snapshot.job.pid,
         count(status.ranks.len(), "rank"),
         count(hosts.len(), "host"),
         long(status.age),
-        look.job.command,
+        snapshot.job.command,
     );
     let mut rows = vec![HEADS.map(str::to_owned).to_vec()];
-    rows.extend(status.ranks.iter().enumerate().map(|(index, one)| row(look, index, one)));
+    rows.extend(status.ranks.iter().enumerate().map(|(index, one)| row(snapshot, index, one)));
     text += &tables::plain(&rows, &RIGHT, width);
     for late in status.late() {
         text += &format!("\n{}", late_line(&late));
@@ -67,19 +67,19 @@ pub(super) fn event(json: &str) -> Option<String> {
     Some(format!("{}  {}", time_of_day(time.0), what.text()))
 }
 
-fn late_line(late: &Late) -> String {
-    let Late { rank, tensor, kind, waiting, age } = late;
+fn late_line(late: &LateRank) -> String {
+    let LateRank { rank, tensor, kind, waiting, age } = late;
     let have = if *waiting == 1 { "1 rank has" } else { &format!("{waiting} ranks have") };
     format!("late: {rank} has not submitted `{tensor}` ({kind}); {have} waited {}\n", long(*age))
 }
 
-fn row(look: &Look<'_>, index: usize, standing: &Standing) -> Vec<String> {
+fn row(snapshot: &Snapshot<'_>, index: usize, standing: &RankStatus) -> Vec<String> {
     let state = match &standing.state {
-        State::Starting => "starting",
-        State::Running => "running",
-        State::Joined => "in world",
-        State::Silent => "no answer",
-        State::Ended(how) => how,
+        RankState::Starting => "starting",
+        RankState::Running => "running",
+        RankState::Joined => "in world",
+        RankState::Silent => "no answer",
+        RankState::Ended(how) => how,
     };
     let mut cells = vec![
         standing.rank.0.to_string(),
@@ -91,7 +91,7 @@ fn row(look: &Look<'_>, index: usize, standing: &Standing) -> Vec<String> {
         cells.resize(HEADS.len(), String::new());
         return cells;
     };
-    let rates = look.rates(index);
+    let rates = snapshot.rates(index);
     let rate = |text: Option<String>| text.unwrap_or_default();
     cells.extend([
         report.collectives.to_string(),
@@ -103,7 +103,7 @@ fn row(look: &Look<'_>, index: usize, standing: &Standing) -> Vec<String> {
     cells
 }
 
-fn doing(report: &Report) -> String {
+fn doing(report: &RankReport) -> String {
     let others = |count: u64| match count {
         0 | 1 => String::new(),
         more => format!(" and {} more", more - 1),
@@ -121,7 +121,7 @@ fn doing(report: &Report) -> String {
     }
 }
 
-fn named(tensor: &Tensor) -> String {
+fn named(tensor: &TensorStatus) -> String {
     let length = tensor.name.chars().count();
     let end: String = tensor.name.chars().skip(length.saturating_sub(NAME)).collect();
     let cut = if length > NAME { "…" } else { "" };
@@ -155,18 +155,18 @@ mod tests {
 
     use super::*;
 
-    fn tensor(name: &str, released: bool, millis: u64) -> Tensor {
+    fn tensor(name: &str, released: bool, millis: u64) -> TensorStatus {
         let (kind, age) = ("allreduce".into(), Duration::from_millis(millis));
-        Tensor { name: name.into(), kind, set: 0, released, age }
+        TensorStatus { name: name.into(), kind, set: 0, released, age }
     }
 
-    fn standing(rank: u32, state: State, report: Option<Report>) -> Standing {
-        let pid = (state != State::Starting).then_some(4000 + rank);
-        Standing { rank: Rank(rank), host: "node-a".into(), slot: rank, pid, state, report }
+    fn standing(rank: u32, state: RankState, report: Option<RankReport>) -> RankStatus {
+        let pid = (state != RankState::Starting).then_some(4000 + rank);
+        RankStatus { rank: Rank(rank), host: "node-a".into(), slot: rank, pid, state, report }
     }
 
     fn status(done: u64) -> Status {
-        let report = |waiting: &[Tensor]| Report {
+        let report = |waiting: &[TensorStatus]| RankReport {
             collectives: done,
             bytes: done << 20,
             failed: 0,
@@ -180,11 +180,11 @@ mod tests {
             epoch: 1,
             events: vec![r#"{"number":1,"time":0.5,"event":"hosts_known"}"#.into(), "?".into()],
             ranks: vec![
-                standing(0, State::Joined, Some(report(&waits))),
-                standing(1, State::Joined, Some(report(&[]))),
-                standing(2, State::Silent, None),
-                standing(3, State::Starting, None),
-                standing(4, State::Ended("exited with code 0".into()), None),
+                standing(0, RankState::Joined, Some(report(&waits))),
+                standing(1, RankState::Joined, Some(report(&[]))),
+                standing(2, RankState::Silent, None),
+                standing(3, RankState::Starting, None),
+                standing(4, RankState::Ended("exited with code 0".into()), None),
             ],
         }
     }
@@ -199,11 +199,11 @@ mod tests {
             command: "python train.py".into(),
         };
         let before = Some((status(900), Duration::from_secs(2)));
-        let look = look(&Look { job: &job, status: status(1000), before }, None);
+        let snapshot = snapshot(&Snapshot { job: &job, status: status(1000), before }, None);
         let midnight = time_of_day(Duration::from_millis(500));
         assert_eq!(midnight.len(), 8, "{midnight}");
-        let look = look.replace(&midnight, "[time]");
-        insta::assert_snapshot!(look, @r"
+        let snapshot = snapshot.replace(&midnight, "[time]");
+        insta::assert_snapshot!(snapshot, @r"
         job 3990: 5 ranks on 1 host, world 1, for 12 min 34 s: python train.py
 
         rank  host     pid  state               collectives  /s     bytes      /s  last, or waits for
@@ -215,7 +215,7 @@ mod tests {
 
         late: rank 1 has not submitted `layer.4.weight` (allreduce); 1 rank has waited 4.2 s
 
-        [time]  found out again which hosts there are
+        [time]  host discovery works again
         ");
         assert_eq!(jobs(&[job], None), " job  ranks  command\n3990      5  python train.py\n");
     }

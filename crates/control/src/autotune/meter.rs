@@ -1,25 +1,25 @@
-//! From buckets to scores: steps are counted by a tensor that comes again in each of them, a sample is
-//! some steps, and a score is a good one of some samples.
+//! From buckets to scores: a tensor that recurs in every step counts the steps, a sample is a
+//! number of steps, and a score is a good sample out of several.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Samples of a score. What disturbs a job makes it slower, so the second fastest of them counts.
+/// Samples per score. Disturbances only make a job slower, so the second fastest sample counts.
 const SAMPLES: usize = 5;
 const COUNTS: usize = 1;
-/// Names that are counted; a program that never uses one again has no steps to count.
+/// How many names are counted at most; without recurring names there are no steps to count.
 const MOST_NAMES: usize = 100_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     warmup_left: u32,
     steps: u32,
-    /// When the sample began: with the end of the last one.
+    /// When the sample began, which is when the last one ended.
     since: Option<Duration>,
     bytes: u64,
     /// The tensor that marks the steps.
     mark: Option<String>,
-    /// How often each tensor has come in this sample.
+    /// How often each tensor has occurred in this sample.
     seen: HashMap<String, u32>,
     samples: Vec<f64>,
 }
@@ -29,14 +29,14 @@ impl Meter {
         Meter { warmup_left: warmup, steps: steps.max(1), ..Meter::default() }
     }
 
-    /// Takes note of a bucket; gives the score in bytes per microsecond when one is complete.
+    /// Records a bucket; returns a score in bytes per microsecond when one is complete.
     pub(super) fn on<'a>(
         &mut self,
         tensors: impl Iterator<Item = &'a str>,
         bytes: u64,
         now: Duration,
     ) -> Option<f64> {
-        // The first bucket says only when to start.
+        // The first bucket only starts the clock.
         let since = *self.since.get_or_insert(now);
         self.bytes += bytes;
         if !self.completes(tensors) || now <= since {
@@ -58,9 +58,9 @@ impl Meter {
         Some(samples[COUNTS])
     }
 
-    /// Whether the steps of a sample are complete with these tensors. The first tensor that has come
-    /// as often marks all samples from then on, so that they are whole numbers of steps; if it stays
-    /// away, one that has come twice as often takes its place.
+    /// Whether these tensors complete the steps of a sample. The first tensor to occur `steps`
+    /// times becomes the mark of all later samples, so that they consist of whole steps. If the
+    /// mark no longer occurs, a tensor that has occurred twice as often replaces it.
     fn completes<'a>(&mut self, tensors: impl Iterator<Item = &'a str>) -> bool {
         let mut completes = false;
         for name in tensors {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_stays_away_is_replaced() {
+    fn a_mark_that_no_longer_occurs_is_replaced() {
         let mut meter = Meter::new(0, 1);
         let second = |second: u64| Duration::from_secs(second);
         assert_eq!(meter.on(["old"].into_iter(), 1, second(0)), None);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_never_come_again_make_no_steps_and_take_no_room() {
+    fn names_that_never_recur_count_no_steps_and_use_bounded_memory() {
         let mut meter = Meter::new(0, 2);
         for index in 0..2 * MOST_NAMES as u64 {
             let name = format!("allreduce.noname.{index}");

@@ -1,10 +1,10 @@
-//! Finding better settings while a job runs: which of them move the most bytes per second.
+//! Finds better settings while a job runs: those that move the most bytes per second.
 //!
-//! Pure: it is told which tensors have been reduced and when, and answers with the values to use
-//! from now on. [`Meter`](meter::Meter) makes scores out of what it is told; one parameter after
-//! the other, [`Race`](race::Race) decides which value runs next. It costs a few dozen points of
-//! some steps each; then the best values stay. `docs/design/0006-autotune.md` says why it is done this
-//! way.
+//! Pure: it receives the tensors that have been reduced, with times, and returns the values to use
+//! from now on. [`Meter`](meter::Meter) turns buckets into scores; for one parameter after the
+//! other, [`Race`](race::Race) decides which value to measure next. The search takes a few dozen
+//! measurements of some steps each and then keeps the best values. `docs/design/0006-autotune.md`
+//! explains the method.
 
 mod meter;
 mod race;
@@ -18,27 +18,26 @@ use crate::Tuning;
 
 const MIB: u64 = 1 << 20;
 
-/// Something that is tuned.
+/// A parameter that is tuned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
-    /// How many bytes a bucket may hold.
+    /// Maximum size of a bucket, in bytes.
     FusionThreshold,
-    /// How many connections a large tensor takes, where tensors travel through sockets.
+    /// How many connections carry a large tensor, if tensors travel over sockets.
     Connections,
-    /// Up to how many bytes sockets halve and double instead of going round a ring.
+    /// Up to this many bytes, sockets use recursive halving and doubling instead of a ring.
     Halving,
 }
 
 impl Parameter {
-    /// What matters where all ranks share memory.
+    /// The parameters that matter if all ranks share memory.
     pub const IN_MEMORY: &[Parameter] = &[Parameter::FusionThreshold];
 
-    /// What matters where tensors travel through sockets.
+    /// The parameters that matter if tensors travel over sockets.
     pub const OVER_SOCKETS: &[Parameter] =
         &[Parameter::FusionThreshold, Parameter::Connections, Parameter::Halving];
 
-    /// What is tried, apart from the value in force: values so far apart that a difference could
-    /// be seen.
+    /// The values to try besides the current one, far enough apart for a difference to show.
     fn ladder(self) -> Vec<u64> {
         match self {
             Parameter::FusionThreshold => (0..9).map(|power| MIB << power).collect(),
@@ -47,7 +46,7 @@ impl Parameter {
         }
     }
 
-    fn slot(self, values: &mut Values) -> &mut u64 {
+    fn slot(self, values: &mut TunedValues) -> &mut u64 {
         match self {
             Parameter::FusionThreshold => &mut values.threshold,
             Parameter::Connections => &mut values.tuning.connections,
@@ -55,30 +54,30 @@ impl Parameter {
         }
     }
 
-    fn race(self, mut values: Values, most_points: usize) -> Race {
+    fn race(self, mut values: TunedValues, most_points: usize) -> Race {
         Race::new(*self.slot(&mut values), &self.ladder(), most_points)
     }
 }
 
-/// All that can be tuned, at one moment.
+/// The values of everything that can be tuned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Values {
-    /// How many bytes a bucket may hold.
+pub struct TunedValues {
+    /// Maximum size of a bucket, in bytes.
     pub threshold: u64,
-    /// The numbers that decide between algorithms.
+    /// The values that choose between algorithms.
     pub tuning: Tuning,
 }
 
-/// How autotuning goes about it; the numbers are those of Horovod's settings.
+/// Parameters of the search; the numbers are those of Horovod's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// What is tuned: all that the user has not set.
+pub struct AutotuneOptions {
+    /// What is tuned: everything that the user has not set.
     pub parameters: Vec<Parameter>,
-    /// Samples that are thrown away before the first point.
+    /// Samples that are discarded before the first point.
     pub warmup_samples: u32,
-    /// Steps of a sample.
+    /// Steps per sample.
     pub steps_per_sample: u32,
-    /// The most points that are measured for a parameter.
+    /// How many points are measured at most for a parameter.
     pub most_points: usize,
 }
 
@@ -87,50 +86,49 @@ pub struct Options {
 pub struct Autotune {
     meter: Meter,
     most_points: usize,
-    /// What is in force, but for the parameter that is being tuned.
-    values: Values,
+    /// The current values, except that of the parameter being tuned.
+    values: TunedValues,
     race: Race,
-    /// What that race is about, and what comes after it.
+    /// The parameter being tuned, then those to follow.
     parameters: VecDeque<Parameter>,
 }
 
-/// One measured point, and what follows from it.
+/// A measured point, and what to do next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// What was measured.
-    pub values: Values,
+    /// The settings that were measured.
+    pub values: TunedValues,
     /// Bytes per microsecond.
     pub score: f64,
-    /// What comes now.
-    pub next: Next,
+    /// What the search does next.
+    pub next: NextStep,
 }
 
-/// What comes behind a point.
+/// What follows a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Next {
-    /// The next point is measured with these values.
-    Try(Values),
-    /// The search is over, and these are the best.
+pub enum NextStep {
+    /// Measure the next point with these values.
+    Try(TunedValues),
+    /// The search is over: keep these values.
     Keep {
         /// The best values.
-        values: Values,
-        /// Their bytes per microsecond, over all points at them.
+        values: TunedValues,
+        /// Their mean score in bytes per microsecond.
         score: f64,
     },
 }
 
 impl Autotune {
-    /// A search that starts from the values in force, which run first; none if there is nothing to
-    /// look for.
-    pub fn new(options: &Options, values: Values) -> Option<Autotune> {
-        let Options { warmup_samples, steps_per_sample, most_points, .. } = *options;
+    /// A search that starts with the current values; `None` if there is nothing to tune.
+    pub fn new(options: &AutotuneOptions, values: TunedValues) -> Option<Autotune> {
+        let AutotuneOptions { warmup_samples, steps_per_sample, most_points, .. } = *options;
         let parameters: VecDeque<Parameter> = options.parameters.iter().copied().collect();
         let race = parameters.front()?.race(values, most_points);
         let meter = Meter::new(warmup_samples, steps_per_sample);
         Some(Autotune { meter, most_points, values, race, parameters })
     }
 
-    /// Takes note of a bucket that is done: the tensors' names, their bytes, and the time.
+    /// Records a completed bucket: the names of its tensors, their bytes, and the time.
     pub fn on<'a>(
         &mut self,
         tensors: impl Iterator<Item = &'a str>,
@@ -143,7 +141,7 @@ impl Autotune {
         Some(Point { values, score, next: self.next() })
     }
 
-    fn running(&self) -> Values {
+    fn running(&self) -> TunedValues {
         let mut values = self.values;
         if let Some(parameter) = self.parameters.front() {
             *parameter.slot(&mut values) = self.race.runner();
@@ -151,27 +149,29 @@ impl Autotune {
         values
     }
 
-    fn next(&mut self) -> Next {
-        let Some((winner, score)) = self.race.winner() else { return Next::Try(self.running()) };
+    fn next(&mut self) -> NextStep {
+        let Some((winner, score)) = self.race.winner() else {
+            return NextStep::Try(self.running());
+        };
         if let Some(parameter) = self.parameters.pop_front() {
             *parameter.slot(&mut self.values) = winner;
         }
         match self.parameters.front() {
             Some(parameter) => {
                 self.race = parameter.race(self.values, self.most_points);
-                Next::Try(self.running())
+                NextStep::Try(self.running())
             }
-            None => Next::Keep { values: self.values, score },
+            None => NextStep::Keep { values: self.values, score },
         }
     }
 }
 
-/// The first line of the log, as Horovod's users read it.
+/// The first line of the log, with Horovod's columns.
 pub const LOG_HEADER: &str = "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,\
                               cache_enabled,cycle_time_ms,tensor_fusion_threshold,score";
 
-/// A line of the log: what is not tuned here stands at what it amounts to, the threshold in MB.
-pub fn log_line(values: &Values, score: f64) -> String {
+/// A line of the log. What Ronde does not tune has its effective value; the threshold is in MB.
+pub fn log_line(values: &TunedValues, score: f64) -> String {
     format!("0,0,0,1,0,{},{score:.3}", values.threshold as f64 / MIB as f64)
 }
 
@@ -181,28 +181,28 @@ mod tests {
 
     use super::*;
 
-    fn options(parameters: &[Parameter]) -> Options {
+    fn options(parameters: &[Parameter]) -> AutotuneOptions {
         let parameters = parameters.to_vec();
-        Options { parameters, warmup_samples: 3, steps_per_sample: 10, most_points: 20 }
+        AutotuneOptions { parameters, warmup_samples: 3, steps_per_sample: 10, most_points: 20 }
     }
 
-    fn values(threshold: u64) -> Values {
-        Values { threshold, tuning: Tuning::default() }
+    fn values(threshold: u64) -> TunedValues {
+        TunedValues { threshold, tuning: Tuning::default() }
     }
 
-    /// Numbers between zero and one without a pattern.
+    /// Pseudorandom numbers between zero and one.
     fn noise(state: &mut u64) -> f64 {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (*state >> 33) as f64 / (1u64 << 31) as f64
     }
 
-    /// Trains until the search is over; `seconds` says how long a step takes. Gives the values that
-    /// stay, and all points.
+    /// Trains until the search is over; `seconds` is the duration of a step. Returns the values
+    /// that are kept, and all points.
     fn train(
         parameters: &[Parameter],
-        start: Values,
-        mut seconds: impl FnMut(Values, u32) -> f64,
-    ) -> (Values, Vec<Point>) {
+        start: TunedValues,
+        mut seconds: impl FnMut(TunedValues, u32) -> f64,
+    ) -> (TunedValues, Vec<Point>) {
         let mut autotune = Autotune::new(&options(parameters), start).unwrap();
         let (mut now, mut points, mut current) = (Duration::ZERO, Vec::new(), start);
         for step in 0..10_000 {
@@ -211,11 +211,11 @@ mod tests {
                 let Some(point) = autotune.on([tensor].into_iter(), 10 * MIB, now) else {
                     continue;
                 };
-                assert_eq!(point.values, current, "what was measured is what was in force");
+                assert_eq!(point.values, current, "the measured values are those in use");
                 points.push(point);
                 match point.next {
-                    Next::Try(values) => current = values,
-                    Next::Keep { values, .. } => return (values, points),
+                    NextStep::Try(values) => current = values,
+                    NextStep::Keep { values, .. } => return (values, points),
                 }
             }
         }
@@ -226,29 +226,29 @@ mod tests {
 
     proptest! {
         #[test]
-        fn noise_and_hiccups_do_not_keep_it_from_a_good_threshold(
+        fn noise_and_hiccups_do_not_prevent_a_good_threshold(
             best in 0usize..9,
             slope in 0.02..0.3f64,
             seed in any::<u64>(),
             start in 0usize..9,
         ) {
-            // Each rung away from the best one costs the same share of time.
+            // Each rung away from the best one costs the same fraction of time.
             let ladder = Parameter::FusionThreshold.ladder();
             let rung = |threshold: u64| (threshold / MIB).ilog2() as f64;
-            let honest = |threshold| 0.1 * (1.0 + slope * (rung(threshold) - best as f64).abs());
+            let ideal = |threshold| 0.1 * (1.0 + slope * (rung(threshold) - best as f64).abs());
             let mut state = seed;
             let (found, points) = train(FUSION, values(ladder[start]), |values, _| {
                 let hiccup = if noise(&mut state) < 0.002 { 10.0 } else { 1.0 };
-                honest(values.threshold) * (0.95 + 0.1 * noise(&mut state)) * hiccup
+                ideal(values.threshold) * (0.95 + 0.1 * noise(&mut state)) * hiccup
             });
             prop_assert!(points.len() <= 20);
-            let loss = honest(found.threshold) / honest(ladder[best]);
+            let loss = ideal(found.threshold) / ideal(ladder[best]);
             prop_assert!(loss <= 1.12, "{found:?} instead of {} loses {loss}", ladder[best]);
         }
     }
 
     #[test]
-    fn where_nothing_matters_the_values_in_force_stay() {
+    fn the_current_values_are_kept_if_nothing_makes_a_difference() {
         let all = Parameter::OVER_SOCKETS;
         for start in Parameter::FusionThreshold.ladder() {
             let mut state = start;
@@ -259,19 +259,22 @@ mod tests {
     }
 
     #[test]
-    fn one_parameter_is_tuned_after_the_other() {
+    fn parameters_are_tuned_one_after_the_other() {
         let all = Parameter::OVER_SOCKETS;
-        let (found, points) = train(all, values(128 * MIB), |Values { threshold, tuning }, _| {
-            let right = [threshold == 16 * MIB, tuning.connections == 4, tuning.halving == MIB];
-            right.iter().fold(0.1, |seconds, right| if *right { seconds * 0.8 } else { seconds })
-        });
+        let (found, points) =
+            train(all, values(128 * MIB), |TunedValues { threshold, tuning }, _| {
+                let right = [threshold == 16 * MIB, tuning.connections == 4, tuning.halving == MIB];
+                right
+                    .iter()
+                    .fold(0.1, |seconds, right| if *right { seconds * 0.8 } else { seconds })
+            });
         let tuning = Tuning { connections: 4, halving: MIB, ..Tuning::default() };
-        assert_eq!(found, Values { threshold: 16 * MIB, tuning });
+        assert_eq!(found, TunedValues { threshold: 16 * MIB, tuning });
         assert_eq!(points.len(), (9 + 5 + 3 + 2) + (4 + 2) + (4 + 2));
     }
 
     #[test]
-    fn what_happens_while_it_warms_up_does_not_count() {
+    fn warmup_samples_do_not_count() {
         let slow_start = |_, step| if step < 30 { 50.0 } else { 0.1 };
         let (_, points) = train(FUSION, values(128 * MIB), slow_start);
         assert!(points.iter().all(|point| (point.score - 314.6).abs() < 1.0), "{points:?}");

@@ -1,14 +1,14 @@
-//! Which value is the best when every measurement is noisy: all run, the slower half drops out, the
-//! rest runs again, and so on.
+//! Finds the best value when every measurement is noisy: all values run, the slower half drops out,
+//! the rest runs again, and so on.
 
-/// A value must be better than the one in force by this much to take its place.
+/// How much better than the current value another one must be to replace it.
 const ADVANTAGE: f64 = 1.02;
 
 #[derive(Debug)]
 pub(super) struct Race {
-    /// Everybody who started; the first is the value in force.
+    /// All values; the first is the current one.
     entrants: Vec<Entrant>,
-    /// Who runs in this round, in order, and who of them is next.
+    /// The entrants of this round, in order, and whose turn it is.
     round: Vec<usize>,
     turn: usize,
     points_left: usize,
@@ -28,8 +28,8 @@ impl Entrant {
 }
 
 impl Race {
-    /// A race between `current` and the others, of at most so many runs. With fewer runs than
-    /// others, only some of the others start, evenly chosen.
+    /// A race between `current` and the others, with at most `runs` runs. If there are fewer runs
+    /// than others, only some of the others take part, evenly spaced.
     pub(super) fn new(current: u64, others: &[u64], runs: usize) -> Race {
         let others: Vec<u64> = others.iter().copied().filter(|value| *value != current).collect();
         let room = runs.saturating_sub(1).max(1).min(others.len());
@@ -41,13 +41,13 @@ impl Race {
         Race { entrants, round, turn: 0, points_left }
     }
 
-    /// Who runs now.
+    /// The value to be measured.
     pub(super) fn runner(&self) -> u64 {
         let turn = self.turn.min(self.round.len() - 1);
         self.entrants[self.round[turn]].value
     }
 
-    /// How fast the runner was.
+    /// Records the score of the runner.
     pub(super) fn score(&mut self, score: f64) {
         let Some(runner) = self.round.get(self.turn) else { return };
         let entrant = &mut self.entrants[*runner];
@@ -70,8 +70,8 @@ impl Race {
         Some((winner.value, winner.mean()))
     }
 
-    /// The faster half runs again, in the other direction, so that a machine that slows down over
-    /// time favours nobody; unless one is left, or there is no room for another round.
+    /// The faster half runs again, in reverse order, so that a machine that slows down over time
+    /// favors no value; unless only one is left, or too few runs for another round.
     fn next_round(&mut self) {
         let ranking = self.ranking();
         let kept = ranking.len().div_ceil(2);
@@ -87,7 +87,7 @@ impl Race {
         (self.round, self.turn) = (next, 0);
     }
 
-    /// This round's runners, the fastest first.
+    /// This round's entrants, fastest first.
     fn ranking(&self) -> Vec<usize> {
         let mut ranking = self.round.clone();
         let mean = |index: &usize| self.entrants[*index].mean();
@@ -100,7 +100,7 @@ impl Race {
 mod tests {
     use super::*;
 
-    /// Runs to the end; gives who ran, in order, and the winner.
+    /// Runs to the end; returns the values in the order they ran, and the winner.
     fn run(mut race: Race, speed: impl Fn(u64) -> f64) -> (Vec<u64>, u64) {
         let mut ran = Vec::new();
         loop {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_within_its_runs_whatever_their_number() {
+    fn a_race_never_exceeds_its_runs() {
         for runs in 0..40 {
             for others in 1..9u64 {
                 let others: Vec<u64> = (1..=others).collect();
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hair_is_not_enough_to_replace_what_is_in_force() {
+    fn a_tiny_advantage_does_not_replace_the_current_value() {
         let (_, winner) =
             run(Race::new(5, &[1, 2, 3], 20), |value| if value == 2 { 1.01 } else { 1.0 });
         assert_eq!(winner, 5);

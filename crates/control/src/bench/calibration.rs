@@ -1,30 +1,31 @@
-//! Calibration: which algorithms are tried against each other on a machine, and where to change from
-//! one to the other.
+//! Calibration: which algorithms are compared on a machine, and at which size to switch from one to
+//! the other.
 
 use std::cmp::Ordering;
 
 use crate::{Knob, Tuning};
 
-/// Two algorithms to try against each other, on both sides of the threshold between them.
+/// Two algorithms to compare, on both sides of the threshold between them.
 #[derive(Clone, Copy, Debug)]
 pub struct Experiment {
-    /// The threshold.
+    /// The tuning threshold under test.
     pub knob: Knob,
-    /// Which way tensors must travel for it to matter.
+    /// The transport for which it matters.
     pub transport: &'static str,
-    /// With fewer ranks there is only one algorithm.
+    /// Minimum number of ranks; with fewer there is only one algorithm.
     pub least_ranks: u32,
-    /// The sizes to try, as powers of two. Staging memory takes no more than the last in one step.
+    /// The smallest and largest size to try, as powers of two. The largest fits into staging
+    /// memory.
     sizes: (u32, u32),
-    /// Thresholds that must be out of the way.
+    /// Thresholds to set to zero, so that they do not interfere.
     aside: &'static [Knob],
 }
 
-/// A smaller gain is not worth a change.
+/// A smaller gain does not justify a change.
 const LEAST_GAIN: f64 = 1.02;
 
-/// All of them, in an order in which each may rely on the ones before. What only matters between
-/// hosts cannot be tried on one.
+/// All experiments, ordered so that each may rely on those before it. What matters only between
+/// hosts cannot be tried on one host.
 pub const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         knob: Tuning::ONE_SHOT,
@@ -50,41 +51,41 @@ pub const EXPERIMENTS: &[Experiment] = &[
 ];
 
 impl Experiment {
-    /// The sizes to try, in rising order.
+    /// The sizes to try, in ascending order.
     pub fn sizes(&self) -> Vec<u64> {
         (self.sizes.0..=self.sizes.1).map(|power| 1 << power).collect()
     }
 
-    /// Tunings under which all sizes take the one and the other algorithm.
+    /// Tunings that select the first and the second algorithm for all sizes.
     pub fn sides(&self, tuning: Tuning) -> (Tuning, Tuning) {
         let free = self.aside.iter().fold(tuning, |tuning, knob| tuning.with(knob, 0));
         (free.with(&self.knob, 1 << self.sizes.1), free.with(&self.knob, 0))
     }
 }
 
-/// Two algorithms on one size: the seconds of each.
+/// The time of both algorithms for one size, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trial {
-    /// The size.
+pub struct SizeTrial {
+    /// Message size in bytes.
     pub bytes: u64,
-    /// The algorithm for sizes up to the threshold.
+    /// Time of the algorithm for sizes up to the threshold.
     pub below: f64,
-    /// The algorithm for sizes above it.
+    /// Time of the algorithm for sizes above it.
     pub above: f64,
 }
 
-/// Where to change from one algorithm to the other.
+/// The size at which to switch from one algorithm to the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Crossing {
-    /// The last size for the first algorithm, in bytes.
+    /// The largest size for the first algorithm, in bytes.
     pub threshold: u64,
-    /// How much faster the tried sizes are than with the threshold before, on average: 1.05 is 5 %.
+    /// Average speedup of the tried sizes over the previous threshold: 1.05 is 5 %.
     pub gain: f64,
 }
 
-/// The threshold that loses least over all trials, which come in rising order of size. One noisy size
-/// cannot move it far, because every size counts. Among equals the one nearest to `before` wins.
-pub fn crossing(trials: &[Trial], before: u64) -> Option<Crossing> {
+/// The threshold that loses least over all trials, which are in ascending order of size. One noisy
+/// size cannot move it far, because every size counts. Of equals, the one nearest to `before` wins.
+pub fn crossing(trials: &[SizeTrial], before: u64) -> Option<Crossing> {
     let first = trials.first()?;
     let ends = trials.windows(2).map(|pair| between(pair[0].bytes, pair[1].bytes));
     let last = trials.last().map(|trial| trial.bytes);
@@ -96,7 +97,7 @@ pub fn crossing(trials: &[Trial], before: u64) -> Option<Crossing> {
         by_loss.then(distance(*one).total_cmp(&distance(*other)))
     };
     let threshold = candidates.min_by(better)?;
-    // What was there stays if it loses nothing.
+    // Keep the previous threshold if it is as good.
     let threshold = match loss(trials, threshold).total_cmp(&old) {
         Ordering::Less => threshold,
         _ => before,
@@ -104,9 +105,9 @@ pub fn crossing(trials: &[Trial], before: u64) -> Option<Crossing> {
     Some(Crossing { threshold, gain: gain(trials, before, threshold) })
 }
 
-/// The crossing of all trials, if it is more than noise: each half of them must also gain by the
-/// threshold that the other half alone would choose. Otherwise what was there stays.
-pub fn confirmed(halves: [&[Trial]; 2], all: &[Trial], before: u64) -> Option<Crossing> {
+/// The crossing of all trials, if it is more than noise: each half of them must also gain from the
+/// threshold that the other half alone would choose. Otherwise the previous threshold is kept.
+pub fn confirmed(halves: [&[SizeTrial]; 2], all: &[SizeTrial], before: u64) -> Option<Crossing> {
     let [one, other] = halves;
     let by_other = gain(one, before, crossing(other, before)?.threshold);
     let by_one = gain(other, before, crossing(one, before)?.threshold);
@@ -117,21 +118,21 @@ pub fn confirmed(halves: [&[Trial]; 2], all: &[Trial], before: u64) -> Option<Cr
     }
 }
 
-/// How much faster the sizes of some trials become with another threshold, on average.
-fn gain(trials: &[Trial], before: u64, threshold: u64) -> f64 {
+/// Average speedup of the trials' sizes with another threshold.
+fn gain(trials: &[SizeTrial], before: u64, threshold: u64) -> f64 {
     ((loss(trials, before) - loss(trials, threshold)) / trials.len() as f64).exp()
 }
 
-/// What a threshold loses against always taking the faster one, as a sum of logarithms.
-fn loss(trials: &[Trial], threshold: u64) -> f64 {
-    let loss = |trial: &Trial| {
+/// What a threshold loses compared with always using the faster algorithm, as a sum of logarithms.
+fn loss(trials: &[SizeTrial], threshold: u64) -> f64 {
+    let loss = |trial: &SizeTrial| {
         let taken = if trial.bytes <= threshold { trial.below } else { trial.above };
         (taken / trial.below.min(trial.above)).ln()
     };
     trials.iter().map(loss).sum()
 }
 
-/// The middle of two sizes on a logarithmic scale, on a whole cache line where there is room.
+/// The geometric mean of two sizes, rounded down to whole cache lines if it stays above `low`.
 fn between(low: u64, high: u64) -> u64 {
     let middle = (low as f64 * high as f64).sqrt() as u64;
     (middle / 64 * 64).max(low)
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_experiment_is_about_a_threshold_and_tries_sizes_on_both_sides_of_it() {
+    fn every_experiment_tries_sizes_on_both_sides_of_its_threshold() {
         for experiment in EXPERIMENTS {
             let before = Tuning::default().value(&experiment.knob);
             let sizes = experiment.sizes();
@@ -153,10 +154,10 @@ mod tests {
         }
     }
 
-    /// The first algorithm costs 10 + bytes / 100, the second 50 + bytes / 1000: equal at 4444.
-    fn trials() -> Vec<Trial> {
+    /// The first algorithm takes 10 + bytes / 100, the second 50 + bytes / 1000: equal at 4444.
+    fn trials() -> Vec<SizeTrial> {
         [1024, 2048, 4096, 8192, 16384, 32768]
-            .map(|bytes| Trial {
+            .map(|bytes| SizeTrial {
                 bytes,
                 below: 10.0 + bytes as f64 / 100.0,
                 above: 50.0 + bytes as f64 / 1000.0,
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_crossing_lies_between_the_sizes_where_the_winner_changes() {
+    fn the_crossing_is_between_the_sizes_where_the_winner_changes() {
         let found = crossing(&trials(), 16384).unwrap();
         assert!((4096..8192).contains(&found.threshold), "{found:?}");
         assert!((1.2..1.5).contains(&found.gain), "{found:?}");
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_halves_see_is_believed_and_what_only_one_sees_is_not() {
+    fn a_crossing_counts_only_if_both_halves_confirm_it() {
         let (real, mut noise) = (trials(), trials());
         let found = confirmed([&real, &real], &real, 16384).unwrap();
         assert!((4096..8192).contains(&found.threshold), "{found:?}");
@@ -194,16 +195,16 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_that_loses_nothing_stays() {
+    fn a_threshold_that_loses_nothing_is_kept() {
         let found = crossing(&trials(), 5000).unwrap();
         assert_eq!(found, Crossing { threshold: 5000, gain: 1.0 });
         assert_eq!(crossing(&[], 5000), None);
     }
 
     #[test]
-    fn an_algorithm_that_always_wins_gets_everything_that_was_tried() {
+    fn an_algorithm_that_always_wins_gets_all_tried_sizes() {
         let always = |below, above| {
-            let sizes = [1024, 2048, 4096].map(|bytes| Trial { bytes, below, above });
+            let sizes = [1024, 2048, 4096].map(|bytes| SizeTrial { bytes, below, above });
             crossing(&sizes, 2048).unwrap().threshold
         };
         assert!(always(1.0, 2.0) >= 4096);

@@ -1,31 +1,31 @@
-//! What measured times mean: spread, ratios and bandwidths; and how a machine is calibrated.
+//! Interprets measured times: spread, ratios and bandwidths; and calibrates a machine.
 //!
-//! Bandwidths are defined as in NCCL's tests, so that figures can be compared: the algorithm's is the
-//! bytes of the task per second; the bus's takes into account how often each byte must travel, and
-//! so does not depend on the number of ranks when the wires are the limit.
+//! Bandwidths are defined as in NCCL's tests, so that results are comparable. Algorithm bandwidth
+//! is the bytes of the task per second; bus bandwidth accounts for how often each byte must travel,
+//! so it does not depend on the number of ranks when the network is the limit.
 
 pub mod calibration;
 
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, VariantArray};
 
-/// Something that can be measured, by its name on the command line.
+/// A benchmark, by its name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[derive(Display, EnumString, VariantArray)]
 #[strum(serialize_all = "lowercase")]
-pub enum Collective {
-    /// Everybody gets the sum.
+pub enum Benchmark {
+    /// All ranks get the sum.
     Allreduce,
-    /// Everybody gets everything.
+    /// All ranks get the tensors of all.
     Allgather,
-    /// Everybody gets what one has.
+    /// All ranks get one rank's tensor.
     Broadcast,
-    /// Everybody gets the part of everybody that is meant for it.
+    /// Each rank gets its part of every rank's tensor.
     Alltoall,
-    /// Everybody gets its part of the sum.
+    /// Each rank gets its part of the sum.
     Reducescatter,
-    /// Everybody waits for everybody.
+    /// All ranks wait for each other.
     Barrier,
     /// The gradients of one training step of ResNet-50.
     Resnet50,
@@ -33,46 +33,46 @@ pub enum Collective {
     Bert,
 }
 
-impl Collective {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: &[Collective] = Collective::VARIANTS;
+impl Benchmark {
+    /// All benchmarks, in display order.
+    pub const ALL: &[Benchmark] = Benchmark::VARIANTS;
 
     /// Whether the user chooses how many bytes it moves.
     pub fn has_sizes(self) -> bool {
-        !matches!(self, Collective::Barrier | Collective::Resnet50 | Collective::Bert)
+        !matches!(self, Benchmark::Barrier | Benchmark::Resnet50 | Benchmark::Bert)
     }
 
-    /// Bytes per second, when each rank hands in `bytes` and it takes so many seconds.
+    /// Bytes per second if each rank submits `bytes` and the operation takes `seconds`.
     pub fn algorithm_bandwidth(self, bytes: u64, ranks: u32, seconds: f64) -> f64 {
-        let parts = if self == Collective::Allgather { f64::from(ranks) } else { 1.0 };
+        let parts = if self == Benchmark::Allgather { f64::from(ranks) } else { 1.0 };
         bytes as f64 * parts / seconds
     }
 
-    /// The same, times how often each byte has to travel on the busiest wire.
+    /// Algorithm bandwidth times how often each byte travels over the busiest link.
     pub fn bus_bandwidth(self, bytes: u64, ranks: u32, seconds: f64) -> f64 {
         let others = (f64::from(ranks) - 1.0) / f64::from(ranks);
         let factor = match self {
-            Collective::Allreduce | Collective::Resnet50 | Collective::Bert => 2.0 * others,
-            Collective::Allgather | Collective::Alltoall | Collective::Reducescatter => others,
-            Collective::Broadcast | Collective::Barrier => 1.0,
+            Benchmark::Allreduce | Benchmark::Resnet50 | Benchmark::Bert => 2.0 * others,
+            Benchmark::Allgather | Benchmark::Alltoall | Benchmark::Reducescatter => others,
+            Benchmark::Broadcast | Benchmark::Barrier => 1.0,
         };
         factor * self.algorithm_bandwidth(bytes, ranks, seconds)
     }
 }
 
-/// The middle of some rounds, and how far they spread.
+/// Median and spread of the rounds of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
-    /// Half of the rounds were faster.
+    /// Half of the rounds took less.
     pub median: f64,
-    /// A tenth was faster.
+    /// A tenth of the rounds took less.
     pub p10: f64,
-    /// A tenth was slower.
+    /// A tenth of the rounds took more.
     pub p90: f64,
 }
 
 impl Figures {
-    /// Those of some rounds; none of no rounds.
+    /// The figures of these rounds; `None` if there are none.
     pub fn of(rounds: &[f64]) -> Option<Figures> {
         let sorted = sorted(rounds);
         let at = |part| percentile(&sorted, part);
@@ -80,8 +80,8 @@ impl Figures {
     }
 }
 
-/// How many times longer theirs took: the median of the ratios of rounds that stood side by side, so
-/// that a disturbance that met both cancels out.
+/// How many times longer theirs took: the median of the ratios of adjacent rounds, in which a
+/// disturbance that hits both cancels out.
 pub fn ratio(theirs: &[f64], ours: &[f64]) -> Option<f64> {
     let ratios: Vec<f64> = theirs.iter().zip(ours).map(|(theirs, ours)| theirs / ours).collect();
     percentile(&sorted(&ratios), 0.5)
@@ -93,7 +93,7 @@ fn sorted(values: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// A percentile of sorted values, between two of them if it falls there.
+/// A percentile of sorted values, interpolated linearly.
 fn percentile(sorted: &[f64], part: f64) -> Option<f64> {
     let place = part * sorted.len().checked_sub(1)? as f64;
     let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_spread_does_not_depend_on_the_order_of_rounds() {
+    fn figures_do_not_depend_on_the_order_of_rounds() {
         let rounds: Vec<f64> = [7, 3, 11, 1, 5, 9, 2, 10, 4, 8, 6].map(f64::from).to_vec();
         let figures = Figures::of(&rounds).unwrap();
         assert_eq!(figures, Figures { median: 6.0, p10: 2.0, p90: 10.0 });
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disturbance_that_meets_both_cancels_out_of_the_ratio() {
+    fn a_disturbance_that_hits_both_cancels_out_of_the_ratio() {
         assert_eq!(ratio(&[20.0, 200.0, 2000.0], &[10.0, 100.0, 1000.0]), Some(2.0));
         assert_eq!(ratio(&[], &[1.0]), None);
     }
@@ -123,12 +123,12 @@ mod tests {
     #[test]
     fn bandwidths_are_those_of_nccls_tests() {
         for (collective, algorithm, bus) in [
-            (Collective::Allreduce, 1e9, 1.5e9),
-            (Collective::Allgather, 4e9, 3e9),
-            (Collective::Broadcast, 1e9, 1e9),
-            (Collective::Alltoall, 1e9, 0.75e9),
-            (Collective::Reducescatter, 1e9, 0.75e9),
-            (Collective::Resnet50, 1e9, 1.5e9),
+            (Benchmark::Allreduce, 1e9, 1.5e9),
+            (Benchmark::Allgather, 4e9, 3e9),
+            (Benchmark::Broadcast, 1e9, 1e9),
+            (Benchmark::Alltoall, 1e9, 0.75e9),
+            (Benchmark::Reducescatter, 1e9, 0.75e9),
+            (Benchmark::Resnet50, 1e9, 1.5e9),
         ] {
             assert_eq!(collective.algorithm_bandwidth(1_000_000, 4, 1e-3), algorithm);
             assert_eq!(collective.bus_bandwidth(1_000_000, 4, 1e-3), bus, "{collective:?}");

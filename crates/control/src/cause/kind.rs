@@ -1,4 +1,4 @@
-//! Kinds of causes, by which programs tell one from another.
+//! Kinds of causes, which programs can distinguish.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::agent::Exit;
 
-/// What kind of thing ended a process or a world. The words beside it are for people.
+/// The kind of event that ended a process or a world. Texts beside it are for people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CauseKind {
-    /// Nobody knows.
+    /// The cause could not be determined.
     #[default]
     Unknown,
     /// An exception ended the program.
     Exception,
-    /// The program ended itself: with a code other than 0, or without leaving its world.
+    /// The program exited with a code other than 0, or without leaving its world.
     ExitCode,
     /// A signal killed it.
     Signal,
@@ -23,26 +23,26 @@ pub enum CauseKind {
     OutOfMemory,
     /// It could not be started.
     NotStarted,
-    /// Its host is gone, or does not answer any more.
+    /// Its host is gone or no longer answers.
     HostLost,
     /// Ranks waited too long for a tensor that others never submitted.
     Stalled,
     /// Its process was stopped or frozen for too long.
     Halted,
-    /// It did not join or come back in time.
+    /// It did not join or rejoin in time.
     Late,
-    /// The connection to it broke though its process may live.
+    /// The connection to it broke, although its process may be alive.
     ConnectionLost,
-    /// It left in order while others still wanted something of it.
+    /// It left in an orderly way while others still needed it.
     Left,
-    /// Something has written into the memory that ranks share.
+    /// Something overwrote the memory that ranks share.
     Overwritten,
     /// The launcher is gone.
     LauncherLost,
 }
 
 impl CauseKind {
-    /// Judges by how a process ended.
+    /// Derives the kind from how a process ended.
     pub fn of(exit: &Exit) -> CauseKind {
         match exit {
             Exit::Code(_) => CauseKind::ExitCode,
@@ -54,25 +54,25 @@ impl CauseKind {
     }
 }
 
-/// The exception that ends a process, as the process itself tells it.
+/// The exception that ends a process, as the process reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Raised {
-    /// What matters in it: its class and message, and where it was raised.
+    /// A summary: its class and message, and where it was raised.
     pub text: String,
-    /// What kind of thing it tells of: `Exception`, unless the world of its process ended by
-    /// something that is nobody's death, such as a stall.
+    /// `Exception`, unless the process's world ended for another reason than a death, such as a
+    /// stall.
     pub kind: CauseKind,
 }
 
 impl Raised {
-    /// An exception of the program itself.
+    /// An exception raised by the program itself.
     pub fn by_program(text: impl Into<String>) -> Raised {
         Raised { text: text.into(), kind: CauseKind::Exception }
     }
 }
 
 impl fmt::Display for CauseKind {
-    /// The name by which programs know it: `out_of_memory`.
+    /// The name for programs: `out_of_memory`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }

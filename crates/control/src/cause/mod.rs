@@ -1,9 +1,9 @@
-//! Why a process ended: what matters in its exception, its traceback or its last lines.
+//! Why a process ended: the relevant lines of its exception, its traceback or its output.
 //!
-//! A message may be one line or two hundred. The launcher shows a few of them: what was raised, what
-//! caused it, and where in the user's own code. [`gist`] picks these lines out of the text of any
-//! exception, with or without its traceback; [`Cause`] adds how the process ended. The result is
-//! bounded, whatever the text. Nothing here prints.
+//! A message may have one line or two hundred. The launcher shows a few of them: what was raised,
+//! what caused it, and where in the user's own code. [`error_summary`] picks these lines from the
+//! text of any exception, with or without its traceback; [`Cause`] adds how the process ended. The
+//! result is bounded, whatever the text. Nothing here prints.
 
 mod kind;
 mod noise;
@@ -20,88 +20,90 @@ use crate::printable;
 use crate::wire::agent::Exit;
 pub use kind::{CauseKind, Raised};
 pub use tail::Tail;
-use traceback::{Exception, Relation};
+use traceback::{PyException, Relation};
 
-/// Lines below the first one that are shown at most.
+/// Maximum number of lines shown below the first one.
 const LINES: usize = 12;
 
-/// Characters of a line that are shown at most.
+/// Maximum number of characters shown of a line.
 const WIDTH: usize = 400;
 
-/// What matters in a message.
+/// The relevant lines of an error message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gist {
+pub struct ErrorSummary {
     /// What was raised: `ValueError: boom`.
     pub headline: String,
-    /// What else to know, one line each.
+    /// Further lines to show.
     pub details: Vec<String>,
 }
 
-impl fmt::Display for Gist {
+impl fmt::Display for ErrorSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.headline)?;
         self.details.iter().try_for_each(|line| write!(f, "\n{line}"))
     }
 }
 
-/// What matters in the text of an exception. The gist of a gist is the same again.
-pub fn gist(text: &str) -> Gist {
+/// Summarizes the text of an exception. Summarizing a summary does not change it.
+pub fn error_summary(text: &str) -> ErrorSummary {
     let text = printable(text);
     summary(&text.lines().collect::<Vec<_>>())
 }
 
-/// The first line of a gist that was sent as text.
+/// The first line of a summary that was sent as text.
 pub fn headline(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// What is known of the way in which a process left its world.
+/// How a process left its world, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Farewell {
-    /// It has said nothing.
+pub enum Departure {
+    /// It has reported nothing.
     #[default]
     None,
-    /// It left in order.
+    /// It left in an orderly way.
     InOrder,
     /// It left because of this exception.
     Exception(Raised),
 }
 
-impl Farewell {
-    /// What a process says when it leaves.
-    pub fn of(error: Option<Raised>) -> Farewell {
-        error.map_or(Farewell::InOrder, Farewell::Exception)
+impl Departure {
+    /// What a process's `Leaving` message means.
+    pub fn of(error: Option<Raised>) -> Departure {
+        error.map_or(Departure::InOrder, Departure::Exception)
     }
 }
 
 /// Why a process ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// Reads behind the name of a rank: `raised ValueError: boom`, `exited with code 3`.
+    /// Continues the name of a rank: `raised ValueError: boom`, `exited with code 3`.
     #[serde(rename = "text")]
     pub what: String,
-    /// What else to know, one line each.
+    /// Further lines to show.
     pub details: Vec<String>,
-    /// What kind of thing it was.
+    /// The kind of cause.
     pub kind: CauseKind,
 }
 
 impl Cause {
-    /// Judges by how a process ended, what it said of that and what it wrote last.
-    pub fn of(exit: Option<&Exit>, farewell: &Farewell, tail: &Tail) -> Cause {
-        let kind = match farewell {
-            Farewell::Exception(raised) => raised.kind,
+    /// Derives the cause from how a process ended, what it reported and what it wrote last.
+    pub fn of(exit: Option<&Exit>, departure: &Departure, tail: &Tail) -> Cause {
+        let kind = match departure {
+            Departure::Exception(raised) => raised.kind,
             _ => CauseKind::Exception,
         };
-        let raised = match farewell {
-            Farewell::Exception(raised) => Some(gist(&raised.text)),
+        let raised = match departure {
+            Departure::Exception(raised) => Some(error_summary(&raised.text)),
             _ if !matches!(exit, Some(Exit::Code(1..))) => None,
-            Farewell::None => tail.exception(),
-            // Somebody who leaves in order and fails then may have called `sys.exit`: a traceback
-            // counts only if nothing was written after it.
-            Farewell::InOrder => tail.exception().filter(|gist| tail.ends_with(&gist.headline)),
+            Departure::None => tail.exception(),
+            // A process that leaves in an orderly way and fails afterwards may have called
+            // `sys.exit`: a traceback counts only if nothing was written after it.
+            Departure::InOrder => {
+                tail.exception().filter(|error_summary| tail.ends_with(&error_summary.headline))
+            }
         };
-        if let Some(Gist { headline, details }) = raised {
+        if let Some(ErrorSummary { headline, details }) = raised {
             return Cause { what: format!("raised {headline}"), details, kind };
         }
         let what = exit.map_or_else(|| "failed".into(), |exit| noise::cut(&exit.to_string()));
@@ -112,7 +114,7 @@ impl Cause {
         Cause { what, details, kind: exit.map(CauseKind::of).unwrap_or_default() }
     }
 
-    /// Something that needs no more than these words.
+    /// A cause without further details.
     pub fn plain(kind: CauseKind, what: impl Into<String>) -> Cause {
         Cause { what: what.into(), details: Vec::new(), kind }
     }
@@ -122,17 +124,17 @@ impl Cause {
         self.kind == CauseKind::Exception
     }
 
-    /// The details as indented lines, each with its end.
+    /// The details as indented lines.
     pub fn lines(&self) -> String {
         self.details.iter().map(|line| format!("  {line}\n")).collect()
     }
 }
 
-/// Puts together what matters in a chain of exceptions, whose last one was raised.
-fn summary(lines: &[&str]) -> Gist {
+/// Summarizes a chain of exceptions; the last one is the one that was raised.
+fn summary(lines: &[&str]) -> ErrorSummary {
     let mut chain = traceback::chain(lines);
-    let Some((_, mut main)) = chain.pop() else { return Gist::default() };
-    let mut causes: Vec<(Relation, Exception)> = Vec::new();
+    let Some((_, mut main)) = chain.pop() else { return ErrorSummary::default() };
+    let mut causes: Vec<(Relation, PyException)> = Vec::new();
     for (relation, cause) in chain.into_iter().rev() {
         if cause.is_echo_of(&main) {
             main.place = cause.place.or(main.place);
@@ -140,7 +142,7 @@ fn summary(lines: &[&str]) -> Gist {
             causes.push((relation, cause));
         }
     }
-    // The nearest one says how it came to this, the last one why.
+    // The nearest cause says how it happened, the last one why.
     if causes.len() > 2 {
         causes.drain(1..causes.len() - 1);
     }
@@ -160,10 +162,10 @@ fn summary(lines: &[&str]) -> Gist {
     details.extend(rest);
     let mut details = without_echoes(&details, &headline);
     shorten(&mut details, LINES);
-    Gist { headline, details }
+    ErrorSummary { headline, details }
 }
 
-/// Lines that are not too long and do not say again what stands above them.
+/// Cuts long lines, and drops those that repeat the headline or the line above.
 fn without_echoes(lines: &[String], headline: &str) -> Vec<String> {
     let mut lines: Vec<String> = lines.iter().map(|line| noise::cut(line)).collect();
     lines.retain(|line| line != headline);
@@ -171,7 +173,7 @@ fn without_echoes(lines: &[String], headline: &str) -> Vec<String> {
     lines
 }
 
-/// Keeps the beginning and the end of what is too long.
+/// Keeps the beginning and the end of long lists.
 fn shorten(lines: &mut Vec<String>, most: usize) {
     if lines.len() > most {
         let tail = most / 3;

@@ -1,8 +1,8 @@
-//! Lines of messages that tell a user nothing, and how the others are cut to size.
+//! Recognizes lines of error messages that are useless to a user, and cuts long lines.
 
 use super::WIDTH;
 
-/// Beginnings of lines that only repeat or explain what frameworks always say.
+/// Prefixes of lines that only repeat or explain what frameworks always print.
 const NOISE: &[&str] = &[
     "\"\"\"",
     "[[{{",
@@ -25,14 +25,14 @@ const NOISE: &[&str] = &[
     "To enable the following instructions:",
 ];
 
-/// Exceptions that carry a stack and no words.
+/// Exceptions that carry a stack but no message.
 const EMPTY_LINKS: &[&str] =
     &["JaxStackTraceBeforeTransformation", "SimplifiedTraceback", "UnfilteredStackTrace"];
 
 /// Exceptions that carry the text of the next one from another process.
 const ECHOES: &[&str] = &["RemoteTraceback", "_RemoteTraceback", "RankTraceback"];
 
-/// Whether a line, without its margins, may be left out.
+/// Whether a trimmed line may be left out.
 pub(super) fn is_noise(line: &str) -> bool {
     line.is_empty()
         || NOISE.iter().any(|start| line.starts_with(start))
@@ -40,7 +40,7 @@ pub(super) fn is_noise(line: &str) -> bool {
         || is_log(line)
 }
 
-/// Whether a line is one of a log that goes on beside the exception, as TensorFlow's:
+/// Whether a line belongs to a log that was interleaved with the exception, like TensorFlow's:
 /// `W0000 00:00:1794785191.904458   20687 local_rendezvous.cc:412] ...`.
 fn is_log(line: &str) -> bool {
     let mut words = line.split_whitespace();
@@ -61,7 +61,7 @@ pub(super) fn is_echo(class: &str) -> bool {
     ECHOES.contains(&class)
 }
 
-/// A line that is not too long.
+/// Cuts a line that is too long.
 pub(super) fn cut(line: &str) -> String {
     match line.char_indices().nth(WIDTH) {
         Some((end, _)) if !line[end..].eq("…") => format!("{}…", &line[..end]),

@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 
-use super::{Gist, noise, summary, traceback};
+use super::{ErrorSummary, noise, summary, traceback};
 use crate::printable;
 
-/// Lines that are kept.
+/// How many lines are kept.
 const KEPT: usize = 200;
 
-/// Lines that are shown where nothing says which of them matter.
+/// How many lines are shown if nothing indicates which of them matter.
 const SHOWN: usize = 3;
 
-/// Lines that are shown of the last words of native code.
+/// How many lines are shown of what native code printed when it crashed.
 const CRASH: usize = 3;
 
-/// Beginnings of the lines with which native code ends a process.
+/// Prefixes of lines that native code prints when it ends a process.
 const CRASHES: &[&str] = &[
     "terminate called ",
     "libc++abi: ",
@@ -35,7 +35,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The process has written a line.
+    /// Records a line that the process has written.
     pub fn wrote(&mut self, line: &str) {
         let line = noise::cut(printable(line).trim_end());
         if !line.is_empty() {
@@ -46,34 +46,34 @@ impl Tail {
         }
     }
 
-    /// The exception whose traceback was written last.
-    pub(super) fn exception(&self) -> Option<Gist> {
+    /// A summary of the last traceback.
+    pub(super) fn exception(&self) -> Option<ErrorSummary> {
         let lines: Vec<&str> = self.lines.iter().map(String::as_str).collect();
         let start = traceback::start_of_last(&lines)?;
-        Some(summary(&lines[start..])).filter(|gist| !gist.headline.is_empty())
+        Some(summary(&lines[start..])).filter(|error_summary| !error_summary.headline.is_empty())
     }
 
-    /// Whether the last line says that an exception was raised.
+    /// Whether the last line is this exception's.
     pub(super) fn ends_with(&self, headline: &str) -> bool {
         let last = self.lines.iter().rev().find(|line| !noise::is_noise(line.trim()));
         last.is_some_and(|line| summary(&[line]).headline == headline)
     }
 
-    /// What native code said before it ended the process.
+    /// What native code printed when it ended the process.
     pub(super) fn crash(&self) -> Option<Vec<String>> {
         let lines: Vec<&str> = self.lines.iter().map(String::as_str).collect();
         let is_crash = |line: &&str| CRASHES.iter().any(|start| line.starts_with(start));
         let start = lines.iter().rposition(is_crash)?;
-        let Gist { headline, mut details } = summary(&lines[start..]);
+        let ErrorSummary { headline, mut details } = summary(&lines[start..]);
         details.truncate(CRASH);
         details.insert(0, headline);
         Some(details)
     }
 
-    /// The very last lines.
+    /// The very last lines, for lack of anything better.
     pub(super) fn last(&self) -> Vec<String> {
-        let telling = self.lines.iter().rev().filter(|line| !noise::is_noise(line.trim()));
-        let mut last: Vec<&String> = telling.take(SHOWN).collect();
+        let relevant = self.lines.iter().rev().filter(|line| !noise::is_noise(line.trim()));
+        let mut last: Vec<&String> = relevant.take(SHOWN).collect();
         last.reverse();
         match last.as_slice() {
             [] => Vec::new(),

@@ -1,5 +1,5 @@
-//! Messages that real programs have printed, and what is shown of each. They were recorded with Python
-//! 3.11, PyTorch 2.15, TensorFlow 2.21 and JAX 0.10; only the paths are others.
+//! Messages that real programs have printed, and what is shown of each. They were recorded with
+//! Python 3.11, PyTorch 2.15, TensorFlow 2.21 and JAX 0.10; only the paths were changed.
 
 use proptest::prelude::*;
 
@@ -17,13 +17,13 @@ fn tail(text: &str) -> Tail {
     tail
 }
 
-/// What is shown of an exception that only standard error tells of.
+/// What is shown of an exception that appears only on standard error.
 fn written(text: &str) -> String {
     tail(text).exception().unwrap().to_string()
 }
 
 #[test]
-fn plain_exceptions_say_where() {
+fn plain_exceptions_are_shown_with_their_location() {
     for (text, expected) in [
         (recorded!("assert"), "AssertionError\nat /home/user/assert_.py:2 in step: assert x == 2"),
         (
@@ -61,12 +61,12 @@ fn plain_exceptions_say_where() {
         ),
     ] {
         assert_eq!(written(text), expected);
-        assert_eq!(gist(text).to_string(), expected);
+        assert_eq!(error_summary(text).to_string(), expected);
     }
 }
 
 #[test]
-fn chains_and_groups_say_what_caused_them() {
+fn chains_and_groups_are_shown_with_their_causes() {
     for (text, expected) in [
         (
             recorded!("chain"),
@@ -93,26 +93,26 @@ fn chains_and_groups_say_what_caused_them() {
         ),
     ] {
         assert_eq!(written(text), expected);
-        assert_eq!(gist(text).to_string(), expected);
+        assert_eq!(error_summary(text).to_string(), expected);
     }
 }
 
 #[test]
-fn messages_that_hold_the_traceback_of_another_process_say_what_that_one_raised() {
+fn messages_with_the_traceback_of_another_process_show_what_that_one_raised() {
     let sample = "ValueError: Caught ValueError in DataLoader worker process 0.\nValueError: sample 3 \
                   is broken: cats/17.png\nat /home/user/loader.py:5 in __getitem__: if i == 3: raise \
                   ValueError(f\"sample {i} is broken: cats/17.png\")";
     assert_eq!(written(recorded!("data_loader")), sample);
-    assert_eq!(gist(recorded!("data_loader")).to_string(), sample);
+    assert_eq!(error_summary(recorded!("data_loader")).to_string(), sample);
     let child = "ValueError: boom in a child\nat /home/user/spawn.py:2 in f: def f(i): raise \
                  ValueError(\"boom in a child\")";
     assert_eq!(written(recorded!("spawn")), child);
     let whole = "ProcessRaisedException\n-- Process 0 terminated with the following error:\n";
-    assert_eq!(gist(recorded!("spawn")).to_string(), format!("{whole}{child}"));
+    assert_eq!(error_summary(recorded!("spawn")).to_string(), format!("{whole}{child}"));
 }
 
 #[test]
-fn graphs_say_what_failed_in_them() {
+fn errors_in_graphs_are_shown_with_the_failed_node() {
     for (text, expected) in [
         (
             recorded!("tf_matmul"),
@@ -162,7 +162,7 @@ fn graphs_say_what_failed_in_them() {
 }
 
 #[test]
-fn crashes_of_native_code_say_their_last_words() {
+fn crashes_of_native_code_are_shown_with_their_message() {
     let cpp = "starting\nterminate called after throwing an instance of 'std::runtime_error'\n  \
                what():  cannot map the dataset";
     let rust = "thread 'main' (8650) panicked at src/read.rs:1:53:\nindex out of bounds: the len is 0 \
@@ -200,7 +200,7 @@ fn crashes_of_native_code_say_their_last_words() {
         ("one line", 7, &["its last line on stderr: one line"]),
         ("", 9, &[]),
     ] {
-        let cause = Cause::of(Some(&Exit::Signal(signal)), &Farewell::None, &tail(text));
+        let cause = Cause::of(Some(&Exit::Signal(signal)), &Departure::None, &tail(text));
         assert_eq!(cause.details, expected);
         assert!(cause.what.starts_with("was killed by signal ") && !cause.raised());
     }
@@ -208,7 +208,7 @@ fn crashes_of_native_code_say_their_last_words() {
 
 #[test]
 fn a_text_given_to_exit_is_shown_whole() {
-    let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &tail(recorded!("exit_text")));
+    let cause = Cause::of(Some(&Exit::Code(1)), &Departure::InOrder, &tail(recorded!("exit_text")));
     let lines = ["its last lines on stderr:", "the dataset is missing", "run ./download.sh first"];
     assert_eq!(
         (cause.what.as_str(), cause.details.as_slice()),
@@ -217,38 +217,38 @@ fn a_text_given_to_exit_is_shown_whole() {
 }
 
 #[test]
-fn what_the_rank_says_itself_comes_first() {
+fn what_the_rank_itself_reports_takes_precedence() {
     let text = recorded!("subprocess").to_owned() + "its stderr: cannot open port\n";
-    let said = Farewell::Exception(Raised::by_program(text));
-    let cause = Cause::of(Some(&Exit::Code(1)), &said, &tail("unrelated"));
+    let reported = Departure::Exception(Raised::by_program(text));
+    let cause = Cause::of(Some(&Exit::Code(1)), &reported, &tail("unrelated"));
     assert!(cause.what.starts_with("raised subprocess.CalledProcessError: Command '['sh', "));
     assert_eq!(cause.details[0], "its stderr: cannot open port");
 }
 
 #[test]
-fn a_traceback_counts_after_leaving_in_order_only_if_it_comes_last() {
+fn after_an_orderly_departure_a_traceback_counts_only_if_it_comes_last() {
     let late = tail(recorded!("key_error"));
-    let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &late);
+    let cause = Cause::of(Some(&Exit::Code(1)), &Departure::InOrder, &late);
     assert_eq!(cause.what, "raised KeyError: 'batch_size'");
     let logged = tail(&(recorded!("key_error").to_owned() + "giving up\n"));
-    let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::InOrder, &logged);
+    let cause = Cause::of(Some(&Exit::Code(1)), &Departure::InOrder, &logged);
     assert_eq!((cause.what.as_str(), cause.raised()), ("exited with code 1", false));
     assert_eq!(cause.details.last().unwrap(), "giving up");
 }
 
 #[test]
-fn what_kind_of_exception_it_was_the_rank_knows_and_its_words_do_not_tell() {
+fn the_kind_of_an_exception_is_what_the_rank_reports() {
     let of = |kind| {
         let text = "HorovodInternalError: late\nMissing ranks:\n0: [x]".into();
-        let said = Farewell::of(Some(Raised { text, kind }));
-        Cause::of(Some(&Exit::Code(1)), &said, &Tail::default()).kind
+        let reported = Departure::of(Some(Raised { text, kind }));
+        Cause::of(Some(&Exit::Code(1)), &reported, &Tail::default()).kind
     };
     assert_eq!(of(CauseKind::Stalled), CauseKind::Stalled);
     assert_eq!(of(CauseKind::Exception), CauseKind::Exception);
 }
 
 #[test]
-fn the_reference_page_has_every_kind_once_by_its_name() {
+fn the_reference_page_lists_every_kind_once() {
     let page = include_str!("../../../../docs/reference/errors.md");
     let (_, table) = page.split_once("| `cause` | what happened |").unwrap();
     let rows = table.split("\n## ").next().unwrap().lines();
@@ -262,7 +262,7 @@ fn the_reference_page_has_every_kind_once_by_its_name() {
 fn long_messages_keep_their_beginning_and_their_end() {
     let text = (0..100).map(|n| format!("field {n}\n  Input should be a valid integer\n"));
     let text = format!("ValidationError: 100 errors\n{}", text.collect::<String>());
-    let Gist { headline, details } = gist(&text);
+    let ErrorSummary { headline, details } = error_summary(&text);
     assert_eq!((headline.as_str(), details.len()), ("ValidationError: 100 errors", LINES));
     assert_eq!((details[0].as_str(), details[2].as_str()), ("field 0", "field 1"));
     assert!(details.iter().any(|line| line.starts_with("… (")), "{details:?}");
@@ -270,12 +270,12 @@ fn long_messages_keep_their_beginning_and_their_end() {
 }
 
 #[test]
-fn colours_and_control_characters_do_not_reach_the_screen() {
+fn colors_and_control_characters_do_not_reach_the_screen() {
     let text = "\u{1b}[31mValueError\u{1b}[0m: a\u{7}b";
-    assert_eq!(gist(text).headline, "ValueError: a\\u{7}b");
+    assert_eq!(error_summary(text).headline, "ValueError: a\\u{7}b");
 }
 
-const WORDS: &[&str] = &[
+const FRAGMENTS: &[&str] = &[
     "Traceback (most recent call last):",
     "Original Traceback (most recent call last):",
     "  + Exception Group Traceback (most recent call last):",
@@ -298,18 +298,18 @@ const WORDS: &[&str] = &[
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn the_gist_is_bounded_and_its_own_gist(
-        picks in prop::collection::vec((0..WORDS.len(), ".{0,450}"), 0..30),
+    fn a_summary_is_bounded_and_its_own_summary(
+        picks in prop::collection::vec((0..FRAGMENTS.len(), ".{0,450}"), 0..30),
     ) {
-        let lines = picks.iter().flat_map(|(pick, noise)| [WORDS[*pick], noise.as_str()]);
+        let lines = picks.iter().flat_map(|(pick, noise)| [FRAGMENTS[*pick], noise.as_str()]);
         let text: String = lines.map(|line| format!("{line}\n")).collect();
-        let once = gist(&text);
+        let once = error_summary(&text);
         prop_assert!(once.details.len() <= LINES, "{once:?}");
         let widest = once.details.iter().chain([&once.headline]).map(|line| line.chars().count());
         prop_assert!(widest.max().unwrap_or(0) <= WIDTH + 1, "{once:?}");
-        prop_assert_eq!(gist(&once.to_string()), once);
+        prop_assert_eq!(error_summary(&once.to_string()), once);
         let tail = tail(&text);
-        let cause = Cause::of(Some(&Exit::Code(1)), &Farewell::None, &tail);
+        let cause = Cause::of(Some(&Exit::Code(1)), &Departure::None, &tail);
         prop_assert!(cause.details.len() <= LINES);
     }
 }

@@ -1,5 +1,5 @@
-//! Reads the text of exceptions as Python prints it: chains, groups, stacks, and messages that hold
-//! the traceback of another process or of a graph.
+//! Parses exceptions as Python prints them: chains, groups, stacks, and messages that contain the
+//! traceback of another process or of a graph.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ const DURING: &str = "During handling of the above exception, another exception 
 const GROUP: &str = "+ Exception Group Traceback (most recent call last):";
 const HEADER: &str = "Traceback (most recent call last):";
 
-/// Members of a group that are shown.
+/// How many members of a group are shown.
 const MEMBERS: usize = 4;
 
 /// How an exception led to the next one.
@@ -31,34 +31,34 @@ impl fmt::Display for Relation {
 
 /// One exception of a chain.
 #[derive(Debug, Default)]
-pub(super) struct Exception {
+pub(super) struct PyException {
     /// Its class and the first line of its message.
     pub(super) headline: String,
-    /// What matters in the rest of its message.
+    /// The relevant lines of the rest of its message.
     pub(super) details: Vec<String>,
-    /// The innermost place in the user's own code.
-    pub(super) place: Option<Place>,
-    members: Vec<Exception>,
+    /// The innermost location in the user's own code.
+    pub(super) place: Option<CodeLocation>,
+    members: Vec<PyException>,
 }
 
-/// A place in a program.
+/// A location in a program.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct CodeLocation {
     file: String,
     line: String,
     function: Option<String>,
     code: String,
 }
 
-impl Place {
-    /// Whether it lies in a library, which the user has not written.
+impl CodeLocation {
+    /// Whether it is in a library, not in the user's own code.
     fn is_foreign(&self) -> bool {
         let folders = ["/site-packages/", "/dist-packages/", "/lib/python3", "<frozen "];
         folders.iter().any(|folder| self.file.contains(folder))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CodeLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at {}:{}", self.file, self.line)?;
         if let Some(function) = self.function.as_ref().filter(|name| *name != "<module>") {
@@ -71,15 +71,15 @@ impl fmt::Display for Place {
     }
 }
 
-impl Exception {
-    /// The name of its class, without its module.
+impl PyException {
+    /// Name of its class, without the module.
     pub(super) fn class(&self) -> &str {
         let path = self.headline.split(':').next().unwrap_or_default();
         path.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Whether this only says again what another one says.
-    pub(super) fn is_echo_of(&self, other: &Exception) -> bool {
+    /// Whether this exception only repeats another one.
+    pub(super) fn is_echo_of(&self, other: &PyException) -> bool {
         let repeats = self.details.iter().all(|line| *line == other.headline);
         (noise::is_echo(self.class()) && repeats) || self.headline == other.headline
     }
@@ -98,8 +98,8 @@ impl Exception {
     }
 }
 
-/// The exceptions of a chain in the order in which they were raised, each with how it led to the next.
-pub(super) fn chain(lines: &[&str]) -> Vec<(Relation, Exception)> {
+/// The exceptions of a chain in the order they were raised, each with its relation to the next.
+pub(super) fn chain(lines: &[&str]) -> Vec<(Relation, PyException)> {
     let mut chain = Vec::new();
     let mut begin = 0;
     for (index, line) in lines.iter().enumerate() {
@@ -116,11 +116,11 @@ pub(super) fn chain(lines: &[&str]) -> Vec<(Relation, Exception)> {
     chain
 }
 
-/// Where the last traceback of somebody's output begins, with the chain it belongs to.
+/// Where the last traceback of the output begins, including the chain it belongs to.
 pub(super) fn start_of_last(lines: &[&str]) -> Option<usize> {
     let starts = |line: &&str| line.starts_with(HEADER) || line.trim_start() == GROUP;
     let Some(mut start) = lines.iter().rposition(starts) else { return lonely_syntax_error(lines) };
-    // In front of a connecting line stands the exception before.
+    // The previous exception precedes the connecting line.
     while let Some(before) = lines[..start].iter().rposition(|line| !line.is_empty())
         && matches!(lines[before], DIRECT | DURING)
         && let Some(earlier) = lines[..before].iter().rposition(starts)
@@ -130,7 +130,7 @@ pub(super) fn start_of_last(lines: &[&str]) -> Option<usize> {
     Some(start)
 }
 
-/// The main script cannot even be read: Python prints no header then.
+/// The main script could not be parsed: Python prints no header in that case.
 fn lonely_syntax_error(lines: &[&str]) -> Option<usize> {
     let classes = ["SyntaxError: ", "IndentationError: ", "TabError: "];
     let last =
@@ -138,8 +138,8 @@ fn lonely_syntax_error(lines: &[&str]) -> Option<usize> {
     lines[..last].iter().rposition(|line| place(line.trim()).is_some())
 }
 
-/// One exception, alone or with its traceback in front.
-fn exception(lines: &[&str]) -> Exception {
+/// Parses one exception, alone or after its traceback.
+fn exception(lines: &[&str]) -> PyException {
     let Some(start) = lines.iter().position(|line| line.trim_start() == GROUP) else {
         return read(lines);
     };
@@ -156,17 +156,17 @@ fn exception(lines: &[&str]) -> Exception {
     }
     let mut parts = parts.iter().map(|part| read(part));
     let main = parts.next().unwrap_or_default();
-    Exception { members: parts.filter(|part| !part.headline.is_empty()).collect(), ..main }
+    PyException { members: parts.filter(|part| !part.headline.is_empty()).collect(), ..main }
 }
 
-fn read(lines: &[&str]) -> Exception {
-    let mut exception = Exception::default();
+fn read(lines: &[&str]) -> PyException {
+    let mut exception = PyException::default();
     let (mut own, mut any, mut innermost_first) = (None, None, false);
     let mut lines = lines.iter().peekable();
     while let Some(line) = lines.next() {
         let text = line.trim();
         if let Some(mut place) = place(text) {
-            // What stands deeper below it is its code, with marks.
+            // The deeper-indented lines below are its code and position markers.
             while let Some(below) = lines.next_if(|below| below.starts_with("    ")) {
                 if place.code.is_empty() && !is_noise(below.trim()) {
                     below.trim().clone_into(&mut place.code);
@@ -208,7 +208,7 @@ fn without_stack_header(text: &str) -> &str {
     text
 }
 
-/// A long way to a class is shortened to its name: `a.b.c.d.Error: ...` to `Error: ...`.
+/// Shortens a long class path to its name: `a.b.c.d.Error: ...` to `Error: ...`.
 fn short_class(text: &str) -> String {
     let (path, rest) = text.split_once(':').unwrap_or((text, ""));
     let is_path = path.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.'));
@@ -222,8 +222,8 @@ fn short_class(text: &str) -> String {
     }
 }
 
-/// A line of a stack: `File "train.py", line 3, in step`; the interpreter itself leaves the comma out.
-fn place(text: &str) -> Option<Place> {
+/// Parses a stack line: `File "train.py", line 3, in step`; the interpreter itself omits the comma.
+fn place(text: &str) -> Option<CodeLocation> {
     let (file, rest) = text.strip_prefix("File \"")?.split_once("\", line ")?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (line, rest) = rest.split_at(digits);
@@ -231,5 +231,5 @@ fn place(text: &str) -> Option<Place> {
         return None;
     }
     let function = rest.trim_start_matches(',').strip_prefix(" in ").map(str::to_owned);
-    Some(Place { file: file.into(), line: line.into(), function, code: String::new() })
+    Some(CodeLocation { file: file.into(), line: line.into(), function, code: String::new() })
 }

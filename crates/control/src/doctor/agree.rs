@@ -1,11 +1,11 @@
-//! Whether the hosts have the same of what should be the same.
+//! Compares what should be the same on all hosts.
 
 use std::collections::BTreeMap;
 
 use super::{Facts, Finding, HostReport, Severity};
 use crate::{PACKAGE_VERSION, install};
 
-/// The packages that are compared, and whether a job starts if they differ.
+/// The packages that are compared, and how serious a difference is.
 const PACKAGES: [(&str, Severity); 8] = [
     // Ranks of another version are refused when they join.
     ("ronde", Severity::Error),
@@ -19,7 +19,7 @@ const PACKAGES: [(&str, Severity); 8] = [
 ];
 
 pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
-    let with = |has: fn(&Facts) -> bool| -> Vec<Known<'_>> {
+    let with = |has: fn(&Facts) -> bool| -> Vec<KnownVersions<'_>> {
         let known =
             hosts.iter().filter_map(|host| Some((host.name.as_str(), host.facts.as_ref()?)));
         known.filter(|(_, facts)| has(facts)).collect()
@@ -38,11 +38,14 @@ pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
         let version = facts.python.version.as_deref()?;
         Some(version.splitn(3, '.').take(2).collect::<Vec<_>>().join("."))
     };
-    let fix = |wanted: &str| format!("use Python {wanted} everywhere: what is pickled may not fit");
+    let fix = |wanted: &str| {
+        format!("use Python {wanted} everywhere: pickled objects may be incompatible")
+    };
     findings.extend(differing(("Python", Severity::Warning), &pythons, minor, fix));
     let all = with(|_| true);
     let count = |facts: &Facts| Some(facts.gpus.devices.len().to_string());
-    let fix = |_: &str| "see `nvidia-smi -L` there: one may be hidden or have failed".to_owned();
+    let fix =
+        |_: &str| "check `nvidia-smi -L` there: a GPU may be hidden or have failed".to_owned();
     findings.extend(differing(("the number of GPUs", Severity::Warning), &all, count, fix));
     let driver = |facts: &Facts| facts.gpus.driver.clone();
     let driven = with(|facts| facts.gpus.driver.is_some());
@@ -51,13 +54,13 @@ pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
     findings
 }
 
-type Known<'a> = (&'a str, &'a Facts);
+type KnownVersions<'a> = (&'a str, &'a Facts);
 
-/// Says who has what, unless all have the same. What most have is what the others should have; of
-/// Ronde, what the launcher has.
+/// Reports which hosts have what, unless all have the same. What most hosts have is taken as right;
+/// for Ronde, what the launcher has.
 fn differing(
     (thing, severity): (&str, Severity),
-    hosts: &[Known<'_>],
+    hosts: &[KnownVersions<'_>],
     value: impl Fn(&Facts) -> Option<String>,
     fix: impl Fn(&str) -> String,
 ) -> Option<Finding> {
@@ -70,7 +73,7 @@ fn differing(
     }
     let most = having.iter().filter(|(value, _)| value.is_some()).max_by_key(|(value, names)| {
         let ours = thing == "ronde" && value.as_deref() == Some(PACKAGE_VERSION);
-        // Of as many, that of the host which was named first.
+        // On a tie, the host that was named first is right.
         let place = hosts.iter().position(|(name, _)| names.first() == Some(name));
         (ours, names.len(), std::cmp::Reverse(place))
     });
@@ -83,7 +86,7 @@ fn differing(
         })
         .collect();
     let wrong = hosts.iter().map(|(name, _)| *name).filter(|name| !right.contains(name));
-    // Where it is only missing, the job may use another Python.
+    // If it is only missing, the job may use another Python.
     let severity = match having.keys().flatten().count() {
         1 => severity.max(Severity::Warning),
         _ => severity,

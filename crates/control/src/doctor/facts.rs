@@ -1,4 +1,4 @@
-//! What an agent finds out about its host. The names of the fields are those of `ronde doctor --json`.
+//! What an agent finds out about its host. The fields have the names of `ronde doctor --json`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,41 +8,41 @@ use serde::{Deserialize, Serialize};
 /// A host, as its own agent sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// What the machine calls itself.
+    /// The machine's own host name.
     pub hostname: String,
-    /// The release of its kernel.
+    /// Kernel release.
     pub kernel: String,
-    /// Its processors.
+    /// CPUs of the host.
     pub cpus: Cpus,
-    /// Its memory.
-    pub memory: Memory,
-    /// The size of `/dev/shm`, if there is one.
+    /// Memory of the host.
+    pub memory: MemoryInfo,
+    /// Size of `/dev/shm`, if there is one.
     pub shm_bytes: Option<u64>,
-    /// What a process there may have.
-    pub limits: Limits,
-    /// The addresses by which others might reach it.
+    /// Resource limits of processes there.
+    pub limits: ProcessLimits,
+    /// Addresses at which other hosts might reach it.
     pub addresses: Vec<Address>,
-    /// Its GPUs.
+    /// GPUs of the host.
     pub gpus: Gpus,
-    /// The Python beside the command, or the first on the PATH.
+    /// The Python next to the `ronde` command, or the first one on the PATH.
     pub python: Python,
 }
 
-/// One address of a host.
+/// A network address of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// The interface that has it.
+    /// Name of the network interface.
     pub interface: String,
-    /// The address.
+    /// The IP address.
     pub address: IpAddr,
 }
 
-/// Processors.
+/// CPUs of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cpus {
-    /// What they are.
+    /// Model name of the CPU.
     pub model: String,
-    /// How many a process may use, by its affinity and its share.
+    /// How many a process may use, given its affinity and CPU quota.
     pub usable: u32,
     /// How many there are.
     pub online: u32,
@@ -50,59 +50,59 @@ pub struct Cpus {
 
 /// Memory, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
-    /// All of it, or what the container may have.
+pub struct MemoryInfo {
+    /// Total memory, or the container's limit.
     pub total_bytes: u64,
-    /// What programs could have now.
+    /// Memory that programs could allocate now.
     pub available_bytes: u64,
 }
 
-/// What a process may have.
+/// Resource limits of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct ProcessLimits {
     /// Open files and sockets.
     pub files: Limit,
     /// Processes and threads of the user.
     pub processes: Limit,
 }
 
-/// One limit; none means that there is no limit.
+/// A resource limit; `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// What holds.
+    /// The soft limit, which is in force.
     pub soft: Option<u64>,
-    /// What a process may raise it to.
+    /// The hard limit, to which a process may raise it.
     pub hard: Option<u64>,
 }
 
-/// The GPUs that `nvidia-smi` shows.
+/// The GPUs that `nvidia-smi` lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpus {
-    /// Each of them.
+    /// One entry per GPU.
     pub devices: Vec<Gpu>,
-    /// The version of their driver.
+    /// Version of the driver.
     pub driver: Option<String>,
-    /// What `nvidia-smi` complained about.
+    /// The error of `nvidia-smi`, if it failed.
     pub problem: Option<String>,
 }
 
-/// One GPU.
+/// A GPU as `nvidia-smi` reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// What it is.
+    /// Product name.
     pub name: String,
-    /// Its memory, as `nvidia-smi` writes it.
+    /// Its memory, as `nvidia-smi` prints it.
     pub memory: String,
 }
 
-/// A Python and what is installed for it.
+/// A Python interpreter and its packages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Python {
-    /// Where it is.
+    /// Path of the interpreter.
     pub executable: String,
-    /// Its version; none if it does not run.
+    /// Its version; `None` if it does not run.
     pub version: Option<String>,
-    /// Those of `ronde`, `horovod` and the frameworks that are installed, with their versions.
+    /// Versions of `ronde`, `horovod` and the frameworks, if installed.
     pub packages: BTreeMap<String, String>,
     /// Why it does not run.
     pub problem: Option<String>,

@@ -1,41 +1,41 @@
-//! What is wrong with a host by itself.
+//! Problems of a single host.
 
 use std::time::Duration;
 
 use super::facts::Facts;
 use super::{Finding, HostReport, Severity};
-use crate::muster::Trouble;
+use crate::host_setup::HostProblem;
 use crate::{PACKAGE_VERSION, install};
 
-/// What a rank needs beside its sockets: the program, libraries, data.
+/// Files that a rank opens besides its sockets: the program, libraries, data.
 const FILES_OF_A_RANK: u64 = 64;
 
-/// What programs with data loaders commonly open.
+/// Files that programs with data loaders commonly open.
 const FILES_OF_A_PROGRAM: u64 = 1024;
 
-/// Threads and processes of one rank with a framework in it and loaders beside it.
+/// Threads and processes of a rank with a framework and data loaders.
 const PROCESSES_OF_A_RANK: u64 = 256;
 
-/// What a rank takes before it has any data.
+/// Memory of a rank before it has any data.
 const MEMORY_OF_A_RANK: u64 = 512 << 20;
 
-/// What PyTorch's data loaders run short of first.
+/// Below this, PyTorch's data loaders may run out of shared memory.
 const LITTLE_SHM: u64 = 256 << 20;
 
-/// How far clocks may be apart.
+/// How far clocks may differ.
 const APART: Duration = Duration::from_secs(1);
 
 pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
     let ranks = hosts.iter().map(|host| u64::from(host.slots)).sum();
     let mut found = Vec::new();
     for host in hosts {
-        if let Some(Trouble { reason, hint }) = &host.trouble {
+        if let Some(HostProblem { reason, hint }) = &host.trouble {
             found.push(Finding::new(Severity::Error, &host.name, reason, hint));
         }
         clock(host, &mut found);
         if let Some(facts) = &host.facts {
             limits(host, facts, ranks, &mut found);
-            room(host, facts, &mut found);
+            memory_and_cpus(host, facts, &mut found);
             gpus(host, facts, &mut found);
             python(host, facts, &mut found);
         }
@@ -46,15 +46,15 @@ pub(super) fn findings(hosts: &[HostReport]) -> Vec<Finding> {
 fn clock(host: &HostReport, found: &mut Vec<Finding>) {
     let Some(clock) = host.clock else { return };
     let off = clock.ahead_micros.unsigned_abs();
-    // Half the time of the question is not known to be either.
+    // The offset may be wrong by half the round trip.
     if off.saturating_sub(clock.round_trip_micros / 2) > APART.as_micros() as u64 {
         let seconds = off as f64 / 1e6;
-        let way = if clock.ahead_micros > 0 { "ahead of" } else { "behind" };
+        let direction = if clock.ahead_micros > 0 { "ahead of" } else { "behind" };
         found.push(Finding::warning(
             &host.name,
-            format!("its clock is {seconds:.1} s {way} the launcher's"),
-            "let `chrony` or `systemd-timesyncd` set it: times in logs, timelines and files will \
-             not match",
+            format!("its clock is {seconds:.1} s {direction} the launcher's"),
+            "synchronize it with `chrony` or `systemd-timesyncd`; otherwise times in \
+             logs, timelines and files will not match",
         ));
     }
 }
@@ -67,12 +67,12 @@ fn limits(host: &HostReport, facts: &Facts, ranks: u64, found: &mut Vec<Finding>
         )
     };
     let files = facts.limits.files.soft.unwrap_or(u64::MAX);
-    // Each rank holds a few connections to every other.
+    // Each rank has a few connections to every other one.
     let needed = FILES_OF_A_RANK + 4 * ranks;
     if files < needed.max(FILES_OF_A_PROGRAM) {
         let severity = if files < needed { Severity::Error } else { Severity::Warning };
         let why = match severity {
-            Severity::Error => format!("a rank of {ranks} needs about {needed}"),
+            Severity::Error => format!("each of {ranks} ranks needs about {needed}"),
             _ => "programs with data loaders need more".into(),
         };
         found.push(Finding::new(
@@ -92,28 +92,30 @@ fn limits(host: &HostReport, facts: &Facts, ranks: u64, found: &mut Vec<Finding>
     }
 }
 
-fn room(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
+fn memory_and_cpus(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
     let (slots, cpus) = (host.slots, facts.cpus.usable);
     if cpus > 0 && cpus < slots {
         found.push(Finding::warning(
             &host.name,
-            format!("it takes {slots} ranks and lets a process use {cpus} of its CPUs"),
-            format!("give it `:{cpus}` slots, or it more CPUs; ranks that share one wait in turns"),
+            format!("it has {slots} slots, but a process can use only {cpus} of its CPUs"),
+            format!(
+                "give it `:{cpus}` slots or more CPUs; ranks that share a CPU slow each other down"
+            ),
         ));
     }
     let free = facts.memory.available_bytes;
     if free > 0 && free < MEMORY_OF_A_RANK * u64::from(slots) {
         found.push(Finding::warning(
             &host.name,
-            format!("it takes {slots} ranks and has {} MiB of memory free", free >> 20),
-            "free some, or give it fewer slots: a rank with a framework takes half a GiB by itself",
+            format!("it has {slots} slots, but only {} MiB of free memory", free >> 20),
+            "free some, or give it fewer slots: a rank with a framework needs half a GiB by itself",
         ));
     }
     if let Some(shm) = facts.shm_bytes.filter(|shm| *shm < LITTLE_SHM) {
         found.push(Finding::warning(
             &host.name,
-            format!("its `/dev/shm` has {} MiB", shm >> 20),
-            "nothing for Ronde, which does not use it; PyTorch's data loaders with workers do: \
+            format!("its `/dev/shm` has only {} MiB", shm >> 20),
+            "Ronde does not need it, but PyTorch data loaders with workers do: \
              `--shm-size=8g` for a container, or `mount -o remount,size=8g /dev/shm`",
         ));
     }
@@ -124,7 +126,7 @@ fn gpus(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
         found.push(Finding::warning(
             &host.name,
             format!("`nvidia-smi` fails there: {problem}"),
-            "see what it says there; a driver that was updated needs a restart of the host",
+            "run it there to see why; after a driver update the host needs a restart",
         ));
     }
     let (slots, count) = (host.slots, facts.gpus.devices.len() as u32);
@@ -132,10 +134,10 @@ fn gpus(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
         found.push(Finding::warning(
             &host.name,
             match count {
-                1 => format!("it takes {slots} ranks and has one GPU"),
-                _ => format!("it takes {slots} ranks and has {count} GPUs"),
+                1 => format!("it has {slots} slots, but only one GPU"),
+                _ => format!("it has {slots} slots, but only {count} GPUs"),
             },
-            format!("give it `:{count}` slots if every rank is to have a GPU of its own"),
+            format!("give it `:{count}` slots if each rank needs its own GPU"),
         ));
     }
 }
@@ -145,8 +147,8 @@ fn python(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
     if let Some(problem) = &python.problem {
         found.push(Finding::warning(
             &host.name,
-            format!("its Python cannot be asked: {problem}"),
-            "install Ronde into a Python environment there: its commands lie beside that Python",
+            format!("its Python does not run: {problem}"),
+            "install Ronde into a Python environment there: its commands are next to that Python",
         ));
         return;
     }
@@ -155,7 +157,7 @@ fn python(host: &HostReport, facts: &Facts, found: &mut Vec<Finding>) {
         found.push(Finding::new(
             Severity::Error,
             &host.name,
-            format!("`{}` has Horovod {version} and not Ronde", python.executable),
+            format!("`{}` has Horovod {version}, not Ronde", python.executable),
             format!(
                 "`pip uninstall horovod`, then {} there: both are imported as `horovod`",
                 install::command(PACKAGE_VERSION)

@@ -1,14 +1,14 @@
-//! What `ronde doctor` asks of the hosts of a job, in which order, and what the answers mean.
+//! What `ronde doctor` asks the hosts of a job, in which order, and what the answers mean.
 //!
-//! 1. The agent of a host says `Hello`. It is asked for the time, a few times over; the fastest answer
+//! 1. The agent of a host sends `Hello`. It is asked for the time repeatedly; the fastest answer
 //!    shows how its clock differs.
-//! 2. It is asked for the facts, and to listen on a few ports of every address.
-//! 3. Whoever listens is dialled by all who do, and dials them and the launcher.
-//! 4. Two hosts that reach each other and have nothing else to do measure the way between them. No
-//!    host measures with two others at a time.
+//! 2. It is asked for facts, and to listen on a few ports of every address.
+//! 3. Hosts that listen dial each other and the launcher.
+//! 4. Two hosts that reach each other and are idle measure the path between them. No host takes
+//!    part in two measurements at a time.
 //!
-//! Nobody waits for a host that does not answer: the others go on among themselves. What comes out
-//! is a [`Report`]. Nothing here waits, reads a clock or owns a socket.
+//! Nothing waits for a host that does not answer: the others continue without it. The result is a
+//! [`DoctorReport`]. Nothing here waits, reads a clock or owns a socket.
 
 mod agree;
 mod facts;
@@ -22,99 +22,101 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub use facts::{Address, Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
-pub use report::{Call, Clock, Finding, HostReport, Path, Report, Severity, Speed};
+pub use facts::{Address, Cpus, Facts, Gpu, Gpus, Limit, MemoryInfo, ProcessLimits, Python};
+pub use report::{
+    ClockOffset, DialAttempt, DoctorReport, Finding, HostPath, HostReport, Severity, Speed,
+};
 
-pub use crate::muster::Trouble;
+pub use crate::host_setup::HostProblem;
 
-use crate::muster::paths::{self, Paths};
-use crate::muster::{Guest, dials, words};
-use crate::wire::agent::{AgentToDriver, DriverToAgent, Listener, Rate, Target};
+use crate::host_setup::paths::{self, Paths};
+use crate::host_setup::{SetupHost, dials, messages};
+use crate::wire::agent::{AgentToDriver, DialTarget, DriverToAgent, Listener, Rate};
 use crate::wire::{Callee, JobKey};
 use crate::{Time, VERSION};
 
-/// How often the time is asked for.
+/// How often each host is asked for the time.
 const QUESTIONS: u32 = 4;
 
-/// How many ports of each address are tried: a firewall may let some through.
+/// How many ports of each address are tried, because a firewall may block only some.
 pub const PORTS: u32 = 3;
 
-/// Up to so many hosts are measured each with each; of more, each with some.
+/// Up to this many hosts, all pairs are measured; with more, each host is paired with some.
 const EACH_WITH_EACH: usize = 8;
 
-/// How long a call between hosts may take: one lost packet is sent again within it.
+/// Time limit for a call between hosts, in which a lost packet is retransmitted once.
 const CALL: Duration = Duration::from_millis(1500);
 
-/// How long two hosts send to measure the way between them.
+/// How long a host sends to measure a path.
 const LOAD: Duration = Duration::from_millis(80);
 
-/// How long hosts that have answered may take for the rest.
+/// How long hosts that have answered may take for everything else.
 pub const WORK: Duration = Duration::from_secs(4);
 
-/// What happened on a host.
+/// An event on a host.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// Its agent is there.
+pub enum DoctorInput {
+    /// Its agent has connected.
     Hello {
         /// The agent's version.
         version: String,
     },
-    /// It has told the time.
-    Told(Clock),
-    /// It has said anything else.
+    /// It has reported the time.
+    Told(ClockOffset),
+    /// It has sent any other message.
     Said(AgentToDriver),
     /// It cannot be reached, or was lost.
-    Gone(Trouble),
+    Gone(HostProblem),
 }
 
-/// What hosts, known by their numbers, are to be told.
+/// Messages to hosts, which are identified by their numbers.
 pub type Commands = Vec<(usize, DriverToAgent)>;
 
-/// All hosts while they are looked at.
-pub struct Visit {
+/// A run of `ronde doctor`.
+pub struct DoctorRun {
     launcher: Vec<SocketAddr>,
     key: JobKey,
     interfaces: Vec<String>,
     limit: Duration,
-    hosts: Vec<Host>,
+    hosts: Vec<ProbedHost>,
     paths: Paths,
-    trials: BTreeMap<(usize, usize), Trial>,
+    trials: BTreeMap<(usize, usize), SpeedTest>,
     now: Time,
 }
 
-struct Host {
-    state: State,
-    guest: Guest,
+struct ProbedHost {
+    state: ProbeState,
+    setup_host: SetupHost,
     questions: u32,
-    doors: u32,
+    listens: u32,
     listeners: Vec<Listener>,
     report: HostReport,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ProbeState {
     Awaited,
     There,
     Gone,
 }
 
-struct Trial {
+struct SpeedTest {
     address: SocketAddr,
     outcome: Option<Result<Rate, String>>,
 }
 
-impl Visit {
-    /// Begins with these hosts and how many ranks each is to take; `limit` is how long they have to
-    /// answer. `launcher` are the addresses of this process; the hosts listen on `interfaces`, or on
-    /// all, for whoever holds the key.
+impl DoctorRun {
+    /// Starts with these hosts and the number of their slots; `limit` is how long they have to
+    /// answer. `launcher` are the addresses of this process; the hosts listen on `interfaces`, or
+    /// on all of them, for peers that hold the key.
     pub fn new(
-        guests: Vec<(Guest, u32)>,
+        setup_hosts: Vec<(SetupHost, u32)>,
         launcher: Vec<SocketAddr>,
         (key, interfaces): (JobKey, Vec<String>),
         limit: Duration,
-    ) -> Visit {
-        let hosts: Vec<Host> = guests.into_iter().map(Host::new).collect();
-        Visit {
+    ) -> DoctorRun {
+        let hosts: Vec<ProbedHost> = setup_hosts.into_iter().map(ProbedHost::new).collect();
+        DoctorRun {
             launcher,
             key,
             interfaces,
@@ -126,23 +128,23 @@ impl Visit {
         }
     }
 
-    /// Takes in what happened on a host at `now`.
-    pub fn on(&mut self, index: usize, event: Event, now: Time) -> Commands {
+    /// Handles an event on a host at `now`.
+    pub fn on(&mut self, index: usize, event: DoctorInput, now: Time) -> Commands {
         self.now = now;
         let mut commands = Vec::new();
-        let doors = self.doors();
+        let listens = self.listens();
         let host = &mut self.hosts[index];
         match event {
-            Event::Hello { version } => {
-                host.state = State::There;
+            DoctorInput::Hello { version } => {
+                host.state = ProbeState::There;
                 host.report.ronde = Some(version.clone());
                 if version == VERSION {
                     commands.push((index, DriverToAgent::AskTime));
                 } else {
-                    host.fail(words::other_version(&version, VERSION));
+                    host.fail(messages::other_version(&version, VERSION));
                 }
             }
-            Event::Told(clock) => {
+            DoctorInput::Told(clock) => {
                 host.questions += 1;
                 let known = host.report.clock.map_or(u64::MAX, |known| known.round_trip_micros);
                 if clock.round_trip_micros < known {
@@ -155,31 +157,31 @@ impl Visit {
                         let host = index as u32;
                         let listen = DriverToAgent::Listen { key, host, interfaces, ports: 0 };
                         commands.push((index, DriverToAgent::Examine));
-                        commands.extend((0..doors).map(|_| (index, listen.clone())));
+                        commands.extend((0..listens).map(|_| (index, listen.clone())));
                     }
                 }
             }
-            Event::Said(AgentToDriver::Listening { listeners, known, .. }) => {
+            DoctorInput::Said(AgentToDriver::Listening { listeners, known, .. }) => {
                 commands.extend(self.listening(index, listeners, &known));
             }
-            Event::Said(AgentToDriver::Examined { facts }) => {
-                if doors == 0 {
+            DoctorInput::Said(AgentToDriver::Examined { facts }) => {
+                if listens == 0 {
                     host.report.addresses = facts.addresses.clone();
                 }
                 host.report.facts = Some(*facts);
             }
-            Event::Said(AgentToDriver::Dialled { callee, address, outcome }) => {
-                self.paths.note(index, callee, address, &outcome);
+            DoctorInput::Said(AgentToDriver::Dialled { callee, address, outcome }) => {
+                self.paths.record(index, callee, address, &outcome);
             }
-            Event::Said(AgentToDriver::Measured { callee: Callee::Host(to), outcome }) => {
+            DoctorInput::Said(AgentToDriver::Measured { callee: Callee::Host(to), outcome }) => {
                 if let Some(trial) = self.trials.get_mut(&(index, to as usize)) {
                     trial.outcome = Some(outcome);
                 }
             }
-            // There are no ranks that anything else could be about.
-            Event::Said(_) => {}
-            Event::Gone(trouble) => {
-                host.fail(trouble);
+            // All other messages are about ranks, and there are none.
+            DoctorInput::Said(_) => {}
+            DoctorInput::Gone(problem) => {
+                host.fail(problem);
                 self.trials.retain(|(from, to), trial| {
                     trial.outcome.is_some() || ![*from, *to].contains(&index)
                 });
@@ -189,37 +191,37 @@ impl Visit {
         commands
     }
 
-    /// Time has passed.
+    /// Handles timers that are due at `now`.
     pub fn tick(&mut self, now: Time) {
         self.now = now;
         if now < self.limit {
             return;
         }
         let limit = self.limit;
-        for host in self.hosts.iter_mut().filter(|host| host.state == State::Awaited) {
-            host.fail(words::not_answered(&host.guest, limit));
+        for host in self.hosts.iter_mut().filter(|host| host.state == ProbeState::Awaited) {
+            host.fail(messages::not_answered(&host.setup_host, limit));
         }
     }
 
-    /// When something must happen even if nothing else does.
+    /// When `tick` must be called next.
     pub fn next_wakeup(&self) -> Time {
-        match self.hosts.iter().any(|host| host.state == State::Awaited) {
+        match self.hosts.iter().any(|host| host.state == ProbeState::Awaited) {
             true => self.limit,
             false => self.limit + WORK,
         }
     }
 
-    /// Whether there is nothing left to find out, or no time.
+    /// Whether everything has been found out, or the time is up.
     pub fn is_over(&self) -> bool {
         self.now >= self.limit + WORK
-            || (self.hosts.iter().all(|host| host.is_settled(self.doors()))
+            || (self.hosts.iter().all(|host| host.is_settled(self.listens()))
                 && self.trials.values().all(|trial| trial.outcome.is_some())
                 && !self.is_dialling())
     }
 
-    /// What was found out, and what it means.
-    pub fn report(&self) -> Report {
-        let mut report = Report {
+    /// All results and what they mean.
+    pub fn report(&self) -> DoctorReport {
+        let mut report = DoctorReport {
             hosts: self.hosts.iter().map(|host| host.report.clone()).collect(),
             paths: self.paths.pairs().filter_map(|(pair, calls)| self.path(pair, calls)).collect(),
             speeds: self
@@ -232,7 +234,7 @@ impl Visit {
         for host in report.hosts.iter_mut().filter(|host| host.facts.is_none()) {
             host.trouble.get_or_insert_with(|| {
                 let hint = "run it again with `--verbose`, or with a longer `--start-timeout`";
-                Trouble::new("it has answered, and then not told how it is", hint)
+                HostProblem::new("it answered, but then did not report its state", hint)
             });
         }
         let mut findings = machines::findings(&report.hosts);
@@ -244,9 +246,9 @@ impl Visit {
 
     fn listening(&mut self, index: usize, listeners: Vec<Listener>, known: &[String]) -> Commands {
         let host = &mut self.hosts[index];
-        host.doors += 1;
+        host.listens += 1;
         host.listeners.extend(listeners);
-        if host.doors < PORTS {
+        if host.listens < PORTS {
             return Vec::new();
         }
         let addresses = &mut host.report.addresses;
@@ -258,23 +260,23 @@ impl Visit {
         }
         match host.listeners.is_empty() {
             true => {
-                host.report.trouble.get_or_insert(words::no_address(known));
+                host.report.trouble.get_or_insert(messages::no_address(known));
                 Vec::new()
             }
             false => self.dial(index),
         }
     }
 
-    /// Has a host that listens dial the others who do, and them it.
+    /// Has a host that listens and all others that do dial each other.
     fn dial(&mut self, index: usize) -> Commands {
         let mut targets = Vec::new();
-        if !self.hosts[index].guest.here {
-            targets.push(Target { callee: Callee::Launcher, addresses: self.launcher.clone() });
+        if !self.hosts[index].setup_host.here {
+            targets.push(DialTarget { callee: Callee::Launcher, addresses: self.launcher.clone() });
         }
         let mut commands = Vec::new();
         let count = self.hosts.len();
         for other in (0..count).filter(|other| *other != index) {
-            if self.hosts[other].doors < PORTS || self.hosts[other].listeners.is_empty() {
+            if self.hosts[other].listens < PORTS || self.hosts[other].listeners.is_empty() {
                 continue;
             }
             if dials(index, other, count) {
@@ -293,14 +295,14 @@ impl Visit {
         commands
     }
 
-    fn target(&self, index: usize) -> Target {
-        Target {
+    fn target(&self, index: usize) -> DialTarget {
+        DialTarget {
             callee: Callee::Host(index as u32),
             addresses: self.hosts[index].listeners.iter().map(|each| each.address).collect(),
         }
     }
 
-    /// Pairs that may measure now.
+    /// Starts the measurements between pairs of idle hosts.
     fn measure(&mut self) -> Commands {
         let count = self.hosts.len();
         let mut idle = self.idle();
@@ -318,7 +320,7 @@ impl Visit {
                 let reached = self.paths.reached(from, callee);
                 let Some(address) = reached.first().copied() else { continue };
                 (idle[from], idle[to]) = (false, false);
-                self.trials.insert((from, to), Trial { address, outcome: None });
+                self.trials.insert((from, to), SpeedTest { address, outcome: None });
                 let millis = LOAD.as_millis() as u32;
                 commands.push((from, DriverToAgent::Measure { callee, address, millis }));
             }
@@ -326,9 +328,10 @@ impl Visit {
         commands
     }
 
-    /// Whether each host has nothing to do that a measurement would disturb.
+    /// For each host, whether it does nothing that a measurement would disturb.
     fn idle(&self) -> Vec<bool> {
-        let ready = |host: &Host| host.state == State::There && host.report.facts.is_some();
+        let ready =
+            |host: &ProbedHost| host.state == ProbeState::There && host.report.facts.is_some();
         let mut idle: Vec<bool> = self.hosts.iter().map(ready).collect();
         for ((from, to), _) in self.trials.iter().filter(|(_, trial)| trial.outcome.is_none()) {
             (idle[*from], idle[*to]) = (false, false);
@@ -337,7 +340,8 @@ impl Visit {
     }
 
     fn both_there(&self, from: usize, to: usize) -> bool {
-        let there = |host: usize| self.hosts.get(host).is_none_or(|it| it.state == State::There);
+        let there =
+            |host: usize| self.hosts.get(host).is_none_or(|it| it.state == ProbeState::There);
         there(from) && there(to)
     }
 
@@ -346,28 +350,28 @@ impl Visit {
         pairs.any(|(_, calls)| calls.iter().any(|call| call.outcome.is_none()))
     }
 
-    /// How often a host listens; never if there is nobody else.
-    fn doors(&self) -> u32 {
-        if self.hosts.iter().any(|host| !host.guest.here) { PORTS } else { 0 }
+    /// How often each host listens; 0 if there is no other machine.
+    fn listens(&self) -> u32 {
+        if self.hosts.iter().any(|host| !host.setup_host.here) { PORTS } else { 0 }
     }
 
     fn name(&self, host: usize) -> Option<String> {
-        self.hosts.get(host).map(|host| host.guest.name.clone())
+        self.hosts.get(host).map(|host| host.setup_host.name.clone())
     }
 
-    /// What one host heard from another; nothing if one of the two is gone.
-    fn path(&self, (from, to): (usize, usize), calls: &[paths::Call]) -> Option<Path> {
-        let call = |call: &paths::Call| Call {
+    /// The calls from one host to another; `None` if one of them is gone.
+    fn path(&self, (from, to): (usize, usize), calls: &[paths::PathCheck]) -> Option<HostPath> {
+        let call = |call: &paths::PathCheck| DialAttempt {
             address: call.address,
             micros: call.micros(),
             failure: call.failure(),
         };
         let calls = calls.iter().map(call).collect();
         self.both_there(from, to)
-            .then(|| Some(Path { from: self.name(from)?, to: self.name(to), calls }))?
+            .then(|| Some(HostPath { from: self.name(from)?, to: self.name(to), calls }))?
     }
 
-    fn speed(&self, (from, to): (usize, usize), trial: &Trial) -> Option<Speed> {
+    fn speed(&self, (from, to): (usize, usize), trial: &SpeedTest) -> Option<Speed> {
         let (rate, problem) = match trial.outcome.clone()? {
             Ok(rate) => (rate, None),
             Err(problem) => (Rate::default(), Some(problem)),
@@ -383,32 +387,39 @@ impl Visit {
     }
 }
 
-impl Host {
-    fn new((guest, slots): (Guest, u32)) -> Host {
-        let (name, here) = (guest.name.clone(), guest.here);
+impl ProbedHost {
+    fn new((setup_host, slots): (SetupHost, u32)) -> ProbedHost {
+        let (name, here) = (setup_host.name.clone(), setup_host.here);
         let report = HostReport { name, here, slots, ..HostReport::default() };
-        Host { state: State::Awaited, guest, questions: 0, doors: 0, listeners: vec![], report }
+        ProbedHost {
+            state: ProbeState::Awaited,
+            setup_host,
+            questions: 0,
+            listens: 0,
+            listeners: vec![],
+            report,
+        }
     }
 
-    fn fail(&mut self, trouble: Trouble) {
-        self.state = State::Gone;
-        self.report.trouble.get_or_insert(trouble);
+    fn fail(&mut self, problem: HostProblem) {
+        self.state = ProbeState::Gone;
+        self.report.trouble.get_or_insert(problem);
     }
 
-    fn is_settled(&self, doors: u32) -> bool {
+    fn is_settled(&self, listens: u32) -> bool {
         match self.state {
-            State::Awaited => false,
-            State::Gone => true,
-            State::There => self.report.facts.is_some() && self.doors >= doors,
+            ProbeState::Awaited => false,
+            ProbeState::Gone => true,
+            ProbeState::There => self.report.facts.is_some() && self.listens >= listens,
         }
     }
 }
 
-fn dial(targets: Vec<Target>) -> DriverToAgent {
+fn dial(targets: Vec<DialTarget>) -> DriverToAgent {
     DriverToAgent::Dial { targets, limit_millis: CALL.as_millis() as u32 }
 }
 
-/// What several hosts have is told once; the worst comes first.
+/// Merges findings that several hosts share; the most severe come first.
 fn merged(findings: Vec<Finding>) -> Vec<Finding> {
     let mut merged: Vec<Finding> = Vec::new();
     for finding in findings {

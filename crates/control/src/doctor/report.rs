@@ -1,110 +1,110 @@
-//! What a visit has found out: every host, every call between two, every measurement, and what all of
-//! it means. The names of the fields are those of `ronde doctor --json`.
+//! The result of a run: every host, every call and measurement between two hosts, and what all of
+//! it means. The fields have the names of `ronde doctor --json`.
 
 use std::net::SocketAddr;
 
 use serde::Serialize;
 
 use super::{Address, Facts};
-use crate::muster::Trouble;
+use crate::host_setup::HostProblem;
 
-/// All that was found out.
+/// All results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     /// The hosts, in the order of the command line.
     pub hosts: Vec<HostReport>,
-    /// Who was called by whom.
-    pub paths: Vec<Path>,
-    /// How fast the way from one to another is.
+    /// The calls between hosts.
+    pub paths: Vec<HostPath>,
+    /// The speeds of the paths between hosts.
     pub speeds: Vec<Speed>,
-    /// What is wrong, worst first.
+    /// Problems, most severe first.
     pub findings: Vec<Finding>,
 }
 
-impl Report {
+impl DoctorReport {
     /// Whether a job on these hosts would start.
     pub fn is_well(&self) -> bool {
         self.findings.iter().all(|finding| finding.severity != Severity::Error)
     }
 }
 
-/// One host.
+/// Findings about one host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostReport {
-    /// Its name, as the user wrote it.
+    /// Name of the host, as the user wrote it.
     pub name: String,
     /// Whether it is the launcher's own machine.
     pub here: bool,
-    /// How many ranks it is to take.
+    /// How many ranks it is to run.
     pub slots: u32,
-    /// Why it cannot take part, if it cannot.
-    pub trouble: Option<Trouble>,
-    /// The version of its Ronde, if it has answered.
+    /// Why it cannot be used, if so.
+    pub trouble: Option<HostProblem>,
+    /// Its version of Ronde, if it has answered.
     pub ronde: Option<String>,
-    /// How its clock differs from the launcher's.
-    pub clock: Option<Clock>,
-    /// The addresses at which it was looked for; all that it has if there is nobody else.
+    /// Offset of its clock from the launcher's.
+    pub clock: Option<ClockOffset>,
+    /// The addresses that others dialed; all it has if there is no other machine.
     pub addresses: Vec<Address>,
     /// What its agent found out.
     pub facts: Option<Facts>,
 }
 
-/// A host's clock beside the launcher's, as the fastest of a few questions showed it.
+/// Offset of a host's clock from the launcher's, from the fastest of a few answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Clock {
-    /// How far it is ahead; behind if negative.
+pub struct ClockOffset {
+    /// How far it is ahead; negative if behind.
     pub ahead_micros: i64,
-    /// How long the question and its answer took, half of which the offset may be wrong by.
+    /// Round-trip time of the question; the offset may be wrong by half of it.
     pub round_trip_micros: u64,
 }
 
 /// All calls from one host to another, or to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Path {
-    /// Who called.
+pub struct HostPath {
+    /// Name of the host that dialed.
     pub from: String,
-    /// Who was called; none is the launcher.
+    /// The host that was dialed; `None` is the launcher.
     pub to: Option<String>,
-    /// What came of it at each address and port.
-    pub calls: Vec<Call>,
+    /// The results, by address and port.
+    pub calls: Vec<DialAttempt>,
 }
 
-/// One call.
+/// One attempt to connect to an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Call {
-    /// Where.
+pub struct DialAttempt {
+    /// The address that was dialed.
     pub address: SocketAddr,
-    /// How long it took to be answered by the one who was meant; none if it was not.
+    /// How long the expected process took to answer; `None` if it did not.
     pub micros: Option<u32>,
-    /// What came of it instead, in words.
+    /// What happened otherwise, in words.
     pub failure: Option<String>,
 }
 
-/// How fast the way from one host to another is.
+/// Speed of the path from one host to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Speed {
-    /// Who sent.
+    /// Name of the sending host.
     pub from: String,
-    /// Who received.
+    /// Name of the receiving host.
     pub to: String,
-    /// At which address.
+    /// Address of the receiving host that was used.
     pub address: SocketAddr,
-    /// What one connection carries.
+    /// Bandwidth of one connection.
     pub bytes_per_second: u64,
-    /// The median time of a few bytes there and back.
+    /// Median round-trip time of a few bytes.
     pub round_trip_micros: u32,
-    /// Why there are no figures.
+    /// Why there are no results.
     pub problem: Option<String>,
 }
 
-/// Something to know about.
+/// A problem or a note.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// The hosts that have it.
+    /// The hosts it applies to.
     pub hosts: Vec<String>,
-    /// What it is.
+    /// Description of the finding.
     pub what: String,
     /// What to do about it.
     pub fix: String,
@@ -125,14 +125,14 @@ impl Finding {
     }
 }
 
-/// How bad something is.
+/// How severe a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// A job on these hosts would not start.
     Error,
-    /// It would start, and may be slow or fail later.
+    /// A job would start, but may be slow or fail later.
     Warning,
-    /// Nothing has to be done.
+    /// No action is needed.
     Note,
 }

@@ -1,22 +1,22 @@
-//! What happens in a job, as one stream that everybody reads: the screen, `ronde status`, and the file
-//! of `horovodrun --event-log`.
+//! The stream of a job's events, read by the screen, by `ronde status` and from the file that
+//! `horovodrun --event-log` writes.
 //!
-//! Each [`JobEvent`] has a number, a time and a [`Happening`]. Programs read them as JSON, one flat object
-//! per line, whose names are those of the fields below and stay as they are: what is new gets a name of
-//! its own. `docs/reference/events.md` is made from the comments in this file. People read the lines that
-//! [`Happening::line`] gives. Times are passed in.
+//! Each [`JobEvent`] has a number, a time and a [`JobEventKind`]. Programs read events as JSON, one
+//! flat object per line. Its keys are the field names below and never change: additions get new
+//! names. `docs/reference/events.md` is generated from the comments in this file. People read the
+//! lines that [`JobEventKind::line`] returns. Times are passed in.
 
 #[cfg(test)]
 pub(crate) mod examples;
+mod messages;
 #[cfg(test)]
 mod reference;
 mod seconds;
-mod words;
 
 use std::fmt;
 
+pub(crate) use messages::{many, process, some};
 pub use seconds::Seconds;
-pub(crate) use words::{many, process, some};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,295 +27,297 @@ use crate::{Epoch, Rank, Worker};
 /// One event of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEvent {
-    /// Its place in the stream: 0 is the first, and there are no gaps.
+    /// Sequence number, starting at 0 without gaps.
     pub number: u64,
-    /// When it was learned of: seconds since 1970, by the clock of the launcher's host.
+    /// When the launcher learned of it: seconds since 1970, by the clock of the launcher's host.
     pub time: Seconds,
-    /// What happened.
+    /// The event itself.
     #[serde(flatten)]
-    pub what: Happening,
+    pub what: JobEventKind,
 }
 
-/// What happened in a job.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Happening {
-    /// The job begins; this is always the first event.
+pub enum JobEventKind {
+    /// The job starts. This is always the first event.
     JobStarted {
         /// Ronde's version.
         version: String,
-        /// `fixed` if its ranks are the same from beginning to end, `elastic` if they come and go.
+        /// `fixed` if the ranks never change, `elastic` if they come and go.
         kind: JobKind,
         /// How many ranks it starts with.
         ranks: u32,
-        /// Below how many it does not go on.
+        /// Minimum number of ranks; the job does not continue with fewer.
         min: u32,
-        /// Above how many there are none; `null` if there is no such number.
+        /// Maximum number of ranks; `null` if there is no limit.
         max: Option<u32>,
         /// The program and its arguments.
         command: Vec<String>,
     },
-    /// A host is listed.
+    /// A host was added to the list of hosts.
     HostFound {
-        /// Its name.
+        /// Name of the host.
         host: String,
-        /// How many workers it takes.
+        /// How many workers it can run.
         slots: u32,
-        /// Who says so: `list` if the user has named it, `script` if the discovery script has,
-        /// `dialled_in` if its agent has offered it.
-        source: Source,
+        /// Where the host comes from: `list` if the user named it, `script` if the discovery script
+        /// did, `dialled_in` if its agent connected by itself.
+        source: HostSourceKind,
     },
-    /// A host has another number of slots.
+    /// The number of slots of a host has changed.
     HostResized {
-        /// Its name.
+        /// Name of the host.
         host: String,
-        /// How many workers it takes now.
+        /// How many workers it can run now.
         slots: u32,
-        /// How many it took before.
+        /// How many it could run before.
         before: u32,
-        /// Who says so, as in `host_found`.
-        source: Source,
+        /// Where the number comes from, as in `host_found`.
+        source: HostSourceKind,
     },
-    /// A host is not listed any more.
+    /// A host was removed from the list of hosts.
     HostUnlisted {
-        /// Its name.
+        /// Name of the host.
         host: String,
-        /// Who says so, as in `host_found`.
-        source: Source,
+        /// Where the host came from, as in `host_found`.
+        source: HostSourceKind,
     },
-    /// It could not be found out which hosts there are; the job goes on with those known.
+    /// Host discovery failed; the job continues with the known hosts.
     HostsUnknown {
-        /// Why not, in words.
+        /// Human-readable reason.
         reason: String,
     },
-    /// It is known again which hosts there are.
+    /// Host discovery works again.
     HostsKnown,
-    /// A host has been reached: workers can be started there.
+    /// A host is ready: workers can be started there.
     HostReady {
-        /// Its name.
+        /// Name of the host.
         host: String,
     },
     /// A host cannot be reached.
     HostUnreachable {
-        /// Its name.
+        /// Name of the host.
         host: String,
-        /// What was seen, in words.
+        /// What was observed, in words.
         reason: String,
         /// What to do about it, in words.
         hint: String,
-        /// After how many seconds it is tried again; `null` in a fixed job, which ends.
+        /// Seconds until the next attempt; `null` in a fixed job, which ends.
         retry_seconds: Option<Seconds>,
     },
-    /// A host that took part is lost, with its workers.
+    /// A host was lost, together with its workers.
     HostLost {
-        /// Its name.
+        /// Name of the host.
         host: String,
-        /// What was seen, in words.
+        /// What was observed, in words.
         reason: String,
         /// What to do about it, in words.
         hint: String,
     },
-    /// The agent on a host was told to stop, as by somebody who shuts the host down.
+    /// The agent on a host was told to stop, for example because the host is shutting down.
     HostLeaving {
-        /// Its name.
+        /// Name of the host.
         host: String,
-        /// How many seconds its workers have to leave in order.
+        /// How many seconds its workers have to leave gracefully.
         grace_seconds: Seconds,
     },
-    /// A host gets no new workers for a while, because it has failed.
+    /// A host is on cooldown after a failure: no new workers are started there.
     HostRests {
-        /// Its name.
+        /// Name of the host.
         host: String,
-        /// For how many seconds; `null` means for the rest of the job.
+        /// How long, in seconds; `null` means for the rest of the job.
         seconds: Option<Seconds>,
-        /// Whether the workers that live there stay.
+        /// Whether the workers running there stay in the job.
         keeps_workers: bool,
     },
-    /// A host that rested may take part again.
+    /// The cooldown of a host is over.
     HostUsable {
-        /// Its name.
+        /// Name of the host.
         host: String,
     },
-    /// A worker's process runs.
+    /// A worker's process was started.
     WorkerStarted {
-        /// The worker, and its place in the job.
+        /// The worker and its place in the job.
         #[serde(flatten)]
-        member: Member,
+        member: WorkerInfo,
         /// Its process id on its host.
         pid: u32,
     },
-    /// A worker has called `init` and waits for the others.
+    /// A worker has called `init` and is waiting for the others.
     WorkerJoined {
-        /// The worker, and its place in the job.
+        /// The worker and its place in the job.
         #[serde(flatten)]
-        member: Member,
+        member: WorkerInfo,
     },
-    /// A world is complete: its ranks know each other and can begin.
+    /// A world is complete: its ranks are connected and can begin.
     WorldFormed {
-        /// How many worlds have been complete so far, with this one.
+        /// How many worlds have been completed so far, including this one.
         world: u64,
-        /// The number of this world among all that were tried, as its ranks know it.
+        /// The epoch of this world: its number among all attempts, as its ranks know it.
         epoch: Epoch,
         /// Its workers, in rank order.
-        members: Vec<Member>,
-        /// How many of them are in a world for the first time.
+        members: Vec<WorkerInfo>,
+        /// How many of them are part of a world for the first time.
         newcomers: u32,
     },
-    /// Some ranks have waited long for a tensor that others have not submitted; told once for each tensor.
+    /// Some ranks have waited long for a tensor that others have not submitted; reported once for
+    /// each tensor.
     Stalled {
         /// The tensor's name.
         tensor: String,
-        /// For how many seconds the first rank has waited.
+        /// How long the first rank has been waiting, in seconds.
         seconds: Seconds,
-        /// The ranks that wait.
+        /// The ranks that are waiting.
         waiting: Vec<Rank>,
         /// The ranks that are late.
         late: Vec<Rank>,
     },
     /// A worker's process is stopped or frozen.
     WorkerHalted {
-        /// The worker, and its place in the job.
+        /// The worker and its place in the job.
         #[serde(flatten)]
-        member: Member,
-        /// Its process, or one of those that it has started.
+        member: WorkerInfo,
+        /// Its process, or one of its child processes.
         process: Condition,
-        /// For how many seconds.
+        /// How long, in seconds.
         seconds: Seconds,
-        /// After how many seconds of waiting for it the job ends; `null` if nobody has set that.
+        /// The job ends once others have waited this many seconds for it; `null` if there is no
+        /// limit.
         limit_seconds: Option<Seconds>,
     },
-    /// A worker does not answer, and its process has not been found stopped.
+    /// A worker does not answer, but its process was not found stopped.
     WorkerSilent {
-        /// The worker, and its place in the job.
+        /// The worker and its place in the job.
         #[serde(flatten)]
-        member: Member,
-        /// Its process as its agent has seen it; `null` if nobody could look.
+        member: WorkerInfo,
+        /// Its process as its agent saw it; `null` if that is not known.
         process: Option<Condition>,
-        /// For how many seconds.
+        /// How long, in seconds.
         seconds: Seconds,
     },
-    /// A worker that was stopped or silent goes on.
+    /// A worker that was stopped or silent continues.
     WorkerResumed {
-        /// The worker, and its place in the job.
+        /// The worker and its place in the job.
         #[serde(flatten)]
-        member: Member,
+        member: WorkerInfo,
         /// After how many seconds.
         seconds: Seconds,
     },
     /// The agent of a host does not answer.
     HostSilent {
-        /// The host's name.
+        /// Name of the host.
         host: String,
-        /// The workers on it that do answer; if there are none, the whole host may be frozen.
-        answering: Vec<Member>,
-        /// For how many seconds.
+        /// The workers there that do answer; if there are none, the whole host may be frozen.
+        answering: Vec<WorkerInfo>,
+        /// How long, in seconds.
         seconds: Seconds,
     },
     /// The agent of a host that was silent answers again.
     HostAnswers {
-        /// The host's name.
+        /// Name of the host.
         host: String,
         /// After how many seconds.
         seconds: Seconds,
     },
-    /// A worker has failed or is as good as dead. What it said last may still be on its way: the
+    /// A worker has failed or must be considered dead. Its last output may still be in flight; the
     /// verdict at the end knows more.
     WorkerLost {
-        /// The worker, and its place in the job.
+        /// The worker and its place in the job.
         #[serde(flatten)]
-        member: Member,
-        /// Why.
+        member: WorkerInfo,
+        /// Cause of the failure, as far as it is known.
         cause: Cause,
-        /// The code that its process gave; `null` if it gave none.
+        /// Exit code of its process; `null` if there is none.
         exit_code: Option<i32>,
-        /// The signal that killed it; `null` if none did as far as is known.
+        /// The signal that killed it; `null` if none is known.
         signal: Option<i32>,
     },
-    /// A worker is told to leave the job.
+    /// A worker was asked to leave the job.
     WorkerRemoved {
-        /// The worker, and its place in the job.
+        /// The worker and its place in the job.
         #[serde(flatten)]
-        member: Member,
-        /// Why, in words.
+        member: WorkerInfo,
+        /// Human-readable reason.
         reason: String,
     },
-    /// A worker's process has ended that had been told to: when it was removed, or at the end of the job.
+    /// A worker's process has ended as requested: when it was removed, or at the end of the job.
     WorkerStopped {
-        /// The worker, and its place in the job.
+        /// The worker and its place in the job.
         #[serde(flatten)]
-        member: Member,
-        /// The code that its process gave; `null` if it gave none.
+        member: WorkerInfo,
+        /// Exit code of its process; `null` if there is none.
         exit_code: Option<i32>,
-        /// The signal that killed it; `null` if none did as far as is known.
+        /// The signal that killed it; `null` if none is known.
         signal: Option<i32>,
     },
     /// A worker's process has ended with code 0.
     WorkerFinished {
-        /// The worker, and its place in the job.
+        /// The worker and its place in the job.
         #[serde(flatten)]
-        member: Member,
-        /// Whether it is the first: an elastic job forms no new world from then on.
+        member: WorkerInfo,
+        /// Whether it is the first to finish: an elastic job forms no new world from then on.
         first: bool,
     },
-    /// There are too few workers to go on; more are waited for.
+    /// There are too few workers to continue; the job waits for more.
     TooFewWorkers {
-        /// How many there are.
+        /// How many workers there are.
         there: u32,
-        /// How many there must be.
+        /// How many are needed.
         needed: u32,
-        /// For how many seconds more are waited for, from when there were too few.
+        /// How long the job waits for more, in seconds, counted from when there were too few.
         timeout_seconds: Seconds,
     },
-    /// Training goes on after a loss: the first step is finished and committed. Times are counted from the
-    /// news of the loss.
+    /// Training continues after a loss: the first step is done and committed. Times are counted
+    /// from when the launcher learned of the loss.
     Recovered {
-        /// How many ranks go on.
+        /// How many ranks continue.
         ranks: u32,
         /// Seconds until a world was complete again.
         met_seconds: Seconds,
-        /// Seconds until its ranks had the state of the training.
+        /// Seconds until its ranks had the training state.
         state_seconds: Seconds,
         /// Seconds until the first commit.
         commit_seconds: Seconds,
     },
-    /// Something that the job writes could not be written; the job goes on. Told once for each.
+    /// An output of the job could not be written; the job continues. Reported once per output.
     OutputLost {
-        /// What: `stdout`, `stderr`, `files` (of `--output-filename`) or `event_log`.
-        output: Output,
-        /// Why, in words.
+        /// Which output: `stdout`, `stderr`, `files` (of `--output-filename`) or `event_log`.
+        output: OutputKind,
+        /// Human-readable reason.
         reason: String,
     },
-    /// Events between the one before and this one are missing in the event log, because they came faster
-    /// than they could be written.
+    /// Events before this one are missing in the event log, because they arrived faster than they
+    /// could be written.
     EventsDropped {
-        /// How many.
+        /// Number of events that were dropped.
         count: u64,
     },
-    /// The job has ended: the last event, unless the launcher itself was killed.
+    /// The job has ended. This is the last event, unless the launcher itself was killed.
     JobEnded {
         /// The launcher's exit code.
         exit_code: u8,
-        /// Why it has ended.
-        verdict: Judgement,
+        /// Why the job ended.
+        verdict: Verdict,
     },
 }
 
 /// A worker and its place in the job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// The worker's number, which it keeps for life. In a fixed job it is the rank.
+pub struct WorkerInfo {
+    /// The worker's number, which never changes. In a fixed job it equals the rank.
     pub worker: Worker,
-    /// Its rank in the last world that it was part of; before the first, the one it will probably have.
+    /// Its rank in its latest world; before the first one, the rank it will probably get.
     pub rank: Rank,
-    /// The name of its host.
+    /// Name of its host.
     pub host: String,
-    /// Its slot there.
+    /// Slot (local rank) on that host.
     pub slot: u32,
 }
 
-impl fmt::Display for Member {
-    /// How messages name a worker: `rank 2 (node-b, slot 0)`. Where nobody knows yet where it is, its
-    /// number must do.
+impl fmt::Display for WorkerInfo {
+    /// How messages name a worker: `rank 2 (node-b, slot 0)`, or only its rank while its host is
+    /// unknown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.as_str() {
             "" => write!(f, "{}", self.rank),
@@ -328,30 +330,30 @@ impl fmt::Display for Member {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
-    /// They are the same from beginning to end.
+    /// The ranks never change.
     #[default]
     Fixed,
-    /// They come and go.
+    /// Ranks come and go.
     Elastic,
 }
 
-/// Who says which hosts there are.
+/// Where a host comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
-    /// The user, once and for all.
+pub enum HostSourceKind {
+    /// The user's list, which never changes.
     #[default]
     List,
-    /// A script, again and again.
+    /// A discovery script, which runs repeatedly.
     Script,
-    /// Agents that somebody else has started there, and that have dialled in.
+    /// An agent that was started by something else and dialed in.
     DialledIn,
 }
 
-/// Something that a job writes.
+/// An output of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Output {
+pub enum OutputKind {
     /// The launcher's standard output.
     Stdout,
     /// The launcher's standard error.
@@ -362,38 +364,38 @@ pub enum Output {
     EventLog,
 }
 
-/// Why a job has ended.
+/// Why a job ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Judgement {
-    /// What ended it, in one word for programs.
+pub struct Verdict {
+    /// What ended the job, as a word for programs.
     pub reason: EndReason,
-    /// The signal that the launcher was sent, if that ended the job; else `null`.
+    /// The signal sent to the launcher, if that ended the job; otherwise `null`.
     pub signal: Option<i32>,
-    /// Who failed first, and why; `null` if nobody did, or if that is not why the job has ended.
-    pub first: Option<Culprit>,
-    /// What the user is told; `null` if all went well.
+    /// The worker that failed first, and why; `null` if none did, or if that did not end the job.
+    pub first: Option<FailedWorker>,
+    /// The text printed for the user; `null` if the job succeeded.
     pub text: Option<String>,
 }
 
-impl Judgement {
-    /// Nobody is to blame: all went well, or this text says what did not.
-    pub fn of(reason: EndReason, text: Option<String>) -> Judgement {
-        Judgement { reason, signal: None, first: None, text }
+impl Verdict {
+    /// A verdict that blames no worker: the job succeeded, or the text says what went wrong.
+    pub fn of(reason: EndReason, text: Option<String>) -> Verdict {
+        Verdict { reason, signal: None, first: None, text }
     }
 }
 
 /// A worker that failed, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Culprit {
-    /// The worker, and its place in the job.
+pub struct FailedWorker {
+    /// The worker and its place in the job.
     #[serde(flatten)]
-    pub member: Member,
-    /// Why, with everything that it has said and written.
+    pub member: WorkerInfo,
+    /// Why, based on everything it reported and wrote.
     pub cause: Cause,
 }
 
-impl Culprit {
-    /// The lines about it: the first behind `before`, and those with details.
+impl FailedWorker {
+    /// The report about it: a first line starting with `before`, then the details.
     pub fn lines(&self, before: &str) -> String {
         format!("{before}{} {}\n{}", self.member, self.cause.what, self.cause.lines())
     }
@@ -403,49 +405,49 @@ impl Culprit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// All went well.
+    /// The job succeeded.
     Done,
-    /// A rank has failed, and with it the job.
+    /// A rank failed, which ended the job.
     RankFailed,
     /// Every worker of an elastic job has failed.
     AllFailed,
-    /// Some of the last world of an elastic job have failed, after others had finished.
+    /// Some ranks of the last world of an elastic job failed after others had finished.
     SomeFailed,
-    /// A host was lost, and with it a fixed job.
+    /// A host was lost, which ended a fixed job.
     HostLost,
-    /// The hosts could not be reached, or did not find each other: no rank was started.
+    /// The hosts could not be reached or could not reach each other: no rank was started.
     NotStarted,
-    /// Nobody who is left has the state of the training.
+    /// None of the remaining workers has the training state.
     NoState,
-    /// The world was formed anew more often than `--reset-limit` allows.
+    /// The world was re-formed more often than `--reset-limit` allows.
     ResetLimit,
-    /// Worlds fall apart again and again although nobody dies.
+    /// Worlds keep breaking up although no worker dies.
     NoProgress,
-    /// Too few workers came within `--elastic-timeout`.
+    /// Too few workers joined within `--elastic-timeout`.
     TimedOut,
-    /// Too few workers are left and no host may start more.
+    /// Too few workers are left, and no host may start more.
     TooFewLeft,
     /// The launcher was sent a signal.
     Interrupted,
-    /// All went well, but output could not be written.
+    /// The job succeeded, but output could not be written.
     OutputLost,
 }
 
-impl Happening {
-    /// The loss of a worker whose process has ended so, or of one whose end nobody has seen.
-    pub fn lost(member: Member, cause: Cause, exit: Option<&Exit>) -> Happening {
+impl JobEventKind {
+    /// The loss of a worker; `exit` is how its process ended, if that is known.
+    pub fn lost(member: WorkerInfo, cause: Cause, exit: Option<&Exit>) -> JobEventKind {
         let (exit_code, signal) = exit.map_or((None, None), numbers);
-        Happening::WorkerLost { member, cause, exit_code, signal }
+        JobEventKind::WorkerLost { member, cause, exit_code, signal }
     }
 
-    /// The end of a worker that was told to end.
-    pub fn stopped(member: Member, exit: &Exit) -> Happening {
+    /// The end of a worker that was told to stop.
+    pub fn stopped(member: WorkerInfo, exit: &Exit) -> JobEventKind {
         let (exit_code, signal) = numbers(exit);
-        Happening::WorkerStopped { member, exit_code, signal }
+        JobEventKind::WorkerStopped { member, exit_code, signal }
     }
 }
 
-/// The code or the signal with which a process has ended.
+/// The exit code or the signal of a process that has ended.
 fn numbers(exit: &Exit) -> (Option<i32>, Option<i32>) {
     match exit {
         Exit::Code(code) => (Some(*code), None),

@@ -1,32 +1,31 @@
-//! The reference page of events, `docs/reference/events.md`: each with an example, and its fields with
-//! the comments that stand beside them in the sources.
+//! The reference page of events, `docs/reference/events.md`: every event with an example, and its
+//! fields with their doc comments from the sources.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::examples::examples;
-use super::{Happening, JobEvent, Seconds};
+use super::{JobEvent, JobEventKind, Seconds};
 
-/// The sources whose comments explain events, with the types in them that are parts of one.
+/// The sources with the types that make up an event, and the comments that explain them.
 const SOURCES: [&str; 3] =
     [include_str!("mod.rs"), include_str!("../cause/mod.rs"), include_str!("../wire/agent.rs")];
 
-/// The whole page.
 fn page() -> String {
     let mut page = String::from(
-        "# Events of a job\n\n`horovodrun --event-log FILE` writes what happens in a job as lines of \
-         JSON, one object each, as it happens; `ronde status --follow --json` prints the same of a job \
-         that runs. Names stay as they are; new events and new fields may come, so skip what you do \
-         not know. Texts are for people and may change: go by `event`, `reason` and `kind`. This page \
-         is made from `crates/control/src/event/mod.rs`.\n\nTo learn why a job has failed, read the \
-         last line: its event is `job_ended`, `verdict.reason` says what ended the job, and \
-         `verdict.first` which worker failed first, with `cause.kind`.\n\nEvery event has:\n\n",
+        "# Events of a job\n\n`horovodrun --event-log FILE` writes the events of a job as they happen, \
+         one JSON object per line; `ronde status --follow --json` prints those of a running job. \
+         Existing names never change; new events and fields may be added, so ignore those you do \
+         not know. Texts are for people and may change: rely on `event`, `reason` and `kind`. This \
+         page is generated from `crates/control/src/event/mod.rs`.\n\nTo find out why a job failed, \
+         read the last line: its event is `job_ended`, `verdict.reason` says what ended the job, and \
+         `verdict.first` which worker failed first, with its `cause.kind`.\n\nEvery event has:\n\n",
     );
     let all = fields("struct JobEvent");
     for Field { name, doc, .. } in all.iter().filter(|field| field.part.is_none()) {
         page += &format!("- `{name}`: {doc}\n");
     }
-    page += "- `event`: which event it is, one of the following.\n";
+    page += "- `event`: the kind of event, one of the following.\n";
     let variants = variants();
     let mut seen = BTreeSet::new();
     for (number, what) in (0..).zip(examples()) {
@@ -45,21 +44,21 @@ fn page() -> String {
         assert_eq!(explained, present, "{name}");
     }
     assert_eq!(seen.len(), variants.len(), "an event without an example");
-    page += "\n## Words\n";
+    page += "\n## Values\n";
     for (title, name) in [
-        ("Why a job has ended: `verdict.reason`", "enum EndReason"),
+        ("Why a job ended: `verdict.reason`", "enum EndReason"),
         ("Why a worker was lost: `cause.kind`", "enum CauseKind"),
-        ("What a process does: `process.state`", "enum ProcessState"),
+        ("State of a process: `process.state`", "enum ProcessState"),
     ] {
         page += &format!("\n{title}\n\n");
-        for (word, doc, _) in words(name) {
+        for (word, doc, _) in values(name) {
             page += &format!("- `{word}`: {doc}\n");
         }
     }
     page
 }
 
-/// Lines that explain fields; those of parts are explained with them.
+/// One line per field. The fields of a nested type follow the field that holds it.
 fn explain(before: &str, fields: &[Field], explained: &mut BTreeSet<String>) -> String {
     let mut lines = String::new();
     for field in fields {
@@ -84,18 +83,18 @@ fn explain(before: &str, fields: &[Field], explained: &mut BTreeSet<String>) -> 
 struct Field {
     name: String,
     doc: String,
-    /// Whether its own fields stand beside the others.
+    /// Whether its own fields are merged into the parent object.
     flat: bool,
-    /// The type whose fields it has.
+    /// The type of its fields, if it has any.
     part: Option<String>,
 }
 
-/// The lines of a type's definition, without their indentation.
+/// The lines of a type definition, without indentation.
 fn definition(name: &str) -> impl Iterator<Item = &'static str> {
     let head = format!("pub {name} {{\n");
     let sources = SOURCES.into_iter().chain([include_str!("../cause/kind.rs")]);
     let text = sources.into_iter().find_map(|source| source.split_once(&head));
-    let (_, body) = text.unwrap_or_else(|| panic!("{name} is nowhere"));
+    let (_, body) = text.unwrap_or_else(|| panic!("no definition of {name}"));
     body.split("\n}\n").next().unwrap().lines().map(str::trim)
 }
 
@@ -117,7 +116,8 @@ fn read_fields(lines: &mut dyn Iterator<Item = &'static str>) -> Vec<Field> {
             renamed = name.split('"').next().map(str::to_owned);
         } else if let Some((name, kind)) = line.trim_end_matches(',').split_once(": ") {
             let name = renamed.take().unwrap_or(name.trim_start_matches("pub ").to_owned());
-            let parts = ["Member", "Cause", "Condition", "Judgement", "Culprit", "Happening"];
+            let parts =
+                ["WorkerInfo", "Cause", "Condition", "Verdict", "FailedWorker", "JobEventKind"];
             let inner = kind.rsplit('<').next().unwrap().trim_end_matches('>');
             let part = parts.contains(&inner).then(|| format!("struct {inner}"));
             fields.push(Field { name, doc: std::mem::take(&mut doc), flat, part });
@@ -127,8 +127,8 @@ fn read_fields(lines: &mut dyn Iterator<Item = &'static str>) -> Vec<Field> {
     fields
 }
 
-/// The variants of a type as programs know them, with their explanations and fields.
-fn words(name: &str) -> Vec<(String, String, Vec<Field>)> {
+/// The variants of a type with their JSON names, docs and fields.
+fn values(name: &str) -> Vec<(String, String, Vec<Field>)> {
     let mut lines = definition(name);
     let (mut all, mut doc) = (Vec::new(), String::new());
     while let Some(line) = lines.next() {
@@ -144,7 +144,7 @@ fn words(name: &str) -> Vec<(String, String, Vec<Field>)> {
 }
 
 fn variants() -> Vec<(String, String, Vec<Field>)> {
-    words("enum Happening")
+    values("enum JobEventKind")
 }
 
 fn snake(name: &str) -> String {
@@ -158,7 +158,7 @@ fn snake(name: &str) -> String {
     snake
 }
 
-fn json(number: u64, what: Happening) -> String {
+fn json(number: u64, what: JobEventKind) -> String {
     let time = Seconds(Duration::from_micros(1_763_250_000_123_456 + number));
     serde_json::to_string(&JobEvent { number, time, what }).unwrap()
 }
@@ -176,11 +176,11 @@ mod tests {
             std::fs::write(PAGE, page()).unwrap();
         }
         let written = std::fs::read_to_string(PAGE).unwrap_or_default();
-        assert_eq!(written, page(), "run the tests with BLESS=1 and look at the change");
+        assert_eq!(written, page(), "run the tests with BLESS=1 and review the change");
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn every_event_survives_a_round_trip_through_json() {
         for (number, what) in (0..).zip(examples()) {
             let text = json(number, what.clone());
             assert!(!text.contains('\n'), "{text}");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_job_says_only_who_does_not_answer_and_what_is_not_written() {
+    fn a_fixed_job_shows_only_unresponsive_workers_and_lost_output() {
         let shown: Vec<String> = examples()
             .iter()
             .filter(|what| what.is_shown_in(JobKind::Fixed))

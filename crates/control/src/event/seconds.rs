@@ -1,11 +1,11 @@
-//! Times as numbers of seconds, to the microsecond, as programs and people read them.
+//! Times as seconds, to the microsecond, for programs and people.
 
 use std::fmt;
 use std::time::{Duration, TryFromFloatSecsError};
 
 use serde::{Deserialize, Serialize};
 
-/// A time, which programs read as a number of seconds.
+/// A duration that programs read as a number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "f64", try_from = "f64")]
 pub struct Seconds(pub Duration);
@@ -19,7 +19,7 @@ impl From<Seconds> for f64 {
 impl TryFrom<f64> for Seconds {
     type Error = TryFromFloatSecsError;
 
-    /// The nearest microsecond: that is what was meant.
+    /// Rounds to the nearest microsecond, which undoes the conversion to a float.
     fn try_from(seconds: f64) -> Result<Seconds, TryFromFloatSecsError> {
         let exact = Duration::try_from_secs_f64(seconds)?;
         let micros = u64::from(exact.subsec_nanos() + 500) / 1000;
@@ -28,7 +28,7 @@ impl TryFrom<f64> for Seconds {
 }
 
 impl fmt::Display for Seconds {
-    /// As people write it: `8 s`, `0.26 s`.
+    /// For people: `8 s`, `0.26 s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.subsec_nanos() {
             0 => write!(f, "{} s", self.0.as_secs()),

@@ -1,28 +1,31 @@
-//! When a job is over, and why.
+//! When and why a job ends.
 
 use std::time::Duration;
 
-use super::ending::Step;
-use super::hosts::{Agent, Host};
-use super::words::End;
-use super::{Action, Machine, Outcome, PATIENCE, Reports, Terms, Told, World, words};
+use super::ending::ShutdownStep;
+use super::hosts::{AgentOnHost, KnownHost};
+use super::messages::EndCause;
+use super::{
+    Announced, DeathReports, JobAction, JobMachine, JobOutcome, JobSpec, TIME_LIMIT, WorldPhase,
+    messages,
+};
 use crate::Time;
-use crate::event::{Happening, Seconds, Source};
+use crate::event::{HostSourceKind, JobEventKind, Seconds};
 
-/// How long too few workers are borne in silence.
+/// How long there may be too few workers before that is reported.
 const SILENCE: Duration = Duration::from_secs(2);
 
-impl Machine {
-    /// Ends the job if nothing else is left to do.
+impl JobMachine {
+    /// Ends the job if there is nothing left to do.
     pub(super) fn may_end(&mut self, now: Time) {
-        if self.is_over || self.reports == Reports::Nobody {
+        if self.is_over || self.reports == DeathReports::Nobody {
             return;
         }
         if self.agents_due().is_some_and(|due| due <= now) {
             self.miss_agents(now);
         }
         let idle = self.members.is_empty();
-        if self.is_ending() || !self.terms.outlives_losses() {
+        if self.is_ending() || !self.job_spec.outlives_losses() {
             if idle && (self.begun || self.is_ending()) {
                 self.dismiss_all();
             }
@@ -39,70 +42,70 @@ impl Machine {
     fn all_gone(&mut self, now: Time) {
         match (self.finishing, self.verdict.failed()) {
             (true, false) => self.dismiss_all(),
-            (true, true) => self.end(End::SomeFailed, now),
-            (false, _) => self.end(End::AllFailed, now),
+            (true, true) => self.end(EndCause::SomeFailed, now),
+            (false, _) => self.end(EndCause::AllFailed, now),
         }
     }
 
     /// The launcher was sent a signal.
     pub(super) fn interrupted(&mut self, signal: i32, now: Time) {
-        let outlives = self.terms.outlives_losses();
+        let outlives = self.job_spec.outlives_losses();
         let ranks = match outlives {
             true => self.members.len(),
-            false if self.begun => self.terms.start as usize,
+            false if self.begun => self.job_spec.start as usize,
             false => 0,
         };
         match outlives {
-            true => self.verdict.end(End::Interrupted { signal, ranks }),
-            false => self.verdict.end_unless_failed(End::Interrupted { signal, ranks }),
+            true => self.verdict.end(EndCause::Interrupted { signal, ranks }),
+            false => self.verdict.end_unless_failed(EndCause::Interrupted { signal, ranks }),
         }
         self.is_stopping = true;
         self.verdict.stopping();
         let step = self.ending.signalled(signal, now);
-        self.take(step);
+        self.carry_out(step);
     }
 
-    /// The job ends before it has begun, for the reason that this text gives.
+    /// The job ends before it has begun, with this error message.
     pub(super) fn called_off(&mut self, text: String, now: Time) {
-        self.verdict.end(End::CalledOff(text));
+        self.verdict.end(EndCause::CalledOff(text));
         self.is_stopping = true;
         self.ending.failed(now);
     }
 
-    /// Makes those end that are left, when it is time.
-    pub(super) fn press(&mut self, now: Time) {
+    /// Ends the remaining workers when it is time.
+    pub(super) fn end_remaining(&mut self, now: Time) {
         let step = self.ending.tick(now);
-        self.take(step);
+        self.carry_out(step);
     }
 
-    fn take(&mut self, step: Option<Step>) {
+    fn carry_out(&mut self, step: Option<ShutdownStep>) {
         match step {
-            Some(Step::Send(signal)) => {
+            Some(ShutdownStep::Send(signal)) => {
                 self.verdict.stopping();
-                self.actions.push(Action::SignalAll(signal));
+                self.actions.push(JobAction::SignalAll(signal));
             }
-            Some(Step::GiveUp) => self.actions.push(Action::GiveUp),
+            Some(ShutdownStep::GiveUp) => self.actions.push(JobAction::GiveUp),
             None => {}
         }
     }
 
-    /// Whether the job is coming to its end: nothing is started and no world formed any more.
+    /// Whether the job is ending: nothing new is started and no world is formed.
     pub(super) fn is_ending(&self) -> bool {
         self.is_stopping || self.is_over
     }
 
     fn dismiss_all(&mut self) {
         self.is_over = true;
-        self.actions.push(Action::Dismiss);
+        self.actions.push(JobAction::Dismiss);
     }
 
-    /// How the job has ended, when everything has been heard that workers wrote.
-    pub fn outcome(&self) -> Outcome {
+    /// How the job ended; call it once all output of the workers has been read.
+    pub fn outcome(&self) -> JobOutcome {
         self.verdict.outcome()
     }
 
-    /// Ends the job once nobody has had the state for a moment: the word of one who has may still be
-    /// on its way.
+    /// Ends the job if no worker has had the training state for a moment: a message from one that
+    /// has it may still be in flight.
     fn miss_state(&mut self, now: Time) {
         let lost = self.progress
             && !self.finishing
@@ -111,101 +114,103 @@ impl Machine {
             self.stateless = None;
             return;
         }
-        if now >= *self.stateless.get_or_insert(now) + PATIENCE {
-            self.end(End::NoState, now);
+        if now >= *self.stateless.get_or_insert(now) + TIME_LIMIT {
+            self.end(EndCause::NoState, now);
         }
     }
 
-    /// Ends the job when there have been too few workers for too long, or no more can come.
+    /// Ends the job if there have been too few workers for too long, or no more can be started.
     fn miss_workers(&mut self, now: Time) {
         let (there, needed) = self.count();
-        let whole = matches!(self.world, World::Whole | World::Forming(_));
+        let whole = matches!(self.world, WorldPhase::Whole | WorldPhase::Forming(_));
         if self.is_ending() || self.finishing || whole || there >= needed {
             self.shortage = None;
             return;
         }
-        let timeout = self.terms.timeout;
-        let (since, told) = *self.shortage.get_or_insert((now, Told::No));
-        let fixed = self.terms.source == Source::List;
+        let timeout = self.job_spec.timeout;
+        let (since, announced) = *self.shortage.get_or_insert((now, Announced::No));
+        let fixed = self.job_spec.source == HostSourceKind::List;
         if fixed && !self.hosts.may_recover() && !self.more_are_going() {
             let hosts = self.describe_hosts(now);
-            return self.end(End::Hopeless { there, needed, hosts }, now);
+            return self.end(EndCause::Hopeless { there, needed, hosts }, now);
         }
         if now >= since + timeout {
             let hosts = self.describe_hosts(now);
-            return self.end(End::TimedOut { there, needed, timeout, hosts }, now);
+            return self.end(EndCause::TimedOut { there, needed, timeout, hosts }, now);
         }
-        if told == Told::No && now >= since + SILENCE {
-            self.shortage = Some((since, Told::Yes));
+        if announced == Announced::No && now >= since + SILENCE {
+            self.shortage = Some((since, Announced::Yes));
             let timeout_seconds = Seconds(timeout);
-            self.happened(Happening::TooFewWorkers { there, needed, timeout_seconds });
+            self.happened(JobEventKind::TooFewWorkers { there, needed, timeout_seconds });
         }
     }
 
-    /// Until when agents that dial in may take before the job begins.
+    /// Before the job begins: how long agents have to dial in.
     pub(super) fn agents_due(&self) -> Option<Time> {
-        let awaited = self.terms.source == Source::DialledIn && !self.begun && !self.is_ending();
-        awaited.then_some(self.terms.timeout)
+        let awaited =
+            self.job_spec.source == HostSourceKind::DialledIn && !self.begun && !self.is_ending();
+        awaited.then_some(self.job_spec.timeout)
     }
 
-    /// Too few agents have dialled in.
+    /// Too few agents have dialed in.
     fn miss_agents(&mut self, now: Time) {
         let there = self.hosts.count(|host| host.slots > 0);
-        let Terms { least_hosts, start, timeout, .. } = self.terms;
-        let option = match self.terms.outlives_losses() {
+        let JobSpec { least_hosts, start, timeout, .. } = self.job_spec;
+        let option = match self.job_spec.outlives_losses() {
             true => "--elastic-timeout",
             false => "--start-timeout",
         };
-        let text = words::too_few_agents(there, (least_hosts, start), (timeout, option));
+        let text = messages::too_few_agents(there, (least_hosts, start), (timeout, option));
         self.called_off(text, now);
     }
 
-    /// Workers there, or slots before there are any; and how many there must be.
+    /// The number of workers (before the start, of ready slots), and how many are needed.
     fn count(&self) -> (u32, u32) {
         if self.begun {
             let there = self.members.values().filter(|member| member.stays()).count() as u32;
-            return (there, self.terms.min.max(1));
+            return (there, self.job_spec.min.max(1));
         }
-        (self.hosts.count(Host::is_ready).1, self.terms.start)
+        (self.hosts.count(KnownHost::is_ready).1, self.job_spec.start)
     }
 
-    /// Whether workers are on their way out whose slots will be free again.
+    /// Whether workers are leaving whose slots will be free again.
     fn more_are_going(&self) -> bool {
         self.members.values().any(|member| !member.stays())
     }
 
-    /// When something is due about too few workers.
+    /// When something is due about the shortage of workers.
     pub(super) fn shortage_due(&self) -> Option<Time> {
-        let (since, told) = self.shortage?;
-        match told {
-            Told::No => Some(since + SILENCE.min(self.terms.timeout)),
-            Told::Yes => Some(since + self.terms.timeout),
+        let (since, announced) = self.shortage?;
+        match announced {
+            Announced::No => Some(since + SILENCE.min(self.job_spec.timeout)),
+            Announced::Yes => Some(since + self.job_spec.timeout),
         }
     }
 
     fn describe_hosts(&self, now: Time) -> Vec<String> {
-        let describe = |host: &Host| {
-            let state = match (host.slots, host.rest.map(|rest| rest.until), host.agent) {
-                (0, _, _) => "not listed any more".to_owned(),
-                (_, Some(None), _) => "has failed and takes no new ranks".into(),
+        let describe = |host: &KnownHost| {
+            let state = match (host.slots, host.cooldown.map(|cooldown| cooldown.until), host.agent)
+            {
+                (0, _, _) => "no longer listed".to_owned(),
+                (_, Some(None), _) => "has failed and gets no new ranks".into(),
                 (_, Some(Some(until)), _) => {
-                    format!("rests for {}", Seconds(until.saturating_sub(now)))
+                    format!("on cooldown for {}", Seconds(until.saturating_sub(now)))
                 }
-                (_, None, Agent::Ready(_)) => "there".into(),
+                (_, None, AgentOnHost::Ready(_)) => "ready".into(),
                 (_, None, _) => "not reached".into(),
             };
             format!("`{}`: {} slots, {state}", host.name, host.slots)
         };
         let mut lines: Vec<String> = self.hosts.all.iter().map(describe).collect();
         if lines.is_empty() {
-            lines.push("no host is known".into());
+            lines.push("no hosts are known".into());
         }
-        lines.extend(self.undiscovered.iter().map(|why| format!("the last discovery: {why}")));
+        lines.extend(self.undiscovered.iter().map(|why| format!("last discovery: {why}")));
         lines
     }
 
     /// Ends the job for this reason.
-    pub(super) fn end(&mut self, end: End, now: Time) {
+    pub(super) fn end(&mut self, end: EndCause, now: Time) {
         self.verdict.end(end);
         self.ending.failed(now);
         self.dismiss_all();

@@ -1,58 +1,62 @@
-//! The hosts that a job knows: which are listed, which rest after a failure, and the agents
-//! on them. A host keeps its place in the row from when it was first listed.
+//! The hosts that a job knows: which are listed, which are on cooldown after a failure, and the
+//! agents on them. A host keeps the index it got when it was first listed.
 
 use std::time::Duration;
 
-use super::{AgentId, Offer};
+use super::{AgentId, HostOffer};
 use crate::Time;
-use crate::event::{Happening, Source};
+use crate::event::{HostSourceKind, JobEventKind};
 
-/// How long a host rests that could not be reached, at least and at most: it may still be starting.
+/// Minimum and maximum cooldown of a host that could not be reached: it may still be starting.
 const UNREACHED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// One host.
+/// A host that the job knows about.
 #[derive(Clone, Debug)]
-pub(super) struct Host {
+pub(super) struct KnownHost {
     pub(super) name: String,
-    /// How many workers it takes; none while it is not listed.
+    /// How many workers it can run; 0 while it is not listed.
     pub(super) slots: u32,
-    pub(super) agent: Agent,
-    pub(super) rest: Option<Rest>,
+    pub(super) agent: AgentOnHost,
+    pub(super) cooldown: Option<Cooldown>,
     /// How often it has failed.
     failures: u32,
-    /// How often in a row it could not be reached.
+    /// How many times in a row it could not be reached.
     pub(super) unreached: u32,
-    /// Whether its agent was told to stop: it counts as not there until it is listed anew.
+    /// Whether its agent was told to stop: the host counts as gone until it is listed again.
     pub(super) is_leaving: bool,
 }
 
 /// The agent on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Agent {
+pub(super) enum AgentOnHost {
     None,
     Reaching(AgentId),
     Ready(AgentId),
 }
 
-/// A pause in which no worker is started on a host.
+/// A period in which no worker is started on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rest {
-    /// Until when; for ever if nobody says.
+pub(super) struct Cooldown {
+    /// Until when; `None` for the rest of the job.
     pub(super) until: Option<Time>,
-    /// Whether the workers that live there stay.
-    pub(super) spares: bool,
+    /// Whether the workers running there stay in the job.
+    pub(super) keeps_workers: bool,
 }
 
 /// All hosts, in the order in which they were first listed.
 #[derive(Default)]
 pub(super) struct Hosts {
-    pub(super) all: Vec<Host>,
+    pub(super) all: Vec<KnownHost>,
     agents: u32,
 }
 
 impl Hosts {
-    /// Takes in which hosts there are; one that is listed twice has the slots of both.
-    pub(super) fn list(&mut self, offers: &[Offer], source: Source) -> Vec<Happening> {
+    /// Updates the list of hosts; a host that is listed twice has the slots of both entries.
+    pub(super) fn list(
+        &mut self,
+        offers: &[HostOffer],
+        source: HostSourceKind,
+    ) -> Vec<JobEventKind> {
         let mut news = Vec::new();
         for offer in offers {
             self.place(&offer.host);
@@ -66,29 +70,31 @@ impl Hosts {
             match std::mem::replace(&mut host.slots, slots) {
                 before if before == slots => {}
                 0 => {
-                    // Somebody has started an agent there: the host is there for them again.
-                    if source == Source::DialledIn {
-                        (host.rest, host.unreached) = (None, 0);
+                    // An agent was started there again, so the host is usable again.
+                    if source == HostSourceKind::DialledIn {
+                        (host.cooldown, host.unreached) = (None, 0);
                     }
-                    news.push(Happening::HostFound { host: name, slots, source });
+                    news.push(JobEventKind::HostFound { host: name, slots, source });
                 }
-                _ if slots == 0 => news.push(Happening::HostUnlisted { host: name, source }),
-                before => news.push(Happening::HostResized { host: name, slots, before, source }),
+                _ if slots == 0 => news.push(JobEventKind::HostUnlisted { host: name, source }),
+                before => {
+                    news.push(JobEventKind::HostResized { host: name, slots, before, source });
+                }
             }
         }
         news
     }
 
-    /// The place in the row of the host of this name, which is new if it was not there.
+    /// The index of the host with this name, which is added if it is new.
     pub(super) fn place(&mut self, name: &str) -> usize {
         if let Some(index) = self.all.iter().position(|host| host.name == name) {
             return index;
         }
-        self.all.push(Host {
+        self.all.push(KnownHost {
             name: name.to_owned(),
             slots: 0,
-            agent: Agent::None,
-            rest: None,
+            agent: AgentOnHost::None,
+            cooldown: None,
             failures: 0,
             unreached: 0,
             is_leaving: false,
@@ -101,129 +107,130 @@ impl Hosts {
         self.all[index].name.clone()
     }
 
-    /// Where workers sit: on all slots of a host before those of the next.
-    pub(super) fn seats(&self) -> impl Iterator<Item = (&str, u32)> {
+    /// The slots for workers: all slots of a host before those of the next.
+    pub(super) fn slots_in_order(&self) -> impl Iterator<Item = (&str, u32)> {
         let hosts = self.all.iter();
         hosts.flat_map(|host| (0..host.slots).map(|slot| (host.name.as_str(), slot)))
     }
 
-    /// How many hosts are like that, and how many slots they have.
-    pub(super) fn count(&self, are: fn(&Host) -> bool) -> (u32, u32) {
+    /// The number of hosts that satisfy a condition, and of their slots.
+    pub(super) fn count(&self, are: fn(&KnownHost) -> bool) -> (u32, u32) {
         self.all.iter().filter(|host| are(host)).fold((0, 0), |(hosts, slots), host| {
             (hosts + 1, u32::saturating_add(slots, host.slots))
         })
     }
 
-    /// The number of the next agent, on this host from now on.
+    /// Assigns the next agent number to a host.
     pub(super) fn reach(&mut self, index: usize) -> AgentId {
         let id = AgentId(self.agents);
         self.agents += 1;
-        self.all[index].agent = Agent::Reaching(id);
+        self.all[index].agent = AgentOnHost::Reaching(id);
         id
     }
 
-    /// Which host an agent is on.
+    /// The host of an agent.
     pub(super) fn of(&self, agent: AgentId) -> Option<usize> {
         self.all.iter().position(|host| host.agent.id() == Some(agent))
     }
 
-    /// Lets a host rest after a failure. `fraction` below one is chance.
-    pub(super) fn rest(
+    /// Puts a host on cooldown after a failure. `fraction` is a random number below one.
+    pub(super) fn cool_down(
         &mut self,
         index: usize,
         cooldown: Option<(Duration, Duration)>,
         fraction: f64,
-        (spares, now): (bool, Time),
+        (keeps_workers, now): (bool, Time),
     ) -> Option<Duration> {
         let host = &mut self.all[index];
         host.failures += 1;
         let length = cooldown.map(|range| delay(range, host.failures, fraction));
         let until = length.map(|length| now + length);
-        // A longer rest stands.
-        let until = match host.rest {
-            Some(Rest { until: before, .. }) => before.zip(until).map(|(a, b)| a.max(b)),
+        // A longer cooldown stays in force.
+        let until = match host.cooldown {
+            Some(Cooldown { until: before, .. }) => before.zip(until).map(|(a, b)| a.max(b)),
             None => until,
         };
-        let spares = spares && host.rest.is_none_or(|rest| rest.spares);
-        host.rest = Some(Rest { until, spares });
+        let keeps_workers =
+            keeps_workers && host.cooldown.is_none_or(|cooldown| cooldown.keeps_workers);
+        host.cooldown = Some(Cooldown { until, keeps_workers });
         length
     }
 
-    /// Lets a host rest that could not be reached; gives how long.
+    /// Puts a host that could not be reached on cooldown; returns its length.
     pub(super) fn unreached(&mut self, index: usize, now: Time) -> Duration {
         let host = &mut self.all[index];
         let (least, most) = UNREACHED;
         let length = least.saturating_mul(1 << host.unreached.min(10)).min(most);
         host.unreached += 1;
-        host.rest = Some(Rest { until: Some(now + length), spares: true });
+        host.cooldown = Some(Cooldown { until: Some(now + length), keeps_workers: true });
         length
     }
 
-    /// A host has been reached.
+    /// A host is ready.
     pub(super) fn reached(&mut self, index: usize, agent: AgentId) {
-        self.all[index].agent = Agent::Ready(agent);
+        self.all[index].agent = AgentOnHost::Ready(agent);
         self.all[index].unreached = 0;
     }
 
-    /// Ends the rests whose time is over.
-    pub(super) fn wake(&mut self, now: Time) -> Vec<Happening> {
+    /// Ends the cooldowns that are over.
+    pub(super) fn end_cooldowns(&mut self, now: Time) -> Vec<JobEventKind> {
         let mut news = Vec::new();
         for host in &mut self.all {
-            let over = |rest: &mut Rest| rest.until.is_some_and(|until| until <= now);
-            // That a host is called again that could not be reached is no news.
-            if host.rest.take_if(over).is_some() && host.unreached == 0 && host.slots > 0 {
-                news.push(Happening::HostUsable { host: host.name.clone() });
+            let over = |cooldown: &mut Cooldown| cooldown.until.is_some_and(|until| until <= now);
+            // It is no event that a host is tried again that could not be reached.
+            if host.cooldown.take_if(over).is_some() && host.unreached == 0 && host.slots > 0 {
+                news.push(JobEventKind::HostUsable { host: host.name.clone() });
             }
         }
         news
     }
 
-    /// When the next rest is over.
+    /// When the next cooldown is over.
     pub(super) fn next_wakeup(&self) -> Option<Time> {
-        self.all.iter().filter_map(|host| host.rest?.until).min()
+        self.all.iter().filter_map(|host| host.cooldown?.until).min()
     }
 
-    /// Whether more workers may run here one day without a new listing.
+    /// Whether more workers may run here later without a change of the list.
     pub(super) fn may_recover(&self) -> bool {
-        self.all
-            .iter()
-            .any(|host| host.slots > 0 && host.rest.is_none_or(|rest| rest.until.is_some()))
+        self.all.iter().any(|host| {
+            host.slots > 0 && host.cooldown.is_none_or(|cooldown| cooldown.until.is_some())
+        })
     }
 }
 
-impl Agent {
+impl AgentOnHost {
     pub(super) fn id(self) -> Option<AgentId> {
         match self {
-            Agent::None => None,
-            Agent::Reaching(id) | Agent::Ready(id) => Some(id),
+            AgentOnHost::None => None,
+            AgentOnHost::Reaching(id) | AgentOnHost::Ready(id) => Some(id),
         }
     }
 }
 
-impl Host {
+impl KnownHost {
     /// Whether a new worker may be started here.
     pub(super) fn is_open(&self) -> bool {
-        self.slots > 0 && self.rest.is_none()
+        self.slots > 0 && self.cooldown.is_none()
     }
 
-    /// Whether its agent is there and new workers may be started.
+    /// Whether its agent is ready and new workers may be started.
     pub(super) fn is_ready(&self) -> bool {
-        self.is_open() && matches!(self.agent, Agent::Ready(_))
+        self.is_open() && matches!(self.agent, AgentOnHost::Ready(_))
     }
 
-    /// Whether it is just being reached, and new workers will be started then.
+    /// Whether it is being reached, and new workers will be started on it.
     pub(super) fn is_coming(&self) -> bool {
-        self.is_open() && matches!(self.agent, Agent::Reaching(_))
+        self.is_open() && matches!(self.agent, AgentOnHost::Reaching(_))
     }
 
     /// Whether a worker that runs on this slot may stay.
     pub(super) fn keeps(&self, slot: u32) -> bool {
-        slot < self.slots && self.rest.is_none_or(|rest| rest.spares)
+        slot < self.slots && self.cooldown.is_none_or(|cooldown| cooldown.keeps_workers)
     }
 }
 
-/// How long a host rests after so many failures, as Horovod counts: the least doubles with each, from
-/// the first on, with a little chance on top, and stays within the range.
+/// The cooldown of a host after so many failures, as in Horovod: the minimum doubles with each
+/// failure, from the first one on, plus a random fraction of the minimum, within the range.
 fn delay((least, most): (Duration, Duration), failures: u32, fraction: f64) -> Duration {
     let doubled = least.saturating_mul(1u32.checked_shl(failures.min(20)).unwrap_or(u32::MAX));
     doubled.saturating_add(least.mul_f64(fraction.clamp(0.0, 1.0))).clamp(least, most.max(least))
@@ -233,32 +240,32 @@ fn delay((least, most): (Duration, Duration), failures: u32, fraction: f64) -> D
 mod tests {
     use super::*;
 
-    fn offers(list: &[(&str, u32)]) -> Vec<Offer> {
-        list.iter().map(|(host, slots)| Offer { host: (*host).into(), slots: *slots }).collect()
+    fn offers(list: &[(&str, u32)]) -> Vec<HostOffer> {
+        list.iter().map(|(host, slots)| HostOffer { host: (*host).into(), slots: *slots }).collect()
     }
 
     #[test]
-    fn hosts_keep_their_places_and_only_changes_are_news() {
+    fn hosts_keep_their_order_and_only_changes_are_events() {
         let mut hosts = Hosts::default();
-        let first = hosts.list(&offers(&[("b", 2), ("a", 1), ("b", 1)]), Source::Script);
+        let first = hosts.list(&offers(&[("b", 2), ("a", 1), ("b", 1)]), HostSourceKind::Script);
         let found = |host: &str, slots| {
-            let (host, source) = (host.to_owned(), Source::Script);
-            Happening::HostFound { host, slots, source }
+            let (host, source) = (host.to_owned(), HostSourceKind::Script);
+            JobEventKind::HostFound { host, slots, source }
         };
         assert_eq!(first, [found("b", 3), found("a", 1)]);
         assert_eq!(hosts.all[0].slots, 3);
-        assert_eq!(hosts.list(&offers(&[("a", 1), ("b", 3)]), Source::Script), []);
-        let changed = hosts.list(&offers(&[("c", 4), ("a", 2)]), Source::Script);
-        let source = Source::Script;
-        let unlisted = Happening::HostUnlisted { host: "b".into(), source };
-        let resized = Happening::HostResized { host: "a".into(), slots: 2, before: 1, source };
+        assert_eq!(hosts.list(&offers(&[("a", 1), ("b", 3)]), HostSourceKind::Script), []);
+        let changed = hosts.list(&offers(&[("c", 4), ("a", 2)]), HostSourceKind::Script);
+        let source = HostSourceKind::Script;
+        let unlisted = JobEventKind::HostUnlisted { host: "b".into(), source };
+        let resized = JobEventKind::HostResized { host: "a".into(), slots: 2, before: 1, source };
         assert_eq!(changed, [unlisted, resized, found("c", 4)]);
         let names: Vec<&str> = hosts.all.iter().map(|host| host.name.as_str()).collect();
         assert_eq!(names, ["b", "a", "c"]);
     }
 
     #[test]
-    fn the_first_rest_is_twice_the_least_and_the_range_holds() {
+    fn the_first_cooldown_is_twice_the_minimum_and_the_range_holds() {
         let range = (Duration::from_secs(1), Duration::from_secs(10));
         let seconds = |failures, fraction| delay(range, failures, fraction).as_secs_f64();
         assert_eq!(seconds(1, 0.0), 2.0);
@@ -269,15 +276,15 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_without_an_end_is_not_cut_short() {
+    fn an_unlimited_cooldown_is_not_shortened() {
         let mut hosts = Hosts::default();
-        hosts.list(&offers(&[("a", 1)]), Source::Script);
+        hosts.list(&offers(&[("a", 1)]), HostSourceKind::Script);
         let now = Duration::from_secs(5);
-        assert_eq!(hosts.rest(0, None, 0.0, (true, now)), None);
+        assert_eq!(hosts.cool_down(0, None, 0.0, (true, now)), None);
         assert!(!hosts.may_recover() && hosts.all[0].keeps(0) && !hosts.all[0].is_open());
         let range = Some((Duration::from_secs(1), Duration::from_secs(2)));
-        hosts.rest(0, range, 0.0, (false, now));
-        assert_eq!(hosts.all[0].rest, Some(Rest { until: None, spares: false }));
-        assert_eq!(hosts.wake(Duration::from_secs(3600)), []);
+        hosts.cool_down(0, range, 0.0, (false, now));
+        assert_eq!(hosts.all[0].cooldown, Some(Cooldown { until: None, keeps_workers: false }));
+        assert_eq!(hosts.end_cooldowns(Duration::from_secs(3600)), []);
     }
 }

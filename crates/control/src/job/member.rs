@@ -1,94 +1,94 @@
-//! One worker as the machine sees it.
+//! A worker, as the job machine sees it.
 
 use super::AgentId;
 use crate::cause::Cause;
 use crate::wire::agent::Exit;
 use crate::wire::{Peer, RankToDriver};
-use crate::{Connection, Rank, Time};
+use crate::{ConnectionId, Rank, Time};
 
-/// A worker that has been started and whose end is not known.
+/// A worker that was started and has not ended, as far as is known.
 #[derive(Default)]
-pub(super) struct Member {
-    /// Its host's place in the row of hosts.
+pub(super) struct JobWorker {
+    /// Index of its host.
     pub(super) host: usize,
     pub(super) slot: u32,
     pub(super) agent: AgentId,
-    /// Its process on its host, once it runs.
+    /// Its process id on its host, once it runs.
     pub(super) pid: Option<u32>,
-    pub(super) phase: Phase,
-    pub(super) connection: Option<Connection>,
-    /// Whether it answers when it is asked.
+    pub(super) phase: WorkerPhase,
+    pub(super) connection: Option<ConnectionId>,
+    /// Whether it answers pings and questions.
     pub(super) answers: bool,
-    /// Its rank in the last world that it was part of, else the one it will probably have.
+    /// Its rank in its latest world, or the one it will probably have.
     pub(super) rank: Rank,
     /// Whether it has been part of a world.
     pub(super) has_been_inside: bool,
-    /// Whether it has the state of the training.
+    /// Whether it has the training state.
     pub(super) has_state: bool,
     /// Why it will not be part of the next world, if so.
-    pub(super) going: Option<Going>,
-    /// Since when it is awaited: started, or left the world.
+    pub(super) leaving: Option<Leaving>,
+    /// Since when others wait for it: when it was started, or left the world.
     pub(super) since: Time,
-    /// When it counts as lost and why, unless it clears itself before.
+    /// When it counts as lost and why, unless it recovers before.
     pub(super) suspect: Option<(Time, Cause)>,
-    /// How it ended, while its last words may still be on their way.
+    /// How it ended, while its last messages may still be in flight.
     pub(super) exit: Option<Exit>,
-    /// Its next connection, while the last words on the old one may still be on their way.
-    pub(super) next: Option<Next>,
-    /// How often others have given up on it in a row.
-    pub(super) quarrels: u32,
+    /// Its next connection, while the last messages on the old one may still be in flight.
+    pub(super) next: Option<NextConnection>,
+    /// How many times in a row others have given up on it.
+    pub(super) complaints: u32,
 }
 
-/// How far a worker has come.
+/// Where a worker is in its life cycle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Started, or on its way from one world to the next.
+pub(super) enum WorkerPhase {
+    /// Started, or between two worlds.
     #[default]
     Away,
-    /// Connected, but it has not joined.
+    /// Connected, but not joined.
     Greeted,
-    /// Joined, waits for the next world.
+    /// Joined; waits for the next world.
     Waiting(Peer),
     /// Part of the world.
     Inside {
-        /// The first rank of its host, once it has said so.
+        /// The first rank of its host, once it has reported that.
         leader: Option<Rank>,
     },
 }
 
-/// A connection that is heard before the old one has ended.
-pub(super) struct Next {
-    pub(super) connection: Connection,
-    /// What was said on it.
+/// A connection that was opened before the old one closed.
+pub(super) struct NextConnection {
+    pub(super) connection: ConnectionId,
+    /// The message received on it.
     pub(super) said: Option<RankToDriver>,
-    /// How long the old one may still take.
+    /// How long to wait for the old one to close.
     pub(super) until: Time,
 }
 
-/// A worker's way out.
-pub(super) struct Going {
-    /// Why, in words.
+/// A worker that is to leave the job.
+pub(super) struct Leaving {
+    /// Human-readable reason.
     pub(super) reason: String,
-    /// When it is made to end.
+    /// When it is killed.
     pub(super) kill_at: Option<Time>,
 }
 
-impl Member {
+impl JobWorker {
     pub(super) fn is_inside(&self) -> bool {
-        matches!(self.phase, Phase::Inside { .. })
+        matches!(self.phase, WorkerPhase::Inside { .. })
     }
 
-    /// Whether it has found its place in the world.
-    pub(super) fn is_seated(&self) -> bool {
-        matches!(self.phase, Phase::Inside { leader: Some(_) })
+    /// Whether it has reported the first rank of its host.
+    pub(super) fn has_rank(&self) -> bool {
+        matches!(self.phase, WorkerPhase::Inside { leader: Some(_) })
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Waiting(_))
+        matches!(self.phase, WorkerPhase::Waiting(_))
     }
 
     /// Whether it may be part of the next world.
     pub(super) fn stays(&self) -> bool {
-        self.going.is_none() && self.exit.is_none()
+        self.leaving.is_none() && self.exit.is_none()
     }
 }

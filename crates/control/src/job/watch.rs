@@ -1,68 +1,70 @@
-//! Whether workers and hosts still answer: who is asked, and what their silence means for the job.
+//! Whether workers and hosts answer, and what their silence means for the job.
 
-use super::{Action, AgentId, Machine};
-use crate::event::Happening;
-use crate::liveness::{self, Roll};
+use super::{AgentId, JobAction, JobMachine};
+use crate::event::JobEventKind;
+use crate::liveness::{self, Roster};
 use crate::wire::DriverToRank;
 use crate::{Time, Worker};
 
-impl Machine {
-    /// An agent is there, or has said something.
-    pub(super) fn heard(&mut self, agent: AgentId, now: Time) -> Vec<Action> {
+impl JobMachine {
+    /// An agent has connected or sent something.
+    pub(super) fn heard(&mut self, agent: AgentId, now: Time) -> Vec<JobAction> {
         if self.hosts.of(agent).is_some() && !self.is_over {
             self.liveness.heard_host(agent.0, now);
         }
         Vec::new()
     }
 
-    /// A worker's process runs.
+    /// A worker's process was started.
     pub(super) fn started(&mut self, worker: Worker, pid: u32) {
         let Some(member) = self.members.get_mut(&worker) else { return };
         member.pid = Some(pid);
         self.liveness.started(worker, member.agent.0, pid);
-        self.happened(Happening::WorkerStarted { member: self.who(worker), pid });
+        self.happened(JobEventKind::WorkerStarted { member: self.who(worker), pid });
     }
 
-    /// Asks who is still there, and tells the user who is not.
-    pub(super) fn look_around(&mut self, now: Time) {
+    /// Pings workers and agents, and reports those that do not answer.
+    pub(super) fn check_liveness(&mut self, now: Time) {
         if self.liveness.next_wakeup().is_none_or(|time| time > now) {
             return;
         }
-        let roll = self.roll();
-        for action in self.liveness.tick(&roll, now) {
+        let roster = self.roster();
+        for action in self.liveness.tick(&roster, now) {
             match action {
-                liveness::Action::Ping(workers) => {
-                    let way = |worker| self.members.get(worker)?.connection;
-                    let ways = workers.iter().filter_map(way).collect();
-                    self.actions.push(Action::Tell(ways, DriverToRank::Ping));
+                liveness::LivenessAction::Ping(workers) => {
+                    let connection = |worker| self.members.get(worker)?.connection;
+                    let connections = workers.iter().filter_map(connection).collect();
+                    self.actions.push(JobAction::Tell(connections, DriverToRank::Ping));
                 }
-                liveness::Action::Look(host, workers) => {
-                    self.actions.push(Action::Look(AgentId(host), workers));
+                liveness::LivenessAction::Look(host, workers) => {
+                    self.actions.push(JobAction::Look(AgentId(host), workers));
                 }
-                liveness::Action::Overdue(worker, cause) => self.overdue(worker, cause, now),
-                liveness::Action::HostOverdue(host, during) => {
-                    self.actions.push(Action::Cut(AgentId(host), during));
+                liveness::LivenessAction::Overdue(worker, cause) => {
+                    self.overdue(worker, cause, now);
                 }
-                liveness::Action::Tell(what) => self.happened(what),
+                liveness::LivenessAction::HostOverdue(host, during) => {
+                    self.actions.push(JobAction::Cut(AgentId(host), during));
+                }
+                liveness::LivenessAction::Tell(what) => self.happened(what),
             }
         }
     }
 
-    /// Who can be asked, and whom the others wait for.
-    pub(super) fn roll(&self) -> Roll {
-        let somebody_waits = self.members.values().any(|member| member.is_waiting());
-        let mut roll = Roll::default();
+    /// Which workers can be pinged, and which ones others wait for.
+    pub(super) fn roster(&self) -> Roster {
+        let some_wait = self.members.values().any(|member| member.is_waiting());
+        let mut roster = Roster::default();
         let hosts = self.hosts.all.iter();
-        roll.hosts =
+        roster.hosts =
             hosts.filter_map(|host| Some((host.agent.id()?.0, host.name.clone()))).collect();
         for (worker, member) in &self.members {
-            roll.workers.insert(*worker, self.who(*worker));
+            roster.workers.insert(*worker, self.who(*worker));
             match member.connection {
-                Some(_) if member.answers => roll.connected.insert(*worker),
-                None if somebody_waits => roll.missing.insert(*worker),
+                Some(_) if member.answers => roster.connected.insert(*worker),
+                None if some_wait => roster.missing.insert(*worker),
                 _ => continue,
             };
         }
-        roll
+        roster
     }
 }

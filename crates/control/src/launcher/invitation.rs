@@ -1,37 +1,37 @@
-//! What rank 0 tells the others of a job that another launcher has started: where it lets the ranks
-//! meet, and the job's key. The text form goes into a private file or over MPI, never into a log.
+//! What rank 0 gives the other ranks under another launcher: the addresses of its rendezvous and
+//! the job key. The text form goes into a private file or over MPI, never into a log.
 
 use std::net::SocketAddr;
 
 use crate::wire::JobKey;
 
-/// The first line, by which a text of another kind or version is known.
+/// The first line, which identifies the format and its version.
 const TITLE: &str = "ronde invitation 1";
 
-/// More addresses than these no machine needs to be found by.
+/// How many addresses of rank 0 are passed on at most.
 const MOST_ADDRESSES: usize = 32;
 
-/// Where and with which key the ranks meet.
+/// The rendezvous of rank 0 and the key to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// Rank 0's service, by every address it has.
+    /// Every address of rank 0's rendezvous.
     pub addresses: Vec<SocketAddr>,
-    /// The job's key.
+    /// The job key.
     pub key: JobKey,
 }
 
 impl Invitation {
-    /// The longest text form, which a reader may rely on.
+    /// Maximum length of the text form.
     pub const LONGEST: usize = 4096;
 
-    /// The text form.
+    /// The text form, which [`Invitation::from_text`] reads.
     pub fn to_text(&self) -> String {
         let addresses = self.addresses.iter().take(MOST_ADDRESSES);
         let addresses: Vec<String> = addresses.map(ToString::to_string).collect();
         format!("{TITLE}\n{}\n{}\n", self.key.to_hex(), addresses.join(" "))
     }
 
-    /// Reads the text form; none if it is anything else.
+    /// Parses the text form; `None` if it is anything else.
     pub fn from_text(text: &str) -> Option<Invitation> {
         let [TITLE, key, addresses] = text.lines().collect::<Vec<_>>()[..] else { return None };
         let addresses: Option<Vec<SocketAddr>> =
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_invitation_survives_its_text_form_and_anything_else_is_none() {
+    fn an_invitation_survives_conversion_to_text_and_other_texts_are_refused() {
         let addresses = ["10.0.0.1:5", "[fd00::1]:5"].map(|text| text.parse().unwrap());
         let invitation =
             Invitation { addresses: addresses.into(), key: JobKey::from_entropy([3; 32]) };

@@ -1,17 +1,18 @@
-//! Which launcher has started this process, when it was not `horovodrun`.
+//! Detects which launcher started this process, if it was not `horovodrun`.
 //!
-//! Every launcher tells its processes who they are by variables of its own; one table here knows them.
-//! Reading it is a decision without I/O: from a look-up to who this process is, or to words that name
-//! what is missing. How the ranks of such a job find each other is decided in [`way`].
+//! Every launcher sets its own variables to tell processes their rank; one table lists them all.
+//! Detection does no I/O: it takes a look-up function and returns this process's place in the job,
+//! or an error that names what is missing. [`rendezvous_method`] decides how the ranks of such a
+//! job find each other.
 //!
-//! Launchers nest: `srun` may start `mpirun`, and either may start `torchrun`. The table is ordered
-//! from the one that usually stands innermost, whose word counts.
+//! Launchers nest: `srun` may start `mpirun`, and either may start `torchrun`. The innermost one
+//! counts, so the table lists first the launchers that are usually innermost.
 
 mod invitation;
-mod way;
+mod rendezvous_method;
 
 pub use invitation::Invitation;
-pub use way::{Way, way};
+pub use rendezvous_method::{RendezvousMethod, rendezvous_method};
 
 use std::net::IpAddr;
 
@@ -20,83 +21,84 @@ use strum::{Display, IntoStaticStr};
 use crate::Rank;
 use crate::settings::BadSettings;
 
-/// Who starts processes, by the name that people call it.
+/// A launcher, by its usual name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Display, IntoStaticStr)]
-pub enum Launcher {
-    /// PyTorch's own.
+pub enum LauncherKind {
+    /// PyTorch's launcher.
     #[strum(serialize = "torchrun")]
     Torchrun,
-    /// `mpirun` of Open MPI or of what is made from it.
+    /// `mpirun` of Open MPI or one of its derivatives.
     #[strum(serialize = "Open MPI")]
     OpenMpi,
-    /// `mpirun` of MPICH, Intel MPI and others of their family.
+    /// `mpirun` of MPICH, Intel MPI and related implementations.
     #[strum(serialize = "MPICH")]
     Mpich,
-    /// `srun`.
+    /// Slurm's `srun`.
     Slurm,
-    /// An indexed Job.
+    /// An indexed Job of Kubernetes.
     Kubernetes,
-    /// Whoever sets the variables of torch.distributed: a script, an operator, a cloud.
+    /// Anything that sets the variables of torch.distributed: a script, an operator, a cloud
+    /// service.
     #[strum(serialize = "torch.distributed's variables")]
     Variables,
 }
 
-/// A process of a job that another launcher has started.
+/// A process that another launcher has started, and its place in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Started {
-    /// By whom.
-    pub launcher: Launcher,
-    /// This process among all.
+pub struct LaunchedProcess {
+    /// The launcher that started this process.
+    pub launcher: LauncherKind,
+    /// Its rank.
     pub rank: Rank,
     /// The number of processes.
     pub size: u32,
-    /// This process among those of its host, if the launcher says so.
+    /// Its number on its host; 0 if the launcher does not say.
     pub local_rank: u32,
-    /// Where the others are.
+    /// Whether the job is on one host.
     pub spread: Spread,
-    /// What tells this job from all others that run at the same time, if the launcher says so.
+    /// Distinguishes this job from others that run at the same time, if the launcher says so.
     pub job: Option<String>,
     /// The host of rank 0, if the launcher says so.
     pub first_host: Option<String>,
 }
 
-/// Where the ranks of a job are.
+/// Whether the ranks of a job are on one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// All on this host.
+    /// All ranks are on this host.
     OneHost,
-    /// Perhaps on several.
+    /// The ranks may be on several hosts.
     Hosts,
 }
 
-/// The variables of one launcher. Of several names for one thing, the first that is set counts.
-struct Variables {
-    launcher: Launcher,
-    /// All of these must be set for the launcher to count.
+/// The variables of one launcher. Where a field lists several names, the first that is set counts.
+struct LauncherVariables {
+    launcher: LauncherKind,
+    /// The launcher is detected if all of these are set.
     signs: &'static [&'static str],
     rank: &'static [&'static str],
     size: &'static [&'static str],
     local_rank: &'static [&'static str],
     local_size: &'static [&'static str],
     hosts: &'static [&'static str],
-    /// What is set of these, put together, names the job.
+    /// The values of those that are set, joined, identify the job.
     job: &'static [&'static str],
 }
 
-const TABLE: &[Variables] = &[
-    Variables {
-        launcher: Launcher::Torchrun,
+const TABLE: &[LauncherVariables] = &[
+    LauncherVariables {
+        launcher: LauncherKind::Torchrun,
         signs: &["TORCHELASTIC_RUN_ID"],
         rank: &["RANK"],
         size: &["WORLD_SIZE"],
         local_rank: &["LOCAL_RANK"],
         local_size: &["LOCAL_WORLD_SIZE"],
         hosts: &["GROUP_WORLD_SIZE"],
-        // A restarted group of workers is another job: its rank 0 is another process.
+        // A restarted group of workers is a different job: its rank 0 is a different process.
         job: &["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"],
     },
-    Variables {
-        launcher: Launcher::OpenMpi,
+    LauncherVariables {
+        launcher: LauncherKind::OpenMpi,
         signs: &["OMPI_COMM_WORLD_RANK"],
         rank: &["OMPI_COMM_WORLD_RANK"],
         size: &["OMPI_COMM_WORLD_SIZE"],
@@ -105,8 +107,8 @@ const TABLE: &[Variables] = &[
         hosts: &[],
         job: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
     },
-    Variables {
-        launcher: Launcher::Mpich,
+    LauncherVariables {
+        launcher: LauncherKind::Mpich,
         signs: &["PMI_RANK"],
         rank: &["PMI_RANK"],
         size: &["PMI_SIZE"],
@@ -116,8 +118,8 @@ const TABLE: &[Variables] = &[
         job: &["PMI_JOBID"],
     },
     // A batch script has a SLURM_PROCID too; only what `srun` starts is a step.
-    Variables {
-        launcher: Launcher::Slurm,
+    LauncherVariables {
+        launcher: LauncherKind::Slurm,
         signs: &["SLURM_PROCID", "SLURM_STEP_ID"],
         rank: &["SLURM_PROCID"],
         size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"],
@@ -126,9 +128,9 @@ const TABLE: &[Variables] = &[
         hosts: &["SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"],
         job: &["SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
     },
-    // The pods of an indexed Job need not belong together; a size says that they do.
-    Variables {
-        launcher: Launcher::Kubernetes,
+    // Pods of an indexed Job may be independent of each other; a size shows that they are not.
+    LauncherVariables {
+        launcher: LauncherKind::Kubernetes,
         signs: &["JOB_COMPLETION_INDEX", "WORLD_SIZE"],
         rank: &["JOB_COMPLETION_INDEX"],
         size: &["WORLD_SIZE"],
@@ -137,8 +139,8 @@ const TABLE: &[Variables] = &[
         hosts: &[],
         job: &["MASTER_ADDR", "MASTER_PORT"],
     },
-    Variables {
-        launcher: Launcher::Variables,
+    LauncherVariables {
+        launcher: LauncherKind::Variables,
         signs: &["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"],
         rank: &["RANK"],
         size: &["WORLD_SIZE"],
@@ -149,58 +151,63 @@ const TABLE: &[Variables] = &[
     },
 ];
 
-/// Who this process is, if another launcher than `horovodrun` has started it.
-pub fn detect(look_up: impl Fn(&str) -> Option<String>) -> Result<Option<Started>, BadSettings> {
+/// This process's place in the job, if a launcher other than `horovodrun` started it.
+pub fn detect(
+    look_up: impl Fn(&str) -> Option<String>,
+) -> Result<Option<LaunchedProcess>, BadSettings> {
     let look_up = |name: &str| look_up(name).filter(|text| !text.is_empty());
     if look_up("HOROVOD_RANK").is_some() || look_up("HOROVOD_SIZE").is_some() {
         return Ok(None);
     }
-    let is_there = |row: &&Variables| row.signs.iter().all(|sign| look_up(sign).is_some());
+    let is_there = |row: &&LauncherVariables| row.signs.iter().all(|sign| look_up(sign).is_some());
     match TABLE.iter().find(is_there) {
         Some(row) => row.read(&look_up).map(Some),
         None => Ok(None),
     }
 }
 
-impl Variables {
-    fn read(&self, look_up: &dyn Fn(&str) -> Option<String>) -> Result<Started, BadSettings> {
-        let mut mistakes = Vec::new();
+impl LauncherVariables {
+    fn read(
+        &self,
+        look_up: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<LaunchedProcess, BadSettings> {
+        let mut errors = Vec::new();
         let by = format!("this process was started by {}", self.launcher);
         let mut needed = |names: &[&str]| match first(names, look_up) {
             Some((name, text)) => text.trim().parse::<u32>().unwrap_or_else(|_| {
-                mistakes.push(format!("{by}, but {name} is `{text}`, which is no number"));
+                errors.push(format!("{by}, but {name} is `{text}`, which is not a number"));
                 0
             }),
             None => {
-                mistakes.push(format!("{by}, but {} is not set", names.join(" or ")));
+                errors.push(format!("{by}, but {} is not set", names.join(" or ")));
                 0
             }
         };
         let (rank, size) = (needed(self.rank), needed(self.size));
-        if mistakes.is_empty() && rank >= size {
+        if errors.is_empty() && rank >= size {
             let (rank_name, size_name) = (self.rank[0], self.size[0]);
-            mistakes.push(format!(
-                "{by}, but {rank_name} is `{rank}` and {size_name} is `{size}`: a rank lies below \
-                 the size"
+            errors.push(format!(
+                "{by}, but {rank_name} is `{rank}` and {size_name} is `{size}`: the rank must be \
+                 less than the size"
             ));
         }
-        if !mistakes.is_empty() {
-            return Err(BadSettings(mistakes));
+        if !errors.is_empty() {
+            return Err(BadSettings(errors));
         }
         let number = |names: &[&str]| {
             first(names, look_up).and_then(|(_, text)| text.trim().parse::<u32>().ok())
         };
         let nodes = match self.launcher {
-            Launcher::Slurm => first(&["SLURM_STEP_NODELIST", "SLURM_NODELIST"], look_up),
+            LauncherKind::Slurm => first(&["SLURM_STEP_NODELIST", "SLURM_NODELIST"], look_up),
             _ => None,
         };
         let first_host =
             look_up("MASTER_ADDR").or_else(|| nodes.and_then(|(_, list)| first_node(&list)));
-        // Where all must find rank 0 at the loopback address, all are on its host.
+        // If all ranks are to find rank 0 at the loopback address, all are on its host.
         let near = self.job.contains(&"MASTER_ADDR") && first_host.as_deref().is_some_and(is_here);
         let alone = number(self.local_size) == Some(size) || number(self.hosts) == Some(1) || near;
         let job: Vec<String> = self.job.iter().filter_map(|name| look_up(name)).collect();
-        Ok(Started {
+        Ok(LaunchedProcess {
             launcher: self.launcher,
             rank: Rank(rank),
             size,
@@ -223,15 +230,15 @@ fn first<'a>(
     names.iter().find_map(|name| look_up(name).map(|text| (*name, text)))
 }
 
-/// The first host of Slurm's short form: `node03` of `node[03-05,9]-ib,other`.
+/// The first host of a Slurm host list: `node03-ib` for `node[03-05,9]-ib,other`.
 fn first_node(list: &str) -> Option<String> {
     let (prefix, rest) = list.split_at(list.find(['[', ',']).unwrap_or(list.len()));
     let Some(rest) = rest.strip_prefix('[') else {
         return Some(prefix.to_owned()).filter(|name| !name.is_empty());
     };
-    let (numbers, behind) = rest.split_once(']')?;
+    let (numbers, after) = rest.split_once(']')?;
     let number = numbers.split(['-', ',']).next()?;
-    let suffix = behind.split(',').next().unwrap_or_default();
+    let suffix = after.split(',').next().unwrap_or_default();
     Some(format!("{prefix}{number}{suffix}"))
 }
 

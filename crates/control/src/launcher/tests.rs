@@ -1,11 +1,11 @@
-//! Environments as the launchers make them, and what is read from them.
+//! Environments that launchers create, and what is detected in them.
 
 use super::*;
 use crate::wire::JobKey;
 
-fn look_up<'a>(words: &'a str) -> impl Fn(&str) -> Option<String> + 'a {
+fn look_up<'a>(variables: &'a str) -> impl Fn(&str) -> Option<String> + 'a {
     move |name| {
-        let mut pairs = words.split_whitespace().filter_map(|pair| pair.split_once('='));
+        let mut pairs = variables.split_whitespace().filter_map(|pair| pair.split_once('='));
         pairs.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
     }
 }
@@ -22,11 +22,11 @@ const KUBERNETES: &str = "JOB_COMPLETION_INDEX=2 WORLD_SIZE=3 MASTER_ADDR=job-0.
 const BY_HAND: &str = "RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1234";
 
 /// Launcher, rank, size, local rank, whether all are on one host, job, host of rank 0.
-type Row = (Launcher, u32, u32, u32, Spread, Option<&'static str>, Option<&'static str>);
+type Row = (LauncherKind, u32, u32, u32, Spread, Option<&'static str>, Option<&'static str>);
 
 #[test]
-fn each_launchers_variables_say_who_a_process_is() {
-    use Launcher::{Kubernetes, Mpich, OpenMpi, Slurm, Torchrun, Variables};
+fn each_launchers_variables_identify_a_process() {
+    use LauncherKind::{Kubernetes, Mpich, OpenMpi, Slurm, Torchrun, Variables};
     use Spread::{Hosts, OneHost};
     let rows: [(&str, Row); 6] = [
         (TORCHRUN, (Torchrun, 3, 4, 1, Hosts, Some("none-node-a-29500-1"), Some("node-a"))),
@@ -36,8 +36,8 @@ fn each_launchers_variables_say_who_a_process_is() {
         (KUBERNETES, (Kubernetes, 2, 3, 0, Hosts, Some("job-0.svc"), Some("job-0.svc"))),
         (BY_HAND, (Variables, 0, 2, 0, OneHost, Some("127.0.0.1-1234"), Some("127.0.0.1"))),
     ];
-    for (words, (launcher, rank, size, local_rank, spread, job, first_host)) in rows {
-        let expected = Started {
+    for (variables, (launcher, rank, size, local_rank, spread, job, first_host)) in rows {
+        let expected = LaunchedProcess {
             launcher,
             rank: Rank(rank),
             size,
@@ -46,64 +46,64 @@ fn each_launchers_variables_say_who_a_process_is() {
             job: job.map(str::to_owned),
             first_host: first_host.map(str::to_owned),
         };
-        assert_eq!(detect(look_up(words)), Ok(Some(expected)), "{words}");
+        assert_eq!(detect(look_up(variables)), Ok(Some(expected)), "{variables}");
     }
 }
 
 #[test]
-fn the_innermost_launcher_counts_and_horovodrun_before_all() {
-    for (words, expected) in [
-        (format!("{SLURM} {OPEN_MPI}"), Some(Launcher::OpenMpi)),
-        (format!("{OPEN_MPI} {TORCHRUN}"), Some(Launcher::Torchrun)),
-        (format!("{SLURM} {HYDRA} {BY_HAND}"), Some(Launcher::Mpich)),
-        (format!("{KUBERNETES} RANK=2 MASTER_PORT=1"), Some(Launcher::Kubernetes)),
+fn the_innermost_launcher_counts_and_horovodrun_takes_precedence() {
+    for (variables, expected) in [
+        (format!("{SLURM} {OPEN_MPI}"), Some(LauncherKind::OpenMpi)),
+        (format!("{OPEN_MPI} {TORCHRUN}"), Some(LauncherKind::Torchrun)),
+        (format!("{SLURM} {HYDRA} {BY_HAND}"), Some(LauncherKind::Mpich)),
+        (format!("{KUBERNETES} RANK=2 MASTER_PORT=1"), Some(LauncherKind::Kubernetes)),
         (format!("{OPEN_MPI} HOROVOD_RANK=0 HOROVOD_SIZE=1"), None),
     ] {
-        let found = detect(look_up(&words)).unwrap().map(|started| started.launcher);
-        assert_eq!(found, expected, "{words}");
+        let found = detect(look_up(&variables)).unwrap().map(|started| started.launcher);
+        assert_eq!(found, expected, "{variables}");
     }
 }
 
 #[test]
-fn what_only_looks_like_a_launcher_is_none() {
-    for words in [
+fn similar_environments_are_not_mistaken_for_a_launcher() {
+    for variables in [
         "",
-        // A batch script of Slurm, whose one process is none of the tasks.
+        // A batch script of Slurm, whose process is not one of the tasks.
         "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=1",
-        // Pods that have nothing to do with each other.
+        // Pods that are independent of each other.
         "JOB_COMPLETION_INDEX=2",
         "RANK=1 WORLD_SIZE=2",
         "OMPI_COMM_WORLD_RANK= PMIX_RANK=0",
     ] {
-        assert_eq!(detect(look_up(words)), Ok(None), "{words}");
+        assert_eq!(detect(look_up(variables)), Ok(None), "{variables}");
     }
 }
 
 #[test]
-fn a_torn_environment_is_named() {
-    for (words, expected) in [
+fn an_incomplete_environment_is_reported() {
+    for (variables, expected) in [
         (
             "OMPI_COMM_WORLD_RANK=1",
             "this process was started by Open MPI, but OMPI_COMM_WORLD_SIZE is not set",
         ),
         (
             "SLURM_PROCID=x SLURM_STEP_ID=0",
-            "this process was started by Slurm, but SLURM_PROCID is `x`, which is no number; this \
-             process was started by Slurm, but SLURM_STEP_NUM_TASKS or SLURM_NTASKS or SLURM_NPROCS \
-             is not set",
+            "this process was started by Slurm, but SLURM_PROCID is `x`, which is not a number; \
+             this process was started by Slurm, but SLURM_STEP_NUM_TASKS or SLURM_NTASKS or \
+             SLURM_NPROCS is not set",
         ),
         (
             "PMI_RANK=4 PMI_SIZE=4",
-            "this process was started by MPICH, but PMI_RANK is `4` and PMI_SIZE is `4`: a rank lies \
-             below the size",
+            "this process was started by MPICH, but PMI_RANK is `4` and PMI_SIZE is `4`: the rank \
+             must be less than the size",
         ),
     ] {
-        assert_eq!(detect(look_up(words)).unwrap_err().to_string(), expected);
+        assert_eq!(detect(look_up(variables)).unwrap_err().to_string(), expected);
     }
 }
 
 #[test]
-fn the_first_of_slurms_hosts_is_found_in_its_short_form() {
+fn the_first_host_of_a_slurm_host_list_is_found() {
     for (list, expected) in [
         ("node1", Some("node1")),
         ("a,b[1-2]", Some("a")),
@@ -117,17 +117,20 @@ fn the_first_of_slurms_hosts_is_found_in_its_short_form() {
 }
 
 #[test]
-fn ranks_meet_by_a_secret_or_by_a_note_that_only_the_user_can_read() {
+fn ranks_meet_through_a_secret_or_a_private_rendezvous_file() {
     let secret = "ab".repeat(32);
     let key = JobKey::from_hex(&secret).unwrap();
-    let meets = |words: &str, set: &str| {
-        let started = detect(look_up(words)).unwrap().unwrap();
-        way(&started, look_up(set))
+    let meets = |variables: &str, set: &str| {
+        let started = detect(look_up(variables)).unwrap().unwrap();
+        rendezvous_method(&started, look_up(set))
     };
-    let shared = |directory: Option<&str>| Way::SharedNote { directory: directory.map(Into::into) };
-    let by = |host: &str, port| Way::Secret { key: key.clone(), host: host.into(), port };
+    let shared = |directory: Option<&str>| RendezvousMethod::SharedNote {
+        directory: directory.map(Into::into),
+    };
+    let by =
+        |host: &str, port| RendezvousMethod::Secret { key: key.clone(), host: host.into(), port };
     let given = format!("RONDE_SECRET={secret}");
-    assert_eq!(meets(OPEN_MPI, ""), Ok(Way::HostNote));
+    assert_eq!(meets(OPEN_MPI, ""), Ok(RendezvousMethod::HostNote));
     assert_eq!(meets(SLURM, ""), Ok(shared(None)));
     assert_eq!(meets(KUBERNETES, "RONDE_RENDEZVOUS_DIR=/d"), Ok(shared(Some("/d"))));
     assert_eq!(meets(KUBERNETES, &given), Ok(by("job-0.svc", 29507)));
@@ -137,13 +140,13 @@ fn ranks_meet_by_a_secret_or_by_a_note_that_only_the_user_can_read() {
 }
 
 #[test]
-fn without_a_way_to_meet_the_error_says_what_to_do() {
-    let refused = |words: &str, set: &str| {
-        let started = detect(look_up(words)).unwrap().unwrap();
-        way(&started, look_up(set)).unwrap_err().to_string()
+fn without_a_rendezvous_method_the_error_says_what_to_do() {
+    let refused = |variables: &str, set: &str| {
+        let started = detect(look_up(variables)).unwrap().unwrap();
+        rendezvous_method(&started, look_up(set)).unwrap_err().to_string()
     };
-    for words in [KUBERNETES, HYDRA] {
-        let error = refused(words, "");
+    for variables in [KUBERNETES, HYDRA] {
+        let error = refused(variables, "");
         for word in ["rank 2 of 3", "RONDE_SECRET", "RONDE_RENDEZVOUS_DIR", "MASTER_ADDR"] {
             assert!(error.contains(word), "{error}");
         }

@@ -1,13 +1,14 @@
-//! Whether the processes of a job still run, or are stopped, frozen or cut off.
+//! Detects whether the processes of a job run, or are stopped, frozen or cut off.
 //!
-//! A worker that stops in the middle of a collective breaks no connection: its kernel goes on to
-//! acknowledge what it is sent. So the driver asks. Every worker that is connected gets a `Ping` every
-//! [`BEAT`], which a thread of its own answers whatever the program does; every agent gets a `Look`.
-//! Whoever is silent for [`SILENCE`] has its processes looked at by its agent, who can tell a stopped
-//! or frozen one from one that is busy; and an agent that is itself silent means a frozen host.
+//! A worker that stops in the middle of a collective breaks no connection: its kernel keeps
+//! acknowledging what it receives. So the driver asks. Every [`BEAT`], each connected worker gets a
+//! `Ping`, which a dedicated thread answers whatever the program does, and each agent gets a
+//! `Look`. When a worker is silent for [`SILENCE`], its agent inspects its processes and can
+//! distinguish a stopped or frozen one from a busy one; an agent that is silent itself means a
+//! frozen host.
 //!
-//! A stopped process may be resumed, so being stopped is told and nothing more, unless the user has set
-//! a limit to how long others may wait. Nothing here reads a clock or owns a connection.
+//! A stopped process may be resumed, so it is only reported, unless the user has limited how long
+//! others may wait. Nothing here reads a clock or owns a connection.
 
 #[cfg(test)]
 mod tests;
@@ -15,129 +16,129 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::event::{Happening, Member, Seconds, process};
+use crate::event::{JobEventKind, Seconds, WorkerInfo, process};
 use crate::wire::agent::{Condition, ProcessState};
 use crate::{Time, Worker};
 
-/// How often workers and agents are asked.
+/// How often workers and agents are pinged.
 pub const BEAT: Duration = Duration::from_secs(2);
 
-/// After how long a silent worker is looked at; more than two beats, so that one may be late.
+/// When a silent worker is inspected; more than two beats, so that one may be late.
 pub const SILENCE: Duration = Duration::from_millis(4500);
 
-/// How long a process may be stopped before it is worth a word.
+/// How long a process is stopped before it is reported.
 const NOTICE: Duration = Duration::from_secs(3);
 
-/// After how long a worker that is silent, but not stopped as far as anybody knows, is named.
+/// When a worker is reported that is silent, but not stopped as far as is known.
 const UNEXPLAINED: Duration = Duration::from_secs(8);
 
-/// After how long a silent host is named.
+/// When a silent host is reported.
 const HOST_SILENCE: Duration = Duration::from_secs(6);
 
-/// If this much time passes between two looks, it was the driver that did not run.
+/// If this much time passes between two ticks, it was the driver that did not run.
 const GAP: Duration = Duration::from_secs(4);
 
-/// How often this machine looks at what it knows.
+/// Time between two ticks.
 const STEP: Duration = Duration::from_secs(1);
 
-/// What ends a wait that would otherwise have no end.
+/// Limits for waits that would otherwise never end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// How long others may wait for somebody who is stopped or silent; for ever, unless it is set.
+pub struct LivenessLimits {
+    /// How long others may wait for a stopped or silent worker; forever if not set.
     pub awaited: Option<Duration>,
-    /// How long a host may be silent, whether anybody waits for it or not.
+    /// How long a host may be silent, whether others wait for it or not.
     pub host: Option<Duration>,
 }
 
-/// Who can be asked at this moment, and what everybody is called.
+/// All workers and hosts, and which workers can be pinged.
 #[derive(Clone, Debug, Default)]
-pub struct Roll {
+pub struct Roster {
     /// All workers.
-    pub workers: BTreeMap<Worker, Member>,
-    /// The names of hosts, by the numbers of their agents.
+    pub workers: BTreeMap<Worker, WorkerInfo>,
+    /// Names of hosts, by the numbers of their agents.
     pub hosts: BTreeMap<u32, String>,
-    /// Workers with a connection to the driver.
+    /// Workers that are connected to the driver.
     pub connected: BTreeSet<Worker>,
-    /// Workers without one, for which others wait.
+    /// Workers that are not connected although others wait for them.
     pub missing: BTreeSet<Worker>,
 }
 
-/// What to do.
+/// An action for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Ask these workers whether they are there.
+pub enum LivenessAction {
+    /// Ping these workers.
     Ping(Vec<Worker>),
-    /// Ask the agent of a host, and have it look at these workers.
+    /// Ping the agent of a host and have it inspect these workers.
     Look(u32, Vec<Worker>),
-    /// Tell the user that somebody is stopped or silent, or goes on.
-    Tell(Happening),
-    /// A worker has been waited for too long: end it, for this cause.
+    /// Report that a worker or host is stopped or silent, or has recovered.
+    Tell(JobEventKind),
+    /// Others have waited too long for this worker: end it for this cause.
     Overdue(Worker, String),
-    /// A host has been waited for too long.
+    /// Others have waited too long for this host.
     HostOverdue(u32, Duration),
 }
 
-/// Everything known about who answers.
+/// The liveness of all workers and hosts of a job.
 #[derive(Default)]
 pub struct Liveness {
-    limits: Limits,
-    processes: BTreeMap<Worker, Process>,
-    hosts: BTreeMap<u32, Host>,
+    limits: LivenessLimits,
+    processes: BTreeMap<Worker, ProcessLiveness>,
+    hosts: BTreeMap<u32, HostLiveness>,
     next: Time,
     beat: Time,
     last: Time,
 }
 
 #[derive(Default)]
-struct Process {
+struct ProcessLiveness {
     host: u32,
     pid: u32,
-    /// When it was last heard, while it is connected.
+    /// When it last answered, while it is connected.
     heard: Option<Time>,
-    /// Since when it waits for others, as it said then.
+    /// Since when it has been waiting for others, according to its last answer.
     waits: Option<Time>,
-    /// Since when it is stopped, and how.
+    /// Since when it has been stopped, and how.
     halt: Option<(Time, Condition)>,
-    /// How it was when its agent last looked.
+    /// Its state when its agent last looked.
     seen: Option<Condition>,
-    told: Option<Told>,
+    reported: Option<Reported>,
     is_overdue: bool,
 }
 
-/// What the user knows.
+/// What was reported to the user.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Told {
+struct Reported {
     since: Time,
     is_halted: bool,
 }
 
-struct Host {
+struct HostLiveness {
     heard: Time,
-    told: Option<Time>,
+    reported: Option<Time>,
     is_overdue: bool,
 }
 
 impl Liveness {
-    /// Nothing runs yet.
-    pub fn new(limits: Limits) -> Liveness {
+    /// No workers and no hosts yet.
+    pub fn new(limits: LivenessLimits) -> Liveness {
         Liveness { limits, ..Liveness::default() }
     }
 
-    /// An agent is there, or has said something.
+    /// An agent has connected or sent something.
     pub fn heard_host(&mut self, host: u32, now: Time) {
-        let unheard = Host { heard: now, told: None, is_overdue: false };
+        let unheard = HostLiveness { heard: now, reported: None, is_overdue: false };
         self.hosts.entry(host).or_insert(unheard).heard = now;
     }
 
-    /// An agent is not expected to answer any more.
+    /// An agent is no longer expected to answer.
     pub fn host_gone(&mut self, host: u32) {
         self.hosts.remove(&host);
         self.processes.retain(|_, process| process.host != host);
     }
 
-    /// A worker's process runs.
+    /// A worker's process was started.
     pub fn started(&mut self, worker: Worker, host: u32, pid: u32) {
-        self.processes.insert(worker, Process { host, pid, ..Process::default() });
+        self.processes.insert(worker, ProcessLiveness { host, pid, ..ProcessLiveness::default() });
     }
 
     /// A worker's process has ended.
@@ -145,7 +146,7 @@ impl Liveness {
         self.processes.remove(&worker);
     }
 
-    /// A worker has answered; for so long it has waited for others.
+    /// A worker has answered; `waits` is how long it has been waiting for others.
     pub fn heard(&mut self, worker: Worker, waits: Option<Duration>, now: Time) {
         if let Some(process) = self.processes.get_mut(&worker) {
             process.heard = Some(now);
@@ -153,7 +154,7 @@ impl Liveness {
         }
     }
 
-    /// The agent has been told by the system that a worker was stopped by a signal.
+    /// An agent reports that a worker was stopped by a signal.
     pub fn stopped(&mut self, worker: Worker, now: Time) {
         if let Some(process) = self.processes.get_mut(&worker) {
             let (pid, command, state) = (process.pid, String::new(), ProcessState::Stopped);
@@ -161,20 +162,20 @@ impl Liveness {
         }
     }
 
-    /// The same when it goes on.
+    /// An agent reports that a worker was resumed.
     pub fn continued(&mut self, worker: Worker) {
         if let Some(process) = self.processes.get_mut(&worker) {
             process.halt = None;
         }
     }
 
-    /// What an agent has found.
+    /// An agent reports what it found when it looked.
     pub fn looked(&mut self, found: Vec<(Worker, Condition)>, now: Time) {
         for (worker, condition) in found {
             let Some(process) = self.processes.get_mut(&worker) else { continue };
             process.halt = match (condition.state.is_halted(), process.halt.take()) {
                 (true, Some((since, _))) => Some((since, condition.clone())),
-                // It was not stopped when it was last heard.
+                // It was not stopped when it last answered.
                 (true, None) => Some((process.heard.unwrap_or(now), condition.clone())),
                 (false, _) => None,
             };
@@ -182,13 +183,13 @@ impl Liveness {
         }
     }
 
-    /// Since when a worker is stopped, if it is.
+    /// Since when a worker has been stopped, if it is.
     pub fn halted_since(&self, worker: Worker) -> Option<Time> {
         self.processes.get(&worker)?.halt.as_ref().map(|(since, _)| *since)
     }
 
-    /// A worker that is known to be stopped, if others may wait only so long: what they suffer is its
-    /// doing. And why it should be ended.
+    /// If there is a limit on how long others may wait: a worker known to be stopped, which
+    /// explains their failures, and the cause for ending it.
     pub fn culprit(&self) -> Option<(Worker, String)> {
         let limit = self.limits.awaited?;
         self.processes.iter().find_map(|(worker, process)| {
@@ -197,34 +198,35 @@ impl Liveness {
         })
     }
 
-    /// When to look again.
+    /// When to call `tick` next.
     pub fn next_wakeup(&self) -> Option<Time> {
         (!self.hosts.is_empty() || !self.processes.is_empty()).then_some(self.next)
     }
 
-    /// Does what its time has come for.
-    pub fn tick(&mut self, roll: &Roll, now: Time) -> Vec<Action> {
+    /// Does everything that is due.
+    pub fn tick(&mut self, roster: &Roster, now: Time) -> Vec<LivenessAction> {
         if now < self.next {
             return Vec::new();
         }
         let gap = now.saturating_sub(self.last);
         self.last = now;
         self.next = now + STEP;
-        self.call(roll, gap, now);
+        self.update_connected(roster, gap, now);
         let mut actions = Vec::new();
-        self.judge_hosts(roll, now, &mut actions);
-        self.judge_workers(roll, now, &mut actions);
+        self.judge_hosts(roster, now, &mut actions);
+        self.judge_workers(roster, now, &mut actions);
         if now >= self.beat {
             self.beat = now + BEAT;
-            self.ask(roll, now, &mut actions);
+            self.ask(roster, now, &mut actions);
         }
         actions
     }
 
-    /// Takes note of who is connected. Whoever could not be heard because nobody listened starts anew.
-    fn call(&mut self, roll: &Roll, gap: Duration, now: Time) {
+    /// Updates which workers are connected. Silence does not count while nobody listened: those
+    /// workers and hosts start over.
+    fn update_connected(&mut self, roster: &Roster, gap: Duration, now: Time) {
         for (worker, process) in &mut self.processes {
-            if !roll.connected.contains(worker) {
+            if !roster.connected.contains(worker) {
                 (process.heard, process.waits) = (None, None);
             } else if process.heard.is_none() || gap >= GAP {
                 process.heard = Some(now);
@@ -235,52 +237,55 @@ impl Liveness {
         }
     }
 
-    fn ask(&self, roll: &Roll, now: Time, actions: &mut Vec<Action>) {
+    fn ask(&self, roster: &Roster, now: Time, actions: &mut Vec<LivenessAction>) {
         let connected = self.processes.iter().filter(|(_, process)| process.heard.is_some());
         let connected: Vec<Worker> = connected.map(|(worker, _)| *worker).collect();
         if !connected.is_empty() {
-            actions.push(Action::Ping(connected));
+            actions.push(LivenessAction::Ping(connected));
         }
         for host in self.hosts.keys() {
-            let is_suspect = |(worker, process): &(&Worker, &Process)| {
+            let is_suspect = |(worker, process): &(&Worker, &ProcessLiveness)| {
                 process.host == *host
-                    && (roll.missing.contains(worker)
+                    && (roster.missing.contains(worker)
                         || process.halt.is_some()
-                        || process.told.is_some()
+                        || process.reported.is_some()
                         || process.silence(now) >= SILENCE)
             };
             let suspects = self.processes.iter().filter(is_suspect).map(|(worker, _)| *worker);
-            actions.push(Action::Look(*host, suspects.collect()));
+            actions.push(LivenessAction::Look(*host, suspects.collect()));
         }
     }
 
-    fn judge_hosts(&mut self, roll: &Roll, now: Time, actions: &mut Vec<Action>) {
+    fn judge_hosts(&mut self, roster: &Roster, now: Time, actions: &mut Vec<LivenessAction>) {
         let limit = self.limits;
-        let waited = limit.awaited.is_some_and(|limit| self.anybody_waits(limit, None, now));
+        let waited = limit.awaited.is_some_and(|limit| self.others_wait(limit, None, now));
         for (number, host) in &mut self.hosts {
             let silence = now.saturating_sub(host.heard);
-            let name = || roll.hosts.get(number).cloned().unwrap_or_default();
-            match host.told {
+            let name = || roster.hosts.get(number).cloned().unwrap_or_default();
+            match host.reported {
                 None if silence >= HOST_SILENCE => {
-                    host.told = Some(host.heard);
-                    let answers = |process: &Process| {
+                    host.reported = Some(host.heard);
+                    let answers = |process: &ProcessLiveness| {
                         process.host == *number
                             && process.heard.is_some()
                             && process.silence(now) < SILENCE
                     };
                     let answering = self.processes.iter().filter(|(_, process)| answers(process));
                     let answering =
-                        answering.filter_map(|(worker, _)| roll.workers.get(worker).cloned());
-                    actions.push(Action::Tell(Happening::HostSilent {
+                        answering.filter_map(|(worker, _)| roster.workers.get(worker).cloned());
+                    actions.push(LivenessAction::Tell(JobEventKind::HostSilent {
                         host: name(),
                         answering: answering.collect(),
                         seconds: Seconds(silence),
                     }));
                 }
                 Some(since) if silence < HOST_SILENCE => {
-                    (host.told, host.is_overdue) = (None, false);
+                    (host.reported, host.is_overdue) = (None, false);
                     let seconds = Seconds(now.saturating_sub(since));
-                    actions.push(Action::Tell(Happening::HostAnswers { host: name(), seconds }));
+                    actions.push(LivenessAction::Tell(JobEventKind::HostAnswers {
+                        host: name(),
+                        seconds,
+                    }));
                     let workers = self.processes.values_mut();
                     for process in workers.filter(|process| process.host == *number) {
                         process.heard = process.heard.map(|_| now);
@@ -290,7 +295,7 @@ impl Liveness {
                     let awaited = waited && limit.awaited.is_some_and(|limit| silence >= limit);
                     if awaited || limit.host.is_some_and(|limit| silence >= limit) {
                         host.is_overdue = true;
-                        actions.push(Action::HostOverdue(*number, silence));
+                        actions.push(LivenessAction::HostOverdue(*number, silence));
                     }
                 }
                 _ => {}
@@ -298,15 +303,21 @@ impl Liveness {
         }
     }
 
-    fn judge_workers(&mut self, roll: &Roll, now: Time, actions: &mut Vec<Action>) {
-        let silent_hosts: Vec<u32> =
-            self.hosts.iter().filter(|(_, host)| host.told.is_some()).map(|(n, _)| *n).collect();
+    fn judge_workers(&mut self, roster: &Roster, now: Time, actions: &mut Vec<LivenessAction>) {
+        let silent_hosts: Vec<u32> = self
+            .hosts
+            .iter()
+            .filter(|(_, host)| host.reported.is_some())
+            .map(|(n, _)| *n)
+            .collect();
         for (worker, process) in &mut self.processes {
             // The host's silence explains that of its workers.
-            if let Some(member) = roll.workers.get(worker)
+            if let Some(member) = roster.workers.get(worker)
                 && !silent_hosts.contains(&process.host)
             {
-                actions.extend(process.judge(member, self.limits.awaited, now).map(Action::Tell));
+                actions.extend(
+                    process.judge(member, self.limits.awaited, now).map(LivenessAction::Tell),
+                );
             }
         }
         let Some(limit) = self.limits.awaited else { return };
@@ -314,9 +325,9 @@ impl Liveness {
             .processes
             .iter()
             .filter(|(worker, process)| {
-                process.told.is_some_and(|told| told.since + limit <= now)
+                process.reported.is_some_and(|reported| reported.since + limit <= now)
                     && !process.is_overdue
-                    && self.anybody_waits(limit, Some(**worker), now)
+                    && self.others_wait(limit, Some(**worker), now)
             })
             .map(|(worker, _)| *worker)
             .collect();
@@ -324,13 +335,13 @@ impl Liveness {
             if let Some(process) = self.processes.get_mut(&worker) {
                 process.is_overdue = true;
                 let cause = overdue(process.halt.as_ref().map(|(_, how)| how), limit);
-                actions.push(Action::Overdue(worker, cause));
+                actions.push(LivenessAction::Overdue(worker, cause));
             }
         }
     }
 
-    /// Whether somebody else has waited for that long, and still does as far as is known.
-    fn anybody_waits(&self, limit: Duration, but: Option<Worker>, now: Time) -> bool {
+    /// Whether another worker has been waiting for that long and, as far as is known, still is.
+    fn others_wait(&self, limit: Duration, but: Option<Worker>, now: Time) -> bool {
         self.processes.iter().any(|(worker, process)| {
             Some(*worker) != but
                 && process.silence(now) < SILENCE
@@ -339,21 +350,27 @@ impl Liveness {
     }
 }
 
-impl Process {
-    /// For how long it has not answered, if it could have.
+impl ProcessLiveness {
+    /// How long it has not answered; zero if it is not connected.
     fn silence(&self, now: Time) -> Duration {
         self.heard.map_or(Duration::ZERO, |heard| now.saturating_sub(heard))
     }
 
-    fn judge(&mut self, member: &Member, limit: Option<Duration>, now: Time) -> Option<Happening> {
+    fn judge(
+        &mut self,
+        member: &WorkerInfo,
+        limit: Option<Duration>,
+        now: Time,
+    ) -> Option<JobEventKind> {
         let silence = self.silence(now);
         let member = || member.clone();
-        match (&self.halt, self.told) {
-            (Some((since, condition)), told)
-                if *since + NOTICE <= now && told.is_none_or(|told| !told.is_halted) =>
+        match (&self.halt, self.reported) {
+            (Some((since, condition)), reported)
+                if *since + NOTICE <= now
+                    && reported.is_none_or(|reported| !reported.is_halted) =>
             {
-                self.told = Some(Told { since: *since, is_halted: true });
-                Some(Happening::WorkerHalted {
+                self.reported = Some(Reported { since: *since, is_halted: true });
+                Some(JobEventKind::WorkerHalted {
                     member: member(),
                     process: condition.clone(),
                     seconds: Seconds(now.saturating_sub(*since)),
@@ -362,26 +379,28 @@ impl Process {
             }
             (None, None) if silence >= UNEXPLAINED => {
                 let since = now.saturating_sub(silence);
-                self.told = Some(Told { since, is_halted: false });
+                self.reported = Some(Reported { since, is_halted: false });
                 let (process, seconds) = (self.seen.clone(), Seconds(silence));
-                Some(Happening::WorkerSilent { member: member(), process, seconds })
+                Some(JobEventKind::WorkerSilent { member: member(), process, seconds })
             }
-            (None, Some(told)) if silence < SILENCE => {
-                (self.told, self.seen, self.is_overdue) = (None, None, false);
-                let seconds = Seconds(now.saturating_sub(told.since));
-                Some(Happening::WorkerResumed { member: member(), seconds })
+            (None, Some(reported)) if silence < SILENCE => {
+                (self.reported, self.seen, self.is_overdue) = (None, None, false);
+                let seconds = Seconds(now.saturating_sub(reported.since));
+                Some(JobEventKind::WorkerResumed { member: member(), seconds })
             }
             _ => None,
         }
     }
 }
 
-/// Why a rank that was waited for too long is ended. Reads behind its name.
+/// Why a rank that others waited for too long is ended. Continues its name.
 fn overdue(condition: Option<&Condition>, limit: Duration) -> String {
     let what = match condition {
         Some(condition) => {
             let how = match condition.state {
-                ProcessState::Frozen => "was frozen (a frozen cgroup, as by `docker pause`)",
+                ProcessState::Frozen => {
+                    "was frozen (in a frozen cgroup, for example by `docker pause`)"
+                }
                 ProcessState::Traced => "was stopped by a debugger",
                 _ => "was stopped (SIGSTOP)",
             };

@@ -1,32 +1,35 @@
-//! The one who decides what is released when. It lives on rank 0 and sees every announcement.
+//! Decides what is released when. Runs on rank 0 and receives every announcement.
 //!
-//! A tensor gathers announcements until every member of its set has sent one; then it is ready, or
-//! it fails if the ranks do not want the same. Ready tensors wait for [`Coordinator::release`], which
-//! the engine calls when its hands are free: so what becomes ready while a bucket is on the wire ends
-//! up in the next bucket, and fusion clocks itself.
+//! A tensor collects announcements until every member of its set has sent one; then it is ready, or
+//! fails if the requests do not match. Ready tensors wait for [`Coordinator::release`], which the
+//! engine calls when it is free. So what becomes ready while one bucket is in flight goes into the
+//! next, and fusion paces itself.
 //!
-//! A rank that has joined is waited for no more; it takes part with zeros in what the others reduce.
-//! Sets are made and removed in the same order of messages as everything else.
+//! The others do not wait for a rank that has joined; it contributes zeros to their reductions.
+//! Adding and removing sets follows the same message order as everything else.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::gathering::Gathering;
 use super::journal::{Journal, LastSeen};
-use super::numbers::Numbers;
-use super::sets::Sets;
-use super::{Bulletin, CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
+use super::numbers::TensorNumbers;
+use super::pending_tensor::PendingTensor;
+use super::sets::RegisteredSets;
+use super::{
+    Announcement, CollectiveKind, CoordinatorToMember, MemberToCoordinator, ReleasedItem, Request,
+    TensorId,
+};
 use crate::Rank;
 
-/// The state of the coordinator.
+/// The state of the coordinator of a world.
 pub struct Coordinator {
-    sets: Sets,
+    sets: RegisteredSets,
     /// How many bytes a bucket may hold.
     pub threshold: u64,
-    gathering: HashMap<String, Gathering>,
-    /// What all members of its set have announced, or have joined instead.
-    ready: VecDeque<Gathering>,
-    numbers: Numbers,
+    pending: HashMap<String, PendingTensor>,
+    /// Tensors that every member of their set has announced, or has joined instead.
+    ready: VecDeque<PendingTensor>,
+    numbers: TensorNumbers,
     joined: Vec<Rank>,
     out: Vec<CoordinatorToMember>,
     left: Option<Rank>,
@@ -39,11 +42,11 @@ pub struct Coordinator {
 pub struct Stall {
     /// The tensor's name.
     pub name: String,
-    /// Since when.
+    /// When the first rank announced it, on the engine's clock.
     pub since: Duration,
-    /// Who has announced it.
+    /// Ranks that have announced it.
     pub waiting: Vec<Rank>,
-    /// Who has not announced it.
+    /// Ranks that have not announced it.
     pub missing: Vec<Rank>,
 }
 
@@ -52,11 +55,11 @@ impl Coordinator {
     /// `capacity` tensors.
     pub fn new(size: usize, threshold: u64, capacity: usize) -> Coordinator {
         Coordinator {
-            sets: Sets::of(size),
+            sets: RegisteredSets::of(size),
             threshold,
-            gathering: HashMap::new(),
+            pending: HashMap::new(),
             ready: VecDeque::new(),
-            numbers: Numbers::new(capacity),
+            numbers: TensorNumbers::new(capacity),
             joined: Vec::new(),
             out: Vec::new(),
             left: None,
@@ -64,7 +67,7 @@ impl Coordinator {
         }
     }
 
-    /// Takes a message of a member.
+    /// Handles a message from a member.
     pub fn on(&mut self, from: Rank, message: MemberToCoordinator, now: Duration) {
         self.journal.now = now;
         match message {
@@ -78,12 +81,12 @@ impl Coordinator {
         }
     }
 
-    /// Messages for all members that need no bucket, in order.
+    /// Takes the messages for all members, in order.
     pub fn take_messages(&mut self) -> Vec<CoordinatorToMember> {
         std::mem::take(&mut self.out)
     }
 
-    /// Whether a bucket could be released.
+    /// Whether a bucket can be released.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -106,58 +109,58 @@ impl Coordinator {
             }
         }
         self.ready = rest;
-        // A number that gives way to a new one is forgotten behind the release: in front of it, a
-        // member would take it for a number that it must announce anew.
+        // Forget the numbers that new ones replace after the release: if `Forget` came first, a
+        // member would announce the tensor again.
         let mut forgotten = Vec::new();
         let items = bucket.into_iter().map(|ready| self.item(ready, &mut forgotten)).collect();
         self.out.push(CoordinatorToMember::Release(items));
         let is_awaited = |id: TensorId, name: &str| {
-            self.gathering.contains_key(name) || self.ready.iter().any(|r| r.known == Some(id))
+            self.pending.contains_key(name) || self.ready.iter().any(|r| r.known == Some(id))
         };
         forgotten.extend(self.numbers.trim(is_awaited));
         self.out.extend(forgotten.into_iter().map(CoordinatorToMember::Forget));
     }
 
-    /// What has waited since `before` or longer for somebody, oldest first.
+    /// Tensors that have been waiting for a rank since `before` or longer, oldest first.
     pub fn stalls(&self, before: Duration) -> Vec<Stall> {
-        let stall = |(name, gathering): (&String, &Gathering)| Stall {
+        let stall = |(name, pending_tensor): (&String, &PendingTensor)| Stall {
             name: name.clone(),
-            since: gathering.since,
-            waiting: gathering.waiting(&self.sets),
-            missing: gathering.missing(&self.sets, &self.joined),
+            since: pending_tensor.since,
+            waiting: pending_tensor.waiting(&self.sets),
+            missing: pending_tensor.missing(&self.sets, &self.joined),
         };
-        let late = self.gathering.iter().filter(|(_, gathering)| gathering.since <= before);
+        let late = self.pending.iter().filter(|(_, pending_tensor)| pending_tensor.since <= before);
         let mut stalls: Vec<Stall> = late.map(stall).collect();
         stalls.sort_by(|a, b| (a.since, &a.name).cmp(&(b.since, &b.name)));
         stalls
     }
 
-    /// Tells everybody, at the same place in the order of messages.
-    pub fn tell(&mut self, bulletin: Bulletin) {
-        self.out.push(CoordinatorToMember::Bulletin(bulletin));
+    /// Sends an announcement to every member, at the same point in the message order.
+    pub fn tell(&mut self, announcement: Announcement) {
+        self.out.push(CoordinatorToMember::Bulletin(announcement));
     }
 
-    /// What a rank did last; none if it has announced nothing yet.
+    /// What a rank did last; `None` if it has announced nothing yet.
     pub fn last_seen(&self, rank: Rank) -> Option<LastSeen> {
         let name_of = |id| self.numbers.meaning(id).map(|(request, _)| request.name.clone());
         let mut seen = self.journal.last_seen(rank, name_of)?;
-        let gathering = seen.name.as_ref().and_then(|name| self.gathering.get(name));
-        seen.is_waiting =
-            gathering.is_some_and(|gathering| !gathering.missing(&self.sets, &[]).contains(&rank));
+        let pending_tensor = seen.name.as_ref().and_then(|name| self.pending.get(name));
+        seen.is_waiting = pending_tensor
+            .is_some_and(|pending_tensor| !pending_tensor.missing(&self.sets, &[]).contains(&rank));
         Some(seen)
     }
 
-    /// An announcement under a forgotten number is ignored: its sender will see the `Forget` and
-    /// announce again in full.
+    /// Ignores a forgotten number: its sender will receive the `Forget` and announce the tensor
+    /// again in full.
     fn announce_known(&mut self, from: Rank, id: TensorId) {
         let Some((request, shares)) = self.numbers.meaning(id) else { return };
         let Some(place) = self.sets.place(request.set, from) else { return };
         let share = shares.get(place).cloned().unwrap_or_default();
         self.journal.announced(from, request, Some(id));
-        if let Some(gathering) = self.gathering.get_mut(&request.name)
-            && gathering.known == Some(id)
+        if let Some(pending_tensor) = self.pending.get_mut(&request.name)
+            && pending_tensor.known == Some(id)
         {
-            gathering.add(place, share);
+            pending_tensor.add(place, share);
             let name = request.name.clone();
             return self.complete_if_all_here(&name);
         }
@@ -168,85 +171,85 @@ impl Coordinator {
     fn gather(&mut self, from: Rank, request: &Request, id: Option<TensorId>) {
         let name = request.name.clone();
         if let Some(left) = self.left {
-            let error = format!("{left} has left before `{name}` was submitted everywhere");
-            return self.tell(Bulletin::Fail { name, error });
+            let error = format!("{left} left before all ranks had submitted `{name}`");
+            return self.tell(Announcement::Fail { name, error });
         }
         let Some(place) = self.sets.place(request.set, from) else {
             let error = format!(
                 "{name}: Process set provided does not exist, or has not been registered, or {from} \
                  is not a member of it."
             );
-            return self.tell(Bulletin::Fail { name, error });
+            return self.tell(Announcement::Fail { name, error });
         };
         let (members, now) = (self.sets.members(request.set).len(), self.journal.now);
-        let gathering = self
-            .gathering
+        let pending_tensor = self
+            .pending
             .entry(name.clone())
-            .or_insert_with(|| Gathering::new(request.clone(), from, members, id, now));
-        gathering.take(from, place, request, id);
+            .or_insert_with(|| PendingTensor::new(request.clone(), from, members, id, now));
+        pending_tensor.take(from, place, request, id);
         self.complete_if_all_here(&name);
     }
 
     fn complete_if_all_here(&mut self, name: &str) {
-        let Some(gathering) = self.gathering.get(name) else { return };
-        if gathering.absent > self.joined.len() {
+        let Some(pending_tensor) = self.pending.get(name) else { return };
+        if pending_tensor.absent > self.joined.len() {
             return;
         }
-        let absent = gathering.missing(&self.sets, &[]);
+        let absent = pending_tensor.missing(&self.sets, &[]);
         if !absent.iter().all(|rank| self.joined.contains(rank)) {
             return;
         }
-        let gathering = self.gathering.remove(name).expect("it was just there");
-        match gathering.problem(&absent) {
-            Some(error) => self.tell(Bulletin::Fail { name: name.into(), error }),
+        let pending_tensor = self.pending.remove(name).expect("it was just there");
+        match pending_tensor.problem(&absent) {
+            Some(error) => self.tell(Announcement::Fail { name: name.into(), error }),
             None => {
-                self.journal.ready(name, gathering.request.set);
-                self.accept(gathering);
+                self.journal.ready(name, pending_tensor.request.set);
+                self.accept(pending_tensor);
             }
         }
     }
 
-    fn accept(&mut self, gathering: Gathering) {
-        let Request { name, kind, .. } = &gathering.request;
+    fn accept(&mut self, pending_tensor: PendingTensor) {
+        let Request { name, kind, .. } = &pending_tensor.request;
         match kind {
-            Kind::AddSet { ranks } => {
+            CollectiveKind::AddSet { ranks } => {
                 let (id, generation) = self.sets.add(ranks.clone());
                 let name = name.clone();
                 self.out.push(CoordinatorToMember::SetAdded { name, id, generation });
             }
-            &Kind::RemoveSet { set } => {
-                // What its members have agreed on comes before its end, what they have not fails.
+            &CollectiveKind::RemoveSet { set } => {
+                // What its members have agreed on runs before it is removed; the rest fails.
                 while self.ready.iter().any(|ready| ready.request.set == set) {
                     self.release();
                 }
-                let late = self.gathering.extract_if(|_, late| late.request.set == set);
+                let late = self.pending.extract_if(|_, late| late.request.set == set);
                 self.out.extend(late.map(|(name, _)| {
                     let set = set.0;
                     let error =
-                        format!("process set {set} was removed while `{name}` waited in it");
-                    CoordinatorToMember::Bulletin(Bulletin::Fail { name, error })
+                        format!("process set {set} was removed while `{name}` was waiting in it");
+                    CoordinatorToMember::Bulletin(Announcement::Fail { name, error })
                 }));
                 let forgotten = self.numbers.forget_set(set);
                 self.out.extend(forgotten.into_iter().map(CoordinatorToMember::Forget));
                 self.sets.remove(set);
-                self.tell(Bulletin::SetRemoved { name: name.clone(), id: set });
+                self.tell(Announcement::SetRemoved { name: name.clone(), id: set });
             }
-            _ => self.ready.push_back(gathering),
+            _ => self.ready.push_back(pending_tensor),
         }
     }
 
-    fn item(&mut self, ready: Gathering, forgotten: &mut Vec<TensorId>) -> Item {
-        let Gathering { request, shares, known, absent, .. } = ready;
+    fn item(&mut self, ready: PendingTensor, forgotten: &mut Vec<TensorId>) -> ReleasedItem {
+        let PendingTensor { request, shares, known, absent, .. } = ready;
         if let Some(id) = known.filter(|id| self.numbers.use_again(*id)) {
-            return Item::Known(id);
+            return ReleasedItem::Known(id);
         }
         let name = request.name.clone();
         forgotten.extend(self.numbers.forget_name(&name));
-        // Whoever never announced it must be told what it is.
-        let is_strange_to_some = absent > 0 || self.sets.is_partial(request.set);
-        let told = is_strange_to_some.then(|| request.clone());
+        // Ranks that have not announced it need the request too.
+        let is_unknown_to_some = absent > 0 || self.sets.is_partial(request.set);
+        let full = is_unknown_to_some.then(|| request.clone());
         let id = self.numbers.give(request, &shares);
-        Item::Named { name, id, shares, request: told }
+        ReleasedItem::Named { name, id, shares, request: full }
     }
 
     fn join(&mut self, rank: Rank) {
@@ -256,9 +259,9 @@ impl Coordinator {
         self.joined.push(rank);
         if self.joined.len() == self.sets.world() {
             self.joined.clear();
-            return self.tell(Bulletin::Joined { last: rank });
+            return self.tell(Announcement::Joined { last: rank });
         }
-        let names: Vec<String> = self.gathering.keys().cloned().collect();
+        let names: Vec<String> = self.pending.keys().cloned().collect();
         names.iter().for_each(|name| self.complete_if_all_here(name));
     }
 
@@ -267,14 +270,15 @@ impl Coordinator {
             return;
         }
         self.left = Some(rank);
-        self.gathering.clear();
+        self.pending.clear();
         self.ready.clear();
-        self.tell(Bulletin::Left { rank, reason });
+        self.tell(Announcement::Left { rank, reason });
     }
 }
 
 /// Whether two tensors can travel in one bucket.
 fn fuses(a: &Request, b: &Request) -> bool {
-    let fusible = matches!(a.kind, Kind::Allreduce { .. } | Kind::Broadcast { .. });
+    let fusible =
+        matches!(a.kind, CollectiveKind::Allreduce { .. } | CollectiveKind::Broadcast { .. });
     fusible && a.kind == b.kind && a.dtype == b.dtype && a.set == b.set
 }

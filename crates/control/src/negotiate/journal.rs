@@ -1,61 +1,61 @@
-//! What the coordinator has seen of each rank, for those who watch: what a rank announced last, and,
-//! while somebody keeps a timeline, who announced what when and when it was ready.
+//! What the coordinator remembers of each rank: its last announcement and, while there is a
+//! timeline, who announced what when, and when it was ready.
 
 use std::time::Duration;
 
 use super::{Request, TensorId};
 use crate::{Rank, SetId};
 
-/// Something the coordinator saw.
+/// An observation of the coordinator, for the timeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
+pub enum JournalEntry {
     /// A rank has announced a tensor.
     Announced {
         /// The tensor's name.
         name: String,
         /// The collective, as Horovod writes it.
         kind: &'static str,
-        /// Who.
+        /// The rank that announced it.
         rank: Rank,
-        /// When.
+        /// When it happened, on the engine's clock.
         at: Duration,
     },
     /// All ranks have announced a tensor.
     Ready {
         /// The tensor's name.
         name: String,
-        /// Whose business it is.
+        /// Process set of the request.
         set: SetId,
-        /// When.
+        /// When it happened, on the engine's clock.
         at: Duration,
     },
 }
 
-/// What a rank did last, as far as the coordinator knows.
+/// The last action of a rank, as far as the coordinator knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastSeen {
-    /// The tensor it announced last; none if nobody knows its name any more.
+    /// The tensor it announced last; `None` if the name has been forgotten.
     pub name: Option<String>,
-    /// When that was.
+    /// When that was, on the engine's clock.
     pub at: Duration,
-    /// How many it has announced.
+    /// How many tensors it has announced.
     pub announced: u64,
-    /// Whether it waits for that tensor itself.
+    /// Whether it is waiting for that tensor itself.
     pub is_waiting: bool,
 }
 
-/// What the coordinator keeps of the announcements.
+/// What the coordinator remembers of announcements.
 pub struct Journal {
-    last: Vec<Mention>,
-    /// None while nobody keeps a timeline.
-    notices: Option<Vec<Notice>>,
-    /// When the message came that is being followed.
+    last: Vec<TensorRef>,
+    /// `None` while there is no timeline.
+    entries: Option<Vec<JournalEntry>>,
+    /// When the message being handled arrived.
     pub(super) now: Duration,
 }
 
-/// A tensor by its number, or by its name while it has none; the memory of the name is used again.
+/// A tensor by its number, or by its name while it has none. The name's allocation is reused.
 #[derive(Clone, Default)]
-struct Mention {
+struct TensorRef {
     id: Option<TensorId>,
     name: String,
     at: Duration,
@@ -64,60 +64,60 @@ struct Mention {
 
 impl Journal {
     pub(super) fn of(size: usize) -> Journal {
-        Journal { last: vec![Mention::default(); size], notices: None, now: Duration::ZERO }
+        Journal { last: vec![TensorRef::default(); size], entries: None, now: Duration::ZERO }
     }
 
-    /// Keeps notices from now on of who announces what.
+    /// Starts recording entries.
     pub fn start(&mut self) {
-        self.notices.get_or_insert_default();
+        self.entries.get_or_insert_default();
     }
 
-    /// Keeps no notices any more.
+    /// Stops recording entries.
     pub fn stop(&mut self) {
-        self.notices = None;
+        self.entries = None;
     }
 
-    /// The notices since the last call, in order.
-    pub fn take(&mut self) -> Vec<Notice> {
-        self.notices.as_mut().map(std::mem::take).unwrap_or_default()
+    /// Takes the entries since the last call, in order.
+    pub fn take(&mut self) -> Vec<JournalEntry> {
+        self.entries.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     pub(super) fn announced(&mut self, rank: Rank, request: &Request, id: Option<TensorId>) {
         let at = self.now;
-        if let Some(mention) = self.last.get_mut(rank.index()) {
-            mention.id = id;
-            mention.at = at;
-            mention.announced += 1;
+        if let Some(tensor) = self.last.get_mut(rank.index()) {
+            tensor.id = id;
+            tensor.at = at;
+            tensor.announced += 1;
             if id.is_none() {
-                mention.name.clear();
-                mention.name.push_str(&request.name);
+                tensor.name.clear();
+                tensor.name.push_str(&request.name);
             }
         }
-        if let Some(notices) = &mut self.notices {
+        if let Some(entries) = &mut self.entries {
             let (name, kind) = (request.name.clone(), request.kind.name());
-            notices.push(Notice::Announced { name, kind, rank, at });
+            entries.push(JournalEntry::Announced { name, kind, rank, at });
         }
     }
 
-    /// Notes that everybody has announced a tensor.
+    /// Records that all members have announced a tensor.
     pub(super) fn ready(&mut self, name: &str, set: SetId) {
-        if let Some(notices) = &mut self.notices {
-            notices.push(Notice::Ready { name: name.into(), set, at: self.now });
+        if let Some(entries) = &mut self.entries {
+            entries.push(JournalEntry::Ready { name: name.into(), set, at: self.now });
         }
     }
 
-    /// What a rank announced last, unless it never announced anything.
+    /// The last announcement of a rank; `None` if there is none.
     pub(super) fn last_seen(
         &self,
         rank: Rank,
         name_of: impl FnOnce(TensorId) -> Option<String>,
     ) -> Option<LastSeen> {
-        let mention = self.last.get(rank.index()).filter(|mention| mention.announced > 0)?;
-        let name = match mention.id {
+        let tensor = self.last.get(rank.index()).filter(|tensor| tensor.announced > 0)?;
+        let name = match tensor.id {
             Some(id) => name_of(id),
-            None => Some(mention.name.clone()),
+            None => Some(tensor.name.clone()),
         };
-        let Mention { at, announced, .. } = *mention;
+        let TensorRef { at, announced, .. } = *tensor;
         Some(LastSeen { name, at, announced, is_waiting: false })
     }
 }

@@ -1,64 +1,67 @@
-//! One rank's side of the negotiation: what it has announced, what it knows by number, and what the
-//! coordinator's messages mean for it.
+//! One rank's side of the negotiation: what it has announced, which tensors it knows by number, and
+//! what the coordinator's messages mean for it.
 
 use std::collections::HashMap;
 
-use super::{Bulletin, CoordinatorToMember, Item, Kind, MemberToCoordinator, Request, TensorId};
+use super::{
+    Announcement, CollectiveKind, CoordinatorToMember, MemberToCoordinator, ReleasedItem, Request,
+    TensorId,
+};
 use crate::{Rank, SetId};
 
-/// The state of one member.
+/// The state of one rank's negotiation.
 pub struct Member {
     me: Rank,
-    pending: HashMap<String, Pending>,
-    /// What numbers stand for, also those that are the business of others.
-    known: HashMap<TensorId, Work>,
+    pending: HashMap<String, PendingRequest>,
+    /// The tensor of each number, including those of sets without this rank.
+    known: HashMap<TensorId, ReleasedTensor>,
     numbers: HashMap<String, TensorId>,
     sets: HashMap<SetId, Vec<Rank>>,
     has_joined: bool,
 }
 
-struct Pending {
+struct PendingRequest {
     request: Request,
     announced_as: Option<TensorId>,
 }
 
-/// A released tensor: the rank's own request, and what the other ranks contribute.
+/// A released tensor: this rank's request, and what the other ranks contribute.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Work {
-    /// What this rank asked for, or would have.
+pub struct ReleasedTensor {
+    /// What this rank requested, or would have requested.
     pub request: Request,
-    /// What each member contributes, where that may differ.
+    /// What each member contributes, where that can differ.
     pub shares: Vec<Vec<u64>>,
-    /// Whether this rank has joined, and takes part with zeros.
+    /// Whether this rank has joined and contributes zeros.
     pub is_absent: bool,
 }
 
-/// What a message from the coordinator means for this rank.
+/// The effect of a coordinator's message on this rank.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MemberEvent {
-    /// Run these together.
-    Run(Vec<Work>),
-    /// Tell the coordinator again, in full.
+    /// Run these together, as one bucket.
+    Run(Vec<ReleasedTensor>),
+    /// Send this to the coordinator: a full announcement.
     Send(MemberToCoordinator),
-    /// A set has been made.
+    /// A process set was added.
     SetAdded {
         /// The name of the request.
         name: String,
         /// The set's number.
         id: SetId,
-        /// Its members, in rising order.
+        /// Its members, in ascending order.
         ranks: Vec<Rank>,
-        /// How many sets were made before.
+        /// How many sets had been added when it was, itself included.
         generation: u32,
     },
-    /// What every rank hears.
-    Bulletin(Bulletin),
-    /// The coordinator spoke of something this rank never announced.
-    Nonsense(String),
+    /// An announcement for every rank.
+    Bulletin(Announcement),
+    /// The message does not match what this rank has announced.
+    Malformed(String),
 }
 
 impl Member {
-    /// The member that this rank is.
+    /// The member for this rank.
     pub fn new(me: Rank) -> Member {
         Member {
             me,
@@ -70,7 +73,7 @@ impl Member {
         }
     }
 
-    /// Takes a tensor in, whose name must not be pending; the message goes to the coordinator.
+    /// Submits a request, whose name must not be pending. Returns the message to the coordinator.
     pub fn submit(&mut self, request: Request) -> MemberToCoordinator {
         let id = self.numbers.get(&request.name).copied();
         let announced_as =
@@ -79,27 +82,27 @@ impl Member {
             Some(id) => MemberToCoordinator::Known(id),
             None => MemberToCoordinator::Announce(request.clone()),
         };
-        self.pending.insert(request.name.clone(), Pending { request, announced_as });
+        self.pending.insert(request.name.clone(), PendingRequest { request, announced_as });
         message
     }
 
-    /// This rank contributes nothing from now on; the message goes to the coordinator.
+    /// This rank contributes nothing from now on. Returns the message to the coordinator.
     pub fn join(&mut self) -> MemberToCoordinator {
         self.has_joined = true;
         MemberToCoordinator::Join
     }
 
-    /// The names of everything announced and not yet released, in no order.
+    /// Names of all requests announced but not yet released, in no particular order.
     pub fn pending(&self) -> impl Iterator<Item = &str> {
         self.pending.keys().map(String::as_str)
     }
 
-    /// Forgets everything that is announced; called when the world is over.
+    /// Drops all pending requests, because the world is over.
     pub fn abandon(&mut self) {
         self.pending.clear();
     }
 
-    /// Follows a message of the coordinator.
+    /// Handles a message from the coordinator.
     pub fn on(&mut self, message: CoordinatorToMember) -> Option<MemberEvent> {
         match message {
             CoordinatorToMember::Release(items) => self.release(items),
@@ -107,51 +110,53 @@ impl Member {
             CoordinatorToMember::SetAdded { name, id, generation } => {
                 Some(self.add_set(name, id, generation))
             }
-            CoordinatorToMember::Bulletin(bulletin) => self.hear(bulletin),
+            CoordinatorToMember::Bulletin(announcement) => self.on_announcement(announcement),
         }
     }
 
-    fn hear(&mut self, bulletin: Bulletin) -> Option<MemberEvent> {
-        match &bulletin {
-            Bulletin::Fail { name, .. } => drop(self.pending.remove(name)?),
-            Bulletin::Joined { .. } => self.has_joined = false,
-            Bulletin::SetRemoved { name, id } => {
+    fn on_announcement(&mut self, announcement: Announcement) -> Option<MemberEvent> {
+        match &announcement {
+            Announcement::Fail { name, .. } => drop(self.pending.remove(name)?),
+            Announcement::Joined { .. } => self.has_joined = false,
+            Announcement::SetRemoved { name, id } => {
                 self.sets.remove(id);
                 self.pending.remove(name);
             }
-            Bulletin::Tune(tuning) => {
-                if let Err(mistake) = tuning.check() {
-                    return Some(MemberEvent::Nonsense(mistake));
+            Announcement::Tune(tuning) => {
+                if let Err(error) = tuning.check() {
+                    return Some(MemberEvent::Malformed(error));
                 }
             }
-            Bulletin::Left { .. } | Bulletin::Stalled { .. } | Bulletin::WriteDown => {}
+            Announcement::Left { .. } | Announcement::Stalled { .. } | Announcement::WriteDown => {}
         }
-        Some(MemberEvent::Bulletin(bulletin))
+        Some(MemberEvent::Bulletin(announcement))
     }
 
-    fn release(&mut self, items: Vec<Item>) -> Option<MemberEvent> {
+    fn release(&mut self, items: Vec<ReleasedItem>) -> Option<MemberEvent> {
         let mut bucket = Vec::with_capacity(items.len());
         for item in items {
             match self.item(item) {
                 Ok(Some(work)) => bucket.push(work),
                 Ok(None) => {}
-                Err(nonsense) => return Some(MemberEvent::Nonsense(nonsense)),
+                Err(malformed) => return Some(MemberEvent::Malformed(malformed)),
             }
         }
         (!bucket.is_empty()).then_some(MemberEvent::Run(bucket))
     }
 
-    /// What an item means for this rank: nothing, if it is the business of others.
-    fn item(&mut self, item: Item) -> Result<Option<Work>, String> {
+    /// The tensor that this rank has to run; `None` if it is not a member of the set.
+    fn item(&mut self, item: ReleasedItem) -> Result<Option<ReleasedTensor>, String> {
         let work = match item {
-            Item::Known(id) => {
-                self.known.get(&id).cloned().ok_or_else(|| format!("number {} is unknown", id.0))?
-            }
-            Item::Named { name, id, shares, request } => {
+            ReleasedItem::Known(id) => self
+                .known
+                .get(&id)
+                .cloned()
+                .ok_or_else(|| format!("unknown tensor number {}", id.0))?,
+            ReleasedItem::Named { name, id, shares, request } => {
                 let own = self.pending.get(&name).map(|pending| pending.request.clone());
                 let request =
                     own.or(request).ok_or_else(|| format!("`{name}` was not announced"))?;
-                let work = Work { request, shares, is_absent: false };
+                let work = ReleasedTensor { request, shares, is_absent: false };
                 if let Some(id) = id {
                     if self.is_mine(work.request.set) {
                         self.numbers.insert(name, id);
@@ -165,7 +170,7 @@ impl Member {
         let is_absent = self.pending.remove(name).is_none();
         match self.is_mine(*set) {
             true if is_absent && !self.has_joined => Err(format!("`{name}` was not announced")),
-            true => Ok(Some(Work { is_absent, ..work })),
+            true => Ok(Some(ReleasedTensor { is_absent, ..work })),
             false => Ok(None),
         }
     }
@@ -176,16 +181,16 @@ impl Member {
 
     fn add_set(&mut self, name: String, id: SetId, generation: u32) -> MemberEvent {
         match self.pending.remove(&name).map(|pending| pending.request.kind) {
-            Some(Kind::AddSet { ranks }) => {
+            Some(CollectiveKind::AddSet { ranks }) => {
                 self.sets.insert(id, ranks.clone());
                 MemberEvent::SetAdded { name, id, ranks, generation }
             }
-            _ => MemberEvent::Nonsense(format!("`{name}` asked for no set")),
+            _ => MemberEvent::Malformed(format!("`{name}` did not request a process set")),
         }
     }
 
-    /// A number that this rank has used in an announcement may be forgotten before the coordinator
-    /// has read it; the coordinator then ignores it, and the description must travel again.
+    /// This rank may have announced a tensor by a number that is forgotten before the coordinator
+    /// reads it. The coordinator then ignores the number, so the request is sent again in full.
     fn forget(&mut self, id: TensorId) -> Option<MemberEvent> {
         let name = self.known.remove(&id)?.request.name;
         if self.numbers.get(&name) == Some(&id) {

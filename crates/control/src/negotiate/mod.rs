@@ -1,19 +1,20 @@
-//! Agreement on what is reduced next, without a clock.
+//! Agreement on what to run next, without a clock.
 //!
-//! Every rank announces a tensor to the coordinator (rank 0) the moment it is submitted. The
-//! [`Coordinator`] releases it, in one order for all, once the last rank has announced it, together
-//! with everything else that is ready and fits into one bucket. The [`Member`] on each rank follows
-//! that order. A description travels once: afterwards a tensor is a small number.
+//! Every rank announces a tensor to the coordinator (rank 0) as soon as it is submitted. Once the
+//! last rank has announced it, the [`Coordinator`] releases it, in the same order for all ranks,
+//! together with everything else that is ready and fits into one bucket. The [`Member`] on each
+//! rank follows that order. A request is sent in full once; afterwards the tensor is a small
+//! number.
 //!
-//! Both are pure: messages go in, messages come out, and time is a parameter. The order of messages
-//! from one member to the coordinator and from the coordinator to one member is kept by whatever
-//! carries them; there is no order between members.
+//! Both are pure: messages go in, messages come out, and time is a parameter. The transport keeps
+//! the order of messages from each member to the coordinator and from the coordinator to each
+//! member; there is no order between members.
 
 mod coordinator;
-mod gathering;
 mod journal;
 mod member;
 mod numbers;
+mod pending_tensor;
 mod request;
 mod sets;
 
@@ -21,108 +22,109 @@ mod sets;
 mod simulation;
 
 pub use coordinator::{Coordinator, Stall};
-pub use journal::{Journal, LastSeen, Notice};
-pub use member::{Member, MemberEvent, Work};
-pub use request::{Kind, Request};
+pub use journal::{Journal, JournalEntry, LastSeen};
+pub use member::{Member, MemberEvent, ReleasedTensor};
+pub use request::{CollectiveKind, Request};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Rank, SetId, Tuning};
 
-/// The number under which a tensor is known once its description has travelled.
+/// The number of a tensor whose request has been sent in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TensorId(pub u32);
 
-/// What a member tells the coordinator.
+/// Messages from a member to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum MemberToCoordinator {
-    /// A tensor is here, and this is what it is.
+    /// A tensor was submitted with this request.
     Announce(Request),
-    /// A tensor is here, exactly as it was the last time.
+    /// A tensor was submitted again, exactly as the last time.
     Known(TensorId),
-    /// The member contributes nothing from now on, until everybody has said so.
+    /// The member contributes nothing until all have joined.
     Join,
-    /// The member takes part in nothing that is not yet released.
+    /// The member takes no part in anything that is not released yet.
     Leave {
         /// The exception that ends its process, if one does.
         reason: Option<String>,
     },
 }
 
-/// What the coordinator tells all members, in one order.
+/// Messages from the coordinator to all members, in one order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum CoordinatorToMember {
-    /// Everybody has these; run them together, now.
-    Release(Vec<Item>),
-    /// The number means nothing any more.
+    /// All members have announced these: run them together now.
+    Release(Vec<ReleasedItem>),
+    /// The number is no longer valid.
     Forget(TensorId),
-    /// A set that everybody wanted has been made.
+    /// A process set was added, as all ranks requested.
     SetAdded {
         /// The name of the request.
         name: String,
         /// The set's number.
         id: SetId,
-        /// How many sets were made before, so that a number that is used again means another set.
+        /// How many sets had been added when this one was, itself included: it distinguishes sets
+        /// that get the same number one after the other.
         generation: u32,
     },
-    /// Something that means the same to every member.
-    Bulletin(Bulletin),
+    /// A message that means the same to every member.
+    Bulletin(Announcement),
 }
 
-/// What a member hears from the coordinator and passes on as it is.
+/// An announcement of the coordinator that members pass on unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Bulletin {
-    /// Everybody has this, but not the same; it fails everywhere.
+pub enum Announcement {
+    /// All members have announced this, but their requests do not match; it fails everywhere.
     Fail {
         /// The tensor's name.
         name: String,
         /// What differs, and on which ranks.
         error: String,
     },
-    /// Everybody has joined.
+    /// All ranks have joined.
     Joined {
-        /// The last one to.
+        /// The rank that joined last.
         last: Rank,
     },
-    /// A set that nobody wants any more is gone.
+    /// A process set was removed, as all ranks requested.
     SetRemoved {
         /// The name of the request.
         name: String,
         /// The set's number.
         id: SetId,
     },
-    /// From here on algorithms are chosen by these numbers.
+    /// From here on these values choose between algorithms.
     Tune(Tuning),
     /// A member has left: nothing will be released after this.
     Left {
-        /// Who.
+        /// The rank that left.
         rank: Rank,
         /// The exception that ends its process, if one does.
         reason: Option<String>,
     },
-    /// Somebody is so late that the job ends.
+    /// Some ranks are so late that the job ends.
     Stalled {
-        /// Who is late.
+        /// Ranks that have not submitted the tensor.
         missing: Vec<Rank>,
-        /// Who is late with what, in words.
+        /// Human-readable description of which ranks are late, and with which tensor.
         error: String,
     },
-    /// Somebody is late: write down what you have done lately.
+    /// Some ranks are late: write the flight recorder to disk.
     WriteDown,
 }
 
 /// One tensor (or group of tensors) of a released bucket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Item {
-    /// A tensor under its name; from now on under a number if it got one.
+pub enum ReleasedItem {
+    /// A tensor by its name, with the number it has from now on.
     Named {
         /// The tensor's name.
         name: String,
-        /// Its number from now on.
+        /// Its number from now on; `None` if it gets none.
         id: Option<TensorId>,
-        /// What each member contributes, where that may differ: see `Request::share`.
+        /// What each member contributes, where that can differ: see `Request::share`.
         shares: Vec<Vec<u64>>,
-        /// What it is, for those who have joined and never announced it.
+        /// The request, for ranks that have not announced it.
         request: Option<Request>,
     },
     /// A tensor that all members know by its number.

@@ -1,5 +1,5 @@
-//! The numbers that tensors are known by. A number is given on release and never used twice; when
-//! there are too many, the one that was released longest ago is forgotten.
+//! The numbers of tensors. A tensor gets a number on release, and numbers are never reused; when
+//! there are too many, the one released longest ago is forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,9 +7,9 @@ use super::{Request, TensorId};
 use crate::SetId;
 
 #[derive(Default)]
-pub(super) struct Numbers {
+pub(super) struct TensorNumbers {
     capacity: usize,
-    meanings: HashMap<TensorId, Meaning>,
+    meanings: HashMap<TensorId, TensorEntry>,
     by_name: HashMap<String, TensorId>,
     /// Numbers by the time of their last release.
     by_use: BTreeMap<u64, TensorId>,
@@ -17,15 +17,15 @@ pub(super) struct Numbers {
     next: u32,
 }
 
-struct Meaning {
+struct TensorEntry {
     request: Request,
     shares: Vec<Vec<u64>>,
     used: u64,
 }
 
-impl Numbers {
-    pub(super) fn new(capacity: usize) -> Numbers {
-        Numbers { capacity, ..Numbers::default() }
+impl TensorNumbers {
+    pub(super) fn new(capacity: usize) -> TensorNumbers {
+        TensorNumbers { capacity, ..TensorNumbers::default() }
     }
 
     pub(super) fn meaning(&self, id: TensorId) -> Option<(&Request, &[Vec<u64>])> {
@@ -33,7 +33,7 @@ impl Numbers {
         Some((&meaning.request, &meaning.shares))
     }
 
-    /// Gives a tensor a number, unless its name never comes again or numbers are off.
+    /// Gives a tensor a number, unless its name is never used again or numbers are disabled.
     pub(super) fn give(&mut self, request: Request, shares: &[Vec<u64>]) -> Option<TensorId> {
         if self.capacity == 0 || request.is_anonymous() {
             return None;
@@ -41,12 +41,12 @@ impl Numbers {
         let id = TensorId(self.next);
         self.next += 1;
         self.by_name.insert(request.name.clone(), id);
-        self.meanings.insert(id, Meaning { request, shares: shares.to_vec(), used: 0 });
+        self.meanings.insert(id, TensorEntry { request, shares: shares.to_vec(), used: 0 });
         self.use_again(id);
         Some(id)
     }
 
-    /// Notes another release; gives whether the number is still known.
+    /// Records another release; returns whether the number is still known.
     pub(super) fn use_again(&mut self, id: TensorId) -> bool {
         let Some(meaning) = self.meanings.get_mut(&id) else { return false };
         self.by_use.remove(&meaning.used);
@@ -56,7 +56,7 @@ impl Numbers {
         true
     }
 
-    /// Forgets the longest unused numbers beyond the capacity, but none that somebody waits for.
+    /// Forgets the least recently used numbers beyond the capacity, except those being waited for.
     pub(super) fn trim(&mut self, is_awaited: impl Fn(TensorId, &str) -> bool) -> Vec<TensorId> {
         let mut forgotten = Vec::new();
         while self.meanings.len() > self.capacity {

@@ -1,4 +1,4 @@
-//! What a rank wants done with a tensor, and whether two ranks want the same.
+//! What a rank wants done with a tensor, and whether the requests of two ranks match.
 
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
@@ -8,107 +8,106 @@ use crate::{DType, Rank, ReduceOp, SetId};
 /// The collective and its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, IntoStaticStr)]
 #[strum(serialize_all = "UPPERCASE")]
-pub enum Kind {
+pub enum CollectiveKind {
     /// Combine the tensors of all ranks, element by element.
     Allreduce {
-        /// How two elements become one.
+        /// How elements are combined.
         op: ReduceOp,
-        /// A factor before the reduction.
+        /// Factor applied before the reduction.
         prescale: f64,
-        /// A factor behind it; an average has 1/size here.
+        /// Factor applied after the reduction; an average has 1/size here.
         postscale: f64,
     },
-    /// Put the tensors of all ranks one behind the other along the first dimension.
+    /// Concatenate the tensors of all ranks along the first dimension.
     Allgather,
-    /// Give everybody the tensor of one rank.
+    /// Send one rank's tensor to all.
     Broadcast {
-        /// Whose.
+        /// The rank whose tensor is sent.
         root: Rank,
     },
-    /// Give each rank its part of this rank's tensor.
+    /// Send each rank its part of this rank's tensor.
     Alltoall {
-        /// Rows for each member of the set, in its order.
+        /// Rows for each member of the set, in order.
         splits: Vec<u64>,
     },
-    /// Combine the tensors of all ranks, and give each rank its part of the result.
+    /// Combine the tensors of all ranks; each rank gets its part of the result.
     Reducescatter {
-        /// How two elements become one.
+        /// How elements are combined.
         op: ReduceOp,
-        /// A factor before the reduction.
+        /// Factor applied before the reduction.
         prescale: f64,
-        /// A factor behind it; an average has 1/size here.
+        /// Factor applied after the reduction; an average has 1/size here.
         postscale: f64,
     },
-    /// Wait for everybody.
+    /// Wait for all members.
     Barrier,
-    /// Make a set of these ranks.
+    /// Add a process set with these ranks.
     #[strum(serialize = "PROCESS_SET_ADD")]
     AddSet {
-        /// Its members, in rising order.
+        /// Its members, in ascending order.
         ranks: Vec<Rank>,
     },
-    /// Forget a set.
+    /// Remove a process set.
     #[strum(serialize = "PROCESS_SET_REMOVE")]
     RemoveSet {
-        /// Which.
+        /// The set to remove.
         set: SetId,
     },
 }
 
-impl Kind {
+impl CollectiveKind {
     /// The collective's name in messages, as Horovod writes it.
     pub fn name(&self) -> &'static str {
         match self {
-            Kind::Allreduce { op: ReduceOp::Adasum, .. } => "ADASUM",
+            CollectiveKind::Allreduce { op: ReduceOp::Adasum, .. } => "ADASUM",
             kind => kind.into(),
         }
     }
 }
 
-/// One tensor, or several that go together, and what is to be done with it.
+/// A tensor or a group of tensors, and the collective to run on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
-    /// What the ranks match it by.
+    /// The name by which requests of different ranks are matched.
     pub name: String,
-    /// Whose business it is.
+    /// Process set that runs the collective.
     pub set: SetId,
-    /// What to do.
-    pub kind: Kind,
-    /// The type of the elements, of all tensors of a group.
+    /// The collective to run.
+    pub kind: CollectiveKind,
+    /// Element type of all tensors of the group.
     pub dtype: DType,
-    /// The shape of each tensor of the group; one for a single tensor.
+    /// Shape of each tensor of the group; one entry for a single tensor.
     pub shapes: Vec<Vec<u64>>,
 }
 
 impl Request {
-    /// Elements over all tensors of the group; more than there can be stays at the most there can be,
-    /// because shapes come from peers.
+    /// Number of elements of all tensors of the group. Saturates, because shapes come from peers.
     pub fn elements(&self) -> u64 {
         let product = |shape: &Vec<u64>| shape.iter().fold(1, |all: u64, n| all.saturating_mul(*n));
         self.shapes.iter().map(product).fold(0, u64::saturating_add)
     }
 
-    /// Bytes over all tensors of the group.
+    /// Number of bytes of all tensors of the group.
     pub fn bytes(&self) -> u64 {
         self.elements().saturating_mul(self.dtype.size() as u64)
     }
 
-    /// Whether the name is one of a kind, made from a counter because the user gave none; such a
-    /// tensor never comes again, so it gets no number.
+    /// Whether the name was made from a counter because the user gave none. Such a name never comes
+    /// again, so the tensor gets no number.
     pub fn is_anonymous(&self) -> bool {
-        // `allreduce.noname.7`; but `allreduce.allreduce.noname.0.7`, an optimizer's parameter that was
-        // given no name, comes again in every step.
+        // `allreduce.noname.7` is anonymous, but `allreduce.allreduce.noname.0.7`, an unnamed
+        // parameter of an optimizer, comes again in every step.
         self.name.split_once('.').is_some_and(|(_, rest)| rest.starts_with("noname."))
     }
 
-    /// That in which ranks may differ, and which all must know: the rows that this rank
-    /// contributes to a gathering, or that it has for each of the others.
+    /// What all ranks must know of this rank's request because it can differ: the rows that it
+    /// contributes to an allgather, or the rows that it has for each member of an alltoall.
     pub fn share(&self) -> Vec<u64> {
         match &self.kind {
-            Kind::Allgather => {
+            CollectiveKind::Allgather => {
                 self.shapes.iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()
             }
-            Kind::Alltoall { splits } => splits.clone(),
+            CollectiveKind::Alltoall { splits } => splits.clone(),
             _ => Vec::new(),
         }
     }
@@ -117,53 +116,55 @@ impl Request {
     pub(super) fn with_share(&self, share: &[u64]) -> Request {
         let mut request = self.clone();
         match &mut request.kind {
-            Kind::Allgather => {
+            CollectiveKind::Allgather => {
                 for (shape, rows) in request.shapes.iter_mut().zip(share) {
                     if let Some(first) = shape.first_mut() {
                         *first = *rows;
                     }
                 }
             }
-            Kind::Alltoall { splits } => *splits = share.to_vec(),
+            CollectiveKind::Alltoall { splits } => *splits = share.to_vec(),
             _ => {}
         }
         request
     }
 
-    /// Why this request cannot run on any ranks, even if all of them want the same.
+    /// Why this request cannot run at all, even if all ranks submit the same.
     pub fn impossible(&self) -> Option<&'static str> {
         if !self.shapes.iter().any(Vec::is_empty) {
             return None;
         }
         match &self.kind {
-            Kind::Allgather => Some(
+            CollectiveKind::Allgather => Some(
                 "Process-set rank zero tried to ALLGATHER a rank-zero tensor: give it a first \
                  dimension, for example with `reshape(1)`.",
             ),
-            Kind::Alltoall { .. } => Some("Alltoall does not support scalar inputs."),
-            Kind::Reducescatter { .. } => Some("Reducescatter does not support scalar inputs."),
+            CollectiveKind::Alltoall { .. } => Some("Alltoall does not support scalar inputs."),
+            CollectiveKind::Reducescatter { .. } => {
+                Some("Reducescatter does not support scalar inputs.")
+            }
             _ => None,
         }
     }
 
-    /// Why the reduction that it asks for cannot be done with its elements, or in this collective.
+    /// Why the requested reduction does not support the element type or the collective.
     pub fn unsuitable(&self) -> Option<String> {
         match &self.kind {
-            Kind::Allreduce { op: ReduceOp::Adasum, .. } if !self.dtype.is_float() => {
+            CollectiveKind::Allreduce { op: ReduceOp::Adasum, .. } if !self.dtype.is_float() => {
                 Some(format!(
                     "Adasum takes floating-point tensors only, but `{}` is of type {}; use Sum or \
                  Average",
                     self.name, self.dtype
                 ))
             }
-            Kind::Reducescatter { op: ReduceOp::Adasum, .. } => {
+            CollectiveKind::Reducescatter { op: ReduceOp::Adasum, .. } => {
                 Some("Reducescatter currently only supports AVERAGE and SUM.".into())
             }
             _ => None,
         }
     }
 
-    /// Why this request of `rank` cannot run together with `other` of `other_rank`, if it cannot.
+    /// Why this request of `rank` cannot run together with `other` of `other_rank`, if so.
     pub(super) fn mismatch(&self, rank: Rank, other: &Request, other_rank: Rank) -> Option<String> {
         let problem = self.difference(other)?;
         Some(format!("{problem} (tensor `{}`: {other_rank} against {rank})", self.name))
@@ -194,12 +195,12 @@ impl Request {
     fn kind_difference(&self, other: &Request) -> Option<String> {
         Some(match (&self.kind, &other.kind) {
             (
-                Kind::Allreduce { op, prescale, postscale },
-                Kind::Allreduce { op: op2, prescale: pre2, postscale: post2 },
+                CollectiveKind::Allreduce { op, prescale, postscale },
+                CollectiveKind::Allreduce { op: op2, prescale: pre2, postscale: post2 },
             )
             | (
-                Kind::Reducescatter { op, prescale, postscale },
-                Kind::Reducescatter { op: op2, prescale: pre2, postscale: post2 },
+                CollectiveKind::Reducescatter { op, prescale, postscale },
+                CollectiveKind::Reducescatter { op: op2, prescale: pre2, postscale: post2 },
             ) => {
                 let bits = |pre: &f64, post: &f64| (pre.to_bits(), post.to_bits());
                 if op != op2 {
@@ -216,18 +217,24 @@ impl Request {
                     return None;
                 }
             }
-            (Kind::Broadcast { root }, Kind::Broadcast { root: root2 }) if root != root2 => {
+            (CollectiveKind::Broadcast { root }, CollectiveKind::Broadcast { root: root2 })
+                if root != root2 =>
+            {
                 format!(
                     "Mismatched BROADCAST root ranks: One rank specified root rank {}, but \
                      another rank specified root rank {}.",
                     root2.0, root.0
                 )
             }
-            (Kind::AddSet { ranks }, Kind::AddSet { ranks: ranks2 }) if ranks != ranks2 => {
+            (CollectiveKind::AddSet { ranks }, CollectiveKind::AddSet { ranks: ranks2 })
+                if ranks != ranks2 =>
+            {
                 "Attempted to register process set with mismatching size/values on different ranks."
                     .into()
             }
-            (Kind::RemoveSet { set }, Kind::RemoveSet { set: set2 }) if set != set2 => {
+            (CollectiveKind::RemoveSet { set }, CollectiveKind::RemoveSet { set: set2 })
+                if set != set2 =>
+            {
                 format!("Attempted to remove different process sets: {} and {}.", set2.0, set.0)
             }
             _ => return None,
@@ -244,7 +251,7 @@ impl Request {
             ));
         }
         let mut pairs = self.shapes.iter().zip(&other.shapes);
-        if matches!(self.kind, Kind::Allgather | Kind::Alltoall { .. }) {
+        if matches!(self.kind, CollectiveKind::Allgather | CollectiveKind::Alltoall { .. }) {
             let kind = self.kind.name();
             return pairs.find_map(|(shape, was)| gather_difference(kind, shape, was));
         }
@@ -282,7 +289,7 @@ mod tests {
         Request {
             name: "x".into(),
             set: SetId::WORLD,
-            kind: Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 0.5 },
+            kind: CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 0.5 },
             dtype: DType::F32,
             shapes: vec![shape.to_vec()],
         }
@@ -298,7 +305,7 @@ mod tests {
         };
         let cases: Vec<(Request, &str)> = vec![
             (
-                with(&|r| r.kind = Kind::Barrier),
+                with(&|r| r.kind = CollectiveKind::Barrier),
                 "One rank did an ALLREDUCE, but another rank did an BARRIER",
             ),
             (
@@ -312,19 +319,31 @@ mod tests {
             (with(&|r| r.shapes.push(vec![1])), "sent 1 tensors, but another rank sent 2"),
             (
                 with(&|r| {
-                    r.kind = Kind::Allreduce { op: ReduceOp::Max, prescale: 1.0, postscale: 0.5 }
+                    r.kind = CollectiveKind::Allreduce {
+                        op: ReduceOp::Max,
+                        prescale: 1.0,
+                        postscale: 0.5,
+                    }
                 }),
                 "One rank used SUM, but another rank used MAX",
             ),
             (
                 with(&|r| {
-                    r.kind = Kind::Allreduce { op: ReduceOp::Adasum, prescale: 1.0, postscale: 0.5 }
+                    r.kind = CollectiveKind::Allreduce {
+                        op: ReduceOp::Adasum,
+                        prescale: 1.0,
+                        postscale: 0.5,
+                    }
                 }),
                 "One rank did an ALLREDUCE, but another rank did an ADASUM",
             ),
             (
                 with(&|r| {
-                    r.kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 2.0, postscale: 0.5 }
+                    r.kind = CollectiveKind::Allreduce {
+                        op: ReduceOp::Sum,
+                        prescale: 2.0,
+                        postscale: 0.5,
+                    }
                 }),
                 "Mismatched prescale and/or postscale factors",
             ),
@@ -338,20 +357,22 @@ mod tests {
     }
 
     #[test]
-    fn adasum_is_for_floats_and_for_whole_results() {
+    fn adasum_is_only_for_floats_and_not_for_reducescatter() {
         let (op, prescale, postscale) = (ReduceOp::Adasum, 1.0, 1.0);
         for &dtype in DType::ALL {
-            let kind = Kind::Allreduce { op, prescale, postscale };
+            let kind = CollectiveKind::Allreduce { op, prescale, postscale };
             let request = Request { kind, dtype, ..reduce(&[2]) };
             assert_eq!(request.unsuitable().is_none(), dtype.is_float(), "{dtype}");
         }
-        let scatter =
-            Request { kind: Kind::Reducescatter { op, prescale, postscale }, ..reduce(&[2]) };
+        let scatter = Request {
+            kind: CollectiveKind::Reducescatter { op, prescale, postscale },
+            ..reduce(&[2])
+        };
         assert!(scatter.unsuitable().unwrap().contains("only supports AVERAGE and SUM"));
     }
 
     #[test]
-    fn only_a_name_from_a_counter_never_comes_again() {
+    fn only_names_from_a_counter_are_anonymous() {
         let named = |name: &str| Request { name: name.into(), ..reduce(&[1]) };
         for name in ["allreduce.noname.7", "grouped_allreduce.noname.7.float32@2"] {
             assert!(named(name).is_anonymous(), "{name}");
@@ -362,8 +383,8 @@ mod tests {
     }
 
     #[test]
-    fn a_gathering_may_differ_in_its_first_dimension_only() {
-        let gather = |shape: &[u64]| Request { kind: Kind::Allgather, ..reduce(shape) };
+    fn allgather_shapes_may_differ_only_in_the_first_dimension() {
+        let gather = |shape: &[u64]| Request { kind: CollectiveKind::Allgather, ..reduce(shape) };
         assert_eq!(gather(&[2, 3]).difference(&gather(&[5, 3])), None);
         assert!(
             gather(&[2, 4])

@@ -1,30 +1,30 @@
-//! The sets of ranks that exist, and which numbers are free. Freed numbers are used again, the one
-//! that was freed first before the others.
+//! The existing process sets and the free numbers. Freed numbers are reused in the order in which
+//! they were freed.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::{Rank, SetId};
 
-pub(super) struct Sets {
+pub(super) struct RegisteredSets {
     members: HashMap<SetId, Vec<Rank>>,
     free: VecDeque<SetId>,
     next: u32,
     made: u32,
 }
 
-impl Sets {
-    /// Only the world of `size` ranks.
-    pub(super) fn of(size: usize) -> Sets {
+impl RegisteredSets {
+    /// The sets of a new world: only the world itself, with `size` ranks.
+    pub(super) fn of(size: usize) -> RegisteredSets {
         let world = (0..size as u32).map(Rank).collect();
         let members = HashMap::from([(SetId::WORLD, world)]);
-        Sets { members, free: VecDeque::new(), next: 1, made: 0 }
+        RegisteredSets { members, free: VecDeque::new(), next: 1, made: 0 }
     }
 
     pub(super) fn world(&self) -> usize {
         self.members(SetId::WORLD).len()
     }
 
-    /// The members of a set in rising order; none if there is no such set.
+    /// The members of a set in ascending order; empty if there is no such set.
     pub(super) fn members(&self, set: SetId) -> &[Rank] {
         self.members.get(&set).map_or(&[], Vec::as_slice)
     }
@@ -33,12 +33,12 @@ impl Sets {
         self.members(set).binary_search(&rank).ok()
     }
 
-    /// Whether some rank is no member.
+    /// Whether some ranks are not members.
     pub(super) fn is_partial(&self, set: SetId) -> bool {
         self.members(set).len() < self.world()
     }
 
-    /// Makes a set; gives its number and how many were made before.
+    /// Adds a set; returns its number and how many sets have been added, including this one.
     pub(super) fn add(&mut self, ranks: Vec<Rank>) -> (SetId, u32) {
         let id = self.free.pop_front().unwrap_or_else(|| {
             let id = SetId(self.next);
@@ -62,8 +62,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn freed_numbers_come_back_in_the_order_they_were_freed() {
-        let mut sets = Sets::of(4);
+    fn freed_numbers_are_reused_in_the_order_they_were_freed() {
+        let mut sets = RegisteredSets::of(4);
         let ranks = || vec![Rank(1), Rank(3)];
         let ids: Vec<_> = (0..3).map(|_| sets.add(ranks()).0).collect();
         assert_eq!(ids, [SetId(1), SetId(2), SetId(3)]);

@@ -1,5 +1,5 @@
-//! Whole worlds of members and a coordinator, with messages delivered in every order that a real
-//! network could deliver them in.
+//! Simulated worlds of members and a coordinator, with messages delivered in every order that a
+//! real network could produce.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{DType, ReduceOp, SetId};
 
-struct World {
+struct SimulatedWorld {
     coordinator: Coordinator,
     members: Vec<Member>,
     up: Vec<VecDeque<MemberToCoordinator>>,
@@ -20,9 +20,9 @@ struct World {
     sets: Vec<Vec<SetId>>,
 }
 
-impl World {
-    fn new(size: usize, threshold: u64, capacity: usize) -> World {
-        World {
+impl SimulatedWorld {
+    fn new(size: usize, threshold: u64, capacity: usize) -> SimulatedWorld {
+        SimulatedWorld {
             coordinator: Coordinator::new(size, threshold, capacity),
             members: (0..size).map(|rank| Member::new(Rank(rank as u32))).collect(),
             up: vec![VecDeque::new(); size],
@@ -63,12 +63,14 @@ impl World {
             Some(MemberEvent::Run(bucket)) => {
                 self.ran[rank].push(bucket.into_iter().map(|work| work.request.name).collect());
             }
-            Some(MemberEvent::Bulletin(Bulletin::Fail { name, error })) => {
+            Some(MemberEvent::Bulletin(Announcement::Fail { name, error })) => {
                 self.failed[rank].push((name, error));
             }
             Some(MemberEvent::Send(message)) => self.up[rank].push_back(message),
-            Some(MemberEvent::Nonsense(text)) => panic!("rank {rank}: {text}"),
-            Some(MemberEvent::Bulletin(Bulletin::Joined { last })) => self.joined[rank].push(last),
+            Some(MemberEvent::Malformed(text)) => panic!("rank {rank}: {text}"),
+            Some(MemberEvent::Bulletin(Announcement::Joined { last })) => {
+                self.joined[rank].push(last);
+            }
             Some(MemberEvent::SetAdded { id, .. }) => self.sets[rank].push(id),
             Some(MemberEvent::Bulletin(_)) | None => {}
         }
@@ -90,23 +92,23 @@ impl World {
                 }
             }
         }
-        assert!(self.up.iter().all(VecDeque::is_empty), "messages go round for ever");
+        assert!(self.up.iter().all(VecDeque::is_empty), "messages never settle");
     }
 }
 
 fn sum(name: &str, length: u64) -> Request {
-    let kind = Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
+    let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
     let (name, set, dtype) = (name.into(), SetId::WORLD, DType::F32);
     Request { name, set, kind, dtype, shapes: vec![vec![length]] }
 }
 
 fn gather(name: &str, rows: u64) -> Request {
-    Request { kind: Kind::Allgather, shapes: vec![vec![rows, 2]], ..sum(name, 0) }
+    Request { kind: CollectiveKind::Allgather, shapes: vec![vec![rows, 2]], ..sum(name, 0) }
 }
 
 #[test]
-fn what_gathers_while_a_bucket_is_on_the_wire_travels_together() {
-    let mut world = World::new(2, 1 << 20, 16);
+fn tensors_that_become_ready_while_a_bucket_is_in_flight_travel_together() {
+    let mut world = SimulatedWorld::new(2, 1 << 20, 16);
     for name in ["a", "b", "c"] {
         (0..2).for_each(|rank| world.submit(rank, sum(name, 4)));
     }
@@ -117,7 +119,7 @@ fn what_gathers_while_a_bucket_is_on_the_wire_travels_together() {
 
 #[test]
 fn a_bucket_holds_no_more_than_the_threshold() {
-    let mut world = World::new(2, 32, 16);
+    let mut world = SimulatedWorld::new(2, 32, 16);
     for name in ["a", "b", "c"] {
         (0..2).for_each(|rank| world.submit(rank, sum(name, 4)));
     }
@@ -126,8 +128,8 @@ fn a_bucket_holds_no_more_than_the_threshold() {
 }
 
 #[test]
-fn a_description_travels_once() {
-    let mut world = World::new(2, 0, 16);
+fn a_request_is_sent_in_full_once() {
+    let mut world = SimulatedWorld::new(2, 0, 16);
     for round in 0..3 {
         for rank in 0..2 {
             world.submit(rank, sum("a", 4));
@@ -140,8 +142,8 @@ fn a_description_travels_once() {
 }
 
 #[test]
-fn a_gathering_tells_everybody_the_rows_of_everybody_even_by_number() {
-    let mut world = World::new(3, 0, 16);
+fn an_allgather_tells_all_ranks_the_rows_of_each_even_by_number() {
+    let mut world = SimulatedWorld::new(3, 0, 16);
     for (round, rows) in [[1, 2, 3], [1, 2, 3], [1, 5, 3]].into_iter().enumerate() {
         for (rank, rows) in rows.into_iter().enumerate() {
             world.submit(rank, gather("g", rows));
@@ -162,8 +164,8 @@ fn a_gathering_tells_everybody_the_rows_of_everybody_even_by_number() {
 }
 
 #[test]
-fn ranks_that_differ_fail_that_tensor_everywhere_and_nothing_else() {
-    let mut world = World::new(3, 1 << 20, 16);
+fn a_mismatch_fails_that_tensor_on_all_ranks_and_nothing_else() {
+    let mut world = SimulatedWorld::new(3, 1 << 20, 16);
     (0..3).for_each(|rank| world.submit(rank, sum("bad", 4 + rank as u64 / 2)));
     (0..3).for_each(|rank| world.submit(rank, sum("good", 4)));
     world.settle();
@@ -174,8 +176,8 @@ fn ranks_that_differ_fail_that_tensor_everywhere_and_nothing_else() {
 }
 
 #[test]
-fn nothing_is_released_after_somebody_has_left() {
-    let mut world = World::new(2, 1 << 20, 16);
+fn nothing_is_released_after_a_rank_has_left() {
+    let mut world = SimulatedWorld::new(2, 1 << 20, 16);
     world.submit(0, sum("a", 4));
     world.up[1].push_back(MemberToCoordinator::Leave { reason: Some("ValueError: x".into()) });
     world.settle();
@@ -186,8 +188,8 @@ fn nothing_is_released_after_somebody_has_left() {
 }
 
 #[test]
-fn a_joined_rank_takes_part_with_zeros_until_all_have_joined() {
-    let mut world = World::new(3, 0, 16);
+fn a_joined_rank_contributes_zeros_until_all_have_joined() {
+    let mut world = SimulatedWorld::new(3, 0, 16);
     (0..3).for_each(|rank| world.submit(rank, sum("a", 4)));
     world.settle();
     let message = world.members[1].join();
@@ -215,8 +217,8 @@ fn a_joined_rank_takes_part_with_zeros_until_all_have_joined() {
 }
 
 #[test]
-fn what_waits_for_a_rank_that_joins_waits_no_more() {
-    let mut world = World::new(2, 0, 16);
+fn a_tensor_no_longer_waits_for_a_rank_that_joins() {
+    let mut world = SimulatedWorld::new(2, 0, 16);
     world.submit(0, sum("a", 4));
     world.settle();
     let message = world.members[1].join();
@@ -226,10 +228,10 @@ fn what_waits_for_a_rank_that_joins_waits_no_more() {
 }
 
 #[test]
-fn a_set_is_the_business_of_its_members_only() {
-    let mut world = World::new(4, 0, 16);
+fn a_process_set_concerns_only_its_members() {
+    let mut world = SimulatedWorld::new(4, 0, 16);
     let add = |ranks: &[u32]| Request {
-        kind: Kind::AddSet { ranks: ranks.iter().map(|rank| Rank(*rank)).collect() },
+        kind: CollectiveKind::AddSet { ranks: ranks.iter().map(|rank| Rank(*rank)).collect() },
         shapes: vec![],
         ..sum("add", 0)
     };
@@ -245,8 +247,11 @@ fn a_set_is_the_business_of_its_members_only() {
         world.settle();
     }
     assert_eq!(world.ran.iter().map(Vec::len).collect::<Vec<_>>(), [2, 4, 0, 2]);
-    let remove =
-        || Request { kind: Kind::RemoveSet { set: SetId(1) }, shapes: vec![], ..sum("rm", 0) };
+    let remove = || Request {
+        kind: CollectiveKind::RemoveSet { set: SetId(1) },
+        shapes: vec![],
+        ..sum("rm", 0)
+    };
     (0..4).for_each(|rank| world.submit(rank, remove()));
     world.settle();
     world.submit(1, of_set(1, "x@1"));
@@ -261,7 +266,7 @@ fn a_set_is_the_business_of_its_members_only() {
 }
 
 #[test]
-fn the_late_are_named() {
+fn late_ranks_are_named() {
     let mut coordinator = Coordinator::new(4, 0, 0);
     let second = Duration::from_secs(1);
     coordinator.on(Rank(1), MemberToCoordinator::Announce(sum("a", 1)), second);
@@ -274,8 +279,8 @@ fn the_late_are_named() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Whatever the order of submission, delivery and release, and however small the memory for
-    /// numbers: every rank runs the same buckets in the same order, and every tensor once per round.
+    /// For any order of submission, delivery and release, and however few numbers are kept, every
+    /// rank runs the same buckets in the same order, and every tensor once per round.
     #[test]
     fn all_ranks_run_the_same_in_the_same_order(
         size in 1usize..5,
@@ -284,7 +289,7 @@ proptest! {
         choices in proptest::collection::vec(any::<u32>(), 50..400),
     ) {
         let names = ["a", "b", "c", "d", "e.noname.1"];
-        let mut world = World::new(size, threshold, capacity);
+        let mut world = SimulatedWorld::new(size, threshold, capacity);
         let mut rounds = vec![HashMap::new(); size];
         for choice in choices {
             let rank = (choice >> 8) as usize % size;
@@ -292,7 +297,7 @@ proptest! {
                 0 => {
                     let name = names[(choice >> 16) as usize % names.len()];
                     let round: &mut u64 = rounds[rank].entry(name).or_default();
-                    // The length changes with the round now and then, on all ranks alike.
+                    // The length changes every few rounds, on all ranks alike.
                     let request = sum(name, 1 + *round / 3);
                     if !world.members[rank].pending().any(|pending| pending == name) {
                         *round += 1;
@@ -318,16 +323,16 @@ proptest! {
 }
 
 #[test]
-fn tuning_that_no_algorithm_can_work_with_is_nonsense() {
+fn invalid_tuning_is_a_malformed_message() {
     let mut member = Member::new(Rank(1));
-    for (connections, is_sane) in [(0, false), (1, true), (16, true), (17, false)] {
+    for (connections, is_valid) in [(0, false), (1, true), (16, true), (17, false)] {
         let tuning = Tuning { connections, ..Tuning::default() };
-        let event = member.on(CoordinatorToMember::Bulletin(Bulletin::Tune(tuning)));
+        let event = member.on(CoordinatorToMember::Bulletin(Announcement::Tune(tuning)));
         assert_eq!(
-            event == Some(MemberEvent::Bulletin(Bulletin::Tune(tuning))),
-            is_sane,
+            event == Some(MemberEvent::Bulletin(Announcement::Tune(tuning))),
+            is_valid,
             "{connections}"
         );
-        assert_eq!(matches!(event, Some(MemberEvent::Nonsense(_))), !is_sane, "{connections}");
+        assert_eq!(matches!(event, Some(MemberEvent::Malformed(_))), !is_valid, "{connections}");
     }
 }

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::autotune::{self, Parameter};
-use crate::job::Resting;
-use crate::watching::{Cycles, DumpTo, MetricsAt, TimelineWish, Watching};
+use crate::job::CooldownScope;
+use crate::watching::{Cycles, DumpTo, MetricsAt, TimelineRequest, Watching};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning, Worker};
 pub(crate) use table::default;
@@ -36,7 +36,7 @@ pub enum Encryption {
     Auto,
     /// All that travel through sockets.
     On,
-    /// None.
+    /// Never encrypt tensors.
     Off,
 }
 
@@ -52,7 +52,7 @@ pub struct Settings {
     /// After how long a stall ends the job, unless it is never.
     pub stall_shutdown: Option<Duration>,
     /// How to look for better settings, if at all.
-    pub autotune: Option<autotune::Options>,
+    pub autotune: Option<autotune::AutotuneOptions>,
     /// Where what autotuning measures is written.
     pub autotune_log: Option<String>,
     /// Which way tensors travel.
@@ -73,7 +73,7 @@ pub struct Settings {
 
 /// Where this process stands in the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RankInfo {
     /// This process among all.
     pub rank: Rank,
     /// The number of processes.
@@ -89,12 +89,12 @@ pub struct Place {
     /// The name of this host.
     pub host: String,
     /// Where and with which key the ranks meet; none for a world of one.
-    pub meeting: Option<Meeting>,
+    pub rendezvous_info: Option<RendezvousInfo>,
 }
 
 /// Where and with which key the ranks of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct RendezvousInfo {
     /// The rendezvous, by every address it has.
     pub addresses: Vec<SocketAddr>,
     /// The job's key.
@@ -102,12 +102,12 @@ pub struct Meeting {
     /// The addresses of this host on which other hosts reach its ranks; none if they need not.
     pub listen: Vec<IpAddr>,
     /// Whose service it is.
-    pub keeper: Keeper,
+    pub keeper: RendezvousOwner,
 }
 
 /// Who lets the ranks meet, and tells them of each other's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeper {
+pub enum RendezvousOwner {
     /// The launcher, which is `horovodrun`.
     Launcher,
     /// Rank 0, because the launcher is somebody else's.
@@ -122,7 +122,7 @@ pub enum Keeper {
 pub struct BadSettings(pub Vec<String>);
 
 /// Reads the settings and this process's place in the job.
-pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<(Settings, Place), BadSettings> {
+pub fn read(look_up: impl Fn(&str) -> Option<String>) -> Result<(Settings, RankInfo), BadSettings> {
     read_all(look_up, |reader| (reader.settings(), reader.place()))
 }
 
@@ -150,7 +150,7 @@ pub struct Elasticity {
     /// How long to wait for enough ranks.
     pub timeout: Duration,
     /// What rests when a rank fails.
-    pub resting: Resting,
+    pub cooldown_scope: CooldownScope,
     /// How long a rank may be stopped, unless it is for ever.
     pub stopped: Option<Duration>,
     /// The time between two runs of the discovery script.
@@ -163,8 +163,10 @@ pub struct Elasticity {
 pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, BadSettings> {
     read_all(look_up, |reader| Elasticity {
         timeout: reader.seconds("HOROVOD_ELASTIC_TIMEOUT"),
-        resting: reader
-            .choice("RONDE_BLACKLIST", &[("host", Resting::Host), ("slot", Resting::Slot)]),
+        cooldown_scope: reader.choice(
+            "RONDE_BLACKLIST",
+            &[("host", CooldownScope::Host), ("slot", CooldownScope::Slot)],
+        ),
         stopped: reader.limit("RONDE_ELASTIC_STOPPED_SECONDS"),
         discovery_interval: reader.seconds("RONDE_DISCOVERY_INTERVAL_SECONDS"),
         discovery_limit: reader.seconds("RONDE_DISCOVERY_TIMEOUT_SECONDS"),
@@ -177,16 +179,19 @@ pub fn stall_shutdown(look_up: impl Fn(&str) -> Option<String>) -> Option<Durati
 }
 
 /// Reads only where the launcher's rendezvous is, which a world of one has no use for.
-pub fn meeting(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadSettings> {
-    let meeting = read_all(look_up, |reader| reader.meeting(Keeper::Launcher))?;
-    Ok(meeting.expect("where there is no meeting, there is a mistake"))
+pub fn rendezvous_info(
+    look_up: impl Fn(&str) -> Option<String>,
+) -> Result<RendezvousInfo, BadSettings> {
+    let rendezvous_info =
+        read_all(look_up, |reader| reader.rendezvous_info(RendezvousOwner::Launcher))?;
+    Ok(rendezvous_info.expect("where there is no meeting, there is a mistake"))
 }
 
 /// Reads where the caller of `horovod.run` is: the launcher, or whoever has had another launcher start
 /// the ranks.
-pub fn call(look_up: impl Fn(&str) -> Option<String>) -> Result<Meeting, BadSettings> {
+pub fn call(look_up: impl Fn(&str) -> Option<String>) -> Result<RendezvousInfo, BadSettings> {
     let delegated = look_up(CALL_ADDRESSES).is_some();
-    meeting(|name| match name {
+    rendezvous_info(|name| match name {
         "RONDE_RENDEZVOUS" if delegated => look_up(CALL_ADDRESSES),
         "RONDE_JOB_KEY" if delegated => look_up(CALL_KEY),
         name => look_up(name),
@@ -254,7 +259,7 @@ impl Reader<'_> {
     fn watching(&mut self) -> Watching {
         let marks = self.switch("HOROVOD_TIMELINE_MARK_CYCLES");
         let cycles = if marks { Cycles::Marked } else { Cycles::Unmarked };
-        let timeline = self.given("HOROVOD_TIMELINE").map(|path| TimelineWish {
+        let timeline = self.given("HOROVOD_TIMELINE").map(|path| TimelineRequest {
             path: (!path.eq_ignore_ascii_case("dynamic")).then(|| path.into()),
             cycles,
         });
@@ -271,14 +276,14 @@ impl Reader<'_> {
     }
 
     /// What the user has set stays as it is.
-    fn autotune(&mut self) -> Option<autotune::Options> {
+    fn autotune(&mut self) -> Option<autotune::AutotuneOptions> {
         let setting = |parameter: &Parameter| match parameter {
             Parameter::FusionThreshold => "HOROVOD_FUSION_THRESHOLD",
             Parameter::Connections | Parameter::Halving => "RONDE_TUNING",
         };
         let mut parameters = Parameter::OVER_SOCKETS.to_vec();
         parameters.retain(|parameter| self.given(setting(parameter)).is_none());
-        let options = autotune::Options {
+        let options = autotune::AutotuneOptions {
             parameters,
             warmup_samples: self.number("HOROVOD_AUTOTUNE_WARMUP_SAMPLES"),
             steps_per_sample: self.number("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"),
@@ -296,8 +301,8 @@ impl Reader<'_> {
         self.noted(tuning).unwrap_or_default()
     }
 
-    fn place(&mut self) -> Place {
-        let place = Place {
+    fn place(&mut self) -> RankInfo {
+        let place = RankInfo {
             rank: Rank(self.number("HOROVOD_RANK")),
             size: self.number("HOROVOD_SIZE"),
             local_rank: self.number("HOROVOD_LOCAL_RANK"),
@@ -305,10 +310,10 @@ impl Reader<'_> {
             cross_rank: self.number("HOROVOD_CROSS_RANK"),
             cross_size: self.number("HOROVOD_CROSS_SIZE"),
             host: self.text("HOROVOD_HOSTNAME"),
-            meeting: None,
+            rendezvous_info: None,
         };
         if place.rank.0 >= place.size {
-            let Place { rank, size, .. } = &place;
+            let RankInfo { rank, size, .. } = &place;
             self.mistakes.push(format!(
                 "HOROVOD_RANK is `{}` and HOROVOD_SIZE is `{size}`: a rank lies below the size",
                 rank.0
@@ -316,11 +321,14 @@ impl Reader<'_> {
         }
         // In an elastic job even one rank alone must hear who comes.
         let keeper = match self.growth() {
-            Growth::Elastic(worker) => Keeper::Elastic(worker),
-            Growth::Never | Growth::Declared => Keeper::Launcher,
+            Growth::Elastic(worker) => RendezvousOwner::Elastic(worker),
+            Growth::Never | Growth::Declared => RendezvousOwner::Launcher,
         };
-        let meets = place.size > 1 || keeper != Keeper::Launcher;
-        Place { meeting: if meets { self.meeting(keeper) } else { None }, ..place }
+        let meets = place.size > 1 || keeper != RendezvousOwner::Launcher;
+        RankInfo {
+            rendezvous_info: if meets { self.rendezvous_info(keeper) } else { None },
+            ..place
+        }
     }
 
     fn growth(&mut self) -> Growth {
@@ -331,7 +339,7 @@ impl Reader<'_> {
         }
     }
 
-    fn meeting(&mut self, keeper: Keeper) -> Option<Meeting> {
+    fn rendezvous_info(&mut self, keeper: RendezvousOwner) -> Option<RendezvousInfo> {
         if self.given("RONDE_RENDEZVOUS").is_none() {
             self.mistakes.push(
                 "HOROVOD_SIZE asks for several ranks but RONDE_RENDEZVOUS does not say where they \
@@ -344,7 +352,7 @@ impl Reader<'_> {
         let listen = self.addresses("RONDE_ADDRESSES");
         let key = JobKey::from_hex(&self.text("RONDE_JOB_KEY"));
         let key = self.noted(key.map_err(|error| format!("RONDE_JOB_KEY: {error}")))?;
-        Some(Meeting { addresses, key, listen, keeper })
+        Some(RendezvousInfo { addresses, key, listen, keeper })
     }
 
     fn addresses<A: FromStr>(&mut self, name: &str) -> Vec<A> {
@@ -417,7 +425,7 @@ mod tests {
     #[test]
     fn an_empty_environment_is_a_world_of_one_with_the_defaults() {
         let (settings, place) = read(|_| None).unwrap();
-        assert_eq!((place.rank, place.size, place.meeting), (Rank(0), 1, None));
+        assert_eq!((place.rank, place.size, place.rendezvous_info), (Rank(0), 1, None));
         assert_eq!(settings.fusion_threshold, 128 << 20);
         assert_eq!(settings.stall_warning, Some(Duration::from_secs(60)));
         assert_eq!(settings.stall_shutdown, None);
@@ -435,9 +443,12 @@ mod tests {
             ("RONDE_TRANSPORT", "TCP"),
         ];
         let (settings, place) = read(look_up(&pairs)).unwrap();
-        let meeting = place.meeting.unwrap();
-        assert_eq!((meeting.addresses.len(), meeting.listen.len()), (2, 2));
-        assert_eq!((meeting.keeper, settings.transport), (Keeper::Launcher, Transport::Tcp));
+        let rendezvous_info = place.rendezvous_info.unwrap();
+        assert_eq!((rendezvous_info.addresses.len(), rendezvous_info.listen.len()), (2, 2));
+        assert_eq!(
+            (rendezvous_info.keeper, settings.transport),
+            (RendezvousOwner::Launcher, Transport::Tcp)
+        );
     }
 
     #[test]
@@ -450,10 +461,14 @@ mod tests {
         ];
         assert_eq!(growth(look_up(&pairs[1..])), Growth::Never);
         assert_eq!(growth(look_up(&pairs)), Growth::Declared);
-        assert_eq!(read(look_up(&pairs)).unwrap().1.meeting, None, "nobody calls it a worker");
+        assert_eq!(
+            read(look_up(&pairs)).unwrap().1.rendezvous_info,
+            None,
+            "nobody calls it a worker"
+        );
         pairs.push(("RONDE_WORKER", "7"));
-        let meeting = read(look_up(&pairs)).unwrap().1.meeting.unwrap();
-        assert_eq!(meeting.keeper, Keeper::Elastic(Worker(7)));
+        let rendezvous_info = read(look_up(&pairs)).unwrap().1.rendezvous_info.unwrap();
+        assert_eq!(rendezvous_info.keeper, RendezvousOwner::Elastic(Worker(7)));
         assert_eq!(growth(look_up(&pairs)), Growth::Elastic(Worker(7)));
     }
 
@@ -513,11 +528,14 @@ mod tests {
     #[test]
     fn an_elastic_job_is_set_like_everything_else() {
         let usual = elastic(|_| None).unwrap();
-        assert_eq!((usual.timeout, usual.resting), (Duration::from_secs(600), Resting::Host));
+        assert_eq!(
+            (usual.timeout, usual.cooldown_scope),
+            (Duration::from_secs(600), CooldownScope::Host)
+        );
         assert_eq!(usual.stopped, Some(Duration::from_secs(5)));
         let pairs = [("RONDE_BLACKLIST", "Slot"), ("RONDE_ELASTIC_STOPPED_SECONDS", "0")];
         let set = elastic(look_up(&pairs)).unwrap();
-        assert_eq!((set.resting, set.stopped), (Resting::Slot, None));
+        assert_eq!((set.cooldown_scope, set.stopped), (CooldownScope::Slot, None));
         let pairs = [("RONDE_BLACKLIST", "rack"), ("HOROVOD_ELASTIC_TIMEOUT", "long")];
         assert_eq!(elastic(look_up(&pairs)).unwrap_err().0.len(), 2);
     }

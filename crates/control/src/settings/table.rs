@@ -9,7 +9,7 @@ pub struct Setting {
     pub name: &'static str,
     /// What holds when it is not set.
     pub(super) default: &'static str,
-    /// What it means.
+    /// One sentence for the reference page.
     pub meaning: &'static str,
     /// What its number counts.
     pub(super) unit: Unit,
@@ -76,7 +76,7 @@ const TABLE: &[Setting] = &[
     setting(
         "HOROVOD_CACHE_CAPACITY",
         "1024",
-        "Tensors whose description travels once and then as a number; 0 turns it off.",
+        "Number of tensor descriptions to cache, so that each is sent only once; 0 turns the cache off.",
     ),
     setting("HOROVOD_STALL_CHECK_DISABLE", "0", "1 turns the reports about late ranks off."),
     seconds(
@@ -87,8 +87,8 @@ const TABLE: &[Setting] = &[
     seconds(
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
         "0",
-        "After how long such a stall ends the job, also one in which a rank is stopped or a bucket \
-         stays on its way; 0 is never.",
+        "How long a stall may last before the job is aborted, including a stopped rank \
+         or a stuck transfer; 0 means forever.",
     ),
     setting(
         "HOROVOD_DYNAMIC_PROCESS_SETS",
@@ -98,8 +98,8 @@ const TABLE: &[Setting] = &[
     setting(
         "HOROVOD_AUTOTUNE",
         "0",
-        "1 looks for better settings while the job runs: the fusion threshold, and between hosts the \
-         number of connections and the way round. What is set stays.",
+        "1 looks for better settings while the job runs: the fusion threshold, and, between hosts, \
+         the number of connections and the algorithm. Explicit settings are not changed.",
     ),
     setting("HOROVOD_AUTOTUNE_LOG", "", "A file for what autotuning measures, written by rank 0."),
     setting(
@@ -116,12 +116,12 @@ const TABLE: &[Setting] = &[
     setting(
         "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
         "0.8",
-        "Accepted; the search here asks for no guess of the noise.",
+        "Accepted for compatibility; has no effect.",
     ),
     setting(
         "HOROVOD_LOG_LEVEL",
         "warning",
-        "trace, debug, info, warning, error or fatal; `RONDE_LOG` says the same and comes first. \
+        "trace, debug, info, warning, error or fatal; `RONDE_LOG` takes precedence. \
          debug says which algorithms were chosen and why.",
     ),
     setting("HOROVOD_LOG_HIDE_TIME", "0", "1 leaves the time out of that log."),
@@ -133,7 +133,8 @@ const TABLE: &[Setting] = &[
     setting(
         "RONDE_SHARED_RANKS",
         "0",
-        "How many ranks may share one memory; 0 is all of a host. For tests: the others take sockets.",
+        "Maximum number of ranks that share memory; 0 means all ranks of a host. For tests: the \
+         others use sockets.",
     ),
     setting(
         "RONDE_ENCRYPTION",
@@ -150,19 +151,21 @@ const TABLE: &[Setting] = &[
     bytes(
         "RONDE_ARENA",
         "17179869184",
-        "Bytes of memory that each rank may give out to gradients and that all ranks of its host see, \
-         so that reducing them copies nothing; only what is used costs memory. 0 turns it off.",
+        "Size of the arena, in bytes: memory for gradients that all ranks of a host \
+         share, so that reducing them needs no copy. Only what is used costs memory; 0 \
+         turns it off.",
     ),
     seconds(
         "RONDE_JOIN_TIMEOUT_SECONDS",
         "600",
-        "How long `hvd.init()` waits for the other ranks, and how long a rank of an elastic job may take from \
-         its start until it joins.",
+        "How long `hvd.init()` waits for the other ranks, and how long a rank of an elastic job \
+         may take from its start until it joins.",
     ),
     seconds(
         "HOROVOD_START_TIMEOUT",
         "30",
-        "Seconds until all hosts must have answered `horovodrun`; `--start-timeout` comes first.",
+        "How long `horovodrun` waits for all hosts to respond, in seconds; `--start-timeout` takes \
+         precedence.",
     ),
     seconds(
         "HOROVOD_ELASTIC_TIMEOUT",
@@ -172,14 +175,14 @@ const TABLE: &[Setting] = &[
     setting(
         "RONDE_BLACKLIST",
         "host",
-        "What rests when a rank of an elastic job fails: its host, if there are enough ranks elsewhere, \
-         or only its slot.",
+        "What goes on cooldown when a rank of an elastic job fails: `host`, if there are \
+         enough ranks elsewhere, or only its `slot`.",
     ),
     seconds(
         "RONDE_ELASTIC_STOPPED_SECONDS",
         "5",
-        "How long a rank of an elastic job may be stopped, as by SIGSTOP, before it counts as lost; 0 is \
-         for ever.",
+        "How long a rank of an elastic job may be stopped, as by SIGSTOP, before it counts as \
+         lost; 0 means forever.",
     ),
     seconds(
         "RONDE_DISCOVERY_INTERVAL_SECONDS",
@@ -205,8 +208,8 @@ const TABLE: &[Setting] = &[
     setting(
         "RONDE_RENDEZVOUS_DIR",
         "",
-        "Under another launcher, without a secret: a directory that all hosts share, for the note by \
-         which the ranks meet; only you can read the note. Without it, `.ronde` in your home directory.",
+        "Under another launcher, without a secret: a directory shared by all hosts for \
+         the rendezvous file, which only you can read. Without it, `.ronde` in your home directory.",
     ),
     setting(
         "HOROVOD_CONTROLLER",
@@ -228,7 +231,7 @@ const TABLE: &[Setting] = &[
     setting(
         "RONDE_FLIGHT_RECORDER",
         "512",
-        "Tensors whose way a rank remembers, for when something goes wrong; 0 turns it off.",
+        "Number of recent tensors that the flight recorder keeps on each rank; 0 turns it off.",
     ),
     setting(
         "RONDE_FLIGHT_RECORDER_DIR",
@@ -240,14 +243,14 @@ const TABLE: &[Setting] = &[
     setting(
         "RONDE_METRICS",
         "",
-        "Where Prometheus may ask: `127.0.0.1:PORT`, to which each rank adds its local rank, or \
+        "Where to serve Prometheus metrics: `127.0.0.1:PORT`, to which each rank adds its local rank, or \
          `unix:PATH`, to which each adds a dot and its rank.",
     ),
 ];
 
 /// The names of the variables by which ranks of another launcher reach the caller of `horovod.run`.
 pub const CALL_ADDRESSES: &str = "RONDE_CALL_ADDRESSES";
-/// The same.
+/// Environment variable with the key for `CALL_ADDRESSES`.
 pub const CALL_KEY: &str = "RONDE_CALL_KEY";
 
 /// What the launcher tells a rank, for the reference page; users read these and do not set them.
@@ -276,10 +279,10 @@ pub const CONTRACT: &[Setting] = &[
         "Where ranks that `mpirun` starts for `horovod.run` fetch the function and deliver results, \
          as in RONDE_RENDEZVOUS.",
     ),
-    setting(CALL_KEY, "", "The key for that."),
+    setting(CALL_KEY, "", "The key for `RONDE_CALL_ADDRESSES`."),
     setting("HOROVOD_ELASTIC", "0", "1 in a job whose ranks may come and go."),
     setting("RONDE_WORKER", "", "The number of this process in such a job."),
-    setting("RONDE_LATECOMER", "0", "1 if that job has been training before this process began."),
+    setting("RONDE_LATECOMER", "0", "1 if the job was already training when this process started."),
     setting("RONDE_PARENT", "", "What a rank's child processes know of it; set by `hvd.init()`."),
     setting("RONDE_JOB", "", "Marks every process of the job, so that none is left behind."),
 ];

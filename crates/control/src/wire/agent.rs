@@ -1,26 +1,26 @@
-//! What the driver and the agent of a host say to each other.
+//! The protocol between the driver and the agent of a host.
 //!
-//! They talk over the agent's standard input and output, a private pipe (or an ssh session), or, if
-//! the agent has dialled in, over a sealed connection whose content is the same stream of bytes; in
-//! plain frames: four bytes of length (little-endian), then that many bytes of one message.
+//! It runs over the agent's standard input and output (a private pipe or an ssh session) or, if the
+//! agent has dialed in, over a sealed connection that carries the same bytes. Frames are plain:
+//! four bytes of length (little-endian), then that many bytes of one message.
 //!
-//! Before the first frame the agent writes one line of text, [`PREAMBLE`] and its version, so that
-//! whatever a login shell prints first can be told from it, and versions too far apart to understand
-//! each other still know that they are.
+//! Before the first frame the agent writes one line of text, [`PREAMBLE`] and its version. It
+//! separates the frames from anything a login shell prints first, and lets versions with
+//! incompatible messages recognize that they are.
 //!
-//! 1. In a job on several hosts `Listen` and `Dial`: the agents
-//!    find out which of their addresses reach each other; and `Stay`: the agent holds a connection to
-//!    the launcher whose silence shows that one of the two hosts is gone. `Start`: these workers, please.
-//! 2. `Started`, `Output` and `Exited` come from the ranks as things happen; `Signal` goes to them.
-//!    All the while the driver says `Look` and the agent answers `Looked`: so a host that is frozen is
-//!    told from one that has nothing to say, and a rank that is stopped from one that is busy.
-//! 3. `End` once nothing is wanted any more: the agent removes what is left and closes the pipe.
+//! 1. In a job on several hosts, `Listen` and `Dial` make the agents find out which of their
+//!    addresses reach each other, and `Stay` makes an agent hold a connection to the launcher whose
+//!    silence shows that one of the two hosts is gone. `Start` then starts workers.
+//! 2. `Started`, `Output` and `Exited` report on the workers; `Signal` is passed on to them.
+//!    Meanwhile the driver keeps sending `Look`, answered by `Looked`: this distinguishes a frozen
+//!    host from an idle one, and a stopped rank from a busy one.
+//! 3. `End` when the job is over: the agent removes what is left and closes the pipe.
 //!
-//! For `ronde doctor` there are no ranks: `AskTime`, `Examine` and `Measure` are each answered once.
+//! `ronde doctor` starts no ranks: `AskTime`, `Examine` and `Measure` are each answered once.
 //!
-//! Output flows on credit: the agent sends at most [`OUTPUT_WINDOW`] that the driver has not `Printed`,
-//! so that a slow screen slows the ranks down and never holds up the news of an exit.
-//! Standard input is sent one piece at a time, the next when the last one was `StdinTaken`.
+//! Output has flow control: the agent sends at most [`OUTPUT_WINDOW`] beyond what the driver has
+//! acknowledged with `Printed`, so a slow screen slows the ranks down but never delays the report
+//! of an exit. Standard input is sent one piece at a time, the next one after `StdinTaken`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -32,10 +32,10 @@ use super::{Callee, JobKey, encode};
 use crate::Worker;
 use crate::doctor::Facts;
 
-/// Bytes of output that may be on their way to the screen.
+/// Bytes of output that may be in flight to the screen.
 pub const OUTPUT_WINDOW: usize = 4 << 20;
 
-/// What a piece of output takes of the window: small pieces cost more than their bytes.
+/// How much of the window a piece of output uses: small pieces cost more than their bytes.
 pub fn output_cost(bytes: usize) -> u32 {
     bytes.clamp(1024, MAX_PIECE) as u32
 }
@@ -43,10 +43,10 @@ pub fn output_cost(bytes: usize) -> u32 {
 /// The longest piece of output or input in one message.
 pub const MAX_PIECE: usize = 64 << 10;
 
-/// The word before the agent's version in the line that precedes all frames.
+/// The word before the agent's version, in the line that precedes all frames.
 pub const PREAMBLE: &str = "ronde-agent";
 
-/// What the driver tells an agent.
+/// Messages from the driver to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DriverToAgent {
     /// Start these workers.
@@ -54,7 +54,7 @@ pub enum DriverToAgent {
         /// One entry per worker on this host.
         workers: Vec<WorkerSpec>,
     },
-    /// Send a signal to every rank and what it started.
+    /// Send a signal to every worker and its child processes.
     Signal {
         /// The signal's number.
         signal: i32,
@@ -67,12 +67,12 @@ pub enum DriverToAgent {
     },
     /// The standard input of rank 0 has ended.
     StdinEnd,
-    /// That much output has been written; as much again may come.
+    /// This much output has been written; the agent may send as much again.
     Printed {
-        /// The sum of their [`output_cost`]s.
+        /// The sum of the [`output_cost`]s.
         cost: u32,
     },
-    /// Remove what is left and end.
+    /// Remove what is left and exit.
     End,
     /// Listen for the agents of other hosts, until the ranks start.
     Listen {
@@ -80,282 +80,282 @@ pub enum DriverToAgent {
         key: JobKey,
         /// This host's number.
         host: u32,
-        /// The interfaces to use; all if there are none.
+        /// The interfaces to use; all of them if empty.
         interfaces: Vec<String>,
         /// How many free ports to find.
         ports: u32,
     },
-    /// Dial all addresses of these at once.
+    /// Dial all addresses of these targets at once.
     Dial {
-        /// Whom.
-        targets: Vec<Target>,
-        /// How long a call may take.
+        /// The processes to dial.
+        targets: Vec<DialTarget>,
+        /// Time limit for one attempt.
         limit_millis: u32,
     },
-    /// Hold a connection to the launcher; end everything when it breaks.
+    /// Keep a connection to the launcher open; end everything when it breaks.
     Stay {
-        /// Where the launcher was reached, best first.
+        /// Where the launcher can be reached, best first.
         addresses: Vec<SocketAddr>,
     },
-    /// Say what time it is.
+    /// Report the time.
     AskTime,
-    /// Say how the host is.
+    /// Report facts about the host.
     Examine,
-    /// Measure the way to another agent that listens.
+    /// Measure the path to another agent that listens.
     Measure {
-        /// Who should answer.
+        /// The process expected to answer; anyone else fails the handshake.
         callee: Callee,
-        /// Where.
+        /// The address to dial.
         address: SocketAddr,
         /// How long to send for.
         millis: u32,
     },
-    /// Send a signal to one worker and what it started.
+    /// Send a signal to one worker and its child processes.
     SignalOne {
-        /// Whom.
+        /// The worker to signal.
         worker: Worker,
         /// The signal's number.
         signal: i32,
     },
-    /// When somebody tells the agent to stop, say so and go on for so long before doing it.
+    /// When the agent is told to stop, report that and keep running for this long first.
     Linger {
-        /// How long.
+        /// Grace period, in milliseconds.
         millis: u32,
     },
-    /// Say that you are there, and how the processes of these workers are.
+    /// Show that you are alive, and report the state of these workers' processes.
     Look {
-        /// Workers that do not answer; often there are none.
+        /// Workers that do not answer; usually none.
         workers: Vec<Worker>,
     },
 }
 
-/// What the driver answers an agent that has dialled in. Other versions must understand it, so neither
-/// of these ever changes.
+/// The driver's answer to an agent that has dialed in. Other versions must understand it, so
+/// neither variant ever changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OfferAnswer {
-    /// It is one of the job's agents from here on.
+    /// From here on it is one of the job's agents.
     Taken,
-    /// It is of no use.
+    /// The job cannot use it.
     Refused {
-        /// Why, in words.
+        /// Human-readable reason.
         reason: String,
     },
 }
 
-/// Somebody to dial.
+/// A process to dial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// Who should answer.
+pub struct DialTarget {
+    /// The process expected to answer; anyone else fails the handshake.
     pub callee: Callee,
-    /// Where.
+    /// The addresses to try, in order.
     pub addresses: Vec<SocketAddr>,
 }
 
 /// One address on which an agent listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listener {
-    /// The interface that has it, for people.
+    /// Name of the network interface, for people.
     pub interface: String,
     /// The address and port.
     pub address: SocketAddr,
 }
 
-/// What came of a call.
+/// Result of dialing an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Dial {
-    /// The one who was meant has answered, after this time.
+    /// The expected process answered, after this time.
     Reached {
-        /// Microseconds.
+        /// Round-trip time in microseconds.
         micros: u32,
     },
-    /// Nobody listens there, or something in between said so.
+    /// The connection was refused, by the host or by something on the path.
     Refused,
-    /// Nothing was heard.
+    /// There was no answer.
     TimedOut,
-    /// Somebody listens there who is not the one that was meant.
+    /// Something else listens there.
     Stranger,
-    /// Anything else.
+    /// Any other I/O error.
     Failed {
-        /// The system's words.
+        /// The system's error message.
         error: String,
     },
 }
 
-/// What an agent tells the driver.
+/// Messages from an agent to the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentToDriver {
-    /// A worker runs.
+    /// A worker has started.
     Started {
-        /// Who.
+        /// Number of the worker, for its whole life.
         worker: Worker,
         /// Its process id on the agent's host.
         pid: u32,
     },
     /// A worker wrote something.
     Output {
-        /// Who.
+        /// Number of the worker, for its whole life.
         worker: Worker,
-        /// Where to.
-        stream: Stream,
-        /// What; at most [`MAX_PIECE`] bytes, cut anywhere.
+        /// Standard output or standard error.
+        stream: OutputStream,
+        /// At most [`MAX_PIECE`] bytes, cut at any point.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// A worker, and everything that had its stream, has closed it.
+    /// A worker, and every process that shared its stream, has closed it.
     OutputEnd {
-        /// Who.
+        /// Number of the worker, for its whole life.
         worker: Worker,
-        /// Which.
-        stream: Stream,
+        /// Standard output or standard error.
+        stream: OutputStream,
     },
     /// The last piece of standard input has been passed on.
     StdinTaken,
     /// A worker has ended.
     Exited {
-        /// Who.
+        /// Number of the worker, for its whole life.
         worker: Worker,
-        /// How.
+        /// Exit code or signal.
         exit: Exit,
     },
-    /// Something that concerns the whole host went wrong.
+    /// A problem affects the whole host.
     Problem {
-        /// What, in words.
+        /// Human-readable description of the problem.
         reason: String,
     },
-    /// The agent listens.
+    /// The agent is listening.
     Listening {
-        /// Where; nowhere if no interface will do.
+        /// The listening addresses; empty if no interface is suitable.
         listeners: Vec<Listener>,
-        /// The interfaces that would do if they were asked for.
+        /// The interfaces that the user could name instead.
         known: Vec<String>,
-        /// Ports that are free at this moment.
+        /// Ports that are currently free.
         ports: Vec<u16>,
     },
-    /// A call has ended.
+    /// An attempt to dial has ended.
     Dialled {
-        /// Whom.
+        /// The process that was dialed.
         callee: Callee,
-        /// Where.
+        /// The address that was dialed.
         address: SocketAddr,
-        /// What came of it.
+        /// Result of the attempt.
         outcome: Dial,
     },
-    /// What time it is.
+    /// The time on the agent's host.
     Time {
         /// Microseconds since 1970.
         unix_micros: u64,
     },
-    /// How the host is.
+    /// Facts about the host.
     Examined {
-        /// What was found.
+        /// What the agent found out.
         facts: Box<Facts>,
     },
     /// A measurement has ended.
     Measured {
-        /// To whom.
+        /// The process at the other end.
         callee: Callee,
-        /// The figures, or why there are none.
+        /// The results, or why there are none.
         outcome: Result<Rate, String>,
     },
-    /// A worker was stopped, as by `SIGSTOP`.
+    /// A worker was stopped, for example by `SIGSTOP`.
     Stopped {
-        /// Who.
+        /// Number of the worker, for its whole life.
         worker: Worker,
     },
-    /// A worker that was stopped goes on.
+    /// A worker that was stopped continues.
     Continued {
-        /// Who.
+        /// Number of the worker, for its whole life.
         worker: Worker,
     },
-    /// Somebody has told the agent to stop; it will before long.
+    /// The agent was told to stop and will do so soon.
     Leaving,
-    /// The agent is there, and the processes of the workers it was asked about are like this.
+    /// The agent is alive, and this is the state of the processes it was asked about.
     Looked {
-        /// One entry per worker that has a process.
+        /// One entry for each of the workers that has a process.
         found: Vec<(Worker, Condition)>,
     },
 }
 
-/// How a worker's process is: its own, or if something it has started is stopped, that one.
+/// The state of a worker's process, or of one of its child processes if that one is stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// The process id on the agent's host.
     pub pid: u32,
-    /// The name of its program.
+    /// Name of its program.
     pub command: String,
-    /// What it does.
+    /// State of the process.
     pub state: ProcessState,
 }
 
-/// What a process does, as far as it matters to those who wait for it.
+/// State of a process, as far as it matters to those waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// It runs, or sleeps until something wakes it.
     Runs,
-    /// It waits for a disk, a network file system or memory, and can do nothing else meanwhile.
+    /// It is waiting for a disk, a network file system or memory, and cannot be interrupted.
     Blocked,
     /// A debugger has stopped it.
     Traced,
-    /// It is in a frozen cgroup, as by `docker pause`.
+    /// It is in a frozen cgroup, for example because of `docker pause`.
     Frozen,
     /// A signal has stopped it.
     Stopped,
 }
 
 impl ProcessState {
-    /// Whether it stays that way until somebody resumes it.
+    /// Whether the process stays in this state until something resumes it.
     pub fn is_halted(self) -> bool {
         self >= ProcessState::Traced
     }
 }
 
-/// How fast the way to another host is.
+/// Speed of the path to another host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rate {
-    /// What one connection carries.
+    /// Bandwidth of one connection.
     pub bytes_per_second: u64,
-    /// The median time of a few bytes there and back.
+    /// Median round-trip time of a few bytes.
     pub round_trip_micros: u32,
 }
 
-/// What two agents say to each other when they measure the way between them, sealed, on a connection
-/// that has begun with the handshake.
+/// Messages between two agents that measure the path between them, sealed, on a connection that
+/// began with the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentToAgent {
-    /// To be answered by the same at once.
+    /// To be answered with another `Echo` at once.
     Echo,
-    /// From here on this side sends bytes that mean nothing, until it closes its direction.
+    /// From here on this side sends meaningless bytes until it closes its direction.
     Load {
-        /// How long it will take.
+        /// For how long it sends.
         millis: u32,
     },
-    /// That is what came of them.
+    /// The result of the transfer.
     Carried {
-        /// How many, without those of the beginning, when a connection is still slow.
+        /// Bytes received, not counting the start, while a connection is still slow.
         bytes: u64,
-        /// In what time.
+        /// Duration of the transfer, in microseconds.
         micros: u64,
     },
 }
 
-/// One worker as its agent needs to know it. Names and values are bytes because Unix has no encoding.
+/// A worker for its agent to start. Names and values are bytes because Unix has no encoding.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerSpec {
-    /// Who.
+    /// Number of the worker, for its whole life.
     pub worker: Worker,
     /// The program and its arguments.
     pub argv: Vec<Vec<u8>>,
-    /// Where it runs.
+    /// Its working directory.
     pub cwd: Vec<u8>,
-    /// Its environment, apart from what it takes from its host.
+    /// Its environment, apart from the variables of its host.
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The names of variables that it takes from its host instead, as the agent has them.
+    /// Names of the variables whose values it takes from the agent's environment instead.
     pub own: Vec<Vec<u8>>,
 }
 
 impl fmt::Debug for WorkerSpec {
-    /// Leaves the environment out: it holds the job's key.
+    /// Leaves out the environment, which holds the job key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WorkerSpec").field("worker", &self.worker).finish_non_exhaustive()
     }
@@ -363,20 +363,20 @@ impl fmt::Debug for WorkerSpec {
 
 /// One of the two streams that a worker writes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Stream {
+pub enum OutputStream {
     /// Standard output.
     Stdout,
     /// Standard error.
     Stderr,
 }
 
-/// How a process ended. Its words read behind the name of a rank: `exited with code 3`.
+/// How a process ended. The text follows the name of a rank: `exited with code 3`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Exit {
-    /// By itself, with this code.
+    /// It exited with this code.
     #[error("exited with code {0}")]
     Code(i32),
-    /// Killed by the signal of this number.
+    /// Killed by the signal with this number.
     #[error("was killed by {}", signal_name(*.0))]
     Signal(i32),
     /// Killed by the kernel because memory ran out.
@@ -385,27 +385,27 @@ pub enum Exit {
     /// It never ran.
     #[error("could not be started: {reason}")]
     NotStarted {
-        /// What was in the way.
-        obstacle: Obstacle,
-        /// Why, in words.
+        /// What prevented the start.
+        obstacle: StartFailure,
+        /// Human-readable reason.
         reason: String,
     },
-    /// Nobody knows: whoever watched it has gone.
+    /// Unknown, because the process that watched it is gone.
     #[error("was lost: {reason}")]
     Unknown {
-        /// Why not.
+        /// Human-readable reason.
         reason: String,
     },
 }
 
-/// What keeps a program from being started.
+/// What prevents a program from being started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Obstacle {
+pub enum StartFailure {
     /// There is no such program.
     Missing,
     /// The file is not a program.
     NotExecutable,
-    /// This user may not look where it should be.
+    /// This user may not read its directory.
     Denied,
     /// The directory to run it in cannot be used.
     Directory,
@@ -414,7 +414,7 @@ pub enum Obstacle {
 }
 
 impl Exit {
-    /// Whether all went well.
+    /// Whether the process exited with code 0.
     pub fn is_success(&self) -> bool {
         *self == Exit::Code(0)
     }
@@ -423,7 +423,7 @@ impl Exit {
     pub fn code(&self) -> u8 {
         match self {
             Exit::Code(code) => (code & 255) as u8,
-            Exit::NotStarted { obstacle: Obstacle::Missing, .. } => 127,
+            Exit::NotStarted { obstacle: StartFailure::Missing, .. } => 127,
             Exit::NotStarted { .. } => 126,
             Exit::Signal(number) => (128 + (number & 127)) as u8,
             Exit::OutOfMemory => 128 + 9,
@@ -432,7 +432,7 @@ impl Exit {
     }
 }
 
-/// A signal as people know it: `signal 9 (SIGKILL)`.
+/// Name of a signal: `signal 9 (SIGKILL)`.
 pub fn signal_name(number: i32) -> String {
     const NAMES: [&str; 31] = [
         "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
@@ -445,14 +445,14 @@ pub fn signal_name(number: i32) -> String {
     }
 }
 
-/// A message as a plain frame, its length in front.
+/// A message as a plain frame, prefixed with its length.
 pub fn frame<M: Serialize>(message: &M) -> Vec<u8> {
     let body = encode(message);
     assert!(body.len() <= MAX_FRAME, "a message of {} bytes fits no frame", body.len());
     [&(body.len() as u32).to_le_bytes(), body.as_slice()].concat()
 }
 
-/// The number of bytes that follow a plain frame's four bytes of length.
+/// How many bytes follow the length prefix of a plain frame.
 pub fn length(header: [u8; 4]) -> Result<usize, FrameError> {
     let length = u32::from_le_bytes(header) as usize;
     if length > MAX_FRAME { Err(FrameError::TooLong(length)) } else { Ok(length) }
@@ -465,11 +465,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_bytes_on_the_pipe_stay_what_they_were() {
+    fn the_encoding_of_messages_does_not_change() {
         let exited = AgentToDriver::Exited { worker: Worker(2), exit: Exit::Signal(9) };
         assert_eq!(frame(&exited), [4, 0, 0, 0, 4, 2, 1, 18]);
-        let output =
-            AgentToDriver::Output { worker: Worker(1), stream: Stream::Stderr, bytes: b"x".into() };
+        let output = AgentToDriver::Output {
+            worker: Worker(1),
+            stream: OutputStream::Stderr,
+            bytes: b"x".into(),
+        };
         assert_eq!(frame(&output), [5, 0, 0, 0, 1, 1, 1, 1, b'x']);
         assert_eq!(encode(&OfferAnswer::Taken), [0]);
         assert_eq!(encode(&OfferAnswer::Refused { reason: "x".into() }), [1, 1, b'x']);
@@ -481,8 +484,10 @@ mod tests {
 
     #[test]
     fn exits_read_as_sentences_and_map_to_codes() {
-        let not_found =
-            Exit::NotStarted { obstacle: Obstacle::Missing, reason: "`x` was not found".into() };
+        let not_found = Exit::NotStarted {
+            obstacle: StartFailure::Missing,
+            reason: "`x` was not found".into(),
+        };
         for (exit, code, text) in [
             (Exit::Code(0), 0, "exited with code 0"),
             (Exit::Code(3), 3, "exited with code 3"),

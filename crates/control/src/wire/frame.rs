@@ -1,46 +1,46 @@
 //! Sealed frames: four bytes of length (little-endian), then that many bytes of ciphertext.
 //!
-//! A frame is encrypted, authenticated and numbered, so that it can be neither read, changed,
-//! dropped, repeated nor reordered. Noise seals at most 65,535 bytes at once; a longer frame is a
-//! row of full pieces and a rest. The length is checked before anything is allocated.
+//! Frames are encrypted, authenticated and numbered, so they cannot be read, changed, dropped,
+//! repeated or reordered. Noise seals at most 65,535 bytes at once; a longer frame consists of full
+//! pieces and a shorter last one. The length is checked before anything is allocated.
 
 use std::sync::Arc;
 
 use snow::StatelessTransportState;
 
-/// The longest plaintext of one control frame.
+/// The longest plaintext of a control frame.
 pub const MAX_FRAME: usize = 16 << 20;
 
 const TAG: usize = 16;
 const PIECE: usize = 65_535 - TAG;
 
-/// A frame that cannot be ours.
+/// A frame that no process of this job can have sent.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The announced length is beyond what any message needs.
-    #[error("a message arrived damaged: it claims to have {0} bytes, and none is that long")]
+    /// The announced length exceeds the longest message.
+    #[error("received a corrupt message: it claims to be {0} bytes long, which is over the limit")]
     TooLong(usize),
-    /// The content was changed, repeated, reordered or sealed by somebody else.
+    /// The content was changed, repeated, reordered or sealed by someone else.
     #[error(
-        "a message arrived damaged: its bytes were changed on their way, or it was repeated or sent by \
-         somebody else"
+        "received a corrupt message: it was altered in transit, replayed, or sent by \
+         someone else"
     )]
     Tampered,
 }
 
-/// Seals what one end sends.
+/// Seals the frames that this end sends.
 pub struct Sealer {
     pub(super) state: Arc<StatelessTransportState>,
     pub(super) next: u64,
 }
 
-/// Opens what the other end sealed.
+/// Opens the frames that the other end sealed.
 pub struct Opener {
     pub(super) state: Arc<StatelessTransportState>,
     pub(super) next: u64,
 }
 
-/// The number of ciphertext bytes that follow a frame's four bytes of length.
+/// How many bytes of ciphertext follow the length prefix of a frame.
 pub fn frame_length(header: [u8; 4]) -> Result<usize, FrameError> {
     let length = u32::from_le_bytes(header) as usize;
     if length > sealed_length(MAX_FRAME) { Err(FrameError::TooLong(length)) } else { Ok(length) }
@@ -51,7 +51,7 @@ fn sealed_length(plain: usize) -> usize {
 }
 
 impl Sealer {
-    /// Seals a message into a frame, its length in front.
+    /// Seals a message into a frame, prefixed with its length.
     pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
         assert!(plain.len() <= MAX_FRAME, "a message of {} bytes fits no frame", plain.len());
         let total = sealed_length(plain.len());
@@ -84,7 +84,7 @@ impl Opener {
     }
 }
 
-/// Even nothing is one piece.
+/// Splits into pieces; empty input gives one empty piece.
 fn pieces(bytes: &[u8], size: usize) -> impl Iterator<Item = &[u8]> {
     let empty = bytes.is_empty().then_some(bytes);
     empty.into_iter().chain(bytes.chunks(size))
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_every_awkward_length_arrive_whole() {
+    fn frames_of_boundary_lengths_arrive_intact() {
         let (mut sealer, mut opener) = pair();
         for length in [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 7] {
             let plain: Vec<u8> = (0..length).map(|i| i as u8).collect();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_any_message_is_refused_before_allocating() {
+    fn an_excessive_length_is_refused_before_allocating() {
         assert!(matches!(frame_length([255; 4]), Err(FrameError::TooLong(_))));
     }
 

@@ -1,19 +1,20 @@
-//! How two ends of a socket prove to each other that they hold the job's key.
+//! The handshake in which both ends of a socket prove that they hold the job key.
 //!
 //! The Noise pattern `NNpsk0`, in three messages, each in a small plain envelope (two bytes of
 //! length, little-endian):
 //!
-//! 1. The one who dialled sends a fresh public key and a tag that only the job's key can make. A
-//!    stranger fails here, before a byte of meaning was read.
-//! 2. The one who listened answers with its own fresh public key and a tag over both.
-//! 3. The one who dialled sends its first sealed frame, a [`Greeting`](super::Greeting). A replayed
-//!    first message fails here: without the private half of the old key nobody can seal it.
+//! 1. The dialing side sends a fresh public key and a tag that requires the job key. A peer without
+//!    the key fails here, before any of its bytes is interpreted.
+//! 2. The listening side answers with its own fresh public key and a tag over both.
+//! 3. The dialing side sends its first sealed frame, a [`Greeting`](super::Greeting). A replayed
+//!    first message fails here: without the private half of the old key nobody can seal the frame.
 //!
-//! Both sides mix in who is being called, so that a [`Callee`] answers only calls that are meant for
-//! it: an address such as that of a docker bridge may belong to another machine on each host.
+//! Both sides mix in the identity of the called process, so a [`Callee`] answers only calls meant
+//! for it: an address, such as that of a docker bridge, may belong to a different machine on each
+//! host.
 //!
-//! Nothing is decoded by either side before the other has proved itself. The functions move bytes
-//! between buffers; who reads and writes the socket is up to the caller.
+//! Neither side decodes anything before the other has proved itself. The functions only move bytes
+//! between buffers; the caller reads and writes the socket.
 
 use std::sync::Arc;
 
@@ -24,24 +25,24 @@ use super::JobKey;
 use super::frame::{Opener, Sealer};
 use crate::Rank;
 
-/// The longest envelope body of the handshake; anything longer is a stranger.
+/// The longest envelope body of the handshake; a longer one cannot come from a process of the job.
 pub const MAX_ENVELOPE: usize = 128;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 
-/// The other end does not hold this job's key, or is not the one that was called.
+/// The other end does not hold this job's key, or is not the process that was called.
 #[derive(Debug, thiserror::Error)]
 #[error("the other end does not hold this job's key")]
 pub struct Refused;
 
-/// Who is called.
+/// Identity that the dialed process must prove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Callee {
     /// The launcher's rendezvous.
     Launcher,
     /// The agent of the host with this number.
     Host(u32),
-    /// A rank.
+    /// A rank, by its number.
     Rank(Rank),
     /// A process of TensorFlow's data service; its key is that of the service.
     DataService,
@@ -59,13 +60,13 @@ impl Callee {
 }
 
 /// The two halves of an authenticated connection.
-pub type Channel = (Sealer, Opener);
+pub type SealedChannel = (Sealer, Opener);
 
-/// The side that dialled.
+/// The side that dials.
 pub struct Initiator(HandshakeState);
 
 impl Initiator {
-    /// Starts a handshake; the bytes are the first envelope to send.
+    /// Starts a handshake; the returned bytes are the first envelope to send.
     pub fn start(key: &JobKey, callee: Callee) -> (Initiator, Vec<u8>) {
         let prologue = callee.prologue();
         let builder = builder(key, &prologue);
@@ -75,16 +76,20 @@ impl Initiator {
         (Initiator(state), hello)
     }
 
-    /// Takes the body of the answer.
-    pub fn finish(mut self, answer: &[u8]) -> Result<Channel, Refused> {
+    /// Completes the handshake with the body of the answer.
+    pub fn finish(mut self, answer: &[u8]) -> Result<SealedChannel, Refused> {
         self.0.read_message(answer, &mut [0; MAX_ENVELOPE]).map_err(|_| Refused)?;
         channel(self.0)
     }
 }
 
-/// The side that listened, as `callee`: takes the body of the first envelope, gives the envelope to
-/// answer with.
-pub fn respond(key: &JobKey, callee: Callee, hello: &[u8]) -> Result<(Vec<u8>, Channel), Refused> {
+/// The listening side: takes the body of the first envelope and returns the envelope to answer
+/// with. `callee` is its own identity.
+pub fn respond(
+    key: &JobKey,
+    callee: Callee,
+    hello: &[u8],
+) -> Result<(Vec<u8>, SealedChannel), Refused> {
     let prologue = callee.prologue();
     let builder = builder(key, &prologue);
     let mut state =
@@ -94,7 +99,7 @@ pub fn respond(key: &JobKey, callee: Callee, hello: &[u8]) -> Result<(Vec<u8>, C
     Ok((answer, channel(state)?))
 }
 
-/// The body length that an envelope's first two bytes announce, if it may be one of ours.
+/// The body length that an envelope's first two bytes announce; an error if it is out of range.
 pub fn envelope_length(header: [u8; 2]) -> Result<usize, Refused> {
     let length = usize::from(u16::from_le_bytes(header));
     if length == 0 || length > MAX_ENVELOPE { Err(Refused) } else { Ok(length) }
@@ -115,7 +120,7 @@ fn envelope(state: &mut HandshakeState) -> Result<Vec<u8>, Refused> {
     Ok(buffer)
 }
 
-fn channel(state: HandshakeState) -> Result<Channel, Refused> {
+fn channel(state: HandshakeState) -> Result<SealedChannel, Refused> {
     let state = Arc::new(state.into_stateless_transport_mode().map_err(|_| Refused)?);
     Ok((Sealer { state: state.clone(), next: 0 }, Opener { state, next: 0 }))
 }
@@ -137,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn two_holders_of_the_key_can_talk_both_ways() {
+    fn two_holders_of_the_key_can_exchange_messages() {
         let (initiator, hello) = Initiator::start(&key(1), ME);
         let (answer, (mut b_seal, mut b_open)) = respond(&key(1), ME, body(&hello)).unwrap();
         let (mut a_seal, mut a_open) = initiator.finish(body(&answer)).unwrap();
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_fails_at_its_first_message() {
+    fn a_peer_without_the_key_fails_at_its_first_message() {
         let (_, hello) = Initiator::start(&key(1), ME);
         assert!(respond(&key(2), ME, body(&hello)).is_err());
         assert!(respond(&key(2), ME, b"").is_err());
@@ -156,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_not_meant_cannot_answer() {
+    fn only_the_called_process_can_answer() {
         for other in
             [Callee::Launcher, Callee::Host(3), Callee::Rank(Rank(30)), Callee::DataService]
         {
@@ -166,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_without_the_key_is_found_out() {
+    fn a_listener_without_the_key_is_detected() {
         let (initiator, hello) = Initiator::start(&key(1), ME);
         let mut forged = respond(&key(1), ME, body(&hello)).unwrap().0;
         *forged.last_mut().unwrap() ^= 1;
@@ -174,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_cannot_say_anything_after_the_handshake() {
+    fn a_replayed_handshake_cannot_send_messages() {
         let (initiator, hello) = Initiator::start(&key(1), ME);
         let (answer, _) = respond(&key(1), ME, body(&hello)).unwrap();
         let greeting = initiator.finish(body(&answer)).unwrap().0.seal(b"greeting");
@@ -183,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn envelope_lengths_of_strangers_are_refused() {
+    fn envelope_lengths_out_of_range_are_refused() {
         assert!(envelope_length(*b"GE").is_err());
         assert!(envelope_length([0, 0]).is_err());
         assert!(envelope_length([48, 0]).is_ok());

@@ -1,16 +1,19 @@
-//! The secret that all processes of one job share, and nobody else has.
+//! The secret shared by all processes of a job, and by nobody else.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The job's key. It never appears in a log: its debug form hides it.
+/// The job key. It never appears in a log: its debug form hides it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobKey([u8; 32]);
 
-/// The text was not a job key.
+/// The text is not a job key.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a job key is 64 hexadecimal digits, this has {length} characters or others among them")]
+#[error(
+    "a job key must be 64 hexadecimal digits; this text has {length} characters, or some of them \
+     are not hexadecimal"
+)]
 pub struct KeyError {
     length: usize,
 }
@@ -32,7 +35,7 @@ impl JobKey {
         }
     }
 
-    /// The key as text, for the environment of a process that belongs to the job.
+    /// The key as text, for the environment of the job's processes.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -48,11 +51,11 @@ impl fmt::Debug for JobKey {
     }
 }
 
-/// The two keys of one connection for tensors: made by whoever dials, told in its sealed greeting, and
-/// hidden from every log.
+/// The two keys of one link: made by the side that dials, sent in its sealed greeting, and hidden
+/// from every log.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkKeys {
-    /// Seals what the dialling side sends.
+    /// Seals what the dialing side sends.
     pub dialler: [u8; 32],
     /// Seals what the listening side sends.
     pub listener: [u8; 32],
@@ -69,13 +72,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_survives_its_text_form() {
+    fn a_key_survives_conversion_to_text() {
         let key = JobKey::from_entropy(std::array::from_fn(|i| (i * 37) as u8));
         assert_eq!(JobKey::from_hex(&key.to_hex()), Ok(key));
     }
 
     #[test]
-    fn anything_else_is_refused_and_a_key_is_never_printed() {
+    fn other_texts_are_refused_and_keys_are_never_printed() {
         for text in ["", "ab", &"g".repeat(64), &"+1".repeat(32), &"é".repeat(32)] {
             assert!(JobKey::from_hex(text).is_err(), "{text:?}");
         }

@@ -1,18 +1,19 @@
-//! What ranks and the driver's rendezvous say to each other, and ranks to ranks when they meet.
+//! The protocols between ranks and the driver's rendezvous, and between ranks that connect.
 //!
-//! A rank dials the rendezvous, proves itself, greets, and then:
+//! A rank dials the rendezvous, authenticates, greets, and then:
 //!
-//! 1. `Join`: here I am, and this is where I listen.
-//! 2. `World`, once every rank has joined: who everybody is and where they listen.
-//! 3. `Located`: which rank is the first on this host, found by trying to reach its unix socket.
+//! 1. `Join`: the rank is ready, and listens at these addresses.
+//! 2. `World`, once every rank has joined: all ranks and their addresses.
+//! 3. `Located`: the first rank on this host, found by trying to reach its unix socket.
 //! 4. `Layout`: what every rank found, so that each host knows its members.
 //!
-//! The connection then stays open: the driver says `Lost` when it learns of a death, and the rank
-//! says `Leaving` before it ends. Whoever sees the other end vanish knows that it died. A rank that has
-//! lost its connection to another one which lives says `GivenUp`, and the driver passes that on: so all
-//! ranks name the same two, instead of each the one that it saw give up. When somebody watches the job,
-//! the driver says `Ask` and the rank answers `Report`; `Stalled` comes unasked. Every other second it says `Ping`, from the
-//! greeting on, and a rank whose process runs answers `Pong`.
+//! The connection then stays open: the driver sends `Lost` when it learns of a death, and the rank
+//! sends `Leaving` before it exits. If the connection closes without that, the other end has died.
+//! A rank that loses its connection to another live rank sends `GivenUp`, and the driver passes
+//! that on, so that all ranks name the same two instead of each naming the one that it saw give up.
+//! When there is a watcher, the driver sends `Ask` and the rank answers with a `RankReport`;
+//! `Stalled` is sent without a request. From the greeting on, the driver sends `Ping` every other
+//! second, and a rank whose process runs answers `Pong`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,232 +22,232 @@ use serde::{Deserialize, Serialize};
 
 use super::LinkKeys;
 use crate::cause::{CauseKind, Raised};
-use crate::status::Report;
+use crate::status::RankReport;
 use crate::{Epoch, Rank, Worker};
 
-/// The first sealed frame on every connection: who dialled, and what for.
+/// The first sealed frame on every connection: who dialed, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Greeting {
-    /// A rank that comes to the driver's rendezvous; its version must be the driver's.
+    /// A rank joins the driver's rendezvous; its version must match the driver's.
     Rendezvous {
         /// The version of Ronde on the rank's side.
         version: String,
-        /// Who comes.
+        /// The rank that connects.
         rank: Rank,
     },
-    /// A rank that comes to the first rank of its host for the shared memory.
+    /// A rank asks the first rank of its host for the shared memory.
     Segment {
-        /// The world it belongs to.
+        /// The epoch of its world.
         epoch: Epoch,
-        /// Who comes.
+        /// The rank that connects.
         rank: Rank,
     },
-    /// A rank that opens a connection for tensors.
+    /// A rank opens a connection for tensors.
     Link {
-        /// The world it belongs to.
+        /// The epoch of its world.
         epoch: Epoch,
-        /// Who comes.
+        /// The rank that connects.
         rank: Rank,
-        /// Which of the connections between the two.
+        /// Which of the connections between the two ranks this is.
         connection: u32,
-        /// The keys that seal what travels on it, unless it travels as it is.
+        /// The keys that seal it; `None` if it is not encrypted.
         keys: Option<LinkKeys>,
     },
-    /// A rank that opens its connection to the coordinator.
+    /// A rank opens its connection to the coordinator.
     Control {
-        /// The world it belongs to.
+        /// The epoch of its world.
         epoch: Epoch,
-        /// Who comes.
+        /// The rank that connects.
         rank: Rank,
     },
-    /// The agent of a host, which will only say that it is there, again and again.
+    /// The agent of a host opens its lifeline, on which it only sends heartbeats.
     Lifeline {
         /// The host's number.
         host: u32,
     },
-    /// A rank that comes to the driver for the function that it is to call.
+    /// A rank fetches the function to call.
     Fetch {
         /// The version of Ronde on the rank's side.
         version: String,
-        /// Who comes.
+        /// The rank that connects.
         rank: Rank,
     },
-    /// A rank that brings the driver what that function returned.
+    /// A rank delivers what that function returned.
     Deliver {
         /// The version of Ronde on the rank's side.
         version: String,
-        /// Who comes.
+        /// The rank that connects.
         rank: Rank,
     },
-    /// Somebody who wants to know how the job stands.
+    /// A watcher asks about the job.
     Watch {
-        /// The version of Ronde on their side.
+        /// The version of Ronde on the watcher's side.
         version: String,
     },
-    /// A worker of an elastic job that comes to the driver's rendezvous.
+    /// A worker of an elastic job joins the driver's rendezvous.
     Worker {
         /// The version of Ronde on the worker's side.
         version: String,
-        /// Who comes.
+        /// The worker that connects.
         worker: Worker,
     },
-    /// Somebody with one question to the registry of a data service.
+    /// A single request to the registry of a data service.
     Ask,
-    /// Somebody who wants to talk to a server of a data service through its tunnel.
+    /// A client connects to a server of a data service through its tunnel.
     Server {
         /// The server's name.
         name: String,
     },
-    /// An agent that nobody of the job has started: it offers its host, hears an
-    /// [`OfferAnswer`](super::agent::OfferAnswer), and if it is taken this connection is its pipe.
+    /// An agent that the job did not start offers its host. The answer is an
+    /// [`OfferAnswer`](super::agent::OfferAnswer); if it is taken, this connection is its pipe.
     Agent {
         /// The version of Ronde on the agent's side.
         version: String,
-        /// What its host is called.
+        /// Name of its host.
         name: String,
-        /// How many ranks it can take.
+        /// How many ranks it can run.
         slots: u32,
-        /// What all processes of its ranks are to carry in their environment.
+        /// A mark for the environment of all processes of its ranks.
         mark: String,
     },
 }
 
-/// What a rank tells the driver.
+/// Messages from a rank to the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankToDriver {
     /// The rank has called `init` and wants to be part of the next world.
     Join(Peer),
-    /// The first rank on this host is this one.
+    /// The first rank on the sender's host.
     Located {
         /// The lowest rank whose unix socket could be reached, or the rank itself.
         leader: Rank,
     },
-    /// The rank is about to end its part in the world.
+    /// The rank is about to leave the world.
     Leaving {
         /// The exception that ends the process, if one does.
         error: Option<Raised>,
         /// The rank whose loss caused that exception, if one did.
         blames: Option<Rank>,
     },
-    /// A connection to another rank broke and nobody has said why: the world is over for this rank.
+    /// A connection to another rank broke for an unknown reason: the world is over for this rank.
     GivenUp {
         /// The rank at the other end.
         rank: Rank,
-        /// What was seen of it.
+        /// What this rank observed.
         cause: String,
     },
-    /// What the rank has done so far, because it was asked.
-    Report(Report),
-    /// A worker of an elastic job has come that far in the current world.
+    /// What the rank has done so far; the answer to `Ask`.
+    Report(RankReport),
+    /// A worker of an elastic job has reached this point in the current world.
     Reached(Milestone),
     /// A worker of an elastic job wants to be left out of the next world.
     Departing {
-        /// Why, in words.
+        /// Human-readable reason.
         reason: String,
     },
     /// The rank's process runs: the answer to `Ping`.
     Pong {
-        /// For how long it has waited for other ranks, if it does.
+        /// How long it has been waiting for other ranks, if it is.
         waits: Option<Duration>,
     },
-    /// The world is over for this rank: until it joins again it answers no `Ping`.
+    /// The world is over for this rank: it answers no `Ping` until it joins again.
     WorldEnded,
-    /// Rank 0 has noticed that some ranks wait for others; told once for each tensor.
+    /// Rank 0 has noticed that some ranks wait for others; sent once for each tensor.
     Stalled {
         /// The tensor's name.
         tensor: String,
-        /// For how long the first of those who wait has done so.
+        /// How long the first of them has been waiting.
         during: Duration,
-        /// Who waits.
+        /// Ranks that have submitted the tensor.
         waiting: Vec<Rank>,
-        /// Who is late.
+        /// Ranks that have not submitted the tensor.
         late: Vec<Rank>,
     },
 }
 
-/// How far a worker of an elastic job has come since its world was formed.
+/// How far a worker of an elastic job is since its world was formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Milestone {
-    /// It has the state of the training, its own or a survivor's: it may hand it on.
+    /// It has the training state, its own or a survivor's, and may pass it on.
     State,
     /// It has finished its first step since then, and committed it.
     Commit,
 }
 
-/// What the driver tells a rank.
+/// Messages from the driver to a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DriverToRank {
-    /// Everybody is here.
+    /// All ranks have joined.
     World {
-        /// The number of this forming of the world.
+        /// The epoch of the new world.
         epoch: Epoch,
         /// All ranks, in order.
         peers: Vec<Peer>,
     },
-    /// What every rank found, in rank order: the first rank of its host.
+    /// The first rank of each rank's host, in rank order.
     Layout {
         /// One entry per rank.
         leaders: Vec<Rank>,
     },
-    /// A rank has ended without leaving.
+    /// A rank was lost: it ended without leaving.
     Lost {
-        /// Who.
+        /// The rank that was lost.
         rank: Rank,
-        /// Where.
+        /// Name of that rank's host.
         host: String,
-        /// By what kind of thing.
+        /// Kind of cause.
         kind: CauseKind,
-        /// How, in words.
+        /// Human-readable cause, for example `was killed by signal 9`.
         cause: String,
     },
     /// The rank cannot be part of the world.
     Refused {
-        /// Why, and what to do.
+        /// Why, and how to fix it.
         reason: String,
     },
-    /// Somebody wants to know what the rank has done so far.
+    /// A watcher wants to know what the rank has done so far.
     Ask,
-    /// To a worker of an elastic job, before `World`: this is its rank there.
-    Seat {
-        /// Its rank.
+    /// To a worker of an elastic job, before `World`: its rank there.
+    Assign {
+        /// Rank in the new world.
         rank: Rank,
     },
-    /// To a worker of an elastic job: the world fell apart before it was complete; join again.
+    /// To a worker of an elastic job: the world broke up before it was complete; join again.
     Again {
-        /// Why, in words.
+        /// Human-readable reason.
         reason: String,
     },
-    /// To a worker of an elastic job: it is not part of the job any more.
+    /// To a worker of an elastic job: it is no longer part of the job.
     Removed {
-        /// Why, in words.
+        /// Human-readable reason.
         reason: String,
     },
-    /// To the workers of an elastic job: the next world will be another one, so meet again soon.
+    /// To the workers of an elastic job: the next world will be different, so join it soon.
     Update {
-        /// In what it will differ.
+        /// How it will differ.
         change: Change,
     },
-    /// To be answered by `Pong` at once: a process that is stopped cannot.
+    /// To be answered with `Pong` at once, which a stopped process cannot do.
     Ping,
 }
 
-/// In what the next world of an elastic job will differ from the current one.
+/// How the next world of an elastic job will differ from the current one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Workers will have gone.
+    /// Workers will be removed.
     pub removed: bool,
-    /// Workers will have come.
+    /// Workers will be added.
     pub added: bool,
-    /// Workers will come, but are not ready: hosts have been found for them.
+    /// Workers will be added later: hosts have been found for them, but they are not ready.
     pub coming: bool,
 }
 
-/// One rank as the others need to know it.
+/// A rank, as the other ranks know it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
-    /// The name of its host, for people.
+    /// Name of its host, for people.
     pub host: String,
-    /// Its place among the ranks of its host.
+    /// Its number among the ranks of its host.
     pub local_rank: u32,
     /// Its process id on its host.
     pub pid: u32,
@@ -262,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_on_the_wire_stay_what_they_were() {
+    fn the_encoding_of_messages_does_not_change() {
         let (rank, host, kind) = (Rank(5), "b".into(), CauseKind::Signal);
         let lost = DriverToRank::Lost { rank, host, kind, cause: "x".into() };
         assert_eq!(encode(&lost), [2, 5, 1, b'b', 3, 1, b'x']);
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_means_one_thing_only() {
+    fn a_frame_holds_exactly_one_message() {
         let mut bytes = encode(&RankToDriver::Located { leader: Rank(0) });
         assert!(decode::<RankToDriver>(&bytes).is_ok());
         bytes.push(0);

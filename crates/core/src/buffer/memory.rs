@@ -1,58 +1,58 @@
-//! The handles of what a submission reads and writes.
+//! Handles to the memory that a submission reads and writes.
 
 use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
-/// Where memory is.
+/// The kind of memory: host or device.
 pub trait Space: sealed::Sealed + Send + Sync + 'static {}
 
-/// Memory that the processor reads and writes.
+/// Memory that the CPU reads and writes.
 #[derive(Clone, Copy, Debug)]
-pub enum Host {}
+pub enum HostMemory {}
 
-/// Memory of a device, whose address means nothing to the processor.
+/// Memory of a device, whose address means nothing to the CPU.
 #[derive(Clone, Copy, Debug)]
-pub enum Device {}
+pub enum DeviceMemory {}
 
-impl Space for Host {}
-impl Space for Device {}
+impl Space for HostMemory {}
+impl Space for DeviceMemory {}
 
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for super::Host {}
-    impl Sealed for super::Device {}
+    impl Sealed for super::HostMemory {}
+    impl Sealed for super::DeviceMemory {}
 }
 
-/// What keeps memory alive that somebody else owns. The engine drops it before a ticket completes.
-pub type Keeper = Arc<dyn Any + Send + Sync>;
+/// Keeps memory alive that the caller owns. The engine drops it before a ticket completes.
+pub type KeepAlive = Arc<dyn Any + Send + Sync>;
 
-/// Memory that an operation reads and nobody writes meanwhile.
+/// Memory that an operation reads, and that nothing writes meanwhile.
 #[derive(Clone)]
-pub struct Input<S: Space = Host> {
-    stretch: Stretch,
-    _keeper: Option<Keeper>,
+pub struct Input<S: Space = HostMemory> {
+    range: MemoryRange,
+    _keep_alive: Option<KeepAlive>,
     space: PhantomData<S>,
 }
 
-/// Memory that an operation writes, and may read, and that nobody else touches meanwhile.
-pub struct Output<S: Space = Host> {
-    stretch: Stretch,
-    keeper: Option<Keeper>,
+/// Memory that an operation writes and may read, and that nothing else touches meanwhile.
+pub struct Output<S: Space = HostMemory> {
+    range: MemoryRange,
+    keep_alive: Option<KeepAlive>,
     space: PhantomData<S>,
 }
 
 /// The memory of one tensor and of its result.
 #[derive(Debug)]
 pub enum Operand {
-    /// The result takes the tensor's place.
+    /// The result overwrites the tensor.
     InPlace(Output),
-    /// The result goes elsewhere, and has as many bytes.
+    /// The result goes to other memory of the same length.
     Apart {
-        /// The tensor.
+        /// Memory of the tensor.
         input: Input,
-        /// Its result.
+        /// Memory of the result.
         output: Output,
     },
 }
@@ -61,29 +61,30 @@ impl<S: Space> Input<S> {
     /// The `length` bytes at `start`.
     ///
     /// # Safety
-    /// Until this handle and all its clones are dropped, the bytes are there and nobody writes to
-    /// them. They may count on the keeper being alive.
-    pub unsafe fn new(start: *const u8, length: usize, keeper: Option<Keeper>) -> Input<S> {
-        let stretch = Stretch { start: start.cast_mut(), length };
-        Input { stretch, _keeper: keeper, space: PhantomData }
+    /// The bytes must be valid, and nothing may write to them, until this handle and all its clones
+    /// are dropped. The caller may rely on `keep_alive` living that long.
+    pub unsafe fn new(start: *const u8, length: usize, keep_alive: Option<KeepAlive>) -> Input<S> {
+        let range = MemoryRange { start: start.cast_mut(), length };
+        Input { range, _keep_alive: keep_alive, space: PhantomData }
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     pub fn length(&self) -> usize {
-        self.stretch.length
+        self.range.length
     }
 
-    /// Where it starts.
+    /// The start address.
     pub fn start(&self) -> *const u8 {
-        self.stretch.start
+        self.range.start
     }
 }
 
-impl Input<Host> {
-    /// The bytes.
+impl Input<HostMemory> {
+    /// The content.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: by the promise of `new` they are there, and unchanged while this handle lives.
-        unsafe { self.stretch.bytes() }
+        // SAFETY: the caller of `new` guarantees that they are valid and unchanged while this
+        // handle lives.
+        unsafe { self.range.bytes() }
     }
 }
 
@@ -91,67 +92,68 @@ impl<S: Space> Output<S> {
     /// The `length` bytes at `start`.
     ///
     /// # Safety
-    /// Until this handle is dropped, the bytes are there and nobody else reads or writes them. They
-    /// may count on the keeper being alive.
-    pub unsafe fn new(start: *mut u8, length: usize, keeper: Option<Keeper>) -> Output<S> {
-        Output { stretch: Stretch { start, length }, keeper, space: PhantomData }
+    /// The bytes must be valid, and nothing else may read or write them, until this handle is
+    /// dropped. The caller may rely on `keep_alive` living that long.
+    pub unsafe fn new(start: *mut u8, length: usize, keep_alive: Option<KeepAlive>) -> Output<S> {
+        Output { range: MemoryRange { start, length }, keep_alive, space: PhantomData }
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     pub fn length(&self) -> usize {
-        self.stretch.length
+        self.range.length
     }
 
-    /// Where it starts.
+    /// The start address.
     pub fn start(&self) -> *mut u8 {
-        self.stretch.start
+        self.range.start
     }
 }
 
-impl Output<Host> {
-    /// Memory of our own; `back` gets it when the operation is over.
+impl Output<HostMemory> {
+    /// Lends out the memory of `owner`; `back` gets the owner when the operation is over.
     pub fn lent<O: Owner>(mut owner: O, back: impl FnOnce(O) + Send + 'static) -> Output {
         let bytes = owner.bytes_mut();
         let (start, length) = (bytes.as_mut_ptr(), bytes.len());
-        let loan: Keeper = Arc::new(Loan(Mutex::new(Some((owner, back)))));
-        // SAFETY: an owner's bytes stay where they are when it moves, and the loan, which nobody else
-        // can look into, has the only way to them until this handle drops it.
+        let loan: KeepAlive = Arc::new(Loan(Mutex::new(Some((owner, back)))));
+        // SAFETY: an owner's bytes stay where they are when it moves, and the loan, which is not
+        // accessible to anything else, is the only way to them until this handle drops it.
         unsafe { Output::new(start, length, Some(loan)) }
     }
 
-    /// The bytes.
+    /// The content.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: by the promise of `new` they are there, and only this handle gives them out.
-        unsafe { self.stretch.bytes() }
+        // SAFETY: the caller of `new` guarantees that they are valid, and only this handle gives
+        // access to them.
+        unsafe { self.range.bytes() }
     }
 
-    /// The bytes, to be written.
+    /// The content, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let Stretch { start, length } = self.stretch;
+        let MemoryRange { start, length } = self.range;
         if length == 0 {
             return &mut [];
         }
-        // SAFETY: as above; the slice borrows the only handle for as long as it lives.
+        // SAFETY: as above, and the slice borrows the only handle for as long as it lives.
         unsafe { std::slice::from_raw_parts_mut(start, length) }
     }
 }
 
 impl<O: Owner> From<O> for Output {
-    /// Memory that nobody wants back.
+    /// Memory that is dropped after the operation.
     fn from(owner: O) -> Output {
         Output::lent(owner, drop)
     }
 }
 
 impl<S: Space> From<Output<S>> for Input<S> {
-    /// Who may write may leave it at reading.
-    fn from(Output { stretch, keeper, space }: Output<S>) -> Input<S> {
-        Input { stretch, _keeper: keeper, space }
+    /// Gives up the right to write.
+    fn from(Output { range, keep_alive, space }: Output<S>) -> Input<S> {
+        Input { range, _keep_alive: keep_alive, space }
     }
 }
 
 impl Operand {
-    /// How many bytes the tensor has, and how many its result.
+    /// The lengths of the tensor and of its result.
     pub(crate) fn lengths(&self) -> (usize, usize) {
         match self {
             Operand::InPlace(output) => (output.length(), output.length()),
@@ -159,7 +161,7 @@ impl Operand {
         }
     }
 
-    /// The bytes of the tensor, unless its result takes their place, and those of the result.
+    /// The bytes of the tensor, unless its result overwrites them, and those of the result.
     pub(crate) fn pair(&mut self) -> (Option<&[u8]>, &mut [u8]) {
         match self {
             Operand::InPlace(output) => (None, output.bytes_mut()),
@@ -168,16 +170,16 @@ impl Operand {
     }
 }
 
-/// Who owns memory of ours.
+/// An owner of memory that an operation can use.
 ///
 /// # Safety
-/// The bytes belong to the owner alone, and stay where they are when it moves.
+/// The bytes must belong to the owner alone, and must not move when it does.
 pub unsafe trait Owner: Send + 'static {
-    /// The bytes.
+    /// The memory that it owns.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-/// An owner whose memory is out, and who gets it back.
+/// An owner whose memory is lent out, and what to call when it comes back.
 struct Loan<O, B: FnOnce(O)>(Mutex<Option<(O, B)>>);
 
 impl<O, B: FnOnce(O)> Drop for Loan<O, B> {
@@ -190,24 +192,24 @@ impl<O, B: FnOnce(O)> Drop for Loan<O, B> {
 
 /// An address and a number of bytes.
 #[derive(Clone, Copy)]
-struct Stretch {
+struct MemoryRange {
     start: *mut u8,
     length: usize,
 }
 
-// SAFETY: an address is a number; whoever follows it proves that this thread may.
-unsafe impl Send for Stretch {}
+// SAFETY: an address is just a number; code that dereferences it shows that its thread may.
+unsafe impl Send for MemoryRange {}
 // SAFETY: as above.
-unsafe impl Sync for Stretch {}
+unsafe impl Sync for MemoryRange {}
 
-impl Stretch {
+impl MemoryRange {
     /// # Safety
-    /// The bytes are there, and nobody writes to them for as long as the slice lives.
+    /// The bytes must be valid, and nothing may write to them while the slice lives.
     unsafe fn bytes<'a>(self) -> &'a [u8] {
         if self.length == 0 {
             return &[];
         }
-        // SAFETY: the caller vouches for the bytes.
+        // SAFETY: the caller guarantees that the bytes are valid.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 }
@@ -230,9 +232,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lent_memory_comes_back_with_what_was_written_when_the_last_handle_is_dropped() {
+    fn lent_memory_is_returned_with_its_content_when_the_last_handle_is_dropped() {
         let (sender, receiver) = std::sync::mpsc::channel();
-        let back = move |buffer: Buffer| sender.send(buffer).expect("the test listens");
+        let back = move |buffer: Buffer| sender.send(buffer).expect("the test receives");
         let mut output = Output::lent(Buffer::new(3), back);
         output.bytes_mut().copy_from_slice(&[1, 2, 3]);
         let input = Input::from(output);
@@ -241,20 +243,20 @@ mod tests {
         assert_eq!(clone.bytes(), [1, 2, 3]);
         assert!(receiver.try_recv().is_err());
         drop(clone);
-        assert_eq!(receiver.try_recv().expect("it has come back").bytes(), [1, 2, 3]);
+        assert_eq!(receiver.try_recv().expect("it was returned").bytes(), [1, 2, 3]);
     }
 
     #[test]
-    fn a_keeper_lives_as_long_as_a_handle_and_an_empty_tensor_may_lie_nowhere() {
-        let keeper: Keeper = Arc::new(());
+    fn keep_alive_lives_as_long_as_its_handles_and_an_empty_tensor_may_be_null() {
+        let keep_alive: KeepAlive = Arc::new(());
         // SAFETY: there are no bytes.
-        let input: Input = unsafe { Input::new(std::ptr::null(), 0, Some(keeper.clone())) };
+        let input: Input = unsafe { Input::new(std::ptr::null(), 0, Some(keep_alive.clone())) };
         // SAFETY: as above.
         let mut output: Output =
-            unsafe { Output::new(std::ptr::null_mut(), 0, Some(keeper.clone())) };
+            unsafe { Output::new(std::ptr::null_mut(), 0, Some(keep_alive.clone())) };
         assert_eq!((input.bytes(), output.bytes_mut()), (&[][..], &mut [][..]));
-        assert_eq!(Arc::strong_count(&keeper), 3);
+        assert_eq!(Arc::strong_count(&keep_alive), 3);
         drop((input, output));
-        assert_eq!(Arc::strong_count(&keeper), 1);
+        assert_eq!(Arc::strong_count(&keep_alive), 1);
     }
 }

@@ -1,13 +1,13 @@
-//! Memory that tensors lie in: what a framework lends us, and what we own.
+//! Memory of tensors: borrowed from a framework, or owned by the engine.
 //!
-//! A submission brings [`Input`]s and [`Output`]s: handles that say by their type where the memory is
-//! ([`Host`] or [`Device`]) and that nobody else touches it while they live. Only host memory can be
-//! looked at, and only as a slice that borrows its handle; so the algorithms work on ordinary slices,
-//! and the compiler sees that none outlives its memory and that no byte has two writers. `Row`s
-//! string slices together, so that an algorithm sees a fused bucket as one row of bytes without
-//! copying it into one.
+//! A submission brings [`Input`]s and [`Output`]s: handles whose types say where the memory is
+//! ([`HostMemory`] or [`DeviceMemory`]) and that guarantee that nothing else touches it while they
+//! live. Only host memory can be accessed, and only as a slice that borrows its handle. So the
+//! algorithms work on ordinary slices, and the compiler ensures that no slice outlives its memory
+//! and that no byte has two writers. A `Row` joins several slices, so that an algorithm sees a
+//! fused bucket as one row of bytes without copying it.
 //!
-//! A slice ends before its memory does:
+//! A slice cannot outlive its memory:
 //!
 //! ```compile_fail,E0505
 //! use ronde_core::buffer::{Buffer, Output};
@@ -17,7 +17,7 @@
 //! assert_eq!(bytes, [0; 4]);
 //! ```
 //!
-//! Nobody makes a second handle to write through, or a second slice:
+//! There is no second handle to write through, and no second slice:
 //!
 //! ```compile_fail,E0599
 //! use ronde_core::buffer::{Buffer, Output};
@@ -32,7 +32,7 @@
 //! one.copy_from_slice(two);
 //! ```
 //!
-//! Nor does somebody read what is written:
+//! Memory cannot be read while it is written:
 //!
 //! ```compile_fail,E0502
 //! use ronde_core::buffer::{Buffer, Output};
@@ -42,17 +42,17 @@
 //! }
 //! ```
 //!
-//! The processor does not reach into the memory of a device:
+//! The CPU cannot access the memory of a device:
 //!
 //! ```compile_fail,E0599
-//! use ronde_core::buffer::{Device, Input, Output};
+//! use ronde_core::buffer::{DeviceMemory, Input, Output};
 //! use ronde_core::reduce::{Reduction, Term, combine};
-//! fn sum(input: Input<Device>, mut output: Output, reduction: &Reduction) {
+//! fn sum(input: Input<DeviceMemory>, mut output: Output, reduction: &Reduction) {
 //!     combine(output.bytes_mut(), [Term::Of(input.bytes())], reduction);
 //! }
 //! ```
 //!
-//! Of host memory the same compiles, as far as input and output are apart:
+//! With host memory the same compiles, as long as input and output are distinct:
 //!
 //! ```
 //! use ronde_core::buffer::{Input, Output};
@@ -61,7 +61,7 @@
 //!     combine(output.bytes_mut(), [Term::Target, Term::Of(input.bytes())], reduction);
 //! }
 //! ```
-#![expect(unsafe_code, reason = "this room holds the raw memory of tensors")]
+#![expect(unsafe_code, reason = "this module handles the raw memory of tensors")]
 
 mod memory;
 mod operands;
@@ -69,7 +69,7 @@ mod own;
 mod pool;
 mod row;
 
-pub use self::memory::{Device, Host, Input, Keeper, Operand, Output, Owner, Space};
+pub use self::memory::{DeviceMemory, HostMemory, Input, KeepAlive, Operand, Output, Owner, Space};
 pub(crate) use self::operands::Operands;
 pub use self::own::Buffer;
 pub(crate) use self::row::{Row, RowMut};

@@ -1,11 +1,11 @@
-//! A bucket as an algorithm sees it: where it comes from and where its result goes.
+//! A bucket as an algorithm sees it: its inputs, and where their results go.
 
 use std::ops::Range;
 
 use super::row::{self, Row, RowMut};
 
-/// The tensors of a bucket one behind the other, and their results, cut alike. What has no source of
-/// its own is reduced in place: its result takes the place of its bytes.
+/// The tensors of a bucket one after another, and their results, with the same boundaries. A tensor
+/// without a source of its own is reduced in place: its result overwrites it.
 #[derive(Debug, Default)]
 pub(crate) struct Operands<'a> {
     sources: Vec<Option<&'a [u8]>>,
@@ -13,19 +13,19 @@ pub(crate) struct Operands<'a> {
 }
 
 impl<'a> Operands<'a> {
-    /// The operands of these tensors and results, each as long as its tensor.
+    /// The operands of these tensors and results; each result is as long as its tensor.
     pub(crate) fn new(
         pairs: impl IntoIterator<Item = (Option<&'a [u8]>, &'a mut [u8])>,
     ) -> Operands<'a> {
         let (sources, targets): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-        let alike = |(source, target): (&Option<&[u8]>, &&mut [u8])| {
+        let same_length = |(source, target): (&Option<&[u8]>, &&mut [u8])| {
             source.is_none_or(|source| source.len() == target.len())
         };
-        assert!(sources.iter().zip(&targets).all(alike), "a result is as long as its tensor");
+        assert!(sources.iter().zip(&targets).all(same_length), "a result is as long as its tensor");
         Operands { sources, target: RowMut::new(targets) }
     }
 
-    /// A row and another, as long, for the result; they may be cut differently.
+    /// A row and another one of the same length for the result; their boundaries may differ.
     pub(crate) fn apart(source: &Row<'a>, target: RowMut<'a>) -> Operands<'a> {
         assert_eq!(source.length(), target.length(), "a result is as long as its tensor");
         let mut pairs = Vec::with_capacity(source.slices().len());
@@ -40,28 +40,28 @@ impl<'a> Operands<'a> {
         Operands::new(pairs)
     }
 
-    /// The bytes in the bucket.
+    /// The number of bytes in the bucket.
     pub(crate) fn length(&self) -> usize {
         self.target.length()
     }
 
-    /// How many bytes each tensor has.
+    /// The number of bytes of each tensor.
     pub(crate) fn lengths(&self) -> impl Iterator<Item = usize> {
         self.target.slices().iter().map(|slice| slice.len())
     }
 
-    /// What is reduced.
+    /// The input.
     pub(crate) fn source(&self) -> Row<'_> {
         let pairs = self.sources.iter().zip(self.target.slices());
         Row::new(pairs.map(|(source, target)| source.unwrap_or(target)).collect())
     }
 
-    /// Where results go.
+    /// The memory of the results.
     pub(crate) fn target(&self) -> &RowMut<'a> {
         &self.target
     }
 
-    /// The same, to be written.
+    /// The memory of the results, for writing.
     pub(crate) fn target_mut(&mut self) -> &mut RowMut<'a> {
         &mut self.target
     }
@@ -72,14 +72,14 @@ impl<'a> Operands<'a> {
         pairs.map(|(source, target)| source.is_none().then_some(&mut **target)).collect()
     }
 
-    /// Only the tensors that are not taken out.
+    /// The operands without the tensors that are marked in `taken`.
     pub(crate) fn without(&mut self, taken: &[bool]) -> Operands<'_> {
         let pairs = self.sources.iter().zip(self.target.slices_mut()).zip(taken);
         let left = pairs.filter(|(_, taken)| !**taken);
         Operands::new(left.map(|((source, target), _)| (*source, &mut **target)))
     }
 
-    /// What makes up `range` of what is reduced, each with its place.
+    /// The parts of the input in `range`, each with its position in the bucket.
     pub(crate) fn source_parts(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &[u8])> {
         let (first, spans) = self.target.cuts().spans(range);
         let pairs = self.sources[first..].iter().zip(&self.target.slices()[first..]);
@@ -89,8 +89,8 @@ impl<'a> Operands<'a> {
             .filter(|(_, part)| !part.is_empty())
     }
 
-    /// What makes up `range`: each with its place, what is reduced unless it lies in the target, and
-    /// the target.
+    /// The parts of `range`: each with its position in the bucket, its input unless that is in the
+    /// target, and its target.
     pub(crate) fn pairs_mut(
         &mut self,
         range: Range<usize>,
@@ -106,12 +106,12 @@ impl<'a> Operands<'a> {
             .filter(|(_, _, target)| !target.is_empty())
     }
 
-    /// From now on in place: what was to be read stands in the target.
+    /// Switches to in-place operation: the target now holds the input.
     pub(crate) fn settle(&mut self) {
         self.sources.fill(None);
     }
 
-    /// The operands in each of these ranges, no two of which have a byte in common.
+    /// The operands in each of these ranges, which must not overlap.
     pub(crate) fn split(&mut self, ranges: &[Range<usize>]) -> Vec<Operands<'_>> {
         let sources = |range: &Range<usize>| {
             let (first, spans) = self.target.cuts().spans(range.clone());
@@ -124,12 +124,12 @@ impl<'a> Operands<'a> {
         targets.zip(sources).map(|(target, sources)| Operands { sources, target }).collect()
     }
 
-    /// Copies `range` of what is reduced to `target`, which is as long as the range.
+    /// Copies `range` of the input to `target`, which has the same length.
     pub(crate) fn gather(&self, range: Range<usize>, target: &mut [u8]) {
         row::gather(self.source_parts(range.clone()), range, target);
     }
 
-    /// Copies everything to where its result goes.
+    /// Copies every tensor to its result.
     pub(crate) fn copy(&mut self) {
         for (source, target) in self.sources.iter().zip(self.target.slices_mut()) {
             if let Some(source) = source {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_apart_is_read_from_its_source_and_what_is_in_place_from_its_target() {
+    fn separate_tensors_are_read_from_their_source_and_in_place_ones_from_their_target() {
         let (source, mut one, mut two) = ([1, 2, 3], [0; 3], [4, 5]);
         let mut operands = Operands::new([(Some(&source[..]), &mut one[..]), (None, &mut two[..])]);
         let mut seen = [0; 3];
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_operands_have_their_sources_with_them() {
+    fn splitting_operands_keeps_their_sources() {
         let (source, mut one, mut two) = ([1, 2, 3], [0; 3], [4, 5]);
         let mut operands = Operands::new([(Some(&source[..]), &mut one[..]), (None, &mut two[..])]);
         let parts = operands.split(&[2..4, 5..5, 0..2]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn two_rows_are_cut_alike() {
+    fn rows_with_different_boundaries_can_be_paired() {
         let (a, b, mut c, mut d) = ([1, 2, 3], [4, 5], [0; 1], [0; 4]);
         let (source, target) = (Row::new(vec![&a, &b]), RowMut::new(vec![&mut c, &mut d]));
         let mut operands = Operands::apart(&source, target);

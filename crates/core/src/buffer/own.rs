@@ -1,22 +1,22 @@
-//! Memory of our own.
+//! Memory that the engine owns.
 
 use super::memory::Owner;
-use super::pool::Block;
+use super::pool::PoolBlock;
 
-/// Memory of our own, aligned for every element type and for whole cache lines.
+/// Memory that the engine owns, aligned for every element type and to whole cache lines.
 #[derive(Debug)]
 pub struct Buffer {
-    /// There until the buffer is dropped.
-    block: Option<Block>,
+    /// Present until the buffer is dropped.
+    block: Option<PoolBlock>,
     length: usize,
 }
 
 pub(super) const ALIGNMENT: usize = 64;
 
 impl Buffer {
-    /// Memory for `length` bytes, whose content is whatever was written there before, or zeros.
+    /// Memory for `length` bytes, with arbitrary initialized content.
     pub fn new(length: usize) -> Buffer {
-        Buffer { block: Some(Block::new(length)), length }
+        Buffer { block: Some(PoolBlock::new(length)), length }
     }
 
     /// Memory for `length` bytes, all zero.
@@ -26,35 +26,35 @@ impl Buffer {
         buffer
     }
 
-    /// How many bytes it has.
+    /// The number of bytes.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Where it starts, for whoever takes the buffer over by its address.
+    /// The start address, for code that takes over the buffer by its address.
     pub fn start(&self) -> *mut u8 {
         self.block().start()
     }
 
-    /// The bytes.
+    /// The content.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the block has at least so many bytes, all of which have been written, and they can
-        // be changed only through the buffer, which is borrowed.
+        // SAFETY: the block has at least this many bytes, all of them initialized, and they can be
+        // changed only through the buffer, which is borrowed.
         unsafe { std::slice::from_raw_parts(self.start(), self.length) }
     }
 
-    /// The bytes, to be written.
+    /// The content, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else has borrowed the buffer.
+        // SAFETY: as above, and the buffer is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.length) }
     }
 
-    fn block(&self) -> &Block {
-        self.block.as_ref().expect("it is there until the buffer is dropped")
+    fn block(&self) -> &PoolBlock {
+        self.block.as_ref().expect("the block is present until the buffer is dropped")
     }
 }
 
-// SAFETY: the bytes are those of a block, which is not part of the buffer itself and has no other owner.
+// SAFETY: the bytes are in a block, which is not part of the buffer itself and has no other owner.
 unsafe impl Owner for Buffer {
     fn bytes_mut(&mut self) -> &mut [u8] {
         Buffer::bytes_mut(self)
@@ -64,7 +64,7 @@ unsafe impl Owner for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            block.give_back();
+            block.release();
         }
     }
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_memory_is_aligned_even_when_empty_and_was_written_before_it_is_read() {
+    fn buffers_are_aligned_even_when_empty_and_initialized() {
         for length in [0, 1, 1000, 100_000, 1 << 20] {
             let buffer = Buffer::new(length);
             assert_eq!(buffer.start() as usize % ALIGNMENT, 0);

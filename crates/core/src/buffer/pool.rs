@@ -1,8 +1,8 @@
-//! Large memory that was given back, for whoever asks for as much next.
+//! A pool of large blocks that were released, for later requests of the same size.
 //!
-//! A result of many megabytes in fresh memory costs more for the kernel to make pages than for the
-//! ranks to fill them, and a training step asks for the same sizes again and again. So what is given
-//! back stays, up to [`MOST`] bytes, the oldest leaving first.
+//! For a result of many megabytes in fresh memory, the kernel spends more time on creating pages
+//! than the ranks spend on filling them, and a training step asks for the same sizes again and
+//! again. So released blocks are kept, up to [`MAX_KEPT`] bytes; the oldest ones are freed first.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::VecDeque;
@@ -11,71 +11,71 @@ use std::sync::Mutex;
 
 use super::own::ALIGNMENT;
 
-/// Memory shorter than this is the allocator's business.
+/// Smaller blocks are left to the allocator.
 const LARGE: usize = 64 << 10;
-/// What may lie here unused, in a process.
-const MOST: usize = 256 << 20;
+/// The most bytes that a process keeps unused.
+const MAX_KEPT: usize = 256 << 20;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { free: VecDeque::new(), bytes: 0 });
 
-/// Memory of our own, all of it written at least once, and as much as was asked for at first.
+/// An initialized block of memory, as long as was first asked for.
 #[derive(Debug)]
-pub(super) struct Block {
-    /// What the allocator gave; the first aligned address in it is where the block starts.
+pub(super) struct PoolBlock {
+    /// What the allocator returned; the block starts at the first aligned address in it.
     memory: NonNull<u8>,
     capacity: usize,
 }
 
-// SAFETY: the block owns its memory alone.
-unsafe impl Send for Block {}
-// SAFETY: a shared reference gives out nothing but the address.
-unsafe impl Sync for Block {}
+// SAFETY: the block is the only owner of its memory.
+unsafe impl Send for PoolBlock {}
+// SAFETY: a shared reference exposes nothing but the address.
+unsafe impl Sync for PoolBlock {}
 
 struct Pool {
-    /// The oldest first.
-    free: VecDeque<Block>,
+    /// Free blocks, oldest first.
+    free: VecDeque<PoolBlock>,
     bytes: usize,
 }
 
-impl Block {
-    /// Memory for at least so many bytes, whose content is whatever was there.
-    pub(super) fn new(length: usize) -> Block {
+impl PoolBlock {
+    /// A block of at least `length` bytes, with arbitrary initialized content.
+    pub(super) fn new(length: usize) -> PoolBlock {
         if length >= LARGE
             && let Some(block) = lock().take(length)
         {
             return block;
         }
         let layout = layout(length);
-        // SAFETY: the layout is never of size zero.
+        // SAFETY: the size of the layout is never zero.
         let memory = unsafe { alloc_zeroed(layout) };
         let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
-        Block { memory, capacity: length }
+        PoolBlock { memory, capacity: length }
     }
 
-    /// Where it starts.
+    /// The start address, which is aligned.
     pub(super) fn start(&self) -> *mut u8 {
         let memory = self.memory.as_ptr();
         let skipped = (memory as usize).next_multiple_of(ALIGNMENT) - memory as usize;
         memory.wrapping_add(skipped)
     }
 
-    /// Gives the memory back.
-    pub(super) fn give_back(self) {
+    /// Returns the block to the pool, or frees it.
+    pub(super) fn release(self) {
         let left_over = match self.capacity {
-            LARGE..=MOST => lock().keep(self),
+            LARGE..=MAX_KEPT => lock().keep(self),
             _ => vec![self],
         };
         for block in left_over {
-            // SAFETY: the memory came from the allocator with this layout and nobody has freed it.
+            // SAFETY: the memory came from the allocator with this layout and has not been freed.
             unsafe { dealloc(block.memory.as_ptr(), layout(block.capacity)) };
         }
     }
 }
 
 impl Pool {
-    /// The block that fits best, unless a quarter of it would lie idle.
-    fn take(&mut self, length: usize) -> Option<Block> {
-        let fitting = |block: &Block| {
+    /// The best-fitting block, unless more than a quarter of the requested size would be wasted.
+    fn take(&mut self, length: usize) -> Option<PoolBlock> {
+        let fitting = |block: &PoolBlock| {
             (length..=length + length / 4).contains(&block.capacity).then_some(block.capacity)
         };
         let fits =
@@ -86,23 +86,23 @@ impl Pool {
         Some(block)
     }
 
-    /// Keeps a block; gives what has to leave for it.
-    fn keep(&mut self, block: Block) -> Vec<Block> {
+    /// Keeps a block; returns the blocks to free in exchange.
+    fn keep(&mut self, block: PoolBlock) -> Vec<PoolBlock> {
         self.bytes += block.capacity;
         self.free.push_back(block);
-        let mut leaving = Vec::new();
-        while self.bytes > MOST
+        let mut evicted = Vec::new();
+        while self.bytes > MAX_KEPT
             && let Some(oldest) = self.free.pop_front()
         {
             self.bytes -= oldest.capacity;
-            leaving.push(oldest);
+            evicted.push(oldest);
         }
-        leaving
+        evicted
     }
 }
 
-/// Asked for so much alignment, the allocator would write all the zeros itself, also those of pages
-/// that the system gives out full of them. So the block is aligned inside of what it gives.
+/// If asked for this alignment, the allocator would write all the zeros itself, even to pages that
+/// the system provides zeroed. So the block is aligned within what the allocator returns.
 fn layout(length: usize) -> Layout {
     let size = length.checked_add(ALIGNMENT).expect("no tensor is that large");
     Layout::from_size_align(size, 1).expect("no tensor is that large")
@@ -116,12 +116,12 @@ fn lock() -> std::sync::MutexGuard<'static, Pool> {
 mod tests {
     use super::*;
 
-    fn block(capacity: usize) -> Block {
-        Block { memory: NonNull::dangling(), capacity }
+    fn block(capacity: usize) -> PoolBlock {
+        PoolBlock { memory: NonNull::dangling(), capacity }
     }
 
     #[test]
-    fn the_best_fit_is_taken_and_nothing_that_would_lie_idle() {
+    fn the_best_fit_is_taken_unless_it_wastes_too_much() {
         let mut pool = Pool { free: VecDeque::new(), bytes: 0 };
         for capacity in [8 << 20, 5 << 20, 4 << 20, 16 << 20] {
             assert!(pool.keep(block(capacity)).is_empty());
@@ -135,23 +135,23 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_leaves_when_there_is_too_much() {
+    fn the_oldest_block_is_evicted_when_there_is_too_much() {
         let mut pool = Pool { free: VecDeque::new(), bytes: 0 };
         for index in 0..10 {
-            let leaving = pool.keep(block((30 << 20) + index));
+            let evicted = pool.keep(block((30 << 20) + index));
             let expected = if index < 8 { vec![] } else { vec![(30 << 20) + index - 8] };
-            assert_eq!(leaving.iter().map(|block| block.capacity).collect::<Vec<_>>(), expected);
+            assert_eq!(evicted.iter().map(|block| block.capacity).collect::<Vec<_>>(), expected);
         }
-        assert!(pool.bytes <= MOST);
+        assert!(pool.bytes <= MAX_KEPT);
     }
 
     #[test]
-    fn what_is_given_back_is_given_out_again() {
-        let first = Block::new(77 << 20);
+    fn released_blocks_are_reused() {
+        let first = PoolBlock::new(77 << 20);
         let start = first.start();
-        first.give_back();
-        let again = Block::new(77 << 20);
+        first.release();
+        let again = PoolBlock::new(77 << 20);
         assert_eq!(again.start(), start);
-        again.give_back();
+        again.release();
     }
 }

@@ -1,15 +1,15 @@
-//! Several slices that count as one row of bytes.
+//! Several slices that form one row of bytes.
 
 use std::ops::Range;
 
-/// A row that is read.
+/// A row for reading.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row<'a> {
     slices: Vec<&'a [u8]>,
     cuts: Cuts,
 }
 
-/// A row that is written, by nobody else.
+/// A row for writing, with exclusive access.
 #[derive(Debug, Default)]
 pub(crate) struct RowMut<'a> {
     slices: Vec<&'a mut [u8]>,
@@ -17,63 +17,63 @@ pub(crate) struct RowMut<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Strings the slices together.
+    /// Joins the slices.
     pub(crate) fn new(slices: Vec<&'a [u8]>) -> Row<'a> {
         let cuts = Cuts::of(slices.iter().map(|slice| slice.len()));
         Row { slices, cuts }
     }
 
-    /// The bytes in the row.
+    /// The number of bytes in the row.
     pub(crate) fn length(&self) -> usize {
         self.cuts.length
     }
 
-    /// What it is made of, in order.
+    /// The slices that it consists of, in order.
     pub(crate) fn slices(&self) -> &[&'a [u8]] {
         &self.slices
     }
 
-    /// What makes up `range`, in order, each with its place in the row.
+    /// The parts of slices in `range`, in order, each with its position in the row.
     pub(crate) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &'a [u8])> {
         let (first, spans) = self.cuts.spans(range);
         let parts = self.slices[first..].iter().zip(spans);
         parts.map(|(slice, (at, span))| (at, &slice[span])).filter(|(_, part)| !part.is_empty())
     }
 
-    /// The row of the bytes in `range`.
+    /// The bytes in `range`, as a row.
     pub(crate) fn slice(&self, range: Range<usize>) -> Row<'a> {
         Row::new(self.parts(range).map(|(_, part)| part).collect())
     }
 
-    /// Rows one behind the other, as one.
+    /// Concatenates rows.
     pub(crate) fn join(rows: impl Iterator<Item = Row<'a>>) -> Row<'a> {
         Row::new(rows.flat_map(|row| row.slices).collect())
     }
 
-    /// Copies `range` of the row to `target`, which is as long as the range.
+    /// Copies `range` of the row to `target`, which has the same length.
     pub(crate) fn gather(&self, range: Range<usize>, target: &mut [u8]) {
         gather(self.parts(range.clone()), range, target);
     }
 }
 
 impl<'a> RowMut<'a> {
-    /// Strings the slices together.
+    /// Joins the slices.
     pub(crate) fn new(slices: Vec<&'a mut [u8]>) -> RowMut<'a> {
         let cuts = Cuts::of(slices.iter().map(|slice| slice.len()));
         RowMut { slices, cuts }
     }
 
-    /// The bytes in the row.
+    /// The number of bytes in the row.
     pub(crate) fn length(&self) -> usize {
         self.cuts.length
     }
 
-    /// What it is made of, in order.
+    /// The slices that it consists of, in order.
     pub(crate) fn slices(&self) -> &[&'a mut [u8]] {
         &self.slices
     }
 
-    /// The same, to be written.
+    /// The slices that it consists of, for writing.
     pub(crate) fn slices_mut(&mut self) -> &mut [&'a mut [u8]] {
         &mut self.slices
     }
@@ -90,26 +90,26 @@ impl<'a> RowMut<'a> {
         (&self.cuts, &mut self.slices)
     }
 
-    /// The same row, lent.
+    /// Borrows the row for writing.
     pub(crate) fn reborrow(&mut self) -> RowMut<'_> {
         let slices = self.slices.iter_mut().map(|slice| &mut **slice).collect();
         RowMut { slices, cuts: self.cuts.clone() }
     }
 
-    /// The row as it is now.
+    /// Borrows the row for reading.
     pub(crate) fn as_row(&self) -> Row<'_> {
         let slices = self.slices.iter().map(|slice| &**slice).collect();
         Row { slices, cuts: self.cuts.clone() }
     }
 
-    /// What makes up `range`, in order, each with its place in the row.
+    /// The parts of slices in `range`, in order, each with its position in the row.
     pub(crate) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &[u8])> {
         let (first, spans) = self.cuts.spans(range);
         let parts = self.slices[first..].iter().zip(spans);
         parts.map(|(slice, (at, span))| (at, &slice[span])).filter(|(_, part)| !part.is_empty())
     }
 
-    /// The same, to be written.
+    /// The parts of slices in `range`, for writing.
     pub(crate) fn parts_mut(
         &mut self,
         range: Range<usize>,
@@ -119,21 +119,21 @@ impl<'a> RowMut<'a> {
         parts.map(|(slice, (at, span))| (at, &mut slice[span])).filter(|(_, part)| !part.is_empty())
     }
 
-    /// The rows of the bytes in each of these ranges, no two of which have a byte in common.
+    /// The bytes in each of these ranges, which must not overlap, as rows.
     pub(crate) fn split(&mut self, ranges: &[Range<usize>]) -> Vec<RowMut<'_>> {
         let mut order: Vec<usize> =
             (0..ranges.len()).filter(|index| !ranges[*index].is_empty()).collect();
         order.sort_unstable_by_key(|index| ranges[*index].start);
         let mut found: Vec<Vec<&mut [u8]>> = ranges.iter().map(|_| Vec::new()).collect();
         let mut slices = self.slices.iter_mut();
-        // The rest of the present slice, and its place in the row.
+        // The rest of the current slice, and its position in the row.
         let (mut rest, mut at): (&mut [u8], usize) = (&mut [], 0);
         for index in order {
             let Range { start, end } = ranges[index];
-            assert!(at <= start, "no byte is in two ranges");
+            assert!(at <= start, "ranges overlap");
             while at < end {
                 if rest.is_empty() {
-                    rest = slices.next().expect("a range lies inside the row");
+                    rest = slices.next().expect("ranges are within the row");
                     continue;
                 }
                 let step = rest.len().min(if at < start { start - at } else { end - at });
@@ -147,26 +147,26 @@ impl<'a> RowMut<'a> {
         found.into_iter().map(RowMut::new).collect()
     }
 
-    /// Rows one behind the other, as one.
+    /// Concatenates rows.
     pub(crate) fn join(rows: impl Iterator<Item = RowMut<'a>>) -> RowMut<'a> {
         RowMut::new(rows.flat_map(|row| row.slices).collect())
     }
 
-    /// Copies `range` of the row to `target`, which is as long as the range.
+    /// Copies `range` of the row to `target`, which has the same length.
     pub(crate) fn gather(&self, range: Range<usize>, target: &mut [u8]) {
         gather(self.parts(range.clone()), range, target);
     }
 
-    /// Copies `source` over `range` of the row, which is as long as the source.
+    /// Copies `source` over `range` of the row, which has the same length.
     pub(crate) fn scatter(&mut self, range: Range<usize>, source: &[u8]) {
-        assert_eq!(range.len(), source.len(), "copies have equal lengths");
+        assert_eq!(range.len(), source.len(), "source and target have equal lengths");
         let base = range.start;
         for (at, part) in self.parts_mut(range) {
             part.copy_from_slice(&source[at - base..at - base + part.len()]);
         }
     }
 
-    /// Copies another row over this one from `start` on.
+    /// Copies another row into this one, beginning at `start`.
     pub(crate) fn copy_from(&mut self, start: usize, source: &Row<'_>) {
         for (at, part) in source.parts(0..source.length()) {
             self.scatter(start + at..start + at + part.len(), part);
@@ -174,13 +174,13 @@ impl<'a> RowMut<'a> {
     }
 }
 
-/// Copies parts of `range` to where they belong in `target`.
+/// Copies the parts of `range` to their positions in `target`.
 pub(super) fn gather<'a>(
     parts: impl Iterator<Item = (usize, &'a [u8])>,
     range: Range<usize>,
     target: &mut [u8],
 ) {
-    assert_eq!(range.len(), target.len(), "copies have equal lengths");
+    assert_eq!(range.len(), target.len(), "source and target have equal lengths");
     for (at, part) in parts {
         let at = at - range.start;
         target[at..at + part.len()].copy_from_slice(part);
@@ -206,14 +206,14 @@ impl Cuts {
         Cuts { starts, length }
     }
 
-    /// The first slice that `range` may touch; and for it and those behind it, as far as the range
-    /// goes, the place in the row and the part of the slice that lie in the range.
+    /// The index of the first slice that `range` may touch; and for it and each later slice that
+    /// the range touches, the position in the row and the part of the slice in the range.
     pub(super) fn spans(
         &self,
         range: Range<usize>,
     ) -> (usize, impl Iterator<Item = (usize, Range<usize>)>) {
         let Range { start: low, end: high } = range;
-        assert!(low <= high && high <= self.length, "a range lies inside the row");
+        assert!(low <= high && high <= self.length, "ranges are within the row");
         let first = self.starts.partition_point(|start| *start <= low).saturating_sub(1);
         let starts = self.starts[first..].iter().copied();
         let ends = starts.clone().skip(1).chain([self.length]);
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_range_of_a_row_is_found_in_the_right_slices() {
+    fn any_range_of_a_row_is_read_from_the_right_slices() {
         let parts: [&[u8]; 4] = [&[0, 1, 2], &[], &[3], &[4, 5, 6, 7]];
         let row = Row::new(parts.to_vec());
         assert_eq!(row.length(), 8);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_copied_whatever_its_cuts() {
+    fn rows_with_different_boundaries_can_be_copied() {
         let (a, b, mut c, mut d) = ([1, 2, 3], [4, 5], [0; 1], [0; 5]);
         RowMut::new(vec![&mut c, &mut d]).copy_from(1, &Row::new(vec![&a, &b]));
         assert_eq!((c, d), ([0], [1, 2, 3, 4, 5]));
@@ -279,14 +279,14 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "no byte is in two ranges")]
-    fn ranges_with_a_byte_in_common_are_refused() {
+    #[should_panic(expected = "ranges overlap")]
+    fn overlapping_ranges_are_refused() {
         RowMut::new(vec![&mut [0; 4]]).split(&[2..4, 0..3]);
     }
 
     #[test]
-    fn places_beyond_four_gigabytes_are_found() {
-        // Hardly any of this memory is ever touched, so it takes no room.
+    fn positions_beyond_four_gigabytes_work() {
+        // Hardly any of this memory is ever touched, so it takes no physical memory.
         let (mut first, mut second) = (vec![0; (3 << 30) + 1], vec![0; 2 << 30]);
         let mut row = RowMut::new(vec![&mut first, &mut second]);
         let border = (3 << 30) + 1;

@@ -1,13 +1,13 @@
-//! The one table that chooses between algorithms, and the words for what it chose.
+//! The table that chooses between algorithms, and the text that explains a choice.
 //!
-//! The choice depends on nothing but what all ranks know: the collective, its bytes, how many ranks
-//! take part and on how many hosts, and the [`Tuning`] that the coordinator gave to all.
+//! A choice depends only on what all ranks know: the collective, its bytes, how many ranks and
+//! hosts take part, and the [`Tuning`] that the coordinator sends to all.
 
 use std::fmt;
 
 use ronde_control::Tuning;
 
-/// What is to be done.
+/// The collective to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Collective {
     Allreduce,
@@ -19,18 +19,18 @@ pub(crate) enum Collective {
     Barrier,
 }
 
-/// What connects those who do it.
+/// How the ranks of a group are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ways {
-    /// Memory, between all.
+pub(crate) enum Connectivity {
+    /// All share memory.
     Shared,
-    /// Sockets, between all.
+    /// Sockets between all of them.
     Linked,
-    /// Memory inside hosts, sockets between them.
+    /// Shared memory within hosts, sockets between them.
     Both,
 }
 
-/// What is chosen between; each stands in the file of its name.
+/// The algorithms; each is in the file of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     OneShot,
@@ -48,7 +48,7 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    /// Its name in what is said and written down.
+    /// Its name in logs, timelines and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Algorithm::OneShot => "oneshot",
@@ -69,103 +69,105 @@ impl Algorithm {
 
 /// What the choice depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Case {
+pub(crate) struct ChoiceInput {
     pub(crate) collective: Collective,
-    pub(crate) ways: Ways,
+    pub(crate) connectivity: Connectivity,
     pub(crate) bytes: usize,
     pub(crate) ranks: usize,
     pub(crate) hosts: usize,
 }
 
-/// An algorithm and why it was taken.
+/// A chosen algorithm and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) algorithm: Algorithm,
     why: &'static str,
-    case: Case,
+    case: ChoiceInput,
 }
 
-struct Row {
+struct ChoiceRow {
     collective: Collective,
-    ways: Ways,
-    fits: fn(&Case, &Tuning) -> bool,
+    connectivity: Connectivity,
+    fits: fn(&ChoiceInput, &Tuning) -> bool,
     algorithm: Algorithm,
     why: &'static str,
 }
 
 const fn row(
     collective: Collective,
-    ways: Ways,
-    fits: fn(&Case, &Tuning) -> bool,
+    connectivity: Connectivity,
+    fits: fn(&ChoiceInput, &Tuning) -> bool,
     algorithm: Algorithm,
     why: &'static str,
-) -> Row {
-    Row { collective, ways, fits, algorithm, why }
+) -> ChoiceRow {
+    ChoiceRow { collective, connectivity, fits, algorithm, why }
 }
 
-/// The first row that fits counts; the last one of each collective always fits.
+/// The first row that fits applies; the last row of each collective and connectivity always fits.
 #[rustfmt::skip]
-const TABLE: &[Row] = {
-    use {Algorithm as A, Collective as C, Ways as W};
+const TABLE: &[ChoiceRow] = {
+    use {Algorithm as A, Collective as C, Connectivity as W};
     &[
-        row(C::Allreduce, W::Shared, |case, by| case.upto(by.one_shot), A::OneShot, "one exchange of cache lines costs less than two"),
-        row(C::Allreduce, W::Shared, always, A::Sliced, "each rank reduces a slice inside the caches"),
-        row(C::Allreduce, W::Linked, |case, by| case.ranks == 1 || case.upto(by.few_messages), A::Doubling, "the number of messages counts"),
-        row(C::Allreduce, W::Linked, |case, by| case.ranks > 2 && case.upto(by.halving), A::Halving, "few messages, and every byte twice at most"),
-        row(C::Allreduce, W::Linked, always, A::Ring, "every byte twice at most, and both directions are full"),
-        row(C::Allreduce, W::Both, always, A::Levels, "memory inside hosts is faster than what is between them"),
-        row(C::Adasum, W::Shared, always, A::Halving, "each pair shares the work, and every byte goes twice at most"),
-        row(C::Adasum, W::Linked, always, A::Halving, "each pair shares the work, and every byte goes twice at most"),
-        row(C::Adasum, W::Both, always, A::Halving, "the tree over the ranks is the same whatever connects them"),
-        row(C::Allgather, W::Shared, always, A::Pieces, "there is one way in memory"),
-        row(C::Allgather, W::Linked, always, A::Ring, "every byte once"),
-        row(C::Allgather, W::Both, always, A::Levels, "memory inside hosts is faster than what is between them"),
-        row(C::Broadcast, W::Shared, always, A::Pieces, "there is one way in memory"),
-        row(C::Broadcast, W::Linked, |case, by| case.upto(by.few_messages), A::Tree, "the number of messages counts"),
-        row(C::Broadcast, W::Linked, always, A::Chain, "pieces fill the whole chain at once"),
-        row(C::Broadcast, W::Both, always, A::Levels, "memory inside hosts is faster than what is between them"),
-        row(C::Reducescatter, W::Shared, always, A::Sliced, "each rank reduces its part inside the caches"),
-        row(C::Reducescatter, W::Linked, always, A::Ring, "every byte once"),
-        row(C::Reducescatter, W::Both, always, A::Levels, "memory inside hosts is faster than what is between them"),
-        row(C::Alltoall, W::Shared, always, A::Pieces, "there is one way in memory"),
-        row(C::Alltoall, W::Linked, always, A::Pairs, "every byte once, straight to its place"),
-        row(C::Alltoall, W::Both, always, A::Levels, "memory inside hosts is faster than what is between them"),
-        row(C::Barrier, W::Shared, always, A::Step, "there is one way in memory"),
-        row(C::Barrier, W::Linked, always, A::Dissemination, "the number of messages counts"),
-        row(C::Barrier, W::Both, always, A::Levels, "memory inside hosts is faster than what is between them"),
+        row(C::Allreduce, W::Shared, |case, by| case.upto(by.one_shot), A::OneShot, "one exchange of cache lines is cheaper than two"),
+        row(C::Allreduce, W::Shared, always, A::Sliced, "each rank reduces a slice in its cache"),
+        row(C::Allreduce, W::Linked, |case, by| case.ranks == 1 || case.upto(by.few_messages), A::Doubling, "the number of messages dominates the cost"),
+        row(C::Allreduce, W::Linked, |case, by| case.ranks > 2 && case.upto(by.halving), A::Halving, "few messages, and each byte is sent at most twice"),
+        row(C::Allreduce, W::Linked, always, A::Ring, "each byte is sent at most twice, and both directions are in use"),
+        row(C::Allreduce, W::Both, always, A::Levels, "shared memory within a host is faster than the network between hosts"),
+        row(C::Adasum, W::Shared, always, A::Halving, "each pair shares the work, and each byte is sent at most twice"),
+        row(C::Adasum, W::Linked, always, A::Halving, "each pair shares the work, and each byte is sent at most twice"),
+        row(C::Adasum, W::Both, always, A::Halving, "the tree of ranks does not depend on how they are connected"),
+        row(C::Allgather, W::Shared, always, A::Pieces, "it is the only algorithm in shared memory"),
+        row(C::Allgather, W::Linked, always, A::Ring, "each byte is sent once"),
+        row(C::Allgather, W::Both, always, A::Levels, "shared memory within a host is faster than the network between hosts"),
+        row(C::Broadcast, W::Shared, always, A::Pieces, "it is the only algorithm in shared memory"),
+        row(C::Broadcast, W::Linked, |case, by| case.upto(by.few_messages), A::Tree, "the number of messages dominates the cost"),
+        row(C::Broadcast, W::Linked, always, A::Chain, "pieces keep the whole chain busy"),
+        row(C::Broadcast, W::Both, always, A::Levels, "shared memory within a host is faster than the network between hosts"),
+        row(C::Reducescatter, W::Shared, always, A::Sliced, "each rank reduces its part in its cache"),
+        row(C::Reducescatter, W::Linked, always, A::Ring, "each byte is sent once"),
+        row(C::Reducescatter, W::Both, always, A::Levels, "shared memory within a host is faster than the network between hosts"),
+        row(C::Alltoall, W::Shared, always, A::Pieces, "it is the only algorithm in shared memory"),
+        row(C::Alltoall, W::Linked, always, A::Pairs, "each byte is sent once, straight to its destination"),
+        row(C::Alltoall, W::Both, always, A::Levels, "shared memory within a host is faster than the network between hosts"),
+        row(C::Barrier, W::Shared, always, A::Step, "it is the only algorithm in shared memory"),
+        row(C::Barrier, W::Linked, always, A::Dissemination, "the number of messages dominates the cost"),
+        row(C::Barrier, W::Both, always, A::Levels, "shared memory within a host is faster than the network between hosts"),
     ]
 };
 
-fn always(_: &Case, _: &Tuning) -> bool {
+fn always(_: &ChoiceInput, _: &Tuning) -> bool {
     true
 }
 
-impl Case {
+impl ChoiceInput {
     fn upto(&self, limit: u64) -> bool {
         self.bytes as u64 <= limit
     }
 
     pub(crate) fn choose(self, tuning: &Tuning) -> Choice {
-        let fits = |row: &&Row| {
-            row.collective == self.collective && row.ways == self.ways && (row.fits)(&self, tuning)
+        let fits = |row: &&ChoiceRow| {
+            row.collective == self.collective
+                && row.connectivity == self.connectivity
+                && (row.fits)(&self, tuning)
         };
         let row = TABLE.iter().find(fits).expect("the last row of each collective always fits");
         Choice { algorithm: row.algorithm, why: row.why, case: self }
     }
 }
 
-/// The size is rounded up to a power of two, so that the same words mean the same choice.
+/// The size is rounded up to a power of two, so that one choice is logged once, not for every size.
 impl fmt::Display for Choice {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { collective, ways, bytes, ranks, hosts } = self.case;
-        let ways = match ways {
-            Ways::Shared => "in shared memory",
-            Ways::Linked => "over sockets",
-            Ways::Both => "in shared memory and over sockets",
+        let ChoiceInput { collective, connectivity, bytes, ranks, hosts } = self.case;
+        let connectivity = match connectivity {
+            Connectivity::Shared => "in shared memory",
+            Connectivity::Linked => "over sockets",
+            Connectivity::Both => "in shared memory and over sockets",
         };
         write!(
             out,
-            "{} of up to {} bytes among {ranks} ranks on {hosts} hosts {ways}: {}, because {}",
+            "{} of up to {} bytes among {ranks} ranks on {hosts} hosts {connectivity}: {}, because {}",
             format!("{collective:?}").to_lowercase(),
             bytes.next_power_of_two(),
             self.algorithm.name(),
@@ -197,9 +199,11 @@ mod tests {
         ];
         for tuning in extremes {
             for collective in COLLECTIVES {
-                for ways in [Ways::Shared, Ways::Linked, Ways::Both] {
+                for connectivity in [Connectivity::Shared, Connectivity::Linked, Connectivity::Both]
+                {
                     for (bytes, ranks) in [(0, 1), (1, 2), (1 << 40, 9)] {
-                        Case { collective, ways, bytes, ranks, hosts: ranks }.choose(&tuning);
+                        ChoiceInput { collective, connectivity, bytes, ranks, hosts: ranks }
+                            .choose(&tuning);
                     }
                 }
             }
@@ -207,10 +211,10 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_decide_and_the_words_say_what_and_why() {
-        let case = Case {
+    fn thresholds_decide_and_the_text_explains_the_choice() {
+        let case = ChoiceInput {
             collective: Collective::Allreduce,
-            ways: Ways::Linked,
+            connectivity: Connectivity::Linked,
             bytes: 100_000,
             ranks: 4,
             hosts: 4,
@@ -222,7 +226,7 @@ mod tests {
         assert_eq!(
             choose("few_messages=0,halving=0").to_string(),
             "allreduce of up to 131072 bytes among 4 ranks on 4 hosts over sockets: ring, because \
-             every byte twice at most, and both directions are full"
+             each byte is sent at most twice, and both directions are in use"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The collectives: one folder each, one file per algorithm; which one is taken, `choice` decides.
+//! The collectives: one folder each, one file per algorithm; `choice` decides which one runs.
 
 mod adasum;
 mod allgather;
@@ -14,7 +14,7 @@ use std::ops::Range;
 use ronde_control::ReduceOp;
 
 pub(crate) use self::choice::Choice;
-use self::choice::{Algorithm, Case, Collective, Ways};
+use self::choice::{Algorithm, ChoiceInput, Collective, Connectivity};
 use crate::buffer::{Operands, Row, RowMut};
 use crate::error::Error;
 use crate::group::{Group, Linked};
@@ -57,7 +57,7 @@ fn linked_allreduce(
     }
 }
 
-/// Gathers `source` of every rank into `target`; `cuts` says which part of it is whose.
+/// Gathers the `source` of every rank into `target`; `cuts` are the ranges that the ranks fill.
 pub(crate) fn allgather(
     group: &mut Group<'_>,
     (source, target): (&Row<'_>, &mut RowMut<'_>),
@@ -98,7 +98,8 @@ fn linked_broadcast(
     }
 }
 
-/// Reduces everybody's `source` and gives each its part of it; `cuts` says which part is whose.
+/// Reduces the `source` of all ranks and leaves each rank with its part of the result; `cuts` are
+/// the parts of the ranks.
 pub(crate) fn reducescatter(
     group: &mut Group<'_>,
     (source, target): (&Row<'_>, &mut RowMut<'_>),
@@ -118,7 +119,7 @@ pub(crate) fn reducescatter(
     Ok(choice)
 }
 
-/// Gives everybody the part that everybody has for it.
+/// Sends each rank the part of every `source` that is meant for it.
 pub(crate) fn alltoall(
     group: &mut Group<'_>,
     (source, target): (&Row<'_>, &mut RowMut<'_>),
@@ -144,40 +145,42 @@ pub(crate) fn barrier(group: &mut Group<'_>) -> Result<Choice, Error> {
 }
 
 fn choose(group: &Group<'_>, collective: Collective, bytes: usize) -> Choice {
-    let (ways, ranks, hosts, tuning) = match group {
-        Group::Shared(shared) => (Ways::Shared, shared.ranks(), 1, shared.tuning()),
-        Group::Linked(links) => (Ways::Linked, links.size(), links.size(), links.tuning()),
+    let (connectivity, ranks, hosts, tuning) = match group {
+        Group::Shared(shared) => (Connectivity::Shared, shared.ranks(), 1, shared.tuning()),
+        Group::Linked(links) => (Connectivity::Linked, links.size(), links.size(), links.tuning()),
         Group::Islands(islands) => {
-            (Ways::Both, islands.size(), islands.islands().len(), islands.tuning())
+            (Connectivity::Both, islands.size(), islands.islands().len(), islands.tuning())
         }
     };
-    Case { collective, ways, bytes, ranks, hosts }.choose(&tuning)
+    ChoiceInput { collective, connectivity, bytes, ranks, hosts }.choose(&tuning)
 }
 
-/// What the ranks of a bridge between islands choose.
+/// The algorithm for one carrier per island, connected by sockets.
 fn choose_between(links: &Linked<'_>, collective: Collective, bytes: usize) -> Algorithm {
-    let (ways, size) = (Ways::Linked, links.size());
-    Case { collective, ways, bytes, ranks: size, hosts: size }.choose(&links.tuning()).algorithm
+    let (connectivity, size) = (Connectivity::Linked, links.size());
+    ChoiceInput { collective, connectivity, bytes, ranks: size, hosts: size }
+        .choose(&links.tuning())
+        .algorithm
 }
 
-/// How many bytes each rank has for each: `all[from][to]`.
+/// How many bytes each rank sends to each other rank: `all[from][to]`.
 pub(crate) struct Parts {
     pub(crate) all: Vec<Vec<usize>>,
 }
 
 impl Parts {
-    /// Where in its source a rank's part for each rank lies.
+    /// The ranges of a rank's source that go to each rank.
     fn outgoing(&self, me: usize) -> Vec<Range<usize>> {
         row(self.all[me].iter().copied())
     }
 
-    /// Where in its target the part of each rank for this one goes.
+    /// The ranges of a rank's target that come from each rank.
     fn incoming(&self, me: usize) -> Vec<Range<usize>> {
         row(self.all.iter().map(|from| from[me]))
     }
 }
 
-/// The places of parts of these lengths one behind the other.
+/// The ranges of parts of these lengths, one after another.
 pub(crate) fn row(lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
     let mut end = 0;
     lengths
@@ -189,9 +192,10 @@ pub(crate) fn row(lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Cuts `length` bytes into `parts` parts that differ by at most one grain, on element boundaries.
+/// Range number `part` when `length` bytes are cut into `parts` ranges on element boundaries, as
+/// equal as whole cache lines allow.
 fn cut(length: usize, parts: usize, part: usize, element: usize) -> Range<usize> {
-    /// Slices of whole cache lines keep two ranks from writing the same line.
+    /// Slices are whole cache lines, so that two ranks never write to the same line.
     const GRAIN: usize = 64;
     let grain = GRAIN.max(element);
     let grains = length.div_ceil(grain);
@@ -199,7 +203,7 @@ fn cut(length: usize, parts: usize, part: usize, element: usize) -> Range<usize>
     at(part)..at(part + 1)
 }
 
-/// The ranges of a row in pieces of at most `piece` bytes.
+/// Splits `length` bytes into ranges of at most `piece` bytes.
 fn pieces(length: usize, piece: usize) -> impl Iterator<Item = Range<usize>> {
     (0..length).step_by(piece).map(move |start| start..(start + piece).min(length))
 }

@@ -1,4 +1,5 @@
-//! The background thread: drives while nobody waits, so that tensors move while the program computes.
+//! The background thread: drives while no thread waits, so that tensors move while the program
+//! computes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,54 +10,53 @@ use std::thread::JoinHandle;
 use rustix::event::PollFlags;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use super::Shared;
+use super::EngineShared;
 use super::progress::Progress;
 use crate::error::Error;
 use crate::transport::socket::Socket;
-use crate::transport::vigil::Interest;
+use crate::transport::waiter::Interest;
 
-/// The sockets that someone must listen to, for whoever drives and, while nobody does, for the
-/// background thread.
+/// The sockets to poll: by the driving thread or, while there is none, by the background thread.
 ///
-/// The background thread may be asleep on them when a driver takes over, and must not be woken by
-/// what the driver will read. So it sleeps on a set that holds the set of sockets, and a driver takes
-/// the inner set out of the outer one.
-pub(super) struct Standby(Option<Sets>);
+/// The background thread may be asleep on the sockets when a driver takes over, and must not be
+/// woken by data that the driver will read. So it sleeps on an outer epoll set that contains the
+/// set of sockets, and a driver removes the inner set from the outer one.
+pub(super) struct SocketSets(Option<PollSets>);
 
-struct Sets {
+struct PollSets {
     sockets: OwnedFd,
     outer: OwnedFd,
 }
 
-impl Standby {
-    /// In shared memory there are no sockets to listen to.
-    pub(super) fn none() -> Standby {
-        Standby(None)
+impl SocketSets {
+    /// No sockets: all ranks share memory.
+    pub(super) fn none() -> SocketSets {
+        SocketSets(None)
     }
 
-    pub(super) fn over<'a>(sockets: impl Iterator<Item = &'a Socket>) -> io::Result<Standby> {
-        let sets = Sets {
+    pub(super) fn over<'a>(sockets: impl Iterator<Item = &'a Socket>) -> io::Result<SocketSets> {
+        let sets = PollSets {
             sockets: epoll::create(CreateFlags::CLOEXEC)?,
             outer: epoll::create(CreateFlags::CLOEXEC)?,
         };
         for socket in sockets {
             epoll::add(&sets.sockets, socket, EventData::new_u64(0), EventFlags::IN)?;
         }
-        let standby = Standby(Some(sets));
-        standby.arm();
-        Ok(standby)
+        let socket_sets = SocketSets(Some(sets));
+        socket_sets.arm();
+        Ok(socket_sets)
     }
 
-    /// The background thread listens.
+    /// Lets sockets wake the background thread.
     pub(super) fn arm(&self) {
-        if let Some(Sets { sockets, outer }) = &self.0 {
+        if let Some(PollSets { sockets, outer }) = &self.0 {
             let _ = epoll::add(outer, sockets, EventData::new_u64(0), EventFlags::IN);
         }
     }
 
-    /// Only the driver listens.
+    /// Stops sockets from waking the background thread: only the driver polls them.
     pub(super) fn disarm(&self) {
-        if let Some(Sets { sockets, outer }) = &self.0 {
+        if let Some(PollSets { sockets, outer }) = &self.0 {
             let _ = epoll::delete(outer, sockets);
         }
     }
@@ -71,21 +71,20 @@ impl Standby {
     }
 }
 
-pub(super) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
-    std::thread::Builder::new()
-        .name("ronde-engine".into())
-        .spawn(move || watch(&shared))
-        .map_err(|error| Error::Setup(format!("no thread could be started: {error}")))
+pub(super) fn start(shared: Arc<EngineShared>) -> Result<JoinHandle<()>, Error> {
+    std::thread::Builder::new().name("ronde-engine".into()).spawn(move || watch(&shared)).map_err(
+        |error| Error::Setup(format!("cannot start the engine's background thread: {error}")),
+    )
 }
 
-fn watch(shared: &Shared) {
+fn watch(shared: &EngineShared) {
     let mut overslept = false;
     while !shared.stop.load(Ordering::SeqCst) {
-        // If the lock is taken, somebody drives and will leave in order.
+        // If the lock is taken, another thread drives, and steps back properly.
         if let Ok(mut progress) = shared.progress.try_lock() {
-            shared.vigil.get_up();
+            shared.waiter.wake_up();
             if overslept && progress.is_outstanding() && progress.has_input() {
-                shared.vigil.note_missed();
+                shared.waiter.note_missed();
             }
             drive(shared, &mut progress);
             let is_over = progress.is_over();
@@ -94,15 +93,15 @@ fn watch(shared: &Shared) {
                 return;
             }
         }
-        overslept = shared.vigil.background_sleep(&shared.standby.background_interests());
+        overslept = shared.waiter.background_sleep(&shared.socket_sets.background_interests());
     }
 }
 
-fn drive(shared: &Shared, progress: &mut Progress) {
+fn drive(shared: &EngineShared, progress: &mut Progress) {
     loop {
-        let turned = shared.vigil.check().and_then(|()| progress.turn());
+        let turned = shared.waiter.check().and_then(|()| progress.turn());
         match turned {
-            Ok(true) => shared.leave_bench(),
+            Ok(true) => shared.wake_waiters(),
             Ok(false) => return,
             Err(error) => return progress.end(&error),
         }

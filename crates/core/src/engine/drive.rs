@@ -1,50 +1,51 @@
-//! Who drives: a thread that waits, one that stays for a moment after it has submitted something, or
-//! the background thread. The others sit on a bench meanwhile.
+//! Which thread drives: one that waits, one that drives briefly after it has submitted something,
+//! or the background thread. All other waiting threads sleep meanwhile.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use super::Next;
-use super::background::Standby;
+use super::AfterSubmit;
+use super::background::SocketSets;
 use super::inbox::{Inbox, Submission};
 use super::progress::Progress;
-use super::sets::Sets;
-use super::ticket::{Done, Ticket};
+use super::sets::ProcessSets;
+use super::ticket::{CompletionCallback, Ticket};
 use crate::error::Error;
-use crate::transport::vigil::Vigil;
+use crate::transport::waiter::Waiter;
 
 thread_local! {
-    /// Whether this thread has found its outcome there and calls back. What it submits meanwhile it
-    /// does not stay for: its callback would be called from within this one, and so on.
+    /// Whether this thread is inside a callback because its outcome was already there. It does not
+    /// drive for what it submits meanwhile: that callback would run inside this one, and so on
+    /// without limit.
     static IS_CALLING_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has `done` called with the outcome of what this thread has submitted.
-pub(super) fn call_back(ticket: &Ticket, done: Done) {
+/// Arranges for `done` to be called with the outcome of what this thread has submitted.
+pub(super) fn call_back(ticket: &Ticket, done: CompletionCallback) {
     let was_calling_back = IS_CALLING_BACK.replace(true);
     ticket.then(done);
     IS_CALLING_BACK.set(was_calling_back);
 }
 
 /// What the threads of this process share.
-pub(super) struct Shared {
+pub(super) struct EngineShared {
     pub(super) progress: Mutex<Progress>,
     pub(super) inbox: Arc<Inbox>,
-    pub(super) sets: Arc<Sets>,
-    pub(super) vigil: Arc<Vigil>,
-    pub(super) standby: Standby,
+    pub(super) sets: Arc<ProcessSets>,
+    pub(super) waiter: Arc<Waiter>,
+    pub(super) socket_sets: SocketSets,
     pub(super) stop: AtomicBool,
-    /// Where threads wait while another one drives.
-    pub(super) bench: (Mutex<usize>, Condvar),
+    /// The number of threads that sleep while another one drives, and what wakes them.
+    pub(super) waiters: (Mutex<usize>, Condvar),
 }
 
-impl Shared {
-    pub(super) fn put(&self, submission: Submission, next: Next) -> Result<(), Error> {
+impl EngineShared {
+    pub(super) fn put(&self, submission: Submission, next: AfterSubmit) -> Result<(), Error> {
         self.inbox.put(submission)?;
-        if next == Next::GoesOn {
-            self.vigil.ring_own();
+        if next == AfterSubmit::GoesOn {
+            self.waiter.ring_own();
         }
         Ok(())
     }
@@ -54,9 +55,9 @@ impl Shared {
             match self.progress.try_lock() {
                 Ok(progress) => self.drive(progress, is_done, deadline),
                 Err(TryLockError::WouldBlock) => {
-                    // Whoever drives may sleep, and does not know of what was submitted lazily.
-                    self.vigil.ring_own();
-                    self.sit_out(is_done, deadline);
+                    // The driving thread may be asleep, and was not woken for lazy submissions.
+                    self.waiter.ring_own();
+                    self.wait_for_progress(is_done, deadline);
                 }
                 Err(TryLockError::Poisoned(_)) => panic!("the engine's driver has panicked"),
             }
@@ -72,11 +73,11 @@ impl Shared {
         is_done: &dyn Fn() -> bool,
         deadline: Instant,
     ) {
-        self.vigil.get_up();
-        self.standby.disarm();
-        let driven = self.vigil.until(&self.standby.interests(), Some(deadline), || {
+        self.waiter.wake_up();
+        self.socket_sets.disarm();
+        let driven = self.waiter.until(&self.socket_sets.interests(), Some(deadline), || {
             while progress.turn()? {
-                self.leave_bench();
+                self.wake_waiters();
                 if is_done() {
                     break;
                 }
@@ -89,19 +90,19 @@ impl Shared {
         self.step_back(progress);
     }
 
-    /// Drives for a moment, if that is likely to be enough for what was just submitted; else, or
+    /// Drives for a moment if that is likely to complete what was just submitted. Otherwise, or
     /// afterwards, the background thread takes care of it.
-    pub(super) fn stay(&self, ticket: &Ticket) {
-        let is_worth_it = !IS_CALLING_BACK.get() && self.inbox.is_solitary();
+    pub(super) fn drive_briefly(&self, ticket: &Ticket) {
+        let is_worth_it = !IS_CALLING_BACK.get() && self.inbox.is_serial();
         let Some(mut progress) = is_worth_it.then(|| self.progress.try_lock().ok()).flatten()
         else {
-            return self.vigil.ring_own();
+            return self.waiter.ring_own();
         };
-        self.vigil.get_up();
-        self.standby.disarm();
-        let driven = self.vigil.glance(|| {
+        self.waiter.wake_up();
+        self.socket_sets.disarm();
+        let driven = self.waiter.glance(|| {
             while !ticket.is_done() && progress.turn()? {
-                self.leave_bench();
+                self.wake_waiters();
             }
             Ok(ticket.is_done().then_some(()))
         });
@@ -111,37 +112,37 @@ impl Shared {
         self.step_back(progress);
     }
 
-    /// Gives the engine back to the background thread, which sleeps unless there is something left.
+    /// Hands the engine back to the background thread, which sleeps unless there is work left.
     pub(super) fn step_back(&self, progress: MutexGuard<'_, Progress>) {
         if !progress.is_over() {
-            self.standby.arm();
+            self.socket_sets.arm();
         }
-        self.vigil.leave_to_background(progress.is_outstanding());
+        self.waiter.leave_to_background(progress.is_outstanding());
         if progress.has_input() {
-            self.vigil.ring_own();
+            self.waiter.ring_own();
         }
         drop(progress);
-        self.vigil.ring_background_again();
-        self.leave_bench();
+        self.waiter.ring_background_again();
+        self.wake_waiters();
     }
 
-    /// Waits while another thread drives, which wakes everybody on the bench when it stops.
-    fn sit_out(&self, is_done: &dyn Fn() -> bool, deadline: Instant) {
-        let (seats, bell) = &self.bench;
-        let mut taken = seats.lock().expect("nothing panics while it holds this lock");
-        *taken += 1;
-        // The driver may have stopped before it could see this seat; then nobody would ring.
+    /// Waits while another thread drives. That thread wakes all sleeping threads when it stops.
+    fn wait_for_progress(&self, is_done: &dyn Fn() -> bool, deadline: Instant) {
+        let (waiting, bell) = &self.waiters;
+        let mut count = waiting.lock().expect("nothing panics while it holds this lock");
+        *count += 1;
+        // The driver may have stopped before this thread was counted, and then nothing wakes it.
         let limit = deadline.saturating_duration_since(Instant::now());
         let limit = limit.min(Duration::from_millis(20));
         if !is_done() && self.progress.try_lock().is_err() {
-            taken = bell.wait_timeout(taken, limit).expect("nothing panics with this lock").0;
+            count = bell.wait_timeout(count, limit).expect("nothing panics with this lock").0;
         }
-        *taken -= 1;
+        *count -= 1;
     }
 
-    pub(super) fn leave_bench(&self) {
-        let (seats, bell) = &self.bench;
-        if *seats.lock().expect("nothing panics while it holds this lock") > 0 {
+    pub(super) fn wake_waiters(&self) {
+        let (waiting, bell) = &self.waiters;
+        if *waiting.lock().expect("nothing panics while it holds this lock") > 0 {
             bell.notify_all();
         }
     }

@@ -1,41 +1,44 @@
-//! What a worker of an elastic job and its launcher have to say to each other while a world lasts.
-//! None of it ends anything; in other jobs it does nothing.
+//! Messages between a worker of an elastic job and its launcher while a world lasts. None of them
+//! ends anything, and in other jobs these functions do nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ronde_control::settings::Keeper;
+use ronde_control::settings::RendezvousOwner;
 use ronde_control::wire::{Milestone, RankToDriver};
 
-use super::{Engine, Updates, World};
+use super::{Engine, JoinedWorld, Updates};
 
-/// How long a word may take to the launcher.
-const SOON: Duration = Duration::from_secs(1);
+/// How long sending a message to the launcher may take.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// What the launcher says of the next world. Whoever waits for it does not keep this one alive.
+    /// The launcher's announcements about the next world. Waiting for them does not keep this world
+    /// alive.
     pub fn updates(&self) -> Option<Arc<Updates>> {
-        self.elastic().map(|World { shared, .. }| shared.vigil.sentinel.updates.clone())
+        self.elastic()
+            .map(|JoinedWorld { shared, .. }| shared.waiter.failure_detector.updates.clone())
     }
 
-    /// Tells the launcher how far this worker has come in this world.
+    /// Reports to the launcher how far this worker has come in this world.
     pub fn reached(&self, milestone: Milestone) {
-        self.tell(&RankToDriver::Reached(milestone));
+        self.send(&RankToDriver::Reached(milestone));
     }
 
-    /// Tells the launcher that this worker wants to be left out of the next world.
+    /// Tells the launcher to leave this worker out of the next world.
     pub fn departing(&self, reason: String) {
-        self.tell(&RankToDriver::Departing { reason });
+        self.send(&RankToDriver::Departing { reason });
     }
 
-    fn tell(&self, message: &RankToDriver) {
-        if let Some(World { shared, .. }) = self.elastic() {
-            shared.vigil.sentinel.tell_launcher(message, Instant::now() + SOON);
+    fn send(&self, message: &RankToDriver) {
+        if let Some(JoinedWorld { shared, .. }) = self.elastic() {
+            shared.waiter.failure_detector.tell_launcher(message, Instant::now() + SEND_TIMEOUT);
         }
     }
 
-    fn elastic(&self) -> Option<&World> {
-        let keeper = self.place.meeting.as_ref().map(|meeting| meeting.keeper);
-        self.world.as_ref().filter(|_| matches!(keeper, Some(Keeper::Elastic(_))))
+    fn elastic(&self) -> Option<&JoinedWorld> {
+        let keeper =
+            self.place.rendezvous_info.as_ref().map(|rendezvous_info| rendezvous_info.keeper);
+        self.world.as_ref().filter(|_| matches!(keeper, Some(RendezvousOwner::Elastic(_))))
     }
 }

@@ -1,4 +1,4 @@
-//! Where submissions wait for whoever drives, and which names are in flight.
+//! Submissions that wait for the driving thread, and the names in flight.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ronde_control::negotiate::Request;
 
-use super::solitude::Solitude;
-use super::ticket::{Pending, Ticket};
+use super::serial_submission::SerialSubmission;
+use super::ticket::{PendingSubmission, Ticket};
 use crate::error::Error;
 
 pub(super) enum Submission {
-    Tensor { request: Request, pending: Pending },
+    Tensor { request: Request, pending: PendingSubmission },
     Join { ticket: Arc<Ticket> },
     Leave { reason: Option<String>, ticket: Arc<Ticket> },
 }
@@ -19,14 +19,14 @@ pub(super) enum Submission {
 #[derive(Default)]
 pub(super) struct Inbox {
     has_some: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
 }
 
 #[derive(Default)]
-struct State {
+struct InboxState {
     waiting: Vec<Submission>,
     names: HashSet<String>,
-    solitude: Solitude,
+    serial_submission: SerialSubmission,
     closed: Option<Error>,
 }
 
@@ -48,7 +48,7 @@ impl Inbox {
         }
         let others =
             state.names.len() - usize::from(matches!(submission, Submission::Tensor { .. }));
-        state.solitude.came(others);
+        state.serial_submission.submitted(others);
         state.waiting.push(submission);
         self.has_some.store(true, Ordering::SeqCst);
         Ok(())
@@ -64,22 +64,22 @@ impl Inbox {
         std::mem::take(&mut state.waiting)
     }
 
-    /// These names may be used again.
+    /// Allows these names to be submitted again.
     pub(super) fn release_names<'a>(&self, names: impl IntoIterator<Item = &'a str>) {
         let mut state = self.lock();
         for name in names {
             state.names.remove(name);
         }
         let left = state.names.len();
-        state.solitude.went(left);
+        state.serial_submission.completed(left);
     }
 
-    /// Whether whoever has just submitted something may expect to be the only one for now.
-    pub(super) fn is_solitary(&self) -> bool {
-        self.lock().solitude.is_likely()
+    /// Whether the latest submission will probably be the only one until it is done.
+    pub(super) fn is_serial(&self) -> bool {
+        self.lock().serial_submission.is_likely()
     }
 
-    /// Takes nothing any more; gives what was waiting.
+    /// Refuses all further submissions with this error; returns those that were waiting.
     pub(super) fn close(&self, error: Error) -> Vec<Submission> {
         let mut state = self.lock();
         state.closed.get_or_insert(error);
@@ -88,7 +88,7 @@ impl Inbox {
         std::mem::take(&mut state.waiting)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().expect("nothing panics while it holds this lock")
     }
 }

@@ -1,8 +1,9 @@
-//! The control plane: carries the negotiation's messages between members and the coordinator, through
-//! shared memory or sockets, in order, never blocking.
+//! The control plane: carries the negotiation's messages between the members and the coordinator
+//! through shared memory or sockets, in order and without blocking.
 //!
-//! In shared memory a message that is longer than a frame may be goes in several; each frame starts
-//! with a byte that says whether more follows. What finds no room waits in a backlog.
+//! In shared memory, a message that does not fit into one frame is split; each frame starts with a
+//! byte that says whether more frames follow. Frames that do not fit into the queue or the log wait
+//! in a backlog.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use ronde_control::wire::{decode, encode};
 use serde::de::DeserializeOwned;
 
 use crate::transport::shm::{LogReader, LogWriter, Queue, Segment};
-use crate::transport::wire::Wire;
+use crate::transport::wire::SealedWire;
 
 /// Messages that go into one sealed frame.
 const BATCH: usize = 1000;
@@ -21,10 +22,10 @@ const BATCH: usize = 1000;
 /// The coordinator's end.
 pub(super) struct LeadPlane {
     island: Option<Island>,
-    wires: Vec<(Rank, Wire)>,
+    wires: Vec<(Rank, SealedWire)>,
 }
 
-/// The members who share memory with the coordinator.
+/// The members that share memory with the coordinator.
 struct Island {
     queues: Vec<(Rank, Queue, Vec<u8>)>,
     log: LogWriter,
@@ -34,29 +35,29 @@ struct Island {
 /// A member's end.
 pub(super) enum FollowPlane {
     Shared { queue: Queue, log: LogReader, backlog: VecDeque<Vec<u8>>, partial: Vec<u8> },
-    Linked { wire: Wire },
+    Linked { wire: SealedWire },
 }
 
-/// A connection that broke.
+/// A broken control connection.
 pub(super) struct Broken {
     pub(super) rank: Rank,
     pub(super) cause: String,
-    pub(super) way: Way,
+    pub(super) transport: ControlPath,
 }
 
-/// What two ranks talk through.
+/// What carries the messages between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ControlPath {
     Memory,
     Socket,
 }
 
 impl LeadPlane {
-    /// The end towards the ranks on the coordinator's island, in the order of their seats, and
-    /// towards those who have dialled.
+    /// Connects the coordinator to the ranks of its island, in the order of their local indices,
+    /// and to the ranks that have dialed in.
     pub(super) fn new(
         island: Option<(&Arc<Segment>, &[Rank])>,
-        wires: Vec<(Rank, Wire)>,
+        wires: Vec<(Rank, SealedWire)>,
     ) -> LeadPlane {
         LeadPlane { island: island.map(|(segment, ranks)| Island::new(segment, ranks)), wires }
     }
@@ -73,7 +74,7 @@ impl LeadPlane {
         self.flush().map(|_| ())
     }
 
-    /// Sends what had to wait; gives whether nothing waits any more.
+    /// Sends the backlog; returns whether it is empty now.
     pub(super) fn flush(&mut self) -> Result<bool, Broken> {
         let mut all = self.island.as_mut().is_none_or(Island::flush);
         for (rank, wire) in &mut self.wires {
@@ -82,7 +83,7 @@ impl LeadPlane {
         Ok(all)
     }
 
-    /// The next message of any member.
+    /// The next messages from any member.
     pub(super) fn receive(&mut self) -> Result<Option<(Rank, Vec<MemberToCoordinator>)>, Broken> {
         if let Some(island) = &mut self.island
             && let Some(received) = island.receive()?
@@ -98,10 +99,10 @@ impl LeadPlane {
         Ok(None)
     }
 
-    /// Whether something has come that was not received yet, as far as memory can tell.
+    /// Whether messages have arrived that were not received yet. Sockets are not polled.
     pub(super) fn has_input(&self) -> bool {
-        let heard = |(_, queue, _): &(Rank, Queue, Vec<u8>)| !queue.is_empty();
-        self.island.as_ref().is_some_and(|island| island.queues.iter().any(heard))
+        let has_message = |(_, queue, _): &(Rank, Queue, Vec<u8>)| !queue.is_empty();
+        self.island.as_ref().is_some_and(|island| island.queues.iter().any(has_message))
             || self.wires.iter().any(|(_, wire)| wire.has_frame())
     }
 
@@ -110,7 +111,7 @@ impl LeadPlane {
             || self.wires.iter().any(|(_, wire)| wire.wants_to_write())
     }
 
-    /// Says to all members that nothing more will come, and that they may close.
+    /// Tells all members that no more messages will follow and that they may close.
     pub(super) fn finish(&mut self) {
         self.wires.iter().for_each(|(_, wire)| wire.socket().finish());
     }
@@ -118,11 +119,12 @@ impl LeadPlane {
 
 impl Island {
     fn new(segment: &Arc<Segment>, ranks: &[Rank]) -> Island {
-        let seats = ranks.iter().enumerate().skip(1);
-        let queue =
-            |(seat, rank): (usize, &Rank)| (*rank, Queue::of(segment.clone(), seat), vec![]);
+        let local_ranks = ranks.iter().enumerate().skip(1);
+        let queue = |(local_index, rank): (usize, &Rank)| {
+            (*rank, Queue::of(segment.clone(), local_index), vec![])
+        };
         let log = LogWriter::new(segment.clone());
-        Island { queues: seats.map(queue).collect(), log, backlog: VecDeque::new() }
+        Island { queues: local_ranks.map(queue).collect(), log, backlog: VecDeque::new() }
     }
 
     fn flush(&mut self) -> bool {
@@ -134,11 +136,11 @@ impl Island {
 
     fn receive(&mut self) -> Result<Option<(Rank, Vec<MemberToCoordinator>)>, Broken> {
         for (rank, queue, partial) in &mut self.queues {
-            let frame = || queue.pop().map_err(|_| "its queue is torn");
+            let frame = || queue.pop().map_err(|_| "its queue is corrupt");
             let received = assemble(partial, frame).map_err(|cause| Broken {
                 rank: *rank,
                 cause: cause.into(),
-                way: Way::Memory,
+                transport: ControlPath::Memory,
             })?;
             if let Some(messages) = received {
                 return Ok(Some((*rank, messages)));
@@ -187,11 +189,11 @@ impl FollowPlane {
     pub(super) fn receive(&mut self) -> Result<Option<Vec<CoordinatorToMember>>, Broken> {
         match self {
             FollowPlane::Shared { log, partial, .. } => {
-                let frame = || log.pop().map_err(|_| "its log is torn");
+                let frame = || log.pop().map_err(|_| "its log is corrupt");
                 assemble(partial, frame).map_err(|cause| Broken {
                     rank: Rank(0),
                     cause: cause.into(),
-                    way: Way::Memory,
+                    transport: ControlPath::Memory,
                 })
             }
             FollowPlane::Linked { wire } => wire.receive().map_err(|error| broken(Rank(0), &error)),
@@ -212,12 +214,12 @@ impl FollowPlane {
         }
     }
 
-    /// Whether the coordinator sleeps where a bell of this island wakes it.
+    /// Whether a doorbell of this island wakes the coordinator.
     pub(super) fn is_shared(&self) -> bool {
         matches!(self, FollowPlane::Shared { .. })
     }
 
-    /// Whether the coordinator should be woken even if it has nothing of its own to do.
+    /// Whether the coordinator should be woken even if it has no work of its own.
     pub(super) fn is_pressing(&self) -> bool {
         match self {
             FollowPlane::Shared { queue, backlog, .. } => {
@@ -235,7 +237,7 @@ impl FollowPlane {
 }
 
 fn broken(rank: Rank, error: &std::io::Error) -> Broken {
-    Broken { rank, cause: format!("its connection broke: {error}"), way: Way::Socket }
+    Broken { rank, cause: format!("its connection broke: {error}"), transport: ControlPath::Socket }
 }
 
 /// Cuts a message into frames of at most `limit` bytes.
@@ -248,7 +250,7 @@ fn fragments(bytes: &[u8], limit: usize) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Puts frames together until one says that it is the last.
+/// Joins frames until one says that it is the last.
 fn assemble<M: DeserializeOwned>(
     partial: &mut Vec<u8>,
     mut next: impl FnMut() -> Result<Option<Vec<u8>>, &'static str>,
@@ -258,7 +260,9 @@ fn assemble<M: DeserializeOwned>(
         partial.extend_from_slice(body);
         if *more == 0 {
             let bytes = std::mem::take(partial);
-            return decode(&bytes).map(Some).map_err(|_| "it sent what cannot be decoded");
+            return decode(&bytes)
+                .map(Some)
+                .map_err(|_| "it sent a message that cannot be decoded");
         }
     }
     Ok(None)
@@ -266,7 +270,7 @@ fn assemble<M: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
-    use ronde_control::negotiate::{Kind, Request};
+    use ronde_control::negotiate::{CollectiveKind, Request};
     use ronde_control::{DType, ReduceOp, SetId};
 
     use super::*;
@@ -275,14 +279,14 @@ mod tests {
         Request {
             name: "group".into(),
             set: SetId::WORLD,
-            kind: Kind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 },
+            kind: CollectiveKind::Allreduce { op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 },
             dtype: DType::F32,
             shapes: vec![vec![1000, 1000, 1000]; tensors],
         }
     }
 
     #[test]
-    fn messages_of_any_length_pass_both_ways_in_order() {
+    fn messages_of_any_length_arrive_in_order() {
         let (segment, _fd) = Segment::create(2).unwrap();
         let segment = Arc::new(segment);
         let mut lead = LeadPlane::new(Some((&segment, &[Rank(0), Rank(1)])), vec![]);

@@ -1,8 +1,8 @@
-//! The one who drives: takes submissions in, negotiates, runs what is released, completes tickets.
+//! The engine's work: takes submissions, negotiates, runs released buckets, completes tickets.
 //!
-//! Whoever holds the lock on it drives: a thread that waits for a result, or the background thread.
-//! A turn never blocks on the negotiation; it blocks only inside a collective that all ranks have
-//! been released into, and every such wait ends when the world does.
+//! The thread that holds the lock on [`Progress`] drives: one that waits for a result, or the
+//! background thread. A turn never blocks on the negotiation. It blocks only inside a collective
+//! that all ranks have been released into, and every such wait ends when the world does.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,42 +10,43 @@ use std::time::{Duration, Instant};
 
 use ronde_control::cause::CauseKind;
 use ronde_control::negotiate::{
-    Bulletin, Coordinator, CoordinatorToMember, Member, MemberEvent, MemberToCoordinator, Notice,
-    Work,
+    Announcement, Coordinator, CoordinatorToMember, JournalEntry, Member, MemberEvent,
+    MemberToCoordinator, ReleasedTensor,
 };
 use ronde_control::wire::RankToDriver;
 use ronde_control::{Rank, SetId};
 
 use super::inbox::{Inbox, Submission};
-use super::plane::{Broken, FollowPlane, LeadPlane, Way};
+use super::plane::{Broken, ControlPath, FollowPlane, LeadPlane};
 use super::stall::StallWatch;
-use super::ticket::{Outcome, Pending, Ticket};
+use super::ticket::{Outcome, PendingSubmission, Ticket};
 use super::tune::Tuner;
-use super::{Sets, run};
+use super::{ProcessSets, run};
 use crate::error::Error;
 use crate::group::Groups;
 use crate::reduce::in_plain_environment;
-use crate::transport::vigil::Vigil;
-use crate::watch::{Leg, RecordId, Watch};
+use crate::transport::waiter::Waiter;
+use crate::watch::{RecordId, Transfer, Watch};
 
-/// How long the news of a lost rank may take on their way to the launcher.
-const LAST_WORD: Duration = Duration::from_millis(200);
+/// How long sending a report about the end of the world to the launcher may take.
+const REPORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 pub(super) struct Progress {
     pub(super) groups: Groups,
     pub(super) role: Role,
-    pub(super) vigil: Arc<Vigil>,
+    pub(super) waiter: Arc<Waiter>,
     pub(super) inbox: Arc<Inbox>,
     member: Member,
     me: Rank,
-    flights: HashMap<String, Flight>,
-    sets: Arc<Sets>,
+    flights: HashMap<String, InFlight>,
+    sets: Arc<ProcessSets>,
     joining: Option<Arc<Ticket>>,
     leaving: Option<Arc<Ticket>>,
     is_over: bool,
     watch: Arc<Watch>,
-    /// When the messages came that are being followed, and when the last bucket ended.
-    heard: Duration,
+    /// When the messages that are being processed arrived.
+    received_at: Duration,
+    /// When the last bucket ended; before the first bucket of a turn, `received_at`.
     moment: Duration,
 }
 
@@ -57,7 +58,7 @@ pub(super) enum Role {
         /// The coordinator's messages to its own rank.
         own: VecDeque<CoordinatorToMember>,
         stalls: StallWatch,
-        /// The search for a better fusion threshold, while there is one.
+        /// The search for better parameters, while it runs.
         tuner: Option<Tuner>,
     },
     Member {
@@ -65,8 +66,8 @@ pub(super) enum Role {
     },
 }
 
-pub(super) struct Flight {
-    pub(super) pending: Pending,
+pub(super) struct InFlight {
+    pub(super) pending: PendingSubmission,
     pub(super) record: RecordId,
 }
 
@@ -75,13 +76,13 @@ impl Progress {
         me: Rank,
         groups: Groups,
         role: Role,
-        vigil: Arc<Vigil>,
-        (inbox, sets, watch): (Arc<Inbox>, Arc<Sets>, Arc<Watch>),
+        waiter: Arc<Waiter>,
+        (inbox, sets, watch): (Arc<Inbox>, Arc<ProcessSets>, Arc<Watch>),
     ) -> Progress {
         Progress {
             groups,
             role,
-            vigil,
+            waiter,
             inbox,
             member: Member::new(me),
             me,
@@ -91,19 +92,20 @@ impl Progress {
             leaving: None,
             is_over: false,
             watch,
-            heard: Duration::ZERO,
+            received_at: Duration::ZERO,
             moment: Duration::ZERO,
         }
     }
 
-    /// Does what there is to do; gives whether there was anything.
+    /// Does all pending work; returns whether there was any.
     pub(super) fn turn(&mut self) -> Result<bool, Error> {
         if self.is_over {
             return Ok(false);
         }
         if let Role::Coordinator { coordinator, .. } = &mut self.role {
-            // Reading the clock is not free, so it is read once; members read it when they hear.
-            self.heard = self.watch.now();
+            // Reading the clock is not free, so it is read once; members read it when messages
+            // arrive.
+            self.received_at = self.watch.now();
             match self.watch.shows() {
                 true => coordinator.journal.start(),
                 false => coordinator.journal.stop(),
@@ -115,7 +117,7 @@ impl Progress {
         Ok(busy)
     }
 
-    /// Whether there is something to do that the last turn could not have seen.
+    /// Whether there is work that the last turn could not have seen.
     pub(super) fn has_input(&self) -> bool {
         let from_others = match &self.role {
             Role::Coordinator { coordinator, plane, own, .. } => {
@@ -126,7 +128,7 @@ impl Progress {
         !self.is_over && (from_others || !self.inbox.is_empty())
     }
 
-    /// Whether this rank waits for something of the others.
+    /// Whether this rank waits for the other ranks.
     pub(super) fn is_outstanding(&self) -> bool {
         let backlog = match &self.role {
             Role::Coordinator { plane, .. } => plane.has_backlog(),
@@ -141,33 +143,33 @@ impl Progress {
         self.is_over
     }
 
-    /// Ends everything with this error, for ever.
+    /// Ends the world for this rank: everything in flight, and every later call, gets this error.
     pub(super) fn end(&mut self, error: &Error) {
         if std::mem::replace(&mut self.is_over, true) {
             return;
         }
         match error {
             Error::Lost { rank, cause, .. } => {
-                self.vigil.spread_death(*rank);
+                self.waiter.spread_death(*rank);
                 let given_up = RankToDriver::GivenUp { rank: *rank, cause: cause.clone() };
-                let soon = Instant::now() + LAST_WORD;
-                self.vigil.sentinel.tell_launcher(&given_up, soon);
+                let soon = Instant::now() + REPORT_TIMEOUT;
+                self.waiter.failure_detector.tell_launcher(&given_up, soon);
             }
-            // The others learn of these by themselves, in order.
-            Error::Left { .. } | Error::Shutdown => self.vigil.sentinel.say_farewell(),
+            // The negotiation has told the other ranks about these already.
+            Error::Left { .. } | Error::Shutdown => self.waiter.failure_detector.say_farewell(),
             Error::Stalled { .. } | Error::LauncherGone { .. } => {}
-            Error::Overwritten { .. } => self.vigil.spread_mistrust(),
-            _ => self.vigil.spread_death(self.me),
+            Error::Overwritten { .. } => self.waiter.spread_mistrust(),
+            _ => self.waiter.spread_death(self.me),
         }
         if !matches!(error, Error::Lost { .. } | Error::Shutdown | Error::LauncherGone { .. }) {
-            let soon = Instant::now() + LAST_WORD;
-            self.vigil.sentinel.tell_launcher(&RankToDriver::WorldEnded, soon);
+            let soon = Instant::now() + REPORT_TIMEOUT;
+            self.waiter.failure_detector.tell_launcher(&RankToDriver::WorldEnded, soon);
         }
         self.member.abandon();
         let now = self.watch.now();
         for (name, flight) in self.flights.drain() {
             let error = error.during(&name);
-            self.watch.ledger().fail(flight.record, &error, now);
+            self.watch.watch_state().fail(flight.record, &error, now);
             flight.pending.complete(Err(error));
         }
         self.watch.world_ends(error);
@@ -199,21 +201,22 @@ impl Progress {
         let mut messages = Vec::new();
         let mut urgent = false;
         let now = match self.role {
-            Role::Coordinator { .. } => self.heard,
+            Role::Coordinator { .. } => self.received_at,
             Role::Member { .. } => self.watch.now(),
         };
         for submission in self.inbox.take() {
             match submission {
                 Submission::Tensor { request, pending } => {
                     let name = request.name.clone();
-                    let record = self.watch.ledger().queue(&request, now);
-                    // Rank 0 may be no member, and then it waits for nothing and sleeps.
+                    let record = self.watch.watch_state().queue(&request, now);
+                    // Rank 0 may not be a member of the set; then it waits for nothing, and may be
+                    // asleep.
                     urgent |= request.set != SetId::WORLD;
                     messages.push(self.member.submit(request));
-                    self.flights.insert(name, Flight { pending, record });
+                    self.flights.insert(name, InFlight { pending, record });
                 }
                 Submission::Join { ticket } if self.joining.is_some() => {
-                    let error = "this rank has joined already; wait for that until all have";
+                    let error = "this rank has already joined; wait until all ranks have joined";
                     ticket.complete(Err(Error::Invalid(error.into())));
                 }
                 Submission::Join { ticket } => {
@@ -232,7 +235,7 @@ impl Progress {
         Ok(true)
     }
 
-    /// Tells the coordinator; an urgent message wakes it even if it has nothing to do.
+    /// Sends messages to the coordinator. An urgent message wakes it even if it has no work.
     fn announce(
         &mut self,
         messages: Vec<MemberToCoordinator>,
@@ -249,9 +252,9 @@ impl Progress {
             }
         };
         match sent {
-            Ok((true, true)) => self.vigil.ring_rank(0),
-            Ok((true, false)) => self.vigil.ring_others(),
-            // A socket wakes whoever waits for it.
+            Ok((true, true)) => self.waiter.ring_rank(0),
+            Ok((true, false)) => self.waiter.ring_others(),
+            // A socket wakes the thread that waits for it.
             Ok((false, _)) => {}
             Err(broken) => return self.broken(broken),
         }
@@ -262,7 +265,7 @@ impl Progress {
         let Role::Coordinator { coordinator, plane, own, stalls, .. } = &mut self.role else {
             return Ok(false);
         };
-        let now = self.heard;
+        let now = self.received_at;
         let mut busy = false;
         let mut result = Ok(());
         loop {
@@ -278,22 +281,24 @@ impl Progress {
                 }
             }
         }
-        if let Some(news) = stalls.look(coordinator, now) {
-            self.watch.ledger().count_stall();
-            // A word that does not fit into the socket is not worth a wait.
+        if let Some(reports) = stalls.check(coordinator, now) {
+            self.watch.watch_state().count_stall();
+            // Do not wait for a report that does not fit into the socket now.
             let at_once = Instant::now();
-            news.iter().for_each(|word| self.vigil.sentinel.tell_launcher(word, at_once));
+            reports.iter().for_each(|report| {
+                self.waiter.failure_detector.tell_launcher(report, at_once);
+            });
         }
-        // One bucket at a time: what becomes ready while it is on the wire makes the next one.
+        // One bucket at a time: tensors that become ready while it is in flight form the next one.
         if own.is_empty() {
             coordinator.release();
         }
         if self.watch.shows() {
-            let is_mine = |notice: &Notice| match notice {
-                Notice::Ready { set, .. } => self.groups.circle(*set).is_some(),
-                Notice::Announced { .. } => true,
+            let concerns_this_rank = |entry: &JournalEntry| match entry {
+                JournalEntry::Ready { set, .. } => self.groups.process_set(*set).is_some(),
+                JournalEntry::Announced { .. } => true,
             };
-            self.watch.noticed(coordinator.journal.take(), is_mine);
+            self.watch.noticed(coordinator.journal.take(), concerns_this_rank);
         }
         let messages = coordinator.take_messages();
         if !messages.is_empty() {
@@ -303,12 +308,13 @@ impl Progress {
         } else if plane.has_backlog() {
             result = result.and(plane.flush().map(|_| ()));
         }
-        self.vigil.hurry(plane.has_backlog());
+        self.waiter.hurry(plane.has_backlog());
         if plane.has_backlog() {
-            // Somebody who sleeps because nothing is its business must read, to make room.
-            self.vigil.ring_everybody();
+            // A rank that sleeps because it has no work must be woken to read, so that the log gets
+            // space.
+            self.waiter.ring_everybody();
         } else if busy {
-            self.vigil.ring_others();
+            self.waiter.ring_others();
         }
         match result {
             Ok(()) => Ok(busy),
@@ -323,7 +329,7 @@ impl Progress {
                 if plane.has_backlog() {
                     let _ = plane.flush();
                 }
-                self.vigil.hurry(plane.has_backlog());
+                self.waiter.hurry(plane.has_backlog());
                 match plane.receive() {
                     Ok(messages) => messages.unwrap_or_default(),
                     Err(broken) => return self.broken(broken).map(|()| false),
@@ -332,10 +338,10 @@ impl Progress {
         };
         let busy = !messages.is_empty();
         if busy && matches!(self.role, Role::Member { .. }) {
-            self.vigil.ring_others();
-            self.heard = self.watch.now();
+            self.waiter.ring_others();
+            self.received_at = self.watch.now();
         }
-        self.moment = self.heard;
+        self.moment = self.received_at;
         for message in messages {
             if let Some(event) = self.member.on(message) {
                 self.event(event)?;
@@ -347,69 +353,71 @@ impl Progress {
     fn event(&mut self, event: MemberEvent) -> Result<(), Error> {
         match event {
             MemberEvent::Run(bucket) => self.run(&bucket),
-            MemberEvent::Send(message) => self.announce(vec![message], true, self.heard),
+            MemberEvent::Send(message) => self.announce(vec![message], true, self.received_at),
             MemberEvent::SetAdded { name, id, ranks, generation } => {
                 self.groups.add(id, &ranks, generation);
                 self.sets.add(id, ranks);
                 self.complete(&name, Ok(Outcome::SetAdded { id }));
                 Ok(())
             }
-            MemberEvent::Bulletin(bulletin) => self.hear(bulletin),
-            MemberEvent::Nonsense(what) => {
-                self.vigil.fate.seal(Error::nonsense(Rank(0), what));
-                self.vigil.fate.check()
+            MemberEvent::Bulletin(announcement) => self.on_announcement(announcement),
+            MemberEvent::Malformed(what) => {
+                self.waiter.world_state.end(Error::malformed(Rank(0), what));
+                self.waiter.world_state.check()
             }
         }
     }
 
-    fn hear(&mut self, bulletin: Bulletin) -> Result<(), Error> {
-        match bulletin {
-            Bulletin::Fail { name, error } => self.complete(&name, Err(Error::Mismatch(error))),
-            Bulletin::Joined { last } => {
+    fn on_announcement(&mut self, announcement: Announcement) -> Result<(), Error> {
+        match announcement {
+            Announcement::Fail { name, error } => self.complete(&name, Err(Error::Mismatch(error))),
+            Announcement::Joined { last } => {
                 if let Some(ticket) = self.joining.take() {
                     ticket.complete(Ok(Outcome::Joined { last }));
                 }
             }
-            Bulletin::SetRemoved { name, id } => {
+            Announcement::SetRemoved { name, id } => {
                 self.groups.remove(id);
                 self.sets.remove(id);
                 self.complete(&name, Ok(Outcome::Done));
             }
-            Bulletin::Tune(tuning) => self.groups.tune(tuning),
-            Bulletin::Left { rank, .. } if rank == self.me => {
-                self.vigil.fate.end_in_order();
+            Announcement::Tune(tuning) => self.groups.tune(tuning),
+            Announcement::Left { rank, .. } if rank == self.me => {
+                self.waiter.world_state.end_in_order();
                 self.end(&Error::Shutdown);
             }
-            Bulletin::Left { rank, reason } => {
-                self.vigil.fate.part(rank, reason);
-                return self.vigil.fate.check();
+            Announcement::Left { rank, reason } => {
+                self.waiter.world_state.part(rank, reason);
+                return self.waiter.world_state.check();
             }
-            Bulletin::Stalled { missing, error } => {
-                self.vigil.fate.stall(&missing, error);
-                return self.vigil.fate.check();
+            Announcement::Stalled { missing, error } => {
+                self.waiter.world_state.stall(&missing, error);
+                return self.waiter.world_state.check();
             }
-            Bulletin::WriteDown => self.watch.order("somebody is late".into()),
+            Announcement::WriteDown => self.watch.order("a rank is late".into()),
         }
         Ok(())
     }
 
-    /// Runs a released bucket; only tensors that fuse come together.
-    fn run(&mut self, bucket: &[Work]) -> Result<(), Error> {
-        let flight = |work: &Work| self.flights.remove(&work.request.name);
-        let mut flights: Vec<Option<Flight>> = bucket.iter().map(flight).collect();
-        let leg = self.leg(bucket);
+    /// Runs a released bucket. It holds more than one tensor only if they can be fused.
+    fn run(&mut self, bucket: &[ReleasedTensor]) -> Result<(), Error> {
+        let flight = |work: &ReleasedTensor| self.flights.remove(&work.request.name);
+        let mut flights: Vec<Option<InFlight>> = bucket.iter().map(flight).collect();
+        let transfer = self.transfer(bucket);
         let records = flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
-        let mut passage = self.watch.bucket_starts(bucket, records, &leg);
+        let mut bucket_trace = self.watch.bucket_starts(bucket, records, &transfer);
         let ran = in_plain_environment(|| run::run(&mut self.groups, bucket, &mut flights));
         self.moment = self.watch.now();
-        passage.algorithm = ran.as_ref().ok().and_then(|ran| ran.algorithm).unwrap_or_default();
+        bucket_trace.algorithm =
+            ran.as_ref().ok().and_then(|ran| ran.algorithm).unwrap_or_default();
         let records = flights.iter().map(|flight| flight.as_ref().map(|flight| flight.record));
-        self.watch.bucket_ends((bucket, records), &passage, ran.as_ref().err(), self.moment);
+        self.watch.bucket_ends((bucket, records), &bucket_trace, ran.as_ref().err(), self.moment);
         self.inbox.release_names(bucket.iter().map(|work| work.request.name.as_str()));
         match ran {
-            Ok(run::Ran { outcome, .. }) => {
+            Ok(run::BucketOutcome { outcome, .. }) => {
                 self.tune(bucket);
-                // What makes something comes alone.
+                // A collective that allocates its results is never fused: its bucket holds one
+                // submission.
                 let mut made = Some(outcome);
                 for flight in flights.into_iter().flatten() {
                     flight.pending.complete(made.take().unwrap_or(Ok(Outcome::Done)));
@@ -422,29 +430,30 @@ impl Progress {
                         flight.pending.complete(Err(error.during(&work.request.name)));
                     }
                 }
-                self.vigil.fate.seal(error.clone());
+                self.waiter.world_state.end(error.clone());
                 Err(error)
             }
         }
     }
 
-    /// How a bucket travels, and since when.
-    fn leg(&self, bucket: &[Work]) -> Leg {
-        let circle = self.groups.circle(bucket[0].request.set);
-        let (ranks, hosts) = circle.map_or((0, 0), |circle| (circle.size(), circle.hosts()));
-        let way = match hosts {
+    /// How a bucket is transferred, and since when.
+    fn transfer(&self, bucket: &[ReleasedTensor]) -> Transfer {
+        let process_set = self.groups.process_set(bucket[0].request.set);
+        let (ranks, hosts) =
+            process_set.map_or((0, 0), |process_set| (process_set.size(), process_set.hosts()));
+        let transport = match hosts {
             0 => "NONE",
             1 => "SHM",
             several if several == ranks => "TCP",
             _ => "SHM_TCP",
         };
-        Leg { ranks, way, released: self.heard, started: self.moment }
+        Transfer { ranks, transport, released: self.received_at, started: self.moment }
     }
 
-    fn tune(&mut self, bucket: &[Work]) {
+    fn tune(&mut self, bucket: &[ReleasedTensor]) {
         if let Role::Coordinator { coordinator, tuner, .. } = &mut self.role
             && let Some(search) = tuner
-            && !search.goes_on(bucket, coordinator, self.moment)
+            && !search.on_bucket(bucket, coordinator, self.moment)
         {
             *tuner = None;
         }
@@ -460,18 +469,18 @@ impl Progress {
 
     fn broken(&mut self, broken: Broken) -> Result<(), Error> {
         if self.leaving.is_some() {
-            self.vigil.fate.end_in_order();
+            self.waiter.world_state.end_in_order();
             self.end(&Error::Shutdown);
             return Ok(());
         }
-        tracing::debug!(rank = broken.rank.0, cause = broken.cause, "a control connection broke");
-        if broken.way == Way::Memory {
-            let who = self.vigil.fate.name(broken.rank);
-            let what = format!("what {who} has written is not there any more ({})", broken.cause);
-            self.vigil.fate.seal(self.vigil.overwritten(&what));
+        tracing::debug!(rank = broken.rank.0, cause = broken.cause, "control connection broken");
+        if broken.transport == ControlPath::Memory {
+            let who = self.waiter.world_state.name(broken.rank);
+            let what = format!("data that {who} wrote is gone ({})", broken.cause);
+            self.waiter.world_state.end(self.waiter.overwritten(&what));
         }
         let kind = CauseKind::ConnectionLost;
-        self.vigil.fate.suspect(broken.rank, (kind, broken.cause), Instant::now());
-        self.vigil.check()
+        self.waiter.world_state.suspect(broken.rank, (kind, broken.cause), Instant::now());
+        self.waiter.check()
     }
 }

@@ -1,31 +1,31 @@
-//! Where results go whose size is known only when all ranks have spoken: to memory of our own, or to
-//! memory that the caller gives then.
+//! Memory for results whose size is known only after negotiation: the engine's own memory, or
+//! memory that the caller then allocates.
 //!
-//! A caller that has no memory must not keep the others waiting: the collective runs all the same, to
-//! memory of our own, and only this rank's submission fails.
+//! If the caller cannot allocate, the other ranks must not wait for it. The collective still runs,
+//! into the engine's memory, and only this rank's submission fails.
 
-use super::ticket::{Made, Outcome, Room};
+use super::ticket::{AllocateResult, Outcome, OwnedResult};
 use crate::buffer::{Buffer, Output};
 use crate::error::Error;
 
 pub(super) struct Results<'a> {
-    room: Option<&'a Room>,
-    /// What lies in memory of our own.
-    made: Vec<Made>,
-    /// What lies in the caller's, and its rows.
+    allocate: Option<&'a AllocateResult>,
+    /// Results in the engine's own memory.
+    made: Vec<OwnedResult>,
+    /// Results in the caller's memory, with their row counts.
     placed: Vec<(Output, Vec<u64>)>,
     refused: Option<String>,
 }
 
 impl<'a> Results<'a> {
-    pub(super) fn new(room: Option<&'a Room>) -> Results<'a> {
-        Results { room, made: Vec::new(), placed: Vec::new(), refused: None }
+    pub(super) fn new(allocate: Option<&'a AllocateResult>) -> Results<'a> {
+        Results { allocate, made: Vec::new(), placed: Vec::new(), refused: None }
     }
 
-    /// Memory for the next result, which has so many bytes.
+    /// Memory of `length` bytes for the next result.
     pub(super) fn place(&mut self, rows: Vec<u64>, length: usize) -> &mut [u8] {
-        if let Some(room) = self.room {
-            match room(self.placed.len() + self.made.len(), &rows) {
+        if let Some(allocate) = self.allocate {
+            match allocate(self.placed.len() + self.made.len(), &rows) {
                 Ok(output) if output.length() == length => {
                     self.placed.push((output, rows));
                     let last = self.placed.len() - 1;
@@ -33,12 +33,12 @@ impl<'a> Results<'a> {
                 }
                 Ok(output) => {
                     let given = output.length();
-                    self.refuse(format!("a result of {length} bytes got memory for {given}"));
+                    self.refuse(format!("memory for a result of {length} bytes has {given} bytes"));
                 }
                 Err(reason) => self.refuse(reason),
             }
         }
-        self.made.push(Made { buffer: Buffer::new(length), rows });
+        self.made.push(OwnedResult { buffer: Buffer::new(length), rows });
         let last = self.made.len() - 1;
         self.made[last].buffer.bytes_mut()
     }
@@ -47,9 +47,9 @@ impl<'a> Results<'a> {
         self.refused.get_or_insert(reason);
     }
 
-    /// What came of it; the caller has its memory back.
+    /// The outcome. The caller's memory is returned to it.
     pub(super) fn outcome(self) -> Result<Outcome, Error> {
-        match (self.refused, self.room) {
+        match (self.refused, self.allocate) {
             (Some(reason), _) => Err(Error::Invalid(reason)),
             (None, Some(_)) => {
                 Ok(Outcome::Placed(self.placed.into_iter().map(|(_, rows)| rows).collect()))

@@ -1,11 +1,11 @@
-//! Runs a released bucket: from requests and memory to a collective and its outcome.
+//! Runs a released bucket: turns requests and memory into a collective and its outcome.
 
 use std::ops::Range;
 
 use ronde_control::Rank;
-use ronde_control::negotiate::{Kind, Request, Work};
+use ronde_control::negotiate::{CollectiveKind, ReleasedTensor, Request};
 
-use super::progress::Flight;
+use super::progress::InFlight;
 use super::results::Results;
 use super::ticket::{Outcome, Tensors};
 use crate::buffer::{Buffer, Operand, Operands, Row, RowMut};
@@ -14,60 +14,67 @@ use crate::error::Error;
 use crate::group::{Group, Groups};
 use crate::reduce::Reduction;
 
-/// More bytes than this no tensor has.
-const MOST: u64 = 1 << 48;
+/// Largest tensor we accept, in bytes.
+const MAX_TENSOR_BYTES: u64 = 1 << 48;
 
-/// What came of a bucket, and by which algorithm; none where nothing travelled. A bucket that ran may
-/// still have failed for this rank alone.
-pub(super) struct Ran {
+/// The outcome of a bucket and the algorithm that produced it; none if no data moved. A bucket that
+/// ran may still have failed for this rank alone.
+pub(super) struct BucketOutcome {
     pub(super) outcome: Result<Outcome, Error>,
     pub(super) algorithm: Option<&'static str>,
 }
 
-/// Runs one bucket, all of whose tensors are of one kind and one set. A rank that has joined has no
-/// flight and takes part with zeros.
+/// Runs one bucket, whose tensors all have the same kind and set. A rank that has joined has
+/// nothing in flight and takes part with zeros.
 pub(super) fn run(
     groups: &mut Groups,
-    bucket: &[Work],
-    flights: &mut [Option<Flight>],
-) -> Result<Ran, Error> {
+    bucket: &[ReleasedTensor],
+    flights: &mut [Option<InFlight>],
+) -> Result<BucketOutcome, Error> {
     let Request { kind, dtype, set, .. } = &bucket[0].request;
     tracing::trace!(kind = kind.name(), tensors = bucket.len(), "running a bucket");
-    let Some(circle) = groups.circle(*set) else {
+    let Some(process_set) = groups.process_set(*set) else {
         return Err(Error::Invalid(format!("process set {} does not exist", set.0)));
     };
-    let (me, size) = (circle.me(), circle.size());
+    let (me, size) = (process_set.me(), process_set.size());
     let root = match kind {
-        Kind::Broadcast { root } => circle.place(*root),
+        CollectiveKind::Broadcast { root } => process_set.place(*root),
         _ => None,
     };
     let Some(mut group) = groups.group(*set) else {
-        return Err(Error::Invalid(format!("nothing connects process set {}", set.0)));
+        return Err(Error::Invalid(format!(
+            "the ranks of process set {} are not connected",
+            set.0
+        )));
     };
     let reduction = |op, prescale, postscale| Reduction { dtype: *dtype, op, prescale, postscale };
     let mut choice = None;
     let outcome = match kind {
-        Kind::Allreduce { op, prescale, postscale } => {
+        CollectiveKind::Allreduce { op, prescale, postscale } => {
             let mut zeros = zeros(bucket, flights);
             let mut operands = operands(bucket, flights, &mut zeros);
             let reduction = reduction(*op, *prescale, *postscale);
             choice = Some(collective::allreduce(&mut group, &mut operands, &reduction)?);
             Ok(Outcome::Done)
         }
-        Kind::Broadcast { .. } => {
+        CollectiveKind::Broadcast { .. } => {
             let mut zeros = zeros(bucket, flights);
             let mut operands = operands(bucket, flights, &mut zeros);
-            let root = root.ok_or_else(|| Error::Invalid("the root is no member".into()))?;
+            let root = root.ok_or_else(|| {
+                Error::Invalid("the root rank is not a member of the process set".into())
+            })?;
             choice = Some(collective::broadcast(&mut group, &mut operands, root)?);
             Ok(Outcome::Done)
         }
-        Kind::Barrier => {
+        CollectiveKind::Barrier => {
             choice = Some(collective::barrier(&mut group)?);
             Ok(Outcome::Done)
         }
-        Kind::Allgather | Kind::Alltoall { .. } | Kind::Reducescatter { .. } => {
+        CollectiveKind::Allgather
+        | CollectiveKind::Alltoall { .. }
+        | CollectiveKind::Reducescatter { .. } => {
             let tensors = flights[0].as_ref().map(|flight| &flight.pending.tensors);
-            let mut results = Results::new(tensors.and_then(Tensors::room));
+            let mut results = Results::new(tensors.and_then(Tensors::allocator));
             let inputs = tensors.map_or(&[][..], Tensors::inputs);
             for (index, input) in inputs.iter().enumerate() {
                 let place = (&mut results, me, size);
@@ -75,20 +82,20 @@ pub(super) fn run(
             }
             results.outcome()
         }
-        Kind::AddSet { .. } | Kind::RemoveSet { .. } => Ok(Outcome::Done),
+        CollectiveKind::AddSet { .. } | CollectiveKind::RemoveSet { .. } => Ok(Outcome::Done),
     };
     if let Some(choice) = choice
         && tracing::enabled!(tracing::Level::DEBUG)
     {
-        groups.tell(&choice.to_string());
+        groups.log_once(&choice.to_string());
     }
-    Ok(Ran { outcome, algorithm: choice.map(|choice| choice.algorithm.name()) })
+    Ok(BucketOutcome { outcome, algorithm: choice.map(|choice| choice.algorithm.name()) })
 }
 
-/// Runs a collective whose result's size is known only now, for one tensor of a group.
+/// Runs a collective whose result size has just become known, for one tensor of a group.
 fn make(
     group: &mut Group<'_>,
-    work: &Work,
+    work: &ReleasedTensor,
     index: usize,
     source: &[u8],
     (results, me, size): (&mut Results<'_>, usize, usize),
@@ -104,51 +111,58 @@ fn make(
         RowMut::new(vec![results.place(rows, length)])
     };
     match kind {
-        Kind::Allgather => {
+        CollectiveKind::Allgather => {
             let rows: Vec<u64> = work.shares.iter().map(|share| share[index]).collect();
             let cuts = row(rows.iter().map(bytes));
             let mut target = place(rows, cuts.last().map_or(0, |cut| cut.end));
             collective::allgather(group, (&source, &mut target), &cuts)
         }
-        Kind::Alltoall { .. } => {
+        CollectiveKind::Alltoall { .. } => {
             let all = work.shares.iter().map(|share| share.iter().map(bytes).collect()).collect();
             let rows: Vec<u64> = work.shares.iter().map(|share| share[me]).collect();
             let length = rows.iter().map(bytes).sum();
             let mut target = place(rows, length);
             collective::alltoall(group, (&source, &mut target), &Parts { all })
         }
-        Kind::Reducescatter { op, prescale, postscale } => {
+        CollectiveKind::Reducescatter { op, prescale, postscale } => {
             let cuts = even_cuts(shape[0], size, unit);
             let mut target = place(vec![rows_of(shape[0], size, me)], cuts[me].len());
             let (prescale, postscale) = (*prescale, *postscale);
             let reduction = Reduction { dtype: *dtype, op: *op, prescale, postscale };
             collective::reducescatter(group, (&source, &mut target), &reduction, &cuts)
         }
-        _ => Err(Error::Invalid(format!("{} makes nothing", kind.name()))),
+        _ => Err(Error::Invalid(format!("{} does not allocate its results", kind.name()))),
     }
 }
 
-/// The shares come from other ranks: each must say as much as is needed, and no more than fits, and
-/// this rank's what it has said itself.
-fn check_shares(work: &Work, unit: usize, (me, size): (usize, usize)) -> Result<(), Error> {
+/// The shares come from other ranks. Each must have the right number of entries, none of them too
+/// large, and this rank's share must be the one it submitted.
+fn check_shares(
+    work: &ReleasedTensor,
+    unit: usize,
+    (me, size): (usize, usize),
+) -> Result<(), Error> {
     let needed = match &work.request.kind {
-        Kind::Allgather => work.request.shapes.len(),
-        Kind::Alltoall { .. } => size,
+        CollectiveKind::Allgather => work.request.shapes.len(),
+        CollectiveKind::Alltoall { .. } => size,
         _ => return Ok(()),
     };
-    let fits = |rows: &u64| rows.checked_mul(unit.max(1) as u64).is_some_and(|bytes| bytes < MOST);
-    let right = |share: &Vec<u64>| share.len() == needed && share.iter().all(fits);
+    let fits = |rows: &u64| {
+        rows.checked_mul(unit.max(1) as u64).is_some_and(|bytes| bytes < MAX_TENSOR_BYTES)
+    };
+    let is_valid = |share: &Vec<u64>| share.len() == needed && share.iter().all(fits);
     let is_own = work.shares.get(me) == Some(&work.request.share());
-    match is_own && work.shares.len() == size && work.shares.iter().all(right) {
+    match is_own && work.shares.len() == size && work.shares.iter().all(is_valid) {
         true => Ok(()),
         false => {
-            let what = format!("the shares of `{}` make no sense", work.request.name);
-            Err(Error::nonsense(Rank(0), what))
+            let what = format!("the shares of `{}` are inconsistent", work.request.name);
+            Err(Error::malformed(Rank(0), what))
         }
     }
 }
 
-/// The rows of a member when as many as possible have the same number, the first ones one more.
+/// The number of rows of one member if `rows` are split as evenly as possible; the first members
+/// get the remainder, one row each.
 pub(super) fn rows_of(rows: u64, size: usize, place: usize) -> u64 {
     rows / size as u64 + u64::from((place as u64) < rows % size as u64)
 }
@@ -157,16 +171,16 @@ fn even_cuts(rows: u64, size: usize, unit: usize) -> Vec<Range<usize>> {
     row((0..size).map(|place| rows_of(rows, size, place) as usize * unit))
 }
 
-/// Zeros that stand in for what was never submitted.
-fn zeros(bucket: &[Work], flights: &[Option<Flight>]) -> Vec<Buffer> {
+/// Zeros in place of tensors that this rank never submitted.
+fn zeros(bucket: &[ReleasedTensor], flights: &[Option<InFlight>]) -> Vec<Buffer> {
     let absent = bucket.iter().zip(flights).filter(|(_, flight)| flight.is_none());
     absent.map(|(work, _)| Buffer::zeros(work.request.bytes() as usize)).collect()
 }
 
-/// What a bucket comes from and goes to.
+/// The inputs and outputs of a bucket.
 fn operands<'a>(
-    bucket: &[Work],
-    flights: &'a mut [Option<Flight>],
+    bucket: &[ReleasedTensor],
+    flights: &'a mut [Option<InFlight>],
     zeros: &'a mut [Buffer],
 ) -> Operands<'a> {
     let (mut pairs, mut zeros) = (Vec::with_capacity(bucket.len()), zeros.iter_mut());
@@ -177,12 +191,12 @@ fn operands<'a>(
         }
         let Request { dtype, shapes, .. } = &work.request;
         let mut rest = zeros.next().map_or(&mut [][..], Buffer::bytes_mut);
-        // Where one tensor ends and the next begins matters to Adasum, so it must not get lost.
+        // Adasum depends on the boundaries between tensors, so they must be kept.
         for shape in shapes {
             let bytes = shape.iter().product::<u64>() as usize * dtype.size();
-            let (tensor, behind) = rest.split_at_mut(bytes);
+            let (tensor, remaining) = rest.split_at_mut(bytes);
             pairs.push((None, tensor));
-            rest = behind;
+            rest = remaining;
         }
     }
     Operands::new(pairs)
@@ -196,11 +210,11 @@ mod tests {
 
     #[test]
     fn shares_that_do_not_fit_what_this_rank_has_are_refused() {
-        let work = |shares: &[&[u64]]| Work {
+        let work = |shares: &[&[u64]]| ReleasedTensor {
             request: Request {
                 name: "x".into(),
                 set: SetId::WORLD,
-                kind: Kind::Alltoall { splits: vec![1, 2] },
+                kind: CollectiveKind::Alltoall { splits: vec![1, 2] },
                 dtype: DType::F32,
                 shapes: vec![vec![3, 5]],
             },
@@ -217,7 +231,7 @@ mod tests {
             &[&[1 << 50, 0], &[1, 2]],
         ];
         for shares in wrong {
-            assert!(matches!(check(shares), Err(Error::Nonsense { .. })), "{shares:?}");
+            assert!(matches!(check(shares), Err(Error::Malformed { .. })), "{shares:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The sets of ranks that exist, for whoever submits: a request for a set that does not exist, or that
-//! this rank is no member of, is refused before anybody else hears of it.
+//! The process sets that exist. A request for a set that does not exist, or that this rank is not a
+//! member of, is refused before any other rank learns of it.
 
 use std::collections::HashMap;
 use std::sync::RwLock;
@@ -8,14 +8,14 @@ use ronde_control::{Rank, SetId};
 
 use crate::error::Error;
 
-pub(super) struct Sets {
+pub(super) struct ProcessSets {
     members: RwLock<HashMap<SetId, Vec<Rank>>>,
 }
 
-impl Sets {
-    pub(super) fn of(size: u32) -> Sets {
+impl ProcessSets {
+    pub(super) fn of(size: u32) -> ProcessSets {
         let world = (0..size).map(Rank).collect();
-        Sets { members: RwLock::new(HashMap::from([(SetId::WORLD, world)])) }
+        ProcessSets { members: RwLock::new(HashMap::from([(SetId::WORLD, world)])) }
     }
 
     pub(super) fn add(&self, set: SetId, ranks: Vec<Rank>) {
@@ -35,7 +35,7 @@ impl Sets {
         self.members.read().expect(LOCK).get(&set).cloned()
     }
 
-    /// The members of a set that `me` may use.
+    /// The members of a set, provided that `me` is one of them.
     pub(super) fn check(&self, name: &str, set: SetId, me: Rank) -> Result<Vec<Rank>, Error> {
         let Some(members) = self.members(set) else {
             return Err(Error::Invalid(format!(

@@ -1,36 +1,36 @@
-//! Reports who is late: on the coordinator, from the times of the first announcements.
+//! Reports late ranks: on the coordinator, based on the times of the first announcements.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ronde_control::Rank;
-use ronde_control::negotiate::{Bulletin, Coordinator, LastSeen, Stall};
+use ronde_control::negotiate::{Announcement, Coordinator, LastSeen, Stall};
 use ronde_control::wire::{Peer, RankToDriver};
 
-/// Tensors that one report names.
-const NAMED: usize = 6;
+/// How many tensors one report names.
+const MAX_NAMED: usize = 6;
 
 pub(super) struct StallWatch {
     warning: Option<Duration>,
     shutdown: Option<Duration>,
     peers: Vec<Peer>,
     next: Duration,
-    /// The tensors that the last look has found.
+    /// The stalled tensors that the last check found.
     known: BTreeSet<String>,
 }
 
-/// What a late rank did last, in words.
-fn did_last(seen: Option<LastSeen>, now: Duration) -> String {
+/// Describes the last thing that a late rank did.
+fn last_activity(seen: Option<LastSeen>, now: Duration) -> String {
     let Some(LastSeen { name, at, announced, is_waiting }) = seen else {
-        return "it has submitted nothing yet".into();
+        return "has submitted nothing yet".into();
     };
     let ago = now.saturating_sub(at).as_secs();
     match name {
         Some(name) if is_waiting => {
-            format!("it waits for `{name}` itself, its number {announced}, since {ago} s")
+            format!("has waited for `{name}` (submission {announced}) for {ago} s")
         }
-        Some(name) => format!("its last was `{name}`, its number {announced}, {ago} s ago"),
-        None => format!("its last was its number {announced}, {ago} s ago"),
+        Some(name) => format!("last submitted `{name}` (submission {announced}) {ago} s ago"),
+        None => format!("last submission was number {announced}, {ago} s ago"),
     }
 }
 
@@ -44,9 +44,10 @@ impl StallWatch {
         StallWatch { warning, shutdown, peers, next, known: BTreeSet::new() }
     }
 
-    /// Reports what has waited too long, and ends the job if the user asked for that. If there was
-    /// anything to report, gives what the launcher should hear: the oldest that it has not heard of.
-    pub(super) fn look(
+    /// Reports tensors that have waited too long, and ends the job if the user asked for that. If
+    /// there was anything to report, returns what to send to the launcher: the oldest stalls that
+    /// it does not know yet.
+    pub(super) fn check(
         &mut self,
         coordinator: &mut Coordinator,
         now: Duration,
@@ -61,30 +62,31 @@ impl StallWatch {
                 tracing::error!("{error}");
                 let missing = late.iter().flat_map(|stall| stall.missing.iter().copied());
                 let missing = missing.collect::<BTreeSet<Rank>>().into_iter().collect();
-                coordinator.tell(Bulletin::Stalled { missing, error });
+                coordinator.tell(Announcement::Stalled { missing, error });
                 self.next = Duration::MAX;
-                return Some(self.news(&late, now));
+                return Some(self.unreported(&late, now));
             }
         }
-        let mut news = None;
+        let mut reports = None;
         if let Some(limit) = self.warning.filter(|limit| now > *limit) {
             let late = coordinator.stalls(now - limit);
             if !late.is_empty() {
                 tracing::warn!("{}", self.report(coordinator, &late, now));
                 if self.known.is_empty() {
-                    coordinator.tell(Bulletin::WriteDown);
+                    coordinator.tell(Announcement::WriteDown);
                 }
-                news = Some(self.news(&late, now));
+                reports = Some(self.unreported(&late, now));
             }
             self.known = late.into_iter().map(|stall| stall.name).collect();
         }
         let pause = [self.warning, self.shutdown].into_iter().flatten().min();
         self.next = now + pause.unwrap_or(Duration::MAX / 2).min(Duration::from_secs(60));
-        news
+        reports
     }
 
-    /// What is new for the launcher. One rank that is late may hold up thousands of tensors.
-    fn news(&self, late: &[Stall], now: Duration) -> Vec<RankToDriver> {
+    /// Reports for the launcher about stalls that it does not know yet, a few at a time: one late
+    /// rank may hold up thousands of tensors.
+    fn unreported(&self, late: &[Stall], now: Duration) -> Vec<RankToDriver> {
         let unknown = late.iter().filter(|stall| !self.known.contains(&stall.name));
         let stalled = |stall: &Stall| RankToDriver::Stalled {
             tensor: stall.name.clone(),
@@ -92,7 +94,7 @@ impl StallWatch {
             waiting: stall.waiting.clone(),
             late: stall.missing.clone(),
         };
-        unknown.take(NAMED).map(stalled).collect()
+        unknown.take(MAX_NAMED).map(stalled).collect()
     }
 
     fn report(&self, coordinator: &Coordinator, late: &[Stall], now: Duration) -> String {
@@ -100,7 +102,7 @@ impl StallWatch {
         let mut text = format!(
             "One or more tensors were submitted to be reduced, gathered or broadcasted by a subset \
              of ranks and are waiting for the remainder of ranks for more than {} seconds. Some \
-             ranks may have taken another way through the program, or have stopped.\nMissing ranks:",
+             ranks may have taken a different code path, or have stopped.\nMissing ranks:",
             (now - oldest).as_secs()
         );
         for (rank, peer) in self.peers.iter().enumerate() {
@@ -110,11 +112,11 @@ impl StallWatch {
             if names.is_empty() {
                 continue;
             }
-            let more = if names.len() > NAMED { " ..." } else { "" };
-            let names = names[..names.len().min(NAMED)].join(", ");
-            let did = did_last(coordinator.last_seen(Rank(rank as u32)), now);
+            let more = if names.len() > MAX_NAMED { " ..." } else { "" };
+            let names = names[..names.len().min(MAX_NAMED)].join(", ");
+            let activity = last_activity(coordinator.last_seen(Rank(rank as u32)), now);
             let Peer { host, local_rank, .. } = peer;
-            text += &format!("\n{rank}: [{names}{more}] ({host}, slot {local_rank}; {did})");
+            text += &format!("\n{rank}: [{names}{more}] ({host}, slot {local_rank}; {activity})");
         }
         text
     }
@@ -122,7 +124,9 @@ impl StallWatch {
 
 #[cfg(test)]
 mod tests {
-    use ronde_control::negotiate::{CoordinatorToMember, Kind, MemberToCoordinator, Request};
+    use ronde_control::negotiate::{
+        CollectiveKind, CoordinatorToMember, MemberToCoordinator, Request,
+    };
     use ronde_control::{DType, SetId};
 
     use super::*;
@@ -142,7 +146,7 @@ mod tests {
         MemberToCoordinator::Announce(Request {
             name: name.into(),
             set: SetId::WORLD,
-            kind: Kind::Barrier,
+            kind: CollectiveKind::Barrier,
             dtype: DType::U8,
             shapes: vec![],
         })
@@ -162,31 +166,29 @@ mod tests {
         assert!(head.contains("a subset of ranks") && head.contains("more than 6 seconds"));
         assert_eq!(
             ranks,
-            "0: [first, allreduce.x, allreduce.y] (node-a, slot 0; it has submitted nothing yet)\n\
-             1: [allreduce.y] (node-a, slot 1; it waits for `allreduce.x` itself, its number 2, \
-             since 5 s)\n\
-             2: [allreduce.x] (node-a, slot 2; it waits for `allreduce.y` itself, its number 2, \
-             since 3 s)"
+            "0: [first, allreduce.x, allreduce.y] (node-a, slot 0; has submitted nothing yet)\n\
+             1: [allreduce.y] (node-a, slot 1; has waited for `allreduce.x` (submission 2) for 5 s)\n\
+             2: [allreduce.x] (node-a, slot 2; has waited for `allreduce.y` (submission 2) for 3 s)"
         );
-        let told = watch.look(&mut coordinator, 6 * second).unwrap();
+        let reports = watch.check(&mut coordinator, 6 * second).unwrap();
         let first = RankToDriver::Stalled {
             tensor: "first".into(),
             during: 6 * second,
             waiting: vec![Rank(1), Rank(2)],
             late: vec![Rank(0)],
         };
-        assert_eq!((told.len(), &told[0]), (3, &first));
+        assert_eq!((reports.len(), &reports[0]), (3, &first));
         assert_eq!(
             coordinator.take_messages(),
-            [CoordinatorToMember::Bulletin(Bulletin::WriteDown)]
+            [CoordinatorToMember::Bulletin(Announcement::WriteDown)]
         );
-        let again = watch.look(&mut coordinator, 8 * second);
-        assert_eq!(again, Some(vec![]), "it is reported again, but not told again");
-        assert_eq!(coordinator.take_messages(), [], "but written down once");
+        let again = watch.check(&mut coordinator, 8 * second);
+        assert_eq!(again, Some(vec![]), "it is logged again, but not sent to the launcher again");
+        assert_eq!(coordinator.take_messages(), [], "the flight recorder is dumped once");
     }
 
     #[test]
-    fn a_rank_that_went_away_is_told_by_what_it_got_last() {
+    fn a_rank_that_fell_silent_is_described_by_its_last_submission() {
         let second = Duration::from_secs(1);
         let mut coordinator = Coordinator::new(2, 0, 8);
         for step in 0..3 {
@@ -194,8 +196,8 @@ mod tests {
             coordinator.release();
         }
         coordinator.on(Rank(0), barrier("x"), 3 * second);
-        let did = did_last(coordinator.last_seen(Rank(1)), 10 * second);
-        assert_eq!(did, "its last was `w`, its number 3, 8 s ago");
+        let activity = last_activity(coordinator.last_seen(Rank(1)), 10 * second);
+        assert_eq!(activity, "last submitted `w` (submission 3) 8 s ago");
     }
 
     #[test]
@@ -204,11 +206,11 @@ mod tests {
         let mut coordinator = Coordinator::new(3, 0, 0);
         coordinator.on(Rank(1), barrier("allreduce.x"), Duration::ZERO);
         let mut watch = StallWatch::new(Some(second), Some(5 * second), peers());
-        assert_eq!(watch.look(&mut coordinator, 2 * second).map(|told| told.len()), Some(1));
+        assert_eq!(watch.check(&mut coordinator, 2 * second).map(|reports| reports.len()), Some(1));
         coordinator.take_messages();
-        assert_eq!(watch.look(&mut coordinator, 6 * second), Some(vec![]));
+        assert_eq!(watch.check(&mut coordinator, 6 * second), Some(vec![]));
         let messages = coordinator.take_messages();
-        let [CoordinatorToMember::Bulletin(Bulletin::Stalled { missing, error })] =
+        let [CoordinatorToMember::Bulletin(Announcement::Stalled { missing, error })] =
             messages.as_slice()
         else {
             panic!("{messages:?}")

@@ -1,41 +1,42 @@
-//! What a caller holds while its tensor is on its way, or what it wants called when it has come.
+//! What a caller holds while its tensor is in flight, and the callbacks it can register instead.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ronde_control::negotiate::{Kind, Request};
+use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::{Rank, SetId};
 
 use crate::buffer::{Buffer, Input, Operand, Output};
 use crate::error::Error;
 
-/// What is called with the outcome, once: by whichever thread drives at that moment, or by the one
-/// that submitted if that finds it there. It must neither block nor wait for another ticket: nobody
-/// may be driving meanwhile. It may submit.
-pub type Done = Box<dyn FnOnce(Result<Outcome, Error>) + Send>;
+/// Called once with the outcome: by the thread that drives at that moment, or by the submitting
+/// thread if the outcome is already there. It must neither block nor wait for another ticket,
+/// because its thread may be the only one that drives. It may submit.
+pub type CompletionCallback = Box<dyn FnOnce(Result<Outcome, Error>) + Send>;
 
-/// Gives memory for the result number so-and-so of a submission, when it is known how many rows it
-/// gets from each member, or how many this rank gets. It must be as long as those rows; whoever has
-/// none says why. Called by the same threads as [`Done`], and before it.
-pub type Room = Box<dyn Fn(usize, &[u64]) -> Result<Output, String> + Send>;
+/// Allocates memory for one result of a submission, given its index and its rows: how many come
+/// from each member, or how many this rank gets. The memory must hold exactly those rows; a caller
+/// that has none returns the reason. Called by the same threads as [`CompletionCallback`], and
+/// before it.
+pub type AllocateResult = Box<dyn Fn(usize, &[u64]) -> Result<Output, String> + Send>;
 
-/// The memory of a submission. The engine has it from then on, and drops it before the ticket
-/// completes.
+/// The memory of a submission. The engine owns it from the submission on, and drops it before the
+/// ticket completes.
 pub enum Tensors {
-    /// Results are as long as their tensors and go to memory that the caller has.
+    /// Results are as long as their tensors and go to memory that the caller provides.
     Given(Vec<Operand>),
-    /// Results have sizes that are not known yet and go to memory of our own.
+    /// Results have sizes that are not known yet and go to memory that the engine allocates.
     Made(Vec<Input>),
-    /// They go to memory that the caller will have when their sizes are known.
-    Placed(Vec<Input>, Room),
+    /// Results go to memory that the caller allocates when their sizes are known.
+    Placed(Vec<Input>, AllocateResult),
 }
 
 impl Tensors {
-    /// For what has no tensors.
+    /// For operations without tensors.
     pub const NONE: Tensors = Tensors::Given(Vec::new());
 
-    /// What is read, where results do not go to memory that the caller has.
+    /// The inputs, unless the results go to memory that the caller provides.
     pub(super) fn inputs(&self) -> &[Input] {
         match self {
             Tensors::Given(_) => &[],
@@ -43,15 +44,15 @@ impl Tensors {
         }
     }
 
-    /// Who gives memory for results when their sizes are known, if anybody does.
-    pub(super) fn room(&self) -> Option<&Room> {
+    /// Allocates memory for results when their sizes are known, if the caller wants to.
+    pub(super) fn allocator(&self) -> Option<&AllocateResult> {
         match self {
-            Tensors::Placed(_, room) => Some(room),
+            Tensors::Placed(_, allocate) => Some(allocate),
             Tensors::Given(_) | Tensors::Made(_) => None,
         }
     }
 
-    /// Tensors and their results, where these go to memory that the caller has.
+    /// The tensors and their results, if these go to memory that the caller provides.
     pub(super) fn operands(&mut self) -> &mut [Operand] {
         match self {
             Tensors::Given(operands) => operands,
@@ -59,7 +60,7 @@ impl Tensors {
         }
     }
 
-    /// Refuses memory that is not what the request speaks of.
+    /// Refuses memory whose lengths do not match the request.
     pub(super) fn check(&self, request: &Request) -> Result<(), Error> {
         let size = request.dtype.size() as u64;
         let bytes = |shape: &Vec<u64>| {
@@ -68,16 +69,23 @@ impl Tensors {
         };
         let needed = request.shapes.iter().map(bytes);
         let fits = match (&request.kind, self) {
-            (Kind::Allreduce { .. } | Kind::Broadcast { .. }, Tensors::Given(operands)) => {
+            (
+                CollectiveKind::Allreduce { .. } | CollectiveKind::Broadcast { .. },
+                Tensors::Given(operands),
+            ) => {
                 let both = |length: Option<usize>| length.map(|length| (length, length));
                 operands.iter().map(|operand| Some(operand.lengths())).eq(needed.map(both))
             }
             (
-                Kind::Allgather | Kind::Alltoall { .. } | Kind::Reducescatter { .. },
+                CollectiveKind::Allgather
+                | CollectiveKind::Alltoall { .. }
+                | CollectiveKind::Reducescatter { .. },
                 Tensors::Made(inputs) | Tensors::Placed(inputs, _),
             ) => inputs.iter().map(|input| Some(input.length())).eq(needed),
             (
-                Kind::Barrier | Kind::AddSet { .. } | Kind::RemoveSet { .. },
+                CollectiveKind::Barrier
+                | CollectiveKind::AddSet { .. }
+                | CollectiveKind::RemoveSet { .. },
                 Tensors::Given(operands),
             ) => operands.is_empty(),
             _ => false,
@@ -85,38 +93,39 @@ impl Tensors {
         match fits {
             true => Ok(()),
             false => Err(Error::Invalid(format!(
-                "the memory for `{}` is not as long as its shapes say",
+                "the memory for `{}` does not match its shapes",
                 request.name
             ))),
         }
     }
 }
 
-/// What came of a submission.
+/// The outcome of a submission.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The result lies in the target.
+    /// The result is in the memory that the caller provided.
     Done,
-    /// The results lie in memory of our own, one for each tensor.
-    Made(Vec<Made>),
-    /// The results lie in the memory that [`Room`] gave; the rows of each tensor, as in [`Made`].
+    /// The results are in memory that the engine allocated, one for each tensor.
+    Made(Vec<OwnedResult>),
+    /// The results are in the memory that [`AllocateResult`] returned; the rows of each tensor, as
+    /// in [`OwnedResult`].
     Placed(Vec<Vec<u64>>),
-    /// Everybody has joined.
+    /// Every rank has joined.
     Joined {
-        /// The last one to.
+        /// The rank that joined last.
         last: Rank,
     },
-    /// A set of ranks has been made.
+    /// A process set has been created.
     SetAdded {
-        /// Its number.
+        /// Number of the new set.
         id: SetId,
     },
 }
 
-/// A result in memory of our own.
+/// A result in memory that the engine allocated.
 #[derive(Debug)]
-pub struct Made {
-    /// The rows, one behind the other.
+pub struct OwnedResult {
+    /// The rows, one after another.
     pub buffer: Buffer,
     /// How many rows came from each member, or how many this rank got.
     pub rows: Vec<u64>,
@@ -126,30 +135,30 @@ pub struct Made {
 #[derive(Default)]
 pub struct Ticket {
     done: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<TicketState>,
 }
 
-/// A submission on its way: its memory, and the ticket that completes when that has gone back.
-pub(super) struct Pending {
+/// A submission in flight: its memory, and the ticket that completes once the memory is released.
+pub(super) struct PendingSubmission {
     pub(super) tensors: Tensors,
     pub(super) ticket: Arc<Ticket>,
 }
 
-impl Pending {
-    /// Gives the memory back, and only then says so.
+impl PendingSubmission {
+    /// Releases the memory, and only then completes the ticket.
     pub(super) fn complete(self, outcome: Result<Outcome, Error>) {
-        let Pending { tensors, ticket } = self;
+        let PendingSubmission { tensors, ticket } = self;
         drop(tensors);
         ticket.complete(outcome);
     }
 }
 
 #[derive(Default)]
-enum State {
+enum TicketState {
     #[default]
     Open,
-    /// Nobody will ask for the outcome: it goes there.
-    Awaited(Done),
+    /// Nobody will take the outcome: the callback gets it.
+    Awaited(CompletionCallback),
     Ended(Result<Outcome, Error>),
     /// The outcome has been taken.
     Empty,
@@ -162,41 +171,42 @@ impl fmt::Debug for Ticket {
 }
 
 impl Ticket {
-    /// Whether the outcome is there.
+    /// Whether the submission has completed.
     pub fn is_done(&self) -> bool {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Has `done` called with the outcome: at once if it is there, else by whoever completes this.
-    pub(super) fn then(&self, done: Done) {
+    /// Arranges for `done` to be called with the outcome: immediately if it is there, otherwise by
+    /// the thread that completes the ticket.
+    pub(super) fn then(&self, done: CompletionCallback) {
         let mut state = self.lock();
-        match std::mem::replace(&mut *state, State::Empty) {
-            State::Ended(outcome) => {
+        match std::mem::replace(&mut *state, TicketState::Empty) {
+            TicketState::Ended(outcome) => {
                 drop(state);
                 done(outcome);
             }
-            _ => *state = State::Awaited(done),
+            _ => *state = TicketState::Awaited(done),
         }
     }
 
-    /// What has memory is completed by [`Pending`].
+    /// Completes a ticket that has no memory; [`PendingSubmission`] completes the others.
     pub(super) fn complete(&self, outcome: Result<Outcome, Error>) {
         let mut state = self.lock();
-        match std::mem::replace(&mut *state, State::Empty) {
-            State::Awaited(done) => {
+        match std::mem::replace(&mut *state, TicketState::Empty) {
+            TicketState::Awaited(done) => {
                 drop(state);
                 done(outcome);
             }
-            _ => *state = State::Ended(outcome),
+            _ => *state = TicketState::Ended(outcome),
         }
         self.done.store(true, Ordering::Release);
     }
 
-    /// The outcome, once.
+    /// Takes the outcome; returns it only once.
     pub fn take(&self) -> Option<Result<Outcome, Error>> {
         let mut state = self.lock();
-        match std::mem::replace(&mut *state, State::Empty) {
-            State::Ended(outcome) => Some(outcome),
+        match std::mem::replace(&mut *state, TicketState::Empty) {
+            TicketState::Ended(outcome) => Some(outcome),
             other => {
                 *state = other;
                 None
@@ -204,7 +214,7 @@ impl Ticket {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TicketState> {
         self.state.lock().expect("nothing panics while it holds this lock")
     }
 }

@@ -1,11 +1,14 @@
-//! Autotuning on the coordinator: tells the search what has run, does what it says, keeps its log.
+//! Autotuning on the coordinator: feeds the search with what has run, applies what it chooses, and
+//! writes its log.
 
 use std::fs::File;
 use std::io::Write;
 use std::time::Duration;
 
-use ronde_control::autotune::{Autotune, LOG_HEADER, Next, Parameter, Point, Values, log_line};
-use ronde_control::negotiate::{Bulletin, Coordinator, Work};
+use ronde_control::autotune::{
+    Autotune, LOG_HEADER, NextStep, Parameter, Point, TunedValues, log_line,
+};
+use ronde_control::negotiate::{Announcement, Coordinator, ReleasedTensor};
 use ronde_control::settings::Settings;
 
 pub(super) struct Tuner {
@@ -14,21 +17,21 @@ pub(super) struct Tuner {
 }
 
 impl Tuner {
-    /// Starts the search that the settings ask for, if they do and there is something to look for.
+    /// Starts the search if the settings ask for one and there is a parameter to tune.
     pub(super) fn start(settings: &Settings, tunable: &[Parameter]) -> Option<Tuner> {
         let mut options = settings.autotune.clone()?;
         options.parameters.retain(|parameter| tunable.contains(parameter));
         let Settings { fusion_threshold: threshold, tuning, .. } = *settings;
-        let search = Autotune::new(&options, Values { threshold, tuning })?;
+        let search = Autotune::new(&options, TunedValues { threshold, tuning })?;
         let mut tuner = Tuner { search, log: settings.autotune_log.as_deref().and_then(open) };
         tuner.write(LOG_HEADER);
         Some(tuner)
     }
 
-    /// Takes note of a bucket that has run; gives false when the search is over.
-    pub(super) fn goes_on(
+    /// Records a bucket that has run; returns false when the search is over.
+    pub(super) fn on_bucket(
         &mut self,
-        bucket: &[Work],
+        bucket: &[ReleasedTensor],
         coordinator: &mut Coordinator,
         now: Duration,
     ) -> bool {
@@ -39,27 +42,27 @@ impl Tuner {
         };
         self.write(&log_line(&values, score));
         tracing::debug!(?values, score, "autotuning measured a point");
-        let (chosen, goes_on) = match next {
-            Next::Try(chosen) => (chosen, true),
-            Next::Keep { values: chosen, score } => {
+        let (chosen, continues) = match next {
+            NextStep::Try(chosen) => (chosen, true),
+            NextStep::Keep { values: chosen, score } => {
                 self.write(&log_line(&chosen, score));
-                tracing::info!(values = ?chosen, score, "autotuning has chosen");
+                tracing::info!(values = ?chosen, score, "autotuning has finished");
                 (chosen, false)
             }
         };
         coordinator.threshold = chosen.threshold;
         if chosen.tuning != values.tuning {
-            coordinator.tell(Bulletin::Tune(chosen.tuning));
+            coordinator.tell(Announcement::Tune(chosen.tuning));
         }
-        goes_on
+        continues
     }
 
-    /// A log that cannot be written is given up; the job matters more.
+    /// A log that cannot be written is abandoned; the job matters more.
     fn write(&mut self, line: &str) {
         if let Some(file) = &mut self.log
             && let Err(error) = writeln!(file, "{line}")
         {
-            tracing::warn!("the log of autotuning ends here: {error}");
+            tracing::warn!("the autotune log cannot be written any more: {error}");
             self.log = None;
         }
     }
@@ -69,7 +72,9 @@ fn open(path: &str) -> Option<File> {
     match File::create(path) {
         Ok(file) => Some(file),
         Err(error) => {
-            tracing::warn!("autotuning goes on without a log, `{path}` cannot be written: {error}");
+            tracing::warn!(
+                "autotuning continues without a log: `{path}` cannot be written: {error}"
+            );
             None
         }
     }

@@ -1,32 +1,32 @@
-//! A set of ranks of which some share memory: the two levels that its collectives go through.
+//! A process set in which some members share memory: the two levels that its collectives use.
 
 use ronde_control::Tuning;
 
-use super::{Circle, Linked, Links, Members, Shared, Stage};
+use super::{Linked, Links, Members, ProcessSet, SegmentView, SharedGroup};
 
 pub(crate) struct Islands<'a> {
-    stage: &'a mut Stage,
+    segment_view: &'a mut SegmentView,
     links: &'a mut Links,
-    circle: &'a mut Circle,
+    process_set: &'a mut ProcessSet,
     tuning: Tuning,
 }
 
 impl<'a> Islands<'a> {
     pub(super) fn new(
-        stage: &'a mut Stage,
+        segment_view: &'a mut SegmentView,
         links: &'a mut Links,
-        circle: &'a mut Circle,
+        process_set: &'a mut ProcessSet,
         tuning: Tuning,
     ) -> Islands<'a> {
-        Islands { stage, links, circle, tuning }
+        Islands { segment_view, links, process_set, tuning }
     }
 
     pub(crate) fn me(&self) -> usize {
-        self.circle.me()
+        self.process_set.me()
     }
 
     pub(crate) fn size(&self) -> usize {
-        self.circle.size()
+        self.process_set.size()
     }
 
     pub(crate) fn tuning(&self) -> Tuning {
@@ -35,23 +35,23 @@ impl<'a> Islands<'a> {
 
     /// The places of the members of each island.
     pub(crate) fn islands(&self) -> &[Vec<usize>] {
-        self.circle.islands()
+        self.process_set.islands()
     }
 
-    /// Which island this rank lives on.
+    /// The index of this rank's island.
     pub(crate) fn island(&self) -> usize {
-        self.circle.island()
+        self.process_set.island()
     }
 
-    /// The places of those who live on this rank's island.
-    pub(crate) fn neighbours(&self) -> &[usize] {
+    /// The places of the members on this rank's island, itself included.
+    pub(crate) fn neighbors(&self) -> &[usize] {
         &self.islands()[self.island()]
     }
 
-    /// This rank's place among its neighbours.
-    pub(crate) fn seat(&self) -> usize {
+    /// This rank's index among the members on its island.
+    pub(crate) fn local_index(&self) -> usize {
         let me = self.me();
-        self.neighbours().iter().position(|place| *place == me).expect("it is its own neighbour")
+        self.neighbors().iter().position(|place| *place == me).expect("a rank is on its own island")
     }
 
     /// How many ranks of every island can carry a slice to the other islands.
@@ -59,24 +59,25 @@ impl<'a> Islands<'a> {
         self.islands().iter().map(Vec::len).min().unwrap_or(1)
     }
 
-    /// The neighbours, who share memory.
-    pub(crate) fn home(&mut self) -> Shared<'_> {
-        Shared::new(self.stage, self.circle.home(), self.tuning)
+    /// The members on this rank's island, which share memory.
+    pub(crate) fn local_group(&mut self) -> SharedGroup<'_> {
+        SharedGroup::new(self.segment_view, self.process_set.local_members(), self.tuning)
     }
 
-    /// One member of each island, in the order of islands, if this rank is the one of its own.
+    /// One member of each island, in the order of islands, if this rank is the one chosen on its
+    /// own island.
     pub(crate) fn bridge(&mut self, of: impl Fn(&[usize]) -> usize) -> Option<Linked<'_>> {
         let places: Vec<usize> = self.islands().iter().map(|island| of(island)).collect();
         if places[self.island()] != self.me() {
             return None;
         }
-        let ranks = places.iter().map(|place| self.circle.members().ranks[*place]).collect();
+        let ranks = places.iter().map(|place| self.process_set.members().ranks[*place]).collect();
         let members = Members { ranks, me: self.island() };
         Some(Linked::new(self.links, members, self.tuning))
     }
 
-    /// All members, by socket.
-    pub(crate) fn everybody(&mut self) -> Linked<'_> {
-        Linked::new(self.links, self.circle.members().clone(), self.tuning)
+    /// All members, connected by sockets.
+    pub(crate) fn all_by_socket(&mut self) -> Linked<'_> {
+        Linked::new(self.links, self.process_set.members().clone(), self.tuning)
     }
 }

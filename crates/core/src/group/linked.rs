@@ -1,4 +1,4 @@
-//! Some ranks that reach each other through sockets.
+//! A group of ranks connected by sockets.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::transport::link::{Flow, Landing, Links, Scratch};
 
-/// A flow shorter than this per connection is not worth another one.
+/// The least number of bytes per connection that makes another connection worthwhile.
 const STRIPE: usize = 1 << 20;
 
 pub(crate) struct Linked<'a> {
@@ -35,17 +35,17 @@ impl<'a> Linked<'a> {
         self.tuning
     }
 
-    /// Cuts so many bytes into what each connection carries; both ends cut alike.
+    /// The ranges of `bytes` bytes that each connection carries; both ends compute the same ranges.
     pub(crate) fn stripes(&self, bytes: usize) -> Vec<Range<usize>> {
         let count = (bytes / STRIPE).clamp(1, self.tuning.connections as usize);
-        // Whole cache lines hold whole elements of every type.
+        // A multiple of 64 bytes holds whole elements of every type.
         let at =
             |index: usize| if index == count { bytes } else { bytes / count * index / 64 * 64 };
         (0..count).map(|index| at(index)..at(index + 1)).collect()
     }
 
-    /// Sends to one place of the circle while receiving from another (or the same); large flows take
-    /// several connections.
+    /// Sends to one member while receiving from another, or the same one; large flows use several
+    /// connections.
     pub(crate) fn exchange(
         &mut self,
         outgoing: Option<Flow<Row<'_>>>,
@@ -68,8 +68,9 @@ impl<'a> Linked<'a> {
         self.flow(outgoing, incoming, |_, _, _| ())
     }
 
-    /// The same through scratches, of which `arrived` takes what has come: the `i`-th flow of either
-    /// kind takes the `i`-th connection; see [`Links::exchange`].
+    /// The same as [`Linked::exchange`], but received data goes through scratch buffers, from which
+    /// `arrived` takes it. The `i`-th flow in either direction uses the `i`-th connection; see
+    /// [`Links::exchange`].
     pub(crate) fn stream(
         &mut self,
         outgoing: Vec<Flow<Row<'_>>>,
@@ -80,7 +81,7 @@ impl<'a> Linked<'a> {
         self.flow(outgoing, incoming, arrived)
     }
 
-    /// Flows to places become flows to ranks of the world.
+    /// Translates places to ranks of the world.
     fn flow(
         &mut self,
         mut outgoing: Vec<Flow<Row<'_>>>,

@@ -1,8 +1,8 @@
 //! The arithmetic of Adasum on two tensors: their inner products, and the blend of the two.
 //!
-//! Everything is computed in `f64`. The inner products are summed in lanes, element `i` in lane
-//! `i % LANES`, and the lanes one after the other: an order that vector instructions can follow and
-//! that does not depend on which of them the CPU has.
+//! Everything is computed in `f64`. The inner products are summed in lanes, with element `i` in
+//! lane `i % LANES`, and then the lanes one after another: an order that vector instructions can
+//! follow and that does not depend on which of them the CPU has.
 
 use std::slice;
 
@@ -12,29 +12,29 @@ use super::element::{Packed, Single};
 use super::half::{Alone, Bf16, F16};
 use super::variant::Variant;
 
-/// Sums that are kept side by side.
+/// The number of partial sums.
 const LANES: usize = 8;
 
 /// The inner products of two tensors, or of parts of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Products {
-    /// Of the one with the other.
+    /// Of left and right.
     pub(crate) cross: f64,
-    /// Of the left one with itself.
+    /// Of left with itself.
     pub(crate) left: f64,
-    /// Of the right one with itself.
+    /// Of right with itself.
     pub(crate) right: f64,
 }
 
 impl Products {
-    /// The same with left and right in each other's place.
-    pub(crate) fn turned(&self) -> Products {
+    /// The same products with left and right swapped.
+    pub(crate) fn swapped(&self) -> Products {
         Products { cross: self.cross, left: self.right, right: self.left }
     }
 
-    /// What the two tensors count in their blend: half of each one's projection on the other is
-    /// taken off. So tensors at right angles are added and equal ones averaged. Nothing can be
-    /// projected on a tensor of zeros, so beside one the other stays as it is.
+    /// The factors of the two tensors in their blend: half of each tensor's projection on the other
+    /// is removed. So orthogonal tensors are added and equal ones averaged. Nothing can be
+    /// projected on a tensor of zeros, which leaves the other one unchanged.
     pub(crate) fn factors(&self) -> (f64, f64) {
         let factor = |square: f64| match square == 0.0 {
             true => 1.0,
@@ -46,22 +46,22 @@ impl Products {
 
 /// The inner products of two tensors of equal length.
 pub(crate) fn products(left: &[u8], right: &[u8], dtype: DType) -> Products {
-    assert_eq!(left.len(), right.len(), "tensors of equal length");
+    assert_eq!(left.len(), right.len(), "tensors have equal lengths");
     let count = left.len() / dtype.size();
-    // SAFETY: both slices have so many elements, and the variant is one that this CPU can run.
+    // SAFETY: both slices have `count` elements, and this CPU can run the variant.
     unsafe { (Kernels::detected(dtype).measure)(left.as_ptr(), right.as_ptr(), count) }
 }
 
 /// Writes `factor * target + other_factor * other` to `target`.
 pub(crate) fn blend(target: &mut [u8], other: &[u8], factors: (f64, f64), dtype: DType) {
-    assert_eq!(target.len(), other.len(), "tensors of equal length");
+    assert_eq!(target.len(), other.len(), "tensors have equal lengths");
     let count = target.len() / dtype.size();
     let mix = Kernels::detected(dtype).mix;
-    // SAFETY: as above; what is borrowed to be written overlaps nothing.
+    // SAFETY: as above, and the target is borrowed mutably, so it overlaps nothing.
     unsafe { mix(target.as_mut_ptr(), other.as_ptr(), count, factors) };
 }
 
-/// The two kernels for one element type; they ask of their addresses what `fold` does.
+/// The two kernels for one element type; they have the same requirements for addresses as `fold`.
 struct Kernels {
     measure: unsafe fn(*const u8, *const u8, usize) -> Products,
     mix: unsafe fn(*mut u8, *const u8, usize, (f64, f64)),
@@ -91,7 +91,7 @@ impl Kernels {
     }
 }
 
-/// A value as it is computed with here.
+/// A value that is converted to `f64` to compute with it.
 trait Real: Copy {
     fn to_real(self) -> f64;
     fn from_real(real: f64) -> Self;
@@ -123,7 +123,7 @@ impl Real for f64 {
 
 /// # Safety
 ///
-/// Both addresses must be readable for `count` elements, and nobody may write there.
+/// Both addresses must be readable for `count` elements, and nothing may write there.
 #[inline(always)]
 unsafe fn measure<S: Single<Value: Real>>(
     left: *const u8,
@@ -157,8 +157,8 @@ unsafe fn measure<S: Single<Value: Real>>(
 
 /// # Safety
 ///
-/// `target` must be writable and `other` readable for `count` elements, the two must be disjoint, and
-/// nobody else may touch the one or write to the other.
+/// `target` must be writable and `other` readable for `count` elements, the two must be disjoint,
+/// and nothing else may touch `target` or write to `other`.
 #[inline(always)]
 unsafe fn mix<S: Single<Value: Real>>(
     target: *mut u8,
@@ -183,7 +183,7 @@ mod avx2 {
 
     /// # Safety
     ///
-    /// The CPU must have the features, and the rest is as [`super::measure`] asks.
+    /// The CPU must have the features; the requirements of [`super::measure`] apply.
     #[target_feature(enable = "avx2,f16c")]
     pub(super) unsafe fn measure<S: Single<Value: Real>>(
         left: *const u8,
@@ -196,7 +196,7 @@ mod avx2 {
 
     /// # Safety
     ///
-    /// The CPU must have the features, and the rest is as [`super::mix`] asks.
+    /// The CPU must have the features; the requirements of [`super::mix`] apply.
     #[target_feature(enable = "avx2,f16c")]
     pub(super) unsafe fn mix<S: Single<Value: Real>>(
         target: *mut u8,
@@ -218,7 +218,7 @@ mod tests {
 
     const FLOATS: [DType; 4] = [DType::F16, DType::BF16, DType::F32, DType::F64];
 
-    /// The values as elements behind one byte, at an odd address, and what they are after rounding.
+    /// The values as elements after one byte, at an odd address, and their values after rounding.
     fn elements(dtype: DType, values: &[f64]) -> (Vec<u8>, Vec<f64>) {
         // An allocation of this size starts at an even address.
         let mut bytes = Vec::with_capacity(1 + 8 * values.len());
@@ -245,7 +245,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_variant_gives_the_same_bits_and_they_are_right(
+        fn every_variant_gives_the_same_correct_bits(
             pairs in prop::collection::vec((-100.0..100.0f64, -100.0..100.0f64), 0..70),
             factors in (-2.0..2.0f64, -2.0..2.0f64),
             dtype in prop::sample::select(&FLOATS[..]),
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn right_angles_add_equals_average_and_zeros_change_nothing() {
+    fn orthogonal_tensors_add_equal_ones_average_and_zeros_change_nothing() {
         let factors = |cross, left, right| Products { cross, left, right }.factors();
         assert_eq!(factors(0.0, 4.0, 9.0), (1.0, 1.0));
         assert_eq!(factors(4.0, 4.0, 4.0), (0.5, 0.5));

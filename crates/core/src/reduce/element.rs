@@ -1,50 +1,58 @@
-//! Elements as they lie in memory, and the loops that make values of them and elements again.
+//! Elements as stored in memory, and the loops that convert them to values and back.
 //!
-//! Slices of one call have one length, at most a block. Every loop is written so that the compiler
-//! makes vector code of it, under whatever CPU features the caller was compiled with.
+//! All slices of one call have the same length, at most a block. Every loop is written so that the
+//! compiler vectorizes it, with whatever CPU features the caller was compiled for.
 
-use super::number::{Number, Op, Scaling, Truth};
+use super::number::{FoldOp, Number, Scaling, Truth};
 
-/// Something that may lie at any address.
+/// A value that may be at any address.
 #[derive(Clone, Copy)]
 #[repr(C, packed)]
 pub(super) struct Packed<T>(pub(super) T);
 
-/// An element type. The order of the values in a block is the type's own affair, as long as it is
-/// always the same for the same length.
+/// An element type. It may order the values in a block as it likes, as long as the order is always
+/// the same for the same length.
 pub(super) trait Element: Sized {
-    /// An element in memory; every bit pattern is one.
+    /// An element in memory; every bit pattern is valid.
     type Raw: Copy;
 
-    /// An element while it is being folded.
+    /// An element during a fold.
     type Value: Number;
 
-    /// Makes the values those of `src`.
+    /// Sets the values to those of `src`.
     fn load(values: &mut [Self::Value], src: &Elements<Self>);
 
-    /// Makes the values those of `first` joined by those of `second`.
-    fn load_two<O: Op>(values: &mut [Self::Value], first: &Elements<Self>, second: &Elements<Self>);
+    /// Sets the values to `first` combined with `second`.
+    fn load_two<O: FoldOp>(
+        values: &mut [Self::Value],
+        first: &Elements<Self>,
+        second: &Elements<Self>,
+    );
 
-    /// Joins `src` to the values.
-    fn join<O: Op>(values: &mut [Self::Value], src: &Elements<Self>);
+    /// Combines the values with `src`.
+    fn join<O: FoldOp>(values: &mut [Self::Value], src: &Elements<Self>);
 
-    /// Joins `first` and then `second` to the values.
-    fn join_two<O: Op>(values: &mut [Self::Value], first: &Elements<Self>, second: &Elements<Self>);
+    /// Combines the values with `first` and then with `second`.
+    fn join_two<O: FoldOp>(
+        values: &mut [Self::Value],
+        first: &Elements<Self>,
+        second: &Elements<Self>,
+    );
 
     /// Writes the scaled values to `dst`.
     fn store(dst: &mut Elements<Self>, values: &[Self::Value], scaling: ScalingOf<Self>);
 
-    /// Joins `src` to `dst` and scales it.
-    fn update<O: Op>(dst: &mut Elements<Self>, src: &Elements<Self>, scaling: ScalingOf<Self>);
+    /// Combines `dst` with `src` and scales the result.
+    fn update<O: FoldOp>(dst: &mut Elements<Self>, src: &Elements<Self>, scaling: ScalingOf<Self>);
 }
 
 /// Elements in memory.
 pub(super) type Elements<E> = [Packed<<E as Element>::Raw>];
 
-/// What scales the values of an element type.
+/// How values of an element type are scaled.
 pub(super) type ScalingOf<E> = Scaling<<<E as Element>::Value as Number>::Factor>;
 
-/// An element type that is converted one by one.
+/// An element type whose elements are converted one by one.
 pub(super) trait Single {
     type Raw: Copy;
     type Value: Number;
@@ -65,21 +73,21 @@ impl<S: Single> Element for S {
     }
 
     #[inline(always)]
-    fn load_two<O: Op>(values: &mut [S::Value], first: &Elements<S>, second: &Elements<S>) {
+    fn load_two<O: FoldOp>(values: &mut [S::Value], first: &Elements<S>, second: &Elements<S>) {
         for ((value, first), second) in values.iter_mut().zip(first).zip(second) {
             *value = O::join(S::widen(first.0), S::widen(second.0));
         }
     }
 
     #[inline(always)]
-    fn join<O: Op>(values: &mut [S::Value], src: &Elements<S>) {
+    fn join<O: FoldOp>(values: &mut [S::Value], src: &Elements<S>) {
         for (value, raw) in values.iter_mut().zip(src) {
             *value = O::join(*value, S::widen(raw.0));
         }
     }
 
     #[inline(always)]
-    fn join_two<O: Op>(values: &mut [S::Value], first: &Elements<S>, second: &Elements<S>) {
+    fn join_two<O: FoldOp>(values: &mut [S::Value], first: &Elements<S>, second: &Elements<S>) {
         for ((value, first), second) in values.iter_mut().zip(first).zip(second) {
             *value = O::join(O::join(*value, S::widen(first.0)), S::widen(second.0));
         }
@@ -99,7 +107,7 @@ impl<S: Single> Element for S {
     }
 
     #[inline(always)]
-    fn update<O: Op>(dst: &mut Elements<S>, src: &Elements<S>, scaling: ScalingOf<S>) {
+    fn update<O: FoldOp>(dst: &mut Elements<S>, src: &Elements<S>, scaling: ScalingOf<S>) {
         let joined =
             |raw: &Packed<S::Raw>, src: &Packed<S::Raw>| O::join(S::widen(raw.0), S::widen(src.0));
         let each = dst.iter_mut().zip(src);
@@ -156,7 +164,7 @@ macro_rules! floats {
 
 floats!(f32, f64);
 
-/// A byte of which only zero is false.
+/// A byte; only zero is false.
 pub(super) struct Bool;
 
 impl Single for Bool {

@@ -1,19 +1,19 @@
 //! The floating-point environment that reductions run in.
 //!
-//! Whoever waits drives, so arithmetic may run on a thread of the user's, and a program may have told
-//! that thread to flush denormal numbers to zero (`torch.set_flush_denormal`). Other ranks, or this
-//! rank's background thread, know nothing of it; their bits would differ.
+//! A waiting thread drives, so arithmetic may run on one of the user's threads, and the program may
+//! have set that thread to flush denormal numbers to zero (`torch.set_flush_denormal`). Other
+//! ranks, and this rank's background thread, might not flush, so their bits would differ.
 
-/// Runs `work` with denormal numbers as they are and rounding to nearest, whatever the thread is set
-/// to, and puts the thread's own setting back.
+/// Runs `work` with denormals enabled and rounding to nearest, whatever the thread's setting, and
+/// restores that setting.
 pub(crate) fn in_plain_environment<T>(work: impl FnOnce() -> T) -> T {
-    let _guard = Guard(control::swap(control::PLAIN));
+    let _guard = FpGuard(control::swap(control::PLAIN));
     work()
 }
 
-struct Guard(u64);
+struct FpGuard(u64);
 
-impl Drop for Guard {
+impl Drop for FpGuard {
     fn drop(&mut self) {
         control::swap(self.0);
     }
@@ -31,7 +31,7 @@ mod control {
         // SAFETY: stores the control word into a local.
         unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut old, options(nostack, preserves_flags)) };
         if old & FLUSHES != 0 || new & FLUSHES != 0 {
-            // SAFETY: both words are valid: one is the default, the other was in force before.
+            // SAFETY: both words are valid: one is the default, the other was in effect before.
             unsafe {
                 asm!("ldmxcsr [{}]", in(reg) &raw const new, options(nostack, preserves_flags));
             };
@@ -54,7 +54,7 @@ mod control {
         // SAFETY: reads the control register.
         unsafe { asm!("mrs {}, fpcr", out(reg) old, options(nomem, nostack, preserves_flags)) };
         if old != new {
-            // SAFETY: the value is the default, or was in force before.
+            // SAFETY: the value is the default, or was in effect before.
             unsafe { asm!("msr fpcr, {}", in(reg) new, options(nomem, nostack, preserves_flags)) };
         }
         old
@@ -78,7 +78,7 @@ mod tests {
     use crate::reduce::{Reduction, fold};
 
     #[test]
-    fn a_thread_that_flushes_denormals_reduces_as_all_others_and_keeps_its_setting() {
+    fn a_thread_that_flushes_denormals_reduces_like_all_others_and_keeps_its_setting() {
         let before = control::swap(control::PLAIN | 0x8040);
         let (a, b) = (f32::from_bits(1), f32::from_bits(2));
         let sum = || {

@@ -1,7 +1,7 @@
 //! IEEE half precision with the F16C instructions, eight elements at a time.
 //!
-//! The instructions give the bits that the software of `half` gives, NaN aside, which is made
-//! canonical before it is narrowed. Elements that do not fill a vector are left to the software.
+//! The instructions produce the same bits as the software in `half`, except for NaN, which is made
+//! canonical before narrowing. Elements that do not fill a vector are left to the software.
 
 use std::arch::x86_64::{
     __m128i, __m256, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128,
@@ -14,10 +14,10 @@ use ronde_control::ReduceOp;
 
 use super::element::{Element, Packed};
 use super::half::{Alone, F16};
-use super::number::{Op, Scaling};
+use super::number::{FoldOp, Scaling};
 
-/// Half-precision elements on a CPU that has AVX and F16C. Only kernels of a variant that was
-/// found to run on this CPU name this type; its functions rely on that.
+/// Half-precision elements on a CPU that has AVX and F16C. Only kernels of a variant that was found
+/// to run on this CPU use this type; its functions rely on that.
 pub(super) struct F16c;
 
 type Raws = [Packed<u16>; 8];
@@ -31,36 +31,36 @@ impl Element for F16c {
     fn load(values: &mut [f32], src: &[Packed<u16>]) {
         let (values, values_rest) = values.as_chunks_mut();
         let (src, src_rest) = src.as_chunks();
-        // SAFETY: the CPU has the features, as the type says.
+        // SAFETY: the CPU has the features, as the type guarantees.
         unsafe { load(values, src) };
         Alone::<F16>::load(values_rest, src_rest);
     }
 
     #[inline(always)]
-    fn load_two<O: Op>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
+    fn load_two<O: FoldOp>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
         let (values, values_rest) = values.as_chunks_mut();
         let (first, first_rest) = first.as_chunks();
         let (second, second_rest) = second.as_chunks();
-        // SAFETY: the CPU has the features, as the type says.
+        // SAFETY: the CPU has the features, as the type guarantees.
         unsafe { load_two::<O>(values, first, second) };
         Alone::<F16>::load_two::<O>(values_rest, first_rest, second_rest);
     }
 
     #[inline(always)]
-    fn join<O: Op>(values: &mut [f32], src: &[Packed<u16>]) {
+    fn join<O: FoldOp>(values: &mut [f32], src: &[Packed<u16>]) {
         let (values, values_rest) = values.as_chunks_mut();
         let (src, src_rest) = src.as_chunks();
-        // SAFETY: the CPU has the features, as the type says.
+        // SAFETY: the CPU has the features, as the type guarantees.
         unsafe { join::<O>(values, src) };
         Alone::<F16>::join::<O>(values_rest, src_rest);
     }
 
     #[inline(always)]
-    fn join_two<O: Op>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
+    fn join_two<O: FoldOp>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
         let (values, values_rest) = values.as_chunks_mut();
         let (first, first_rest) = first.as_chunks();
         let (second, second_rest) = second.as_chunks();
-        // SAFETY: the CPU has the features, as the type says.
+        // SAFETY: the CPU has the features, as the type guarantees.
         unsafe { join_two::<O>(values, first, second) };
         Alone::<F16>::join_two::<O>(values_rest, first_rest, second_rest);
     }
@@ -69,16 +69,16 @@ impl Element for F16c {
     fn store(dst: &mut [Packed<u16>], values: &[f32], scaling: Scaling<f32>) {
         let (dst, dst_rest) = dst.as_chunks_mut();
         let (values, values_rest) = values.as_chunks();
-        // SAFETY: the CPU has the features, as the type says.
+        // SAFETY: the CPU has the features, as the type guarantees.
         unsafe { store(dst, values, scaling) };
         Alone::<F16>::store(dst_rest, values_rest, scaling);
     }
 
     #[inline(always)]
-    fn update<O: Op>(dst: &mut [Packed<u16>], src: &[Packed<u16>], scaling: Scaling<f32>) {
+    fn update<O: FoldOp>(dst: &mut [Packed<u16>], src: &[Packed<u16>], scaling: Scaling<f32>) {
         let (dst, dst_rest) = dst.as_chunks_mut();
         let (src, src_rest) = src.as_chunks();
-        // SAFETY: the CPU has the features, as the type says.
+        // SAFETY: the CPU has the features, as the type guarantees.
         unsafe { update::<O>(dst, src, scaling) };
         Alone::<F16>::update::<O>(dst_rest, src_rest, scaling);
     }
@@ -94,7 +94,7 @@ fn load(values: &mut [Values], src: &[Raws]) {
 
 #[inline]
 #[target_feature(enable = "avx,f16c")]
-fn load_two<O: Op>(values: &mut [Values], first: &[Raws], second: &[Raws]) {
+fn load_two<O: FoldOp>(values: &mut [Values], first: &[Raws], second: &[Raws]) {
     for ((values, first), second) in values.iter_mut().zip(first).zip(second) {
         write(values, joined::<O>(widen(first), widen(second)));
     }
@@ -102,7 +102,7 @@ fn load_two<O: Op>(values: &mut [Values], first: &[Raws], second: &[Raws]) {
 
 #[inline]
 #[target_feature(enable = "avx,f16c")]
-fn join<O: Op>(values: &mut [Values], src: &[Raws]) {
+fn join<O: FoldOp>(values: &mut [Values], src: &[Raws]) {
     for (values, src) in values.iter_mut().zip(src) {
         write(values, joined::<O>(read(values), widen(src)));
     }
@@ -110,7 +110,7 @@ fn join<O: Op>(values: &mut [Values], src: &[Raws]) {
 
 #[inline]
 #[target_feature(enable = "avx,f16c")]
-fn join_two<O: Op>(values: &mut [Values], first: &[Raws], second: &[Raws]) {
+fn join_two<O: FoldOp>(values: &mut [Values], first: &[Raws], second: &[Raws]) {
     for ((values, first), second) in values.iter_mut().zip(first).zip(second) {
         write(values, joined::<O>(joined::<O>(read(values), widen(first)), widen(second)));
     }
@@ -126,7 +126,7 @@ fn store(dst: &mut [Raws], values: &[Values], scaling: Scaling<f32>) {
 
 #[inline]
 #[target_feature(enable = "avx,f16c")]
-fn update<O: Op>(dst: &mut [Raws], src: &[Raws], scaling: Scaling<f32>) {
+fn update<O: FoldOp>(dst: &mut [Raws], src: &[Raws], scaling: Scaling<f32>) {
     for (dst, src) in dst.iter_mut().zip(src) {
         narrow(dst, scaled(joined::<O>(widen(dst), widen(src)), scaling));
     }
@@ -141,11 +141,11 @@ fn scaled(values: __m256, scaling: Scaling<f32>) -> __m256 {
     }
 }
 
-/// What `O::join` does. Of equal values, and where there is a NaN, the instructions for minimum and
-/// maximum take their second operand.
+/// The same as `O::join`. If the values are equal or one is NaN, the instructions for minimum and
+/// maximum return their second operand.
 #[inline]
 #[target_feature(enable = "avx,f16c")]
-fn joined<O: Op>(sofar: __m256, next: __m256) -> __m256 {
+fn joined<O: FoldOp>(sofar: __m256, next: __m256) -> __m256 {
     match O::OP {
         ReduceOp::Sum | ReduceOp::Adasum => _mm256_add_ps(sofar, next),
         ReduceOp::Product => _mm256_mul_ps(sofar, next),
@@ -154,7 +154,7 @@ fn joined<O: Op>(sofar: __m256, next: __m256) -> __m256 {
     }
 }
 
-/// The values, but NaN where the others are NaN.
+/// The values, but NaN where `others` is NaN.
 #[inline]
 #[target_feature(enable = "avx,f16c")]
 fn or_nan(values: __m256, others: __m256) -> __m256 {
@@ -165,7 +165,7 @@ fn or_nan(values: __m256, others: __m256) -> __m256 {
 #[inline]
 #[target_feature(enable = "avx,f16c")]
 fn widen(raw: &Raws) -> __m256 {
-    // SAFETY: the reference is good for the size of a vector; no alignment is asked for.
+    // SAFETY: the reference covers a whole vector; no alignment is required.
     _mm256_cvtph_ps(unsafe { _mm_loadu_si128(raw.as_ptr().cast::<__m128i>()) })
 }
 
@@ -173,20 +173,20 @@ fn widen(raw: &Raws) -> __m256 {
 #[target_feature(enable = "avx,f16c")]
 fn narrow(dst: &mut Raws, values: __m256) {
     let raw = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(or_nan(values, values));
-    // SAFETY: the reference is good for the size of a vector; no alignment is asked for.
+    // SAFETY: the reference covers a whole vector; no alignment is required.
     unsafe { _mm_storeu_si128(dst.as_mut_ptr().cast::<__m128i>(), raw) };
 }
 
 #[inline]
 #[target_feature(enable = "avx,f16c")]
 fn read(values: &Values) -> __m256 {
-    // SAFETY: the reference is good for eight floats; no alignment is asked for.
+    // SAFETY: the reference covers eight floats; no alignment is required.
     unsafe { _mm256_loadu_ps(values.as_ptr()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx,f16c")]
 fn write(values: &mut Values, vector: __m256) {
-    // SAFETY: the reference is good for eight floats; no alignment is asked for.
+    // SAFETY: the reference covers eight floats; no alignment is required.
     unsafe { _mm256_storeu_ps(values.as_mut_ptr(), vector) };
 }

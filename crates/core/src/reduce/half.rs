@@ -1,21 +1,22 @@
-//! Floats of 16 bits, folded in `f32` with instructions that every CPU has.
+//! 16-bit floats, folded in `f32` with instructions that every CPU has.
 //!
-//! Two of them are handled as one word of 32 bits: its halves are widened by shifts and masks alone,
-//! where single ones would have to be unpacked and packed. A block of values therefore has the lower
-//! halves of all words first, then the upper halves, then the odd one out. Nothing here computes
-//! with denormal `f32` numbers unless the elements themselves are such.
+//! Two of them are handled as one 32-bit word: shifts and masks are enough to widen its halves,
+//! whereas single elements would have to be unpacked and packed. A block of values therefore has
+//! the lower halves of all words first, then the upper halves, then the odd one out. Nothing here
+//! computes with denormal `f32` numbers unless the elements themselves are denormal.
 
 use std::marker::PhantomData;
 use std::slice;
 
 use super::element::{Element, Packed, Single};
-use super::number::{Number, Op, Scaling};
+use super::number::{FoldOp, Number, Scaling};
 
-/// A float format of 16 bits, in the lower half of a word.
+/// A 16-bit float format, in the lower half of a word.
 pub(super) trait Format {
     fn widen(bits: u32) -> f32;
 
-    /// Rounds to nearest even; the upper half of the word is zero, and every NaN the same.
+    /// Rounds to nearest even; the upper half of the word is zero, and all NaNs become the same
+    /// one.
     fn narrow(value: f32) -> u32;
 }
 
@@ -31,7 +32,7 @@ impl Format for Bf16 {
     #[inline(always)]
     fn narrow(value: f32) -> u32 {
         let bits = value.to_bits();
-        // Half a unit of the last kept place, less a bit where the kept part is even.
+        // Half a unit in the last place that is kept, less one bit where the kept part is even.
         let rounded = bits.wrapping_add(0x7FFF + ((bits >> 16) & 1));
         (if value.is_nan() { 0x7FC0_0000 } else { rounded }) >> 16
     }
@@ -40,13 +41,14 @@ impl Format for Bf16 {
 /// IEEE half precision.
 pub(super) struct F16;
 
-/// The difference of the exponent biases of `f32` and a half, in place in an `f32`.
+/// The difference of the exponent biases of `f32` and half precision, shifted to the exponent of an
+/// `f32`.
 const REBIAS: u32 = (127 - 15) << 23;
 
 /// The smallest normal half, 2^-14.
 const SMALLEST_NORMAL: f32 = f32::from_bits((127 - 14) << 23);
 
-/// The bits of the `f32` at which halves end, 2^16.
+/// The bits of the `f32` beyond the range of halves, 2^16.
 const END: u32 = (127 + 16) << 23;
 
 impl Format for F16 {
@@ -56,7 +58,7 @@ impl Format for F16 {
         let magnitude = (bits & 0x7FFF) << 13;
         let normal = magnitude + REBIAS;
         let infinite = normal + REBIAS;
-        // A denormal half is a normal `f32`: take it as 2^-14 and a fraction, less 2^-14.
+        // A denormal half is a normal `f32`: take it as 2^-14 plus a fraction, and subtract 2^-14.
         let shifted = f32::from_bits(magnitude + SMALLEST_NORMAL.to_bits());
         let denormal = (shifted - SMALLEST_NORMAL).to_bits();
         let finite = if magnitude < 0x0400 << 13 { denormal } else { normal };
@@ -68,11 +70,11 @@ impl Format for F16 {
         let bits = value.to_bits();
         let sign = (bits >> 16) & 0x8000;
         let magnitude = bits & 0x7FFF_FFFF;
-        // Half a unit of the last kept place, less a bit where the kept part is even; a carry goes
-        // into the exponent and at the end of the range makes infinity, as it should.
+        // Half a unit in the last place that is kept, less one bit where the kept part is even; a
+        // carry goes into the exponent and yields infinity at the end of the range, as it should.
         let rounded = magnitude.wrapping_add(0x0FFF + ((magnitude >> 13) & 1));
         let normal = rounded.wrapping_sub(REBIAS) >> 13;
-        // Beside 1/2, the last place of an `f32` is the last place of a denormal half.
+        // When 1/2 is added, the last place of the `f32` is the last place of a denormal half.
         let denormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
         let finite = if magnitude < SMALLEST_NORMAL.to_bits() { denormal } else { normal };
         let number = sign | if magnitude < END { finite } else { 0x7C00 };
@@ -110,18 +112,18 @@ impl<F: Format> Element for Pairs<F> {
         let (words, last) = words(src);
         let (lower, upper, rest) = parts_mut(values);
         for ((lower, upper), word) in lower.iter_mut().zip(upper).zip(words) {
-            (*lower, *upper) = split::<F>(word.0);
+            (*lower, *upper) = unpack::<F>(word.0);
         }
         Alone::<F>::load(rest, last);
     }
 
     #[inline(always)]
-    fn load_two<O: Op>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
+    fn load_two<O: FoldOp>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
         let ((first, first_last), (second, second_last)) = (words(first), words(second));
         let (lower, upper, rest) = parts_mut(values);
         let words = first.iter().zip(second);
         for ((lower, upper), (first, second)) in lower.iter_mut().zip(upper).zip(words) {
-            let (first, second) = (split::<F>(first.0), split::<F>(second.0));
+            let (first, second) = (unpack::<F>(first.0), unpack::<F>(second.0));
             *lower = O::join(first.0, second.0);
             *upper = O::join(first.1, second.1);
         }
@@ -129,11 +131,11 @@ impl<F: Format> Element for Pairs<F> {
     }
 
     #[inline(always)]
-    fn join<O: Op>(values: &mut [f32], src: &[Packed<u16>]) {
+    fn join<O: FoldOp>(values: &mut [f32], src: &[Packed<u16>]) {
         let (words, last) = words(src);
         let (lower, upper, rest) = parts_mut(values);
         for ((lower, upper), word) in lower.iter_mut().zip(upper).zip(words) {
-            let next = split::<F>(word.0);
+            let next = unpack::<F>(word.0);
             *lower = O::join(*lower, next.0);
             *upper = O::join(*upper, next.1);
         }
@@ -141,12 +143,12 @@ impl<F: Format> Element for Pairs<F> {
     }
 
     #[inline(always)]
-    fn join_two<O: Op>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
+    fn join_two<O: FoldOp>(values: &mut [f32], first: &[Packed<u16>], second: &[Packed<u16>]) {
         let ((first, first_last), (second, second_last)) = (words(first), words(second));
         let (lower, upper, rest) = parts_mut(values);
         let words = first.iter().zip(second);
         for ((lower, upper), (first, second)) in lower.iter_mut().zip(upper).zip(words) {
-            let (first, second) = (split::<F>(first.0), split::<F>(second.0));
+            let (first, second) = (unpack::<F>(first.0), unpack::<F>(second.0));
             *lower = O::join(O::join(*lower, first.0), second.0);
             *upper = O::join(O::join(*upper, first.1), second.1);
         }
@@ -161,32 +163,32 @@ impl<F: Format> Element for Pairs<F> {
         let each = words.iter_mut().zip(lower).zip(upper);
         match scaling {
             Scaling::Times(factor) => each.for_each(|((word, lower), upper)| {
-                word.0 = unite::<F>(lower.times(factor), upper.times(factor));
+                word.0 = pack::<F>(lower.times(factor), upper.times(factor));
             }),
             Scaling::Over(divisor) => each.for_each(|((word, lower), upper)| {
-                word.0 = unite::<F>(lower.over(divisor), upper.over(divisor));
+                word.0 = pack::<F>(lower.over(divisor), upper.over(divisor));
             }),
         }
         Alone::<F>::store(last, rest, scaling);
     }
 
     #[inline(always)]
-    fn update<O: Op>(dst: &mut [Packed<u16>], src: &[Packed<u16>], scaling: Scaling<f32>) {
+    fn update<O: FoldOp>(dst: &mut [Packed<u16>], src: &[Packed<u16>], scaling: Scaling<f32>) {
         let (src_words, src_last) = words(src);
         let (words, last) = words_mut(dst);
         let joined = |word: u32, src: u32| {
-            let (sofar, next) = (split::<F>(word), split::<F>(src));
+            let (sofar, next) = (unpack::<F>(word), unpack::<F>(src));
             (O::join(sofar.0, next.0), O::join(sofar.1, next.1))
         };
         let each = words.iter_mut().zip(src_words);
         match scaling {
             Scaling::Times(factor) => each.for_each(|(word, src)| {
                 let (lower, upper) = joined(word.0, src.0);
-                word.0 = unite::<F>(lower.times(factor), upper.times(factor));
+                word.0 = pack::<F>(lower.times(factor), upper.times(factor));
             }),
             Scaling::Over(divisor) => each.for_each(|(word, src)| {
                 let (lower, upper) = joined(word.0, src.0);
-                word.0 = unite::<F>(lower.over(divisor), upper.over(divisor));
+                word.0 = pack::<F>(lower.over(divisor), upper.over(divisor));
             }),
         }
         Alone::<F>::update::<O>(last, src_last, scaling);
@@ -194,12 +196,12 @@ impl<F: Format> Element for Pairs<F> {
 }
 
 #[inline(always)]
-fn split<F: Format>(word: u32) -> (f32, f32) {
+fn unpack<F: Format>(word: u32) -> (f32, f32) {
     (F::widen(word & 0xFFFF), F::widen(word >> 16))
 }
 
 #[inline(always)]
-fn unite<F: Format>(lower: f32, upper: f32) -> u32 {
+fn pack<F: Format>(lower: f32, upper: f32) -> u32 {
     F::narrow(lower) | F::narrow(upper) << 16
 }
 

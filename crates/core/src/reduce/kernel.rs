@@ -1,21 +1,22 @@
 //! The loop over blocks that folds sources into a destination, for one element type and operation.
 //!
-//! A block of values stays in the first-level cache while a block of every source is joined to it,
-//! so that each source is read once. All sources of a block are read before the block of the
-//! destination is written, and no reference to the one outlives the other: the destination may be
-//! a source. Two sources, one of them the destination, are joined in place without the detour.
+//! A block of values stays in the L1 cache while a block of every source is combined with it, so
+//! that each source is read once. All sources of a block are read before that block of the
+//! destination is written, and references to the two never coexist: the destination may be a
+//! source. If there are two sources and one of them is the destination, they are combined in place
+//! without this detour.
 
 use std::mem::MaybeUninit;
 use std::{ptr, slice};
 
 use super::element::{Element, Packed};
-use super::number::{Number, Op, Scaling};
+use super::number::{FoldOp, Number, Scaling};
 
-/// Elements of a block: 4 KiB of `f32`.
+/// The number of elements in a block: 4 KiB of `f32`.
 const BLOCK: usize = 1024;
 
-/// What to fold; the element type and the operation are the kernel's.
-pub(super) struct Task<'a> {
+/// What to fold. The kernel determines the element type and the operation.
+pub(super) struct FoldTask<'a> {
     pub(super) dst: *mut u8,
     pub(super) srcs: &'a [*const u8],
     pub(super) count: usize,
@@ -27,9 +28,9 @@ pub(super) struct Task<'a> {
 ///
 /// # Safety
 ///
-/// The addresses of the task must be as `fold` asks.
+/// The addresses of the task must meet the requirements of `fold`.
 #[inline(always)]
-pub(super) unsafe fn run<E: Element, O: Op>(task: &Task) {
+pub(super) unsafe fn run<E: Element, O: FoldOp>(task: &FoldTask) {
     if task.prescale != 1.0 {
         // SAFETY: the caller vouches for the task.
         return unsafe { prescaled::<E, O>(task) };
@@ -50,9 +51,10 @@ pub(super) unsafe fn run<E: Element, O: Op>(task: &Task) {
 
 /// # Safety
 ///
-/// The addresses of the task must be as `fold` asks, with its two sources `src` and the destination.
+/// The addresses of the task must meet the requirements of `fold`; its two sources are `src`
+/// and the destination.
 #[inline(always)]
-unsafe fn in_place<E: Element, O: Op>(task: &Task, src: *const u8) {
+unsafe fn in_place<E: Element, O: FoldOp>(task: &FoldTask, src: *const u8) {
     let postscale = E::Value::scaling(task.postscale);
     // SAFETY: the caller vouches for the ranges and that they are disjoint.
     let dst = unsafe { slice::from_raw_parts_mut(task.dst.cast(), task.count) };
@@ -63,11 +65,11 @@ unsafe fn in_place<E: Element, O: Op>(task: &Task, src: *const u8) {
 
 /// # Safety
 ///
-/// The addresses of the task must be as `fold` asks.
+/// The addresses of the task must meet the requirements of `fold`.
 #[inline(always)]
-unsafe fn in_blocks<E: Element, O: Op>(task: &Task) {
+unsafe fn in_blocks<E: Element, O: FoldOp>(task: &FoldTask) {
     let postscale = E::Value::scaling(task.postscale);
-    let mut values = room();
+    let mut values = uninit();
     let values = zeros(&mut values, task.count);
     for (start, len) in blocks(task.count) {
         let values = &mut values[..len];
@@ -99,15 +101,15 @@ unsafe fn in_blocks<E: Element, O: Op>(task: &Task) {
 
 /// # Safety
 ///
-/// The addresses of the task must be as `fold` asks.
+/// The addresses of the task must meet the requirements of `fold`.
 #[inline(always)]
-unsafe fn prescaled<E: Element, O: Op>(task: &Task) {
+unsafe fn prescaled<E: Element, O: FoldOp>(task: &FoldTask) {
     let prescale = E::Value::scaling(task.prescale);
     let postscale = E::Value::scaling(task.postscale);
     let [first, rest @ ..] = task.srcs else { return };
-    let mut values = room();
+    let mut values = uninit();
     let values = zeros(&mut values, task.count);
-    let mut next = room();
+    let mut next = uninit();
     let next = zeros(&mut next, task.count);
     for (start, len) in blocks(task.count) {
         let read = |values: &mut [E::Value], src| {
@@ -133,18 +135,18 @@ unsafe fn prescaled<E: Element, O: Op>(task: &Task) {
     }
 }
 
-/// A block of values. A task of few elements has no time to fill all of it.
-type Room<V> = [MaybeUninit<V>; BLOCK];
+/// A block of values. Initializing all of it would slow down tasks of few elements.
+type BlockBuffer<V> = [MaybeUninit<V>; BLOCK];
 
 #[inline(always)]
-fn room<V>() -> Room<V> {
+fn uninit<V>() -> BlockBuffer<V> {
     [const { MaybeUninit::uninit() }; BLOCK]
 }
 
-/// As many zeros as `count` elements need, at most a block.
+/// Initializes the first `count` values, at most a block, to zero.
 #[inline(always)]
-fn zeros<V: Number>(room: &mut Room<V>, count: usize) -> &mut [V] {
-    let values = &mut room[..count.min(BLOCK)];
+fn zeros<V: Number>(buffer: &mut BlockBuffer<V>, count: usize) -> &mut [V] {
+    let values = &mut buffer[..count.min(BLOCK)];
     for value in values.iter_mut() {
         value.write(V::ZERO);
     }
@@ -152,7 +154,7 @@ fn zeros<V: Number>(room: &mut Room<V>, count: usize) -> &mut [V] {
     unsafe { slice::from_raw_parts_mut(values.as_mut_ptr().cast(), values.len()) }
 }
 
-/// Where each block starts and how long it is.
+/// The start and length of each block.
 #[inline(always)]
 fn blocks(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).step_by(BLOCK).map(move |start| (start, BLOCK.min(count - start)))
@@ -160,7 +162,7 @@ fn blocks(count: usize) -> impl Iterator<Item = (usize, usize)> {
 
 /// # Safety
 ///
-/// The block must be readable, and nobody may write it while it is borrowed.
+/// The block must be readable, and nothing may write to it while it is borrowed.
 #[inline(always)]
 unsafe fn block<'a, E: Element>(src: *const u8, start: usize, len: usize) -> &'a [Packed<E::Raw>] {
     let first = src.cast::<Packed<E::Raw>>().wrapping_add(start);
@@ -170,7 +172,7 @@ unsafe fn block<'a, E: Element>(src: *const u8, start: usize, len: usize) -> &'a
 
 /// # Safety
 ///
-/// The block must be writable, and nobody may touch it while it is borrowed.
+/// The block must be writable, and nothing else may touch it while it is borrowed.
 #[inline(always)]
 unsafe fn block_mut<'a, E: Element>(
     dst: *mut u8,

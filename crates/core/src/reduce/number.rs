@@ -1,19 +1,19 @@
-//! The arithmetic of one accumulated value, and the four operations on elements as types.
+//! The arithmetic of one accumulated value, and the four elementwise operations as types.
 //!
-//! Everything here is branch-free where it can be, so that loops over it become vector code, and
-//! exact about order: no operation is reassociated, contracted or commuted where bits could tell.
+//! Code here avoids branches where it can, so that loops over it are vectorized, and is exact about
+//! order: no operation is reassociated, contracted or commuted where that could change bits.
 
 use ronde_control::ReduceOp;
 
-/// A value while it is being folded.
+/// A value during a fold.
 pub(super) trait Number: Copy {
-    /// What a value is filled with before it is known.
+    /// Placeholder for a value that is not computed yet.
     const ZERO: Self;
 
     /// A number that values are multiplied or divided by.
     type Factor: Copy;
 
-    /// How a factor is applied.
+    /// Whether to multiply or divide to apply a factor, and by what.
     fn scaling(factor: f64) -> Scaling<Self::Factor>;
 
     fn times(self, factor: Self::Factor) -> Self;
@@ -24,37 +24,39 @@ pub(super) trait Number: Copy {
     fn larger(self, other: Self) -> Self;
 }
 
-/// How values are scaled. The choice is made outside of loops, so that neither pays for the other.
+/// How values are scaled. The choice is made outside of loops, so that multiplying does not pay for
+/// dividing.
 #[derive(Clone, Copy)]
 pub(super) enum Scaling<F> {
-    /// By multiplying; one changes nothing.
+    /// Multiply by the factor; one changes nothing.
     Times(F),
-    /// By dividing.
+    /// Divide by the divisor.
     Over(F),
 }
 
-/// The number that a factor is the reciprocal of, where dividing by it gives other bits than
+/// The whole number that a factor is the reciprocal of, if dividing by it gives other bits than
 /// multiplying: an average over three ranks is the sum divided by three, not a third of it.
 fn divisor(factor: f64) -> Option<f64> {
     let divisor = factor.recip().round();
-    let is_exact = (3.0..=MOST_RANKS).contains(&divisor) && divisor.recip() == factor;
+    let is_exact = (3.0..=MAX_DIVISOR).contains(&divisor) && divisor.recip() == factor;
     (is_exact && !(divisor as u32).is_power_of_two()).then_some(divisor)
 }
 
-/// Beyond this a divisor would not be exact in every type of values.
-const MOST_RANKS: f64 = (1 << 24) as f64;
+/// Larger divisors would not be exact in every value type.
+const MAX_DIVISOR: f64 = (1 << 24) as f64;
 
-/// How the value so far takes in the next one, as a type.
-pub(super) trait Op {
+/// An operation that combines the accumulated value with the next one, as a type.
+pub(super) trait FoldOp {
     const OP: ReduceOp;
 
-    /// Whether the order of two values never shows; it does where the earlier of two zeros wins.
+    /// Whether the order of two values never matters; it does for min and max, where the earlier of
+    /// two zeros wins.
     const COMMUTES: bool = matches!(Self::OP, ReduceOp::Sum | ReduceOp::Product);
 
     #[inline(always)]
     fn join<N: Number>(sofar: N, next: N) -> N {
         match Self::OP {
-            // Adasum is no operation on elements, and no type here stands for it.
+            // Adasum is not an operation on elements, and no type here represents it.
             ReduceOp::Sum | ReduceOp::Adasum => sofar.add(next),
             ReduceOp::Min => sofar.smaller(next),
             ReduceOp::Max => sofar.larger(next),
@@ -68,23 +70,23 @@ pub(super) struct Min;
 pub(super) struct Max;
 pub(super) struct Product;
 
-impl Op for Sum {
+impl FoldOp for Sum {
     const OP: ReduceOp = ReduceOp::Sum;
 }
 
-impl Op for Min {
+impl FoldOp for Min {
     const OP: ReduceOp = ReduceOp::Min;
 }
 
-impl Op for Max {
+impl FoldOp for Max {
     const OP: ReduceOp = ReduceOp::Max;
 }
 
-impl Op for Product {
+impl FoldOp for Product {
     const OP: ReduceOp = ReduceOp::Product;
 }
 
-/// One byte that is zero or one.
+/// A byte that is zero or one.
 #[derive(Clone, Copy)]
 pub(super) struct Truth(pub(super) u8);
 
@@ -191,13 +193,13 @@ integers! {
     i64: std::convert::identity;
 }
 
-/// Truncates toward zero and saturates, as a cast does; a cast becomes no vector code.
+/// Truncates toward zero and saturates like a cast, which the compiler would not vectorize.
 #[inline(always)]
 fn truncate<const LOWEST: i32, const HIGHEST: i32>(value: f64) -> i32 {
     let number = if value.is_nan() { 0.0 } else { value };
-    let inside = number.max(LOWEST.into()).min(HIGHEST.into());
-    // SAFETY: the value is a number, and inside the range of `i32`.
-    unsafe { inside.to_int_unchecked() }
+    let clamped = number.max(LOWEST.into()).min(HIGHEST.into());
+    // SAFETY: the value is not NaN, and within the range of `i32`.
+    unsafe { clamped.to_int_unchecked() }
 }
 
 macro_rules! floats {
@@ -234,9 +236,9 @@ macro_rules! floats {
                 self * other
             }
 
-            // A comparison with NaN is false, which keeps a NaN that came earlier. One that
-            // comes now takes over as a constant: were it `other`, the two choices would become
-            // one, and that one a masked store instead of a vector minimum.
+            // A comparison with NaN is false, which keeps an earlier NaN. A NaN in `other` is
+            // replaced by a constant: if it were `other` itself, the compiler would merge the two
+            // selections into one masked store instead of a vector minimum.
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
                 let smaller = if other < self { other } else { self };

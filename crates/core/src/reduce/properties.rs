@@ -1,14 +1,14 @@
-//! What the kernels promise, checked against one-element arithmetic that knows no loops.
+//! The guarantees of the kernels, checked against one-element arithmetic without loops.
 //!
 //! Every variant of the kernels that this CPU runs is compared with the reference bit by bit, from
-//! and to any address, in place and not, and must leave the bytes around the destination alone.
+//! and to any address, in place and not, and must not write to the bytes around the destination.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::sample::select;
 use ronde_control::{DType, ReduceOp};
 
-use super::kernel::Task;
+use super::kernel::FoldTask;
 use super::reference::{Source, mask, reference, specials};
 use super::variant::Variant;
 use super::{Reduction, fold, scale};
@@ -18,25 +18,25 @@ const FACTORS: [f64; 10] =
     [1.0, 0.5, 1.0 / 3.0, 1.0 / 49.0, -1.0, 0.0, 1e-8, 3e9, f64::INFINITY, f64::NAN];
 
 /// Sources in one piece of memory, at chosen distances from an aligned address.
-struct Memory {
+struct SharedElements {
     bytes: Vec<u8>,
     starts: Vec<usize>,
     size: usize,
     count: usize,
 }
 
-impl Memory {
-    /// What nobody may write to.
+impl SharedElements {
+    /// Fills the bytes that must not be written.
     const GUARD: u8 = 0xA5;
 
-    fn new(sources: &[Source], size: usize, offsets: &[usize]) -> Memory {
+    fn new(sources: &[Source], size: usize, offsets: &[usize]) -> SharedElements {
         let count = sources.first().map_or(0, Vec::len);
-        let room = (count * size).next_multiple_of(64) + 128;
-        let mut bytes = vec![Memory::GUARD; (sources.len() + 1) * room];
+        let stride = (count * size).next_multiple_of(64) + 128;
+        let mut bytes = vec![SharedElements::GUARD; (sources.len() + 1) * stride];
         let aligned = bytes.as_ptr().align_offset(64);
         let mut starts = vec![];
         for place in 0..=sources.len() {
-            starts.push(aligned + place * room + offsets[place % offsets.len()]);
+            starts.push(aligned + place * stride + offsets[place % offsets.len()]);
         }
         for (source, start) in sources.iter().zip(&starts) {
             for (i, word) in source.iter().enumerate() {
@@ -44,7 +44,7 @@ impl Memory {
                 bytes[at..at + size].copy_from_slice(&word.to_le_bytes()[..size]);
             }
         }
-        Memory { bytes, starts, size, count }
+        SharedElements { bytes, starts, size, count }
     }
 
     fn read(&self, place: usize) -> Source {
@@ -58,8 +58,8 @@ impl Memory {
         (0..self.count).map(element).collect()
     }
 
-    /// Folds all sources into the place, with one variant or as users do, and checks that nothing
-    /// else was written.
+    /// Folds all sources into the place, with one variant or through the public function, and
+    /// checks that nothing else was written.
     fn fold(&mut self, place: usize, variant: Option<Variant>, reduction: &Reduction) -> Source {
         let mut expected = self.bytes.clone();
         let base = self.bytes.as_mut_ptr();
@@ -68,19 +68,19 @@ impl Memory {
             places.iter().map(|start| base.wrapping_add(*start).cast_const()).collect();
         let dst = base.wrapping_add(self.starts[place]);
         match variant {
-            // SAFETY: every place has room for `count` elements.
+            // SAFETY: every place has space for `count` elements.
             None => unsafe { fold(dst, &srcs, self.count, reduction) },
             Some(variant) => {
                 assert!(variant.runs_here());
                 let Reduction { dtype, op, prescale, postscale } = *reduction;
-                let task = Task { dst, srcs: &srcs, count: self.count, prescale, postscale };
-                // SAFETY: as above, and the variant was just asked for.
+                let task = FoldTask { dst, srcs: &srcs, count: self.count, prescale, postscale };
+                // SAFETY: as above, and the variant runs here.
                 unsafe { variant.kernel(dtype, op)(&task) }
             }
         }
         let written = self.starts[place]..self.starts[place] + self.count * self.size;
         expected[written.clone()].copy_from_slice(&self.bytes[written]);
-        assert!(expected == self.bytes, "something beside the destination was written");
+        assert!(expected == self.bytes, "something besides the destination was written");
         self.read(place)
     }
 }
@@ -90,11 +90,11 @@ fn check(sources: &[Source], offsets: &[usize], reduction: &Reduction) {
     let expected = reference(sources, reduction);
     let runs_here = |variant: &Variant| variant.runs_here();
     let variants = Variant::ALL.iter().copied().filter(runs_here).map(Some).chain([None]);
-    // Here a NaN may pass unchanged.
+    // A plain copy may leave a NaN unchanged.
     let copied = sources.len() == 1 && (reduction.prescale, reduction.postscale) == (1.0, 1.0);
     for variant in variants.filter(|variant| variant.is_some() || !copied) {
         for place in 0..=sources.len() {
-            let mut memory = Memory::new(sources, reduction.dtype.size(), offsets);
+            let mut memory = SharedElements::new(sources, reduction.dtype.size(), offsets);
             let result = memory.fold(place, variant, reduction);
             let wrong = (0..expected.len()).find(|i| result[*i] != expected[*i]);
             assert!(
@@ -107,7 +107,7 @@ fn check(sources: &[Source], offsets: &[usize], reduction: &Reduction) {
     }
 }
 
-/// Elements among which the ones that make trouble are common.
+/// Elements with many difficult ones among them.
 fn elements(dtype: DType) -> BoxedStrategy<u64> {
     let special = specials(dtype);
     let near = match dtype {
@@ -158,7 +158,7 @@ proptest! {
 }
 
 #[test]
-fn every_type_and_operation_takes_every_pair_of_special_values() {
+fn every_type_and_operation_handles_every_pair_of_special_values() {
     for &dtype in DType::ALL {
         let specials = specials(dtype);
         let number = specials.len();
@@ -178,10 +178,11 @@ fn every_type_and_operation_takes_every_pair_of_special_values() {
 }
 
 #[test]
-fn every_half_converts_there_and_back() {
+fn every_half_converts_in_both_directions() {
     let all: Source = (0..=0xFFFF).collect();
     for dtype in [DType::F16, DType::BF16] {
-        // A factor that changes all values, so that no copy is made, and one that makes ties.
+        // A factor that changes all values, so that none is just copied, and factors that cause
+        // ties.
         for prescale in [-1.0, 0.5, 1.0 + 1.0 / 2048.0, 1.0 + 1.0 / 256.0, 1.0 / 4096.0] {
             let reduction = Reduction { dtype, op: ReduceOp::Sum, prescale, postscale: 1.0 };
             check(std::slice::from_ref(&all), &[0], &reduction);
@@ -191,7 +192,7 @@ fn every_half_converts_there_and_back() {
 
 #[test]
 fn rounding_to_halves_is_to_nearest_even() {
-    // 1 + 2^-11 lies between two halves, 65520 between the largest and infinity.
+    // 1 + 2^-11 is halfway between two halves, 65520 between the largest half and infinity.
     let cases = [
         (DType::F16, [0x3C00, 0x1000], 0x3C00),
         (DType::F16, [0x3C01, 0x1000], 0x3C02),
@@ -204,13 +205,13 @@ fn rounding_to_halves_is_to_nearest_even() {
     ];
     for (dtype, [first, second], expected) in cases {
         let reduction = Reduction { dtype, op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };
-        let mut memory = Memory::new(&[vec![first], vec![second]], 2, &[0]);
+        let mut memory = SharedElements::new(&[vec![first], vec![second]], 2, &[0]);
         assert_eq!(memory.fold(2, None, &reduction), [expected], "{dtype}: {first:x} + {second:x}");
     }
 }
 
 #[test]
-fn a_lone_unscaled_source_is_copied_bit_by_bit() {
+fn a_single_unscaled_source_is_copied_bit_by_bit() {
     for &dtype in DType::ALL {
         let size = dtype.size();
         let source: Vec<u8> = (0..=255).cycle().take(33 * size).collect();
@@ -276,7 +277,7 @@ fn the_destination_may_be_every_source() {
 }
 
 #[test]
-fn nothing_is_touched_where_there_is_nothing() {
+fn nothing_is_touched_without_elements_or_sources() {
     let reduction =
         Reduction { dtype: DType::F32, op: ReduceOp::Sum, prescale: 2.0, postscale: 2.0 };
     let null = std::ptr::null_mut();

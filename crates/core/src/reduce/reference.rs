@@ -1,6 +1,6 @@
-//! The arithmetic of a fold for one element at a time, without loops, blocks or vectors.
+//! A fold computed one element at a time, without loops, blocks or vectors.
 //!
-//! Half precision is converted by the `half` crate, and integers and floats by the language alone.
+//! The `half` crate converts half precision; integers and floats use the language alone.
 
 use half::{bf16, f16};
 use ronde_control::{DType, ReduceOp};
@@ -10,7 +10,7 @@ use super::Reduction;
 /// The bits of a source's elements, each in the low bytes of a word.
 pub(super) type Source = Vec<u64>;
 
-/// What a fold gives.
+/// The expected result of a fold.
 pub(super) fn reference(sources: &[Source], reduction: &Reduction) -> Source {
     let count = sources[0].len();
     (0..count).map(|i| element(sources.iter().map(|source| source[i]), reduction)).collect()
@@ -84,19 +84,19 @@ fn element(bits: impl Iterator<Item = u64>, reduction: &Reduction) -> u64 {
     word & mask(reduction.dtype)
 }
 
-/// Over how many ranks a factor averages.
+/// The number of ranks that a factor averages over.
 fn ranks(factor: f64) -> Option<u16> {
     (1..1000).find(|ranks| 1.0 / f64::from(*ranks) == factor)
 }
 
-/// The bits that an element has.
+/// The bits that belong to an element.
 pub(super) fn mask(dtype: DType) -> u64 {
     u64::MAX >> (64 - 8 * dtype.size())
 }
 
-/// Elements that make trouble: among floats the zeros, infinities and NaN, then the largest, the
-/// smallest normal, denormals, ties of rounding and a signalling NaN; among integers the ends of
-/// every range, and one that `f64` cannot hold.
+/// Difficult elements. For floats: zeros, infinities and NaN, then the largest, the smallest
+/// normal, denormals, rounding ties and a signaling NaN. For integers: the ends of every range, and
+/// one that `f64` cannot represent.
 pub(super) fn specials(dtype: DType) -> Vec<u64> {
     let floats = [0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -f64::NAN];
     let (floats, others): (_, &[u64]) = match dtype {

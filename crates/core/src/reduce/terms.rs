@@ -1,18 +1,18 @@
-//! The kernels over slices, which are what the kernels ask for.
+//! A safe interface to the kernels: slices guarantee what the kernels require.
 
 use super::{Reduction, fold};
 
 /// One of the sources of a reduction.
 #[derive(Clone, Copy, Debug)]
 pub enum Term<'a> {
-    /// What the target holds before the reduction.
+    /// The content of the target before the reduction.
     Target,
     /// Other elements, as many as the target has.
     Of(&'a [u8]),
 }
 
 impl<'a> From<Option<&'a [u8]>> for Term<'a> {
-    /// What has no memory of its own lies in the target.
+    /// An operand without memory of its own is in the target.
     fn from(own: Option<&'a [u8]>) -> Term<'a> {
         own.map_or(Term::Target, Term::Of)
     }
@@ -26,14 +26,14 @@ pub fn combine<'a>(
 ) {
     let length = target.len();
     let start = target.as_mut_ptr();
-    /// Most worlds fit here, and then nothing is allocated.
+    /// Enough for most worlds, which then need no allocation.
     const FEW: usize = 16;
     let (mut few, mut many, mut count) = ([std::ptr::null(); FEW], Vec::new(), 0);
     for term in terms {
         let source = match term {
             Term::Target => start.cast_const(),
             Term::Of(source) => {
-                assert_eq!(source.len(), length, "sources of equal length");
+                assert_eq!(source.len(), length, "sources have equal lengths");
                 source.as_ptr()
             }
         };
@@ -50,8 +50,8 @@ pub fn combine<'a>(
             &many
         }
     };
-    // SAFETY: a source is the target itself, or a slice as long that nobody writes and that the
-    // target, which is borrowed to be written, cannot overlap.
+    // SAFETY: each source is the target itself, or a slice of the same length that nothing writes
+    // and that cannot overlap the target, which is borrowed mutably.
     unsafe { fold(start, sources, length / reduction.dtype.size(), reduction) };
 }
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "sources of equal length")]
+    #[should_panic(expected = "sources have equal lengths")]
     fn a_source_of_another_length_is_refused() {
         let reduction =
             Reduction { dtype: DType::U8, op: ReduceOp::Sum, prescale: 1.0, postscale: 1.0 };

@@ -1,8 +1,8 @@
-//! Which CPU features the kernels are compiled for, and which kernel a task gets.
+//! The CPU features that the kernels are compiled for, and the choice of the kernel for a task.
 //!
-//! Every variant is the same code under other features; only half precision has instructions of
-//! its own. AVX-512 is left out: most of these loops wait for caches, not for arithmetic, and it
-//! asks for a newer compiler than the rest.
+//! All variants are compiled from the same code; only half precision has instructions of its own.
+//! There is no AVX-512 variant: most of these loops wait for caches, not for arithmetic, and it
+//! needs a newer compiler than the rest.
 
 use std::sync::OnceLock;
 
@@ -12,18 +12,19 @@ use super::element::{Bool, Element};
 #[cfg(target_arch = "x86_64")]
 use super::f16c::F16c;
 use super::half::{Bf16, F16, Pairs};
-use super::kernel::{self, Task};
-use super::number::{Max, Min, Op, Product, Sum};
+use super::kernel::{self, FoldTask};
+use super::number::{FoldOp, Max, Min, Product, Sum};
 
 /// A kernel for one element type and one operation.
 ///
-/// To call it is safe if its variant runs on this CPU and the task is as `kernel::run` asks.
-pub(super) type Kernel = unsafe fn(&Task);
+/// Calling it is safe if its variant runs on this CPU and the task meets the requirements of
+/// `kernel::run`.
+pub(super) type Kernel = unsafe fn(&FoldTask);
 
 /// A set of CPU features that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variant {
-    /// What every CPU of the architecture has; on `aarch64` that includes NEON.
+    /// The features of every CPU of the architecture; on `aarch64` that includes NEON.
     Portable,
     /// AVX2 and F16C.
     #[cfg(target_arch = "x86_64")]
@@ -67,19 +68,19 @@ impl Variant {
 }
 
 /// A variant as a type.
-trait Target {
-    /// Half precision under these features.
+trait CpuTarget {
+    /// The half-precision element type for these features.
     type Half: Element;
 
-    fn kernel<E: Element, O: Op>() -> Kernel;
+    fn kernel<E: Element, O: FoldOp>() -> Kernel;
 }
 
 struct Portable;
 
-impl Target for Portable {
+impl CpuTarget for Portable {
     type Half = Pairs<F16>;
 
-    fn kernel<E: Element, O: Op>() -> Kernel {
+    fn kernel<E: Element, O: FoldOp>() -> Kernel {
         kernel::run::<E, O>
     }
 }
@@ -88,15 +89,16 @@ impl Target for Portable {
 struct Avx2;
 
 #[cfg(target_arch = "x86_64")]
-impl Target for Avx2 {
+impl CpuTarget for Avx2 {
     type Half = F16c;
 
-    fn kernel<E: Element, O: Op>() -> Kernel {
+    fn kernel<E: Element, O: FoldOp>() -> Kernel {
         /// # Safety
         ///
-        /// The CPU must have the features, and the task must be as `kernel::run` asks.
+        /// The CPU must have the features, and the task must meet the requirements of
+        /// `kernel::run`.
         #[target_feature(enable = "avx2,f16c")]
-        unsafe fn run<E: Element, O: Op>(task: &Task) {
+        unsafe fn run<E: Element, O: FoldOp>(task: &FoldTask) {
             // SAFETY: the caller vouches for the task.
             unsafe { kernel::run::<E, O>(task) }
         }
@@ -104,7 +106,7 @@ impl Target for Avx2 {
     }
 }
 
-fn by_type<T: Target>(dtype: DType, op: ReduceOp) -> Kernel {
+fn by_type<T: CpuTarget>(dtype: DType, op: ReduceOp) -> Kernel {
     match dtype {
         DType::U8 => by_op::<T, u8>(op),
         DType::I8 => by_op::<T, i8>(op),
@@ -120,9 +122,9 @@ fn by_type<T: Target>(dtype: DType, op: ReduceOp) -> Kernel {
     }
 }
 
-fn by_op<T: Target, E: Element>(op: ReduceOp) -> Kernel {
+fn by_op<T: CpuTarget, E: Element>(op: ReduceOp) -> Kernel {
     match op {
-        // The only fold that Adasum asks for has one source, and scales it.
+        // The only fold that Adasum needs has one source, which is scaled.
         ReduceOp::Sum | ReduceOp::Adasum => T::kernel::<E, Sum>(),
         ReduceOp::Min => T::kernel::<E, Min>(),
         ReduceOp::Max => T::kernel::<E, Max>(),

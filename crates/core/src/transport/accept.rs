@@ -1,38 +1,39 @@
-//! The listening side's part of a handshake, in steps that never wait.
+//! The accepting side of a handshake, in steps that never block.
 //!
-//! Nothing from the other end means anything before its first message has shown that it holds the
-//! job's key. Exactly the greeting is read: what follows may be bytes of a tensor, or descriptors.
+//! No byte from the peer is interpreted before its first message has proved that it holds the job's
+//! key. The handshake reads exactly up to the end of the greeting: the bytes after it may belong to
+//! a tensor, or carry descriptors.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use ronde_control::admission::Stage;
+use ronde_control::admission::HandshakeProgress;
 use ronde_control::wire::decode;
 use ronde_control::wire::frame::frame_length;
-use ronde_control::wire::handshake::{Channel, envelope_length, respond};
+use ronde_control::wire::handshake::{SealedChannel, envelope_length, respond};
 
 use super::socket::Socket;
-use super::wire::{Arrival, Call, Wire};
+use super::wire::{Arrival, Credentials, SealedWire};
 
-/// The longest greeting, before which nobody is trusted with more.
+/// Longest greeting we accept, in bytes.
 const MAX_GREETING: usize = 4096;
 
-/// A connection that has been accepted and has not greeted yet.
+/// An accepted connection that has not sent its greeting yet.
 pub(crate) struct Accepting {
     socket: Socket,
-    /// What has come of the current message.
+    /// The part of the current message received so far.
     input: Vec<u8>,
-    /// What did not fit into the socket yet.
+    /// Bytes that did not fit into the socket yet.
     output: Vec<u8>,
-    /// Both halves of the sealed connection, once the other end has shown that it has the key.
-    channel: Option<Channel>,
+    /// Both halves of the sealed connection, once the peer has proved that it has the key.
+    channel: Option<SealedChannel>,
 }
 
-/// How far a handshake is after a step.
-pub(crate) enum Step {
-    /// More has to come.
-    Waits(Accepting, Stage),
-    /// The other end has proved and named itself.
+/// State of a handshake after a step.
+pub(crate) enum HandshakeStep {
+    /// The handshake needs more bytes.
+    Waits(Accepting, HandshakeProgress),
+    /// The peer has proved that it has the key and has sent its greeting.
     Greeted(Box<Arrival>),
 }
 
@@ -41,8 +42,9 @@ impl Accepting {
         Accepting { socket, input: Vec::new(), output: Vec::new(), channel: None }
     }
 
-    /// Takes what has come. An error means that this is a stranger, or that it has hung up.
-    pub(crate) fn step(mut self, (key, callee): Call<'_>) -> io::Result<Step> {
+    /// Processes the bytes received so far. An error means that the peer does not have the key or
+    /// has closed the connection.
+    pub(crate) fn step(mut self, (key, callee): Credentials<'_>) -> io::Result<HandshakeStep> {
         if self.channel.is_none() {
             if !self.has(2)? {
                 return Ok(self.waits());
@@ -69,7 +71,7 @@ impl Accepting {
         let header = [self.input[0], self.input[1], self.input[2], self.input[3]];
         let length = frame_length(header).map_err(io::Error::other)?;
         if length > MAX_GREETING {
-            return Err(io::Error::other("no greeting is that long"));
+            return Err(io::Error::other("the greeting is too long"));
         }
         if !self.has(4 + length)? {
             return Ok(self.waits());
@@ -77,25 +79,25 @@ impl Accepting {
         let Some((sealer, mut opener)) = self.channel.take() else { return Ok(self.waits()) };
         let plain = opener.open(&self.input[4..]).map_err(io::Error::other)?;
         let greeting = decode(&plain).map_err(io::Error::other)?;
-        let wire = Wire::new(self.socket, (sealer, opener));
-        Ok(Step::Greeted(Box::new((wire, greeting))))
+        let wire = SealedWire::new(self.socket, (sealer, opener));
+        Ok(HandshakeStep::Greeted(Box::new((wire, greeting))))
     }
 
-    fn waits(self) -> Step {
-        let stage = match (&self.channel, self.input.is_empty()) {
-            (Some(_), _) => Stage::Proven,
-            (None, false) => Stage::Begun,
-            (None, true) => Stage::Silent,
+    fn waits(self) -> HandshakeStep {
+        let progress = match (&self.channel, self.input.is_empty()) {
+            (Some(_), _) => HandshakeProgress::Proven,
+            (None, false) => HandshakeProgress::Begun,
+            (None, true) => HandshakeProgress::Silent,
         };
-        Step::Waits(self, stage)
+        HandshakeStep::Waits(self, progress)
     }
 
-    /// Whether so many bytes of the current message are there; reads no more than that.
+    /// Whether `needed` bytes of the current message are there; reads no more than that.
     fn has(&mut self, needed: usize) -> io::Result<bool> {
         let mut buffer = [0; 512];
         while self.input.len() < needed {
-            let most = (needed - self.input.len()).min(buffer.len());
-            match self.socket.read(&mut buffer[..most])? {
+            let limit = (needed - self.input.len()).min(buffer.len());
+            match self.socket.read(&mut buffer[..limit])? {
                 Some(count) => self.input.extend_from_slice(&buffer[..count]),
                 None => return Ok(false),
             }

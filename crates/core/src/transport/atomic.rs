@@ -1,4 +1,4 @@
-//! The atomic words of the protocols between threads and processes. The models in `tests/models` put
-//! words of their own in this place, and then go through everything that could happen to them.
+//! The atomics of the protocols between threads and processes. The models in `tests/models` replace
+//! them with their own and explore every interleaving.
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

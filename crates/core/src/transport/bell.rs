@@ -1,5 +1,5 @@
-//! A doorbell: a descriptor that wakes whoever polls it, in this process or, handed over a unix
-//! socket, in another.
+//! A doorbell: a descriptor that wakes the thread polling it, in this process or, when passed over
+//! a unix socket, in another one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,19 +8,19 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
 
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct Doorbell(OwnedFd);
 
-impl Bell {
-    pub(crate) fn new() -> io::Result<Bell> {
-        Ok(Bell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+impl Doorbell {
+    pub(crate) fn new() -> io::Result<Doorbell> {
+        Ok(Doorbell(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// A bell that belongs to another rank.
-    pub(crate) fn of_peer(fd: OwnedFd) -> Bell {
-        Bell(fd)
+    /// Another rank's doorbell.
+    pub(crate) fn of_peer(fd: OwnedFd) -> Doorbell {
+        Doorbell(fd)
     }
 
-    /// A full counter means that it rings already, so nothing here can fail in a way that matters.
+    /// Ignores errors: a full counter means that the doorbell is ringing already.
     pub(crate) fn ring(&self) {
         let _ = write(&self.0, &1u64.to_ne_bytes());
     }
@@ -30,7 +30,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,31 +1,32 @@
-//! How deep a rank sleeps, in a word that others look at before they ring; the table of depths stands
-//! in `vigil`.
+//! How deeply a rank sleeps: a word that others read before they ring. The table of depths is in
+//! `waiter`.
 //!
-//! Whoever goes to sleep writes the word, then looks once more; whoever makes progress writes it
-//! down, then looks at the word. With a full fence in between on both sides, one of the two sees
-//! the other, and no wake-up is lost. The models in `tests/models` check just that, with this file.
+//! A thread that goes to sleep writes the word, then looks for work once more; a thread that makes
+//! progress publishes it, then reads the word. With a full fence in between on both sides, at least
+//! one of the two sees the other, so no wake-up is lost. The models in `tests/models` check exactly
+//! this, on this file.
 
 use super::atomic::{AtomicU32, Ordering, fence};
 
 pub(crate) const AWAKE: u32 = 0;
-pub(crate) const DRIVER: u32 = 1;
+pub(crate) const FOREGROUND: u32 = 1;
 pub(crate) const BACKGROUND: u32 = 2;
 pub(crate) const IDLE: u32 = 3;
 
-/// A rank's word, and the count of all ranks that want to be rung by any progress, if it has such
-/// neighbours.
+/// A rank's word and, if the rank shares memory with others, the number of ranks there that want to
+/// be rung on any progress.
 #[derive(Clone, Copy)]
 pub(crate) struct Depth<'a> {
     pub(crate) word: &'a AtomicU32,
     pub(crate) sleepers: Option<&'a AtomicU32>,
 }
 
-/// Whom a ringer disturbs.
+/// Which sleepers to wake.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whom {
-    /// Those who wait for something.
+pub(crate) enum WakeTarget {
+    /// Ranks that are waiting for something.
     Waiting,
-    /// Those who have nothing outstanding too.
+    /// Also ranks with nothing outstanding.
     Everybody,
 }
 
@@ -34,9 +35,10 @@ impl Depth<'_> {
         self.word.load(Ordering::SeqCst)
     }
 
-    /// Writes down how deep this rank sleeps from now on; the caller must look once more after this.
-    pub(crate) fn lie_down(self, depth: u32) {
-        // Counted before it is visible and uncounted after: the count is never too low.
+    /// Records how deeply this rank sleeps from now on; the caller must look for work once more
+    /// afterwards.
+    pub(crate) fn go_to_sleep(self, depth: u32) {
+        // Incremented before the word changes and decremented after: the count is never too low.
         if let Some(sleepers) = self.sleepers.filter(|_| counts(depth)) {
             sleepers.fetch_add(1, Ordering::SeqCst);
         }
@@ -47,12 +49,12 @@ impl Depth<'_> {
         fence(Ordering::SeqCst);
     }
 
-    /// Gives the depth of a sleeper whose bell the caller must ring now. There is one per sleep: the
-    /// ringer writes down that the sleeper is awake. A fence must stand between what there is to see
-    /// and this.
-    pub(crate) fn rouse(self, whom: Whom) -> Option<u32> {
+    /// Returns the depth of a sleeper whose doorbell the caller must ring now. Only one caller gets
+    /// it per sleep, because it marks the sleeper as awake. A fence must separate publishing the
+    /// progress from this call.
+    pub(crate) fn rouse(self, target: WakeTarget) -> Option<u32> {
         let seen = self.seen();
-        if seen == AWAKE || (seen == IDLE && whom == Whom::Waiting) {
+        if seen == AWAKE || (seen == IDLE && target == WakeTarget::Waiting) {
             return None;
         }
         self.word.compare_exchange(seen, AWAKE, Ordering::SeqCst, Ordering::SeqCst).ok()?;
@@ -63,13 +65,13 @@ impl Depth<'_> {
     }
 }
 
-/// Whether anybody wants to be rung, once the caller has written down what there is to see.
+/// Whether any rank wants to be rung; call it after publishing the progress.
 pub(crate) fn anybody_sleeps(sleepers: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
     sleepers.load(Ordering::SeqCst) > 0
 }
 
-/// Whether a sleeper of that depth wants to be rung by any progress.
+/// Whether a sleeper at this depth wants to be rung on any progress.
 fn counts(depth: u32) -> bool {
-    depth == DRIVER || depth == BACKGROUND
+    depth == FOREGROUND || depth == BACKGROUND
 }

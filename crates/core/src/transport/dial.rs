@@ -1,4 +1,4 @@
-//! Calling somebody who listens on some addresses, with an eye on something else meanwhile.
+//! Dialing a peer at one of several addresses, with a caller-supplied wait.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -15,30 +15,31 @@ use rustix::net::{
 };
 
 use super::socket::{Socket, Waiting, await_socket};
-use super::wire::{Call, Wire};
+use super::wire::{Credentials, SealedWire};
 
-/// The same as [`Waiting`], with the time that there is for it.
+/// Like [`Waiting`], with a deadline.
 pub(crate) type WaitingUntil<'a> = dyn FnMut(&Socket, PollFlags, Instant) -> io::Result<()> + 'a;
 
-/// Dials the addresses one after the other until one lets us in. Each gets its share of the time, so
-/// that a dead one leaves some for those behind it. The error names each address and what it did.
+/// Dials the addresses one after the other until one accepts us. Each gets its share of the time,
+/// so that a dead address leaves some for the ones after it. The error names every address and why
+/// it failed.
 pub(crate) fn dial(
     addresses: &[SocketAddr],
-    call: Call<'_>,
+    call: Credentials<'_>,
     greeting: &Greeting,
     deadline: Instant,
-) -> io::Result<Wire> {
+) -> io::Result<SealedWire> {
     dial_with(addresses, call, greeting, deadline, &mut await_socket)
 }
 
-/// The same for one who has more than the time to look at while it waits.
+/// Like [`dial`], with a wait that may end for other reasons than the deadline.
 pub(crate) fn dial_with(
     addresses: &[SocketAddr],
-    call: Call<'_>,
+    call: Credentials<'_>,
     greeting: &Greeting,
     deadline: Instant,
     wait: &mut WaitingUntil<'_>,
-) -> io::Result<Wire> {
+) -> io::Result<SealedWire> {
     let (mut kind, mut failures, mut is_silent) = (io::ErrorKind::Other, Vec::new(), false);
     for (index, address) in addresses.iter().enumerate() {
         let now = Instant::now();
@@ -46,9 +47,9 @@ pub(crate) fn dial_with(
         let until = now + share.max(Duration::from_millis(1));
         let mut wait = |socket: &Socket, flags| wait(socket, flags, until);
         let attempt = reach(address, &mut wait).and_then(|socket| {
-            let dialled = Wire::dial_with(socket, call, greeting, &mut wait);
-            is_silent |= dialled.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::TimedOut);
-            dialled
+            let dialed = SealedWire::dial_with(socket, call, greeting, &mut wait);
+            is_silent |= dialed.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::TimedOut);
+            dialed
         });
         match attempt {
             Ok(wire) => return Ok(wire),
@@ -62,17 +63,17 @@ pub(crate) fn dial_with(
     Err(if is_silent { io::Error::new(kind, Silent(what)) } else { io::Error::new(kind, what) })
 }
 
-/// Somebody takes connections and says nothing.
+/// The peer accepts connections and never responds.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Silent(String);
 
-/// Whether a call found somebody who took it and never answered: a process that is stopped, or busy.
+/// Whether the peer accepted the connection and never responded: its process is stopped, or busy.
 pub(crate) fn was_silent(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Silent>())
 }
 
-/// Connects to an abstract unix socket. A full queue there is waited for like everything else.
+/// Connects to an abstract unix socket; waits while its queue is full.
 pub(crate) fn reach_unix(name: &str, wait: &mut Waiting<'_>) -> io::Result<Socket> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -81,7 +82,8 @@ pub(crate) fn reach_unix(name: &str, wait: &mut Waiting<'_>) -> io::Result<Socke
         match connect(&socket, &address) {
             Ok(()) => return Socket::unix(UnixStream::from(socket)),
             Err(Errno::AGAIN) => {
-                // Nothing tells when there is room; a socket that is not connected never waits long.
+                // No event announces a free place in the queue, and polling an unconnected socket
+                // returns at once.
                 std::thread::sleep(FULL);
                 wait(&Socket::unix(UnixStream::from(socket))?, PollFlags::OUT)?;
             }
@@ -90,10 +92,9 @@ pub(crate) fn reach_unix(name: &str, wait: &mut Waiting<'_>) -> io::Result<Socke
     }
 }
 
-/// How long to wait before looking again whether there is room in a queue.
+/// How long to wait before trying a full queue again.
 const FULL: Duration = Duration::from_millis(10);
 
-/// Connects to an address.
 fn reach(address: &SocketAddr, wait: &mut Waiting<'_>) -> io::Result<Socket> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -107,7 +108,7 @@ fn reach(address: &SocketAddr, wait: &mut Waiting<'_>) -> io::Result<Socket> {
     loop {
         wait(&socket, PollFlags::OUT)?;
         socket_error(socket.as_fd())??;
-        // Whoever waits may have been woken by something else.
+        // The wait may have returned for another reason.
         if getpeername(socket.as_fd()).is_ok() {
             return Ok(socket);
         }
@@ -126,7 +127,7 @@ mod tests {
     const GREETING: Greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(1) };
 
     #[test]
-    fn an_address_that_answers_is_found_behind_one_that_does_not() {
+    fn dialing_skips_an_address_that_does_not_answer() {
         let key = JobKey::from_entropy([7; 32]);
         let deadline = Instant::now() + Duration::from_secs(10);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -136,7 +137,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let socket = Socket::tcp(listener.accept().unwrap().0).unwrap();
-                Wire::accept(socket, call, deadline).unwrap();
+                SealedWire::accept(socket, call, deadline).unwrap();
             });
             dial(&[closed, open], call, &GREETING, deadline).unwrap();
         });
@@ -146,18 +147,18 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_an_answer_can_be_called_off() {
+    fn waiting_for_an_answer_can_be_interrupted() {
         let key = JobKey::from_entropy([7; 32]);
         let deadline = Instant::now() + Duration::from_secs(60);
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let call = (&key, Callee::Rank(Rank(0)));
         let addresses = [silent.local_addr().unwrap()];
         let mut calls = 0;
-        let called_off = dial_with(&addresses, call, &GREETING, deadline, &mut |_, _, _| {
+        let interrupted = dial_with(&addresses, call, &GREETING, deadline, &mut |_, _, _| {
             calls += 1;
-            if calls < 3 { Ok(()) } else { Err(io::Error::other("there is other news")) }
+            if calls < 3 { Ok(()) } else { Err(io::Error::other("interrupted")) }
         });
-        assert!(called_off.err().unwrap().to_string().contains("there is other news"));
+        assert!(interrupted.err().unwrap().to_string().contains("interrupted"));
         assert!(Instant::now() < deadline - Duration::from_secs(30));
     }
 }

@@ -1,4 +1,4 @@
-//! Handing descriptors to another process over a unix socket.
+//! Passing file descriptors to another process over a unix socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,7 +13,7 @@ use rustix::net::{
 
 use super::socket::{Socket, Waiting};
 
-/// The kernel takes at most 253 descriptors at once.
+/// The kernel accepts at most 253 descriptors at once.
 const BATCH: usize = 128;
 
 pub(crate) fn give(
@@ -25,7 +25,7 @@ pub(crate) fn give(
         let message = SendAncillaryMessage::ScmRights(batch);
         let mut space = vec![MaybeUninit::uninit(); message.size()];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(ancillary.push(message), "the space was made for it");
+        assert!(ancillary.push(message), "the space fits the message");
         loop {
             let bytes = [IoSlice::new(&[1])];
             match sendmsg(socket.as_fd(), &bytes, &mut ancillary, SendFlags::NOSIGNAL) {
@@ -33,7 +33,7 @@ pub(crate) fn give(
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
                     wait(socket, PollFlags::OUT)?;
                 }
-                // Others have not yet taken what is on its way to them.
+                // Too many descriptors are in flight: their receivers have not taken them yet.
                 Err(rustix::io::Errno::TOOMANYREFS) => {
                     std::thread::sleep(Duration::from_millis(1));
                     wait(socket, PollFlags::OUT)?;
@@ -76,7 +76,7 @@ pub(crate) fn take(
             }
         }
         if taken.len() != before + batch {
-            return Err(io::Error::other("another number of descriptors came than was expected"));
+            return Err(io::Error::other("received an unexpected number of descriptors"));
         }
     }
     Ok(taken)
@@ -87,7 +87,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::time::Instant;
 
-    use super::super::bell::Bell;
+    use super::super::bell::Doorbell;
     use super::super::socket::await_socket;
     use super::*;
 
@@ -97,7 +97,7 @@ mod tests {
         let (a, b) = (Socket::unix(a).unwrap(), Socket::unix(b).unwrap());
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut wait = |socket: &Socket, flags| await_socket(socket, flags, deadline);
-        let bell = Bell::new().unwrap();
+        let bell = Doorbell::new().unwrap();
         for count in [1, 2, 128, 300] {
             give(&a, &vec![bell.as_fd(); count], &mut wait).unwrap();
             let taken = take(&b, count, &mut wait).unwrap();

@@ -1,4 +1,4 @@
-//! A connected socket, TCP or unix, always non-blocking, and the waiting for it.
+//! A connected socket, TCP or unix, always non-blocking, and how to wait for it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -26,7 +26,8 @@ impl Socket {
         Ok(Socket::Unix(stream))
     }
 
-    /// Reads what is there: `None` when nothing is, an error when the other end has closed.
+    /// Reads available bytes: `None` if there are none, an error if the peer has closed the
+    /// connection.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let result = match self {
             Socket::Tcp(stream) => (&*stream).read(buffer),
@@ -46,7 +47,7 @@ impl Socket {
         received(result)
     }
 
-    /// Writes what fits: `None` when nothing does.
+    /// Writes as much as fits: `None` if nothing does.
     pub(crate) fn write_vectored(&self, buffers: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         let result = match self {
             Socket::Tcp(stream) => (&*stream).write_vectored(buffers),
@@ -67,7 +68,7 @@ impl Socket {
         }
     }
 
-    /// The address of this end, if it has one.
+    /// The local IP address, if it has one.
     pub(crate) fn local_ip(&self) -> Option<IpAddr> {
         match self {
             Socket::Tcp(stream) => stream.local_addr().ok().map(|address| address.ip()),
@@ -75,7 +76,7 @@ impl Socket {
         }
     }
 
-    /// Ends the connection in both directions, whoever else has a handle on it.
+    /// Ends the connection in both directions, for all handles on it.
     pub(crate) fn hang_up(&self) {
         let _ = match self {
             Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Both),
@@ -83,7 +84,7 @@ impl Socket {
         };
     }
 
-    /// Says that nothing more will come from this end.
+    /// Announces that this end will send nothing more.
     pub(crate) fn finish(&self) {
         let _ = match self {
             Socket::Tcp(stream) => stream.shutdown(std::net::Shutdown::Write),
@@ -114,8 +115,8 @@ fn not_now(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Sleeps until one of the descriptors has something, or the time is over; an interruption by a
-/// signal counts as nothing. Gives for each descriptor whether it has something.
+/// Sleeps until one of the descriptors is ready or the time is over; a signal may end the sleep
+/// early. Returns for each descriptor whether it is ready.
 pub(crate) fn sleep(fds: &[(BorrowedFd<'_>, PollFlags)], limit: Duration) -> Vec<bool> {
     let mut polled: Vec<PollFd<'_>> =
         fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
@@ -127,15 +128,15 @@ pub(crate) fn sleep(fds: &[(BorrowedFd<'_>, PollFlags)], limit: Duration) -> Vec
     }
 }
 
-/// How somebody waits for a socket: until it can be read or written, as the flags say, or there is a
-/// reason to wait no longer. It may come back early, so whoever waits looks again.
+/// A way to wait for a socket: until it can be read or written, according to the flags, or there is
+/// a reason to stop waiting. It may return early, so the caller must check again.
 pub(crate) type Waiting<'a> = dyn FnMut(&Socket, PollFlags) -> io::Result<()> + 'a;
 
-/// Sleeps until the socket can be read, or written if asked for, or the deadline has passed.
+/// Sleeps until the socket is ready according to the flags, or the deadline has passed.
 pub(crate) fn await_socket(socket: &Socket, flags: PollFlags, deadline: Instant) -> io::Result<()> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for an answer"));
     }
     sleep(&[(socket.as_fd(), flags)], left);
     Ok(())

@@ -1,5 +1,5 @@
-//! Bytes of tensors that went through sockets, for the metrics. A process is one rank, so the numbers
-//! are those of the process.
+//! Tensor bytes sent and received through sockets, for the metrics. A process is one rank, so the
+//! counters are per process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,12 +12,12 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Counts what a write took, if it took anything.
+    /// Counts the bytes that a write accepted, if any.
     pub(crate) fn count_sent(&self, bytes: Option<usize>) {
         self.sent.fetch_add(bytes.unwrap_or(0) as u64, Ordering::Relaxed);
     }
 
-    /// Counts what a read gave, if it gave anything.
+    /// Counts the bytes that a read returned, if any.
     pub(crate) fn count_received(&self, bytes: Option<usize>) {
         self.received.fetch_add(bytes.unwrap_or(0) as u64, Ordering::Relaxed);
     }

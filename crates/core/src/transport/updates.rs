@@ -1,8 +1,8 @@
-//! What the launcher of an elastic job says of the next world, kept for whoever asks: it ends
-//! nothing, the program meets the others again when it comes to it.
+//! Announcements of an elastic job's launcher about the next world. They end nothing: the program
+//! reacts to them at its next commit.
 //!
-//! News are numbered. The numbers of a world lie above those of all worlds before it, so that whoever
-//! waits need not know which world its last number was from.
+//! Announcements are numbered. The numbers of a world are higher than those of all worlds before
+//! it, so that a waiting thread need not know which world its last number was from.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
@@ -10,47 +10,50 @@ use std::time::Instant;
 use ronde_control::Epoch;
 use ronde_control::wire::Change;
 
-/// No launcher says more of one world than this.
+/// Upper bound on the announcements about one world.
 const NUMBERS_PER_WORLD: u64 = 1 << 20;
 
-/// What has been heard so far of the world after this one.
+/// The announcements so far about the world after this one.
 #[derive(Debug, Default)]
 pub struct Updates {
-    state: Mutex<State>,
+    state: Mutex<UpdateState>,
     bell: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UpdateState {
     newest: u64,
-    /// The number of the last news that workers will have gone, that some will have come, and that
-    /// hosts have been found for some.
+    /// Number of the last announcement that workers will leave, that workers will be added, and
+    /// that hosts have been found for new workers.
     removed: u64,
     added: u64,
     coming: u64,
     is_over: bool,
 }
 
-/// What a wait for news gives.
+/// The result of waiting for an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// There are some.
+pub enum UpdateWait {
+    /// The launcher has announced a change.
     Heard {
-        /// The number of the newest.
+        /// The number of the newest announcement.
         number: u64,
-        /// All of them together.
+        /// All announced changes combined.
         change: Change,
     },
-    /// Not yet.
+    /// There is no announcement yet.
     None,
-    /// Nor will there be any of this world.
+    /// The world has ended: there will be no more announcements.
     Over,
 }
 
 impl Updates {
     pub(crate) fn of(epoch: Epoch) -> Updates {
         let newest = epoch.0.saturating_mul(NUMBERS_PER_WORLD);
-        Updates { state: Mutex::new(State { newest, ..State::default() }), bell: Condvar::new() }
+        Updates {
+            state: Mutex::new(UpdateState { newest, ..UpdateState::default() }),
+            bell: Condvar::new(),
+        }
     }
 
     pub(crate) fn note(&self, change: Change) {
@@ -68,14 +71,14 @@ impl Updates {
         self.bell.notify_all();
     }
 
-    /// The world has ended; nobody waits any more.
+    /// The world has ended: wakes all waiting threads.
     pub(crate) fn close(&self) {
         self.lock().is_over = true;
         self.bell.notify_all();
     }
 
-    /// Waits for news with a higher number than `seen`, at most until the deadline.
-    pub fn wait(&self, seen: u64, deadline: Instant) -> News {
+    /// Waits for an announcement with a number above `seen`, at most until the deadline.
+    pub fn wait(&self, seen: u64, deadline: Instant) -> UpdateWait {
         let mut state = self.lock();
         loop {
             let change = Change {
@@ -84,18 +87,18 @@ impl Updates {
                 coming: state.coming > seen,
             };
             if change != Change::default() {
-                return News::Heard { number: state.newest, change };
+                return UpdateWait::Heard { number: state.newest, change };
             }
             let left = deadline.saturating_duration_since(Instant::now());
             match (state.is_over, left.is_zero()) {
-                (true, _) => return News::Over,
-                (false, true) => return News::None,
+                (true, _) => return UpdateWait::Over,
+                (false, true) => return UpdateWait::None,
                 (false, false) => state = self.bell.wait_timeout(state, left).expect(LOCK).0,
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, UpdateState> {
         self.state.lock().expect(LOCK)
     }
 }
@@ -113,39 +116,39 @@ mod tests {
     }
 
     #[test]
-    fn news_since_a_number_are_given_together_and_only_once() {
+    fn announcements_since_a_number_are_combined_and_returned_once() {
         let (updates, now) = (Updates::of(Epoch(3)), Instant::now());
-        assert_eq!(updates.wait(0, now), News::None);
+        assert_eq!(updates.wait(0, now), UpdateWait::None);
         updates.note(change(true, false));
-        let News::Heard { number: first, .. } = updates.wait(0, now) else { panic!() };
+        let UpdateWait::Heard { number: first, .. } = updates.wait(0, now) else { panic!() };
         updates.note(change(false, true));
-        let News::Heard { number, change: both } = updates.wait(0, now) else { panic!() };
+        let UpdateWait::Heard { number, change: both } = updates.wait(0, now) else { panic!() };
         assert_eq!((number, both), (first + 1, change(true, true)));
-        let later = News::Heard { number, change: change(false, true) };
+        let later = UpdateWait::Heard { number, change: change(false, true) };
         assert_eq!(updates.wait(first, now), later);
-        assert_eq!(updates.wait(number, now), News::None);
+        assert_eq!(updates.wait(number, now), UpdateWait::None);
         updates.note(Change { coming: true, ..Change::default() });
-        let News::Heard { change, .. } = updates.wait(number, now) else { panic!() };
+        let UpdateWait::Heard { change, .. } = updates.wait(number, now) else { panic!() };
         assert_eq!(change, Change { coming: true, ..Change::default() });
         let next = Updates::of(Epoch(4));
         next.note(Change { added: true, ..Change::default() });
-        assert_ne!(next.wait(number, now), News::None, "another world's numbers are higher");
+        assert_ne!(next.wait(number, now), UpdateWait::None, "another world's numbers are higher");
     }
 
     #[test]
-    fn who_waits_is_woken_by_news_and_by_the_end() {
+    fn a_waiting_thread_is_woken_by_an_announcement_and_by_the_end() {
         let updates = Updates::of(Epoch(1));
         let deadline = Instant::now() + Duration::from_secs(30);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| updates.wait(0, deadline));
             updates.note(change(false, true));
-            let News::Heard { number, .. } = waits.join().unwrap() else { panic!() };
+            let UpdateWait::Heard { number, .. } = waits.join().unwrap() else { panic!() };
             let waits = scope.spawn({
                 let updates = &updates;
                 move || updates.wait(number, deadline)
             });
             updates.close();
-            assert_eq!(waits.join().unwrap(), News::Over);
+            assert_eq!(waits.join().unwrap(), UpdateWait::Over);
         });
     }
 }

@@ -1,48 +1,49 @@
-//! A sealed connection: the handshake from the first byte on, then encrypted frames both ways.
+//! A sealed connection: a handshake first, then encrypted frames in both directions.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer, frame_length};
-use ronde_control::wire::handshake::{Channel, Initiator, envelope_length};
+use ronde_control::wire::handshake::{Initiator, SealedChannel, envelope_length};
 use ronde_control::wire::{Callee, Greeting, JobKey, decode, encode};
 use rustix::event::PollFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::accept::{Accepting, Step};
+use super::accept::{Accepting, HandshakeStep};
 use super::socket::{Socket, Waiting, await_socket};
 
-/// The job's key, and who is called with it.
-pub(crate) type Call<'a> = (&'a JobKey, Callee);
+/// The job's key, and who is dialed with it.
+pub(crate) type Credentials<'a> = (&'a JobKey, Callee);
 
-/// Somebody who holds the key, and what they came for.
-pub(crate) type Arrival = (Wire, Greeting);
+/// An authenticated peer, and its greeting.
+pub(crate) type Arrival = (SealedWire, Greeting);
 
-pub(crate) struct Wire {
+pub(crate) struct SealedWire {
     socket: Socket,
     sealer: Sealer,
     opener: Opener,
-    /// Bytes that came and are not yet a whole frame.
+    /// Received bytes that are not a complete frame yet.
     input: Vec<u8>,
     /// Bytes that did not fit into the socket yet.
     output: Vec<u8>,
 }
 
-impl Wire {
-    /// Proves to the listening side that we hold the key, has it prove the same, and greets.
+impl SealedWire {
+    /// Proves to the listening side that we hold the key, has it prove the same, and sends the
+    /// greeting.
     pub(crate) fn dial_with(
         socket: Socket,
-        (key, callee): Call<'_>,
+        (key, callee): Credentials<'_>,
         greeting: &Greeting,
         wait: &mut Waiting<'_>,
-    ) -> io::Result<Wire> {
+    ) -> io::Result<SealedWire> {
         let (initiator, hello) = Initiator::start(key, callee);
         write_all(&socket, &hello, wait)?;
         let answer = read_envelope(&socket, wait)?;
         let (sealer, opener) = initiator.finish(&answer).map_err(io::Error::other)?;
-        let mut wire = Wire::new(socket, (sealer, opener));
+        let mut wire = SealedWire::new(socket, (sealer, opener));
         wire.send(greeting)?;
         while !wire.flush()? {
             wait(&wire.socket, PollFlags::OUT)?;
@@ -50,39 +51,46 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The same for one who has only the time to look at.
+    /// Like [`SealedWire::dial_with`], with only a deadline.
     #[cfg(test)]
     pub(crate) fn dial(
         socket: Socket,
-        call: Call<'_>,
+        call: Credentials<'_>,
         greeting: &Greeting,
         deadline: Instant,
-    ) -> io::Result<Wire> {
-        Wire::dial_with(socket, call, greeting, &mut by(deadline))
+    ) -> io::Result<SealedWire> {
+        SealedWire::dial_with(socket, call, greeting, &mut by(deadline))
     }
 
-    /// A connection whose handshake is over.
-    pub(super) fn new(socket: Socket, (sealer, opener): Channel) -> Wire {
-        Wire { socket, sealer, opener, input: Vec::new(), output: Vec::new() }
+    /// A connection whose handshake is complete.
+    pub(super) fn new(socket: Socket, (sealer, opener): SealedChannel) -> SealedWire {
+        SealedWire { socket, sealer, opener, input: Vec::new(), output: Vec::new() }
     }
 
-    /// Takes nothing from the dialling side before it has proved that it holds the key.
-    pub(crate) fn accept(socket: Socket, call: Call<'_>, deadline: Instant) -> io::Result<Arrival> {
+    /// Accepts nothing from the dialing side before it has proved that it holds the key.
+    pub(crate) fn accept(
+        socket: Socket,
+        call: Credentials<'_>,
+        deadline: Instant,
+    ) -> io::Result<Arrival> {
         let mut accepting = Accepting::new(socket);
         loop {
             match accepting.step(call)? {
-                Step::Greeted(arrival) => return Ok(*arrival),
-                Step::Waits(more, _) => accepting = more,
+                HandshakeStep::Greeted(arrival) => return Ok(*arrival),
+                HandshakeStep::Waits(more, _) => accepting = more,
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "timed out waiting for an answer",
+                ));
             }
             super::socket::sleep(&[(accepting.as_fd(), PollFlags::IN)], left);
         }
     }
 
-    /// Sends a message, or as much of it as fits now; the rest goes with [`Wire::flush`].
+    /// Sends a message, or as much of it as fits now; [`SealedWire::flush`] sends the rest.
     pub(crate) fn send<M: Serialize>(&mut self, message: &M) -> io::Result<()> {
         let plain = encode(message);
         if plain.len() > MAX_FRAME {
@@ -96,7 +104,7 @@ impl Wire {
         self.flush().map(|_| ())
     }
 
-    /// Whether everything is out.
+    /// Sends buffered bytes; returns whether everything is sent.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while !self.output.is_empty() {
             match self.socket.write_vectored(&[IoSlice::new(&self.output)])? {
@@ -114,7 +122,7 @@ impl Wire {
         Ok(())
     }
 
-    /// The next message, if a whole one has come.
+    /// The next message, if it has arrived completely.
     pub(crate) fn receive<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         loop {
             if let Some(message) = self.take_frame()? {
@@ -137,7 +145,7 @@ impl Wire {
         }
     }
 
-    /// Whether a whole message has been read from the socket and not yet taken.
+    /// Whether a complete message has been read from the socket and not taken yet.
     pub(crate) fn has_frame(&self) -> bool {
         let header = self.input.first_chunk::<4>();
         let length = header.and_then(|header| frame_length(*header).ok());
@@ -152,20 +160,20 @@ impl Wire {
         &self.socket
     }
 
-    /// Leaves the sealed frames behind; what follows travels as it is.
+    /// Ends the encrypted frames; bytes after this travel plain.
     pub(crate) fn into_socket(self) -> io::Result<Socket> {
         match self.input.is_empty() && self.output.is_empty() {
             true => Ok(self.socket),
-            false => Err(io::Error::other("bytes were left over behind the greeting")),
+            false => Err(io::Error::other("unexpected bytes after the greeting")),
         }
     }
 
-    /// The connection and its two halves, for whoever sends and receives at the same time, with the
-    /// bytes that have come already. Nothing may be left to send.
+    /// The connection and its two halves, for sending and receiving at the same time, with the
+    /// bytes that have already arrived. Nothing may be left to send.
     pub(crate) fn split(self) -> io::Result<(Socket, Sealer, Opener, Vec<u8>)> {
         match self.output.is_empty() {
             true => Ok((self.socket, self.sealer, self.opener, self.input)),
-            false => Err(io::Error::other("bytes were left to send before the stream")),
+            false => Err(io::Error::other("unsent bytes before the stream")),
         }
     }
 
@@ -181,7 +189,7 @@ impl Wire {
     }
 }
 
-impl AsFd for Wire {
+impl AsFd for SealedWire {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -250,21 +258,22 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_greet_and_talk() {
+    fn two_ranks_greet_and_exchange_messages() {
         let (a, b) = ends();
         let key = JobKey::from_entropy([1; 32]);
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
         std::thread::scope(|scope| {
-            let dialled = scope.spawn(|| Wire::dial(a, (&key, ME), &greeting, soon()).unwrap());
-            let (mut accepted, seen) = Wire::accept(b, (&key, ME), soon()).unwrap();
+            let dialed =
+                scope.spawn(|| SealedWire::dial(a, (&key, ME), &greeting, soon()).unwrap());
+            let (mut accepted, seen) = SealedWire::accept(b, (&key, ME), soon()).unwrap();
             assert_eq!(seen, greeting);
-            let mut dialled = dialled.join().unwrap();
+            let mut dialed = dialed.join().unwrap();
             let long = "x".repeat(300_000);
             scope.spawn(move || {
                 accepted.send(&long).unwrap();
                 accepted.flush_by(soon()).unwrap();
             });
-            assert_eq!(dialled.receive_by::<String>(soon()).unwrap().len(), 300_000);
+            assert_eq!(dialed.receive_by::<String>(soon()).unwrap().len(), 300_000);
         });
     }
 
@@ -275,15 +284,16 @@ mod tests {
             let (a, b) = ends();
             write_all(&a, garbage, &mut by(soon())).unwrap();
             let limit = Instant::now() + Duration::from_millis(50);
-            assert!(Wire::accept(b, (&key, ME), limit).is_err(), "{garbage:?}");
+            assert!(SealedWire::accept(b, (&key, ME), limit).is_err(), "{garbage:?}");
         }
         let (a, b) = ends();
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
         let other = JobKey::from_entropy([2; 32]);
         std::thread::scope(|scope| {
-            let stranger = scope.spawn(|| Wire::dial(a, (&other, ME), &greeting, soon()).is_err());
-            assert!(Wire::accept(b, (&key, ME), soon()).is_err());
-            assert!(stranger.join().unwrap());
+            let outsider =
+                scope.spawn(|| SealedWire::dial(a, (&other, ME), &greeting, soon()).is_err());
+            assert!(SealedWire::accept(b, (&key, ME), soon()).is_err());
+            assert!(outsider.join().unwrap());
         });
     }
 }

@@ -1,15 +1,19 @@
-//! Who may connect to a server that a library has opened in this process.
+//! Restricts who may connect to a server that a library has opened in this process.
 //!
-//! TensorFlow's data servers listen on all addresses and cannot be told otherwise. But any process
-//! may attach a filter to its own listening sockets: the kernel drops what the filter refuses, from
-//! the first packet on, and a connection inherits the filter of its listener. Ours admits packets
-//! from given ports of the loopback address, which this process has bound before, so that nobody
-//! else can send from them.
+//! TensorFlow's data servers listen on all addresses and have no option to change that. But any
+//! process may attach a filter to its own listening sockets: the kernel drops the packets that the
+//! filter refuses, from the first one on, and a connection inherits the filter of its listener.
+//! Ours admits packets from given ports of the loopback address. This process has bound these ports
+//! before, so that nobody else can send from them.
 //!
-//! Between `listen` and the filter there would be a moment in which anybody could connect. A
-//! [`Guard`] closes it: it listens at the port before the library does, shares it (`SO_REUSEPORT`)
-//! and has the kernel hand it every newcomer, all of whom it drops; it goes once the filter is there.
-#![expect(unsafe_code, reason = "filters are raw memory, and descriptors of a library are numbers")]
+//! Between `listen` and the filter there would be a moment in which anyone could connect. A
+//! [`PortGuard`] closes that gap: it listens on the port before the library does, shares it
+//! (`SO_REUSEPORT`) and has the kernel hand it every new connection, all of which it drops; it goes
+//! away once the filter is in place.
+#![expect(
+    unsafe_code,
+    reason = "filters are raw memory, and a library's descriptors are plain numbers"
+)]
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,48 +22,52 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseport, socket_acceptconn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
-/// As many ports as a filter lists; the kernel bounds the size of a filter.
+/// Maximum number of ports in a filter; the kernel limits the size of a filter.
 pub(super) const MOST_PORTS: usize = 256;
 
 const LOOPBACK: u32 = u32::from_be_bytes([127, 0, 0, 1]);
-/// Where a filter finds the network header of a packet; at 0 it finds that of TCP.
+/// Offset of a packet's network header in a filter; offset 0 is the TCP header.
 const NETWORK: u32 = libc::SKF_NET_OFF as u32;
 const EVERYTHING: u32 = u32::MAX;
 
-/// Keeps a port until the server that shall have it is safe.
-pub(super) struct Guard {
+/// Holds a port until the server that will use it is protected.
+pub(super) struct PortGuard {
     port: u16,
     _sockets: Vec<OwnedFd>,
     numbers: Vec<i32>,
 }
 
-/// The filter of a server of this process; all that `ports` do not name is dropped.
+/// The filter of a server of this process; packets from ports other than `ports` are dropped.
 pub(super) struct Filter {
     listeners: Vec<OwnedFd>,
     ports: Vec<u16>,
 }
 
-impl Guard {
-    pub(super) fn new() -> io::Result<Guard> {
-        // A server at `[::]` also hears IPv4, but one at 0.0.0.0 comes first for it: both are kept.
-        let over_v4 = keep(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
+impl PortGuard {
+    pub(super) fn new() -> io::Result<PortGuard> {
+        // A server on `[::]` also gets IPv4, but one on 0.0.0.0 takes precedence for it: guard
+        // both.
+        let over_v4 = guard_socket(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         let port = port_of(over_v4.as_fd()).ok_or_else(|| io::Error::other("it has no port"))?;
         let mut sockets = vec![over_v4];
-        // A host without IPv6 has nobody to keep out there.
-        sockets.extend(keep(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).ok());
+        // A host without IPv6 needs no guard there.
+        sockets.extend(guard_socket(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).ok());
         let numbers = sockets.iter().map(AsRawFd::as_raw_fd).collect();
-        Ok(Guard { port, _sockets: sockets, numbers })
+        Ok(PortGuard { port, _sockets: sockets, numbers })
     }
 
     pub(super) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Has the server that listens at the port by now admit nobody, and goes.
+    /// Makes the server that now listens on the port admit nobody, and ends the guard.
     pub(super) fn hand_over(self) -> io::Result<Filter> {
         let listeners = listeners(self.port, &self.numbers)?;
         if listeners.is_empty() {
-            return Err(io::Error::other(format!("nothing here listens at port {}", self.port)));
+            return Err(io::Error::other(format!(
+                "nothing in this process listens on port {}",
+                self.port
+            )));
         }
         let filter = Filter { listeners, ports: Vec::new() };
         filter.attach()?;
@@ -68,16 +76,16 @@ impl Guard {
 }
 
 impl Filter {
-    /// From now on a connection may come from this port, which must be bound.
+    /// Admits connections from this port, which must be bound.
     pub(super) fn admit(&mut self, port: u16) -> io::Result<()> {
         if self.ports.len() >= MOST_PORTS {
-            return Err(io::Error::other(format!("{MOST_PORTS} connections are open already")));
+            return Err(io::Error::other(format!("{MOST_PORTS} connections are already open")));
         }
         self.ports.push(port);
         self.attach()
     }
 
-    /// The port is about to be somebody else's; connections that came from it stay.
+    /// Stops admitting this port, which is about to be released; connections from it continue.
     pub(super) fn refuse(&mut self, port: u16) -> io::Result<()> {
         self.ports.retain(|other| *other != port);
         self.attach()
@@ -91,7 +99,7 @@ impl Filter {
     }
 }
 
-/// Accepts packets of IPv4 from these ports of 127.0.0.1, and drops all others.
+/// Accepts IPv4 packets from these ports of 127.0.0.1, and drops all others.
 fn program(ports: &[u16]) -> Vec<libc::sock_filter> {
     let refuse = [step(libc::BPF_RET | libc::BPF_K, 0, 0, 0)];
     let mut program = vec![
@@ -117,15 +125,17 @@ fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// A socket that listens, drops whatever comes, and gets all that comes to those who share its port.
-fn keep(address: SocketAddr) -> io::Result<OwnedFd> {
+/// A socket that listens, drops every packet, and gets all packets for the sockets that share its
+/// port.
+fn guard_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_reuseport(&socket, true)?;
     if address.is_ipv6() {
         set_ipv6_v6only(&socket, false)?;
     }
-    // The same words mean "drop it" to a filter, and "the first one" to who chooses a listener.
+    // The same program means "drop it" as a filter, and "the first socket" as a selector of
+    // listeners.
     let nobody = [step(libc::BPF_RET | libc::BPF_K, 0, 0, 0)];
     set_program(socket.as_fd(), libc::SO_ATTACH_FILTER, &nobody)?;
     bind(&socket, &address)?;
@@ -138,7 +148,7 @@ fn set_program(fd: BorrowedFd<'_>, option: i32, program: &[libc::sock_filter]) -
     let length = u16::try_from(program.len()).map_err(io::Error::other)?;
     let described = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
     // SAFETY: the kernel copies the program, which it only reads, before the call returns; both
-    // structures are the ones that these options take.
+    // structures have the type that these options take.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -151,7 +161,7 @@ fn set_program(fd: BorrowedFd<'_>, option: i32, program: &[libc::sock_filter]) -
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Handles on all sockets of this process that listen at this port, but for some.
+/// Handles on all sockets of this process that listen on this port, except for `but`.
 fn listeners(port: u16, but: &[i32]) -> io::Result<Vec<OwnedFd>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -161,8 +171,8 @@ fn listeners(port: u16, but: &[i32]) -> io::Result<Vec<OwnedFd>> {
         if but.contains(&number) {
             continue;
         }
-        // SAFETY: a descriptor that was closed since it was listed is an error of the next calls; one
-        // that has become another file by then is looked at as that one, and only looked at.
+        // SAFETY: if the descriptor was closed since it was listed, the next calls fail; if its
+        // number was reused, they only inspect the new file.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         let Ok(handle) = fd.try_clone_to_owned() else { continue };
         if port_of(handle.as_fd()) == Some(port) && socket_acceptconn(&handle).unwrap_or(false) {
@@ -186,7 +196,7 @@ mod tests {
 
     const MOMENT: Duration = Duration::from_millis(200);
 
-    /// A server as a library opens one: on all addresses, sharing its port.
+    /// A server like the ones a library opens: on all addresses, sharing its port.
     fn server(port: u16) -> TcpListener {
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         let socket =
@@ -215,12 +225,15 @@ mod tests {
 
     #[test]
     fn only_the_admitted_port_of_the_loopback_address_gets_through() {
-        let guard = Guard::new().unwrap();
+        let guard = PortGuard::new().unwrap();
         let port = guard.port();
         let server = server(port);
         let here = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         for _ in 0..5 {
-            assert!(TcpStream::connect_timeout(&here, MOMENT).is_err(), "the guard lets them pass");
+            assert!(
+                TcpStream::connect_timeout(&here, MOMENT).is_err(),
+                "the guard let a connection through"
+            );
         }
         let mut filter = guard.hand_over().unwrap();
         assert!(TcpStream::connect_timeout(&here, MOMENT).is_err());
@@ -231,20 +244,20 @@ mod tests {
         let open = from(ours, port).expect("it is admitted");
         let (accepted, peer) = server.accept().unwrap();
         assert_eq!(peer, ours);
-        // Whoever is in stays in.
+        // An open connection continues.
         filter.refuse(ours.port()).unwrap();
         let mut open = TcpStream::from(open);
         let mut accepted = accepted;
         std::io::Write::write_all(&mut open, b"hello").unwrap();
-        let mut heard = [0; 5];
-        std::io::Read::read_exact(&mut accepted, &mut heard).unwrap();
-        assert_eq!(&heard, b"hello");
+        let mut received = [0; 5];
+        std::io::Read::read_exact(&mut accepted, &mut received).unwrap();
+        assert_eq!(&received, b"hello");
         assert!(TcpStream::connect_timeout(&here, MOMENT).is_err());
     }
 
     #[test]
-    fn a_port_at_which_nobody_listens_is_told() {
-        let error = Guard::new().unwrap().hand_over().err().unwrap();
-        assert!(error.to_string().contains("nothing here listens"), "{error}");
+    fn a_port_without_a_listener_is_reported() {
+        let error = PortGuard::new().unwrap().hand_over().err().unwrap();
+        assert!(error.to_string().contains("nothing in this process listens"), "{error}");
     }
 }

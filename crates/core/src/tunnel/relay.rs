@@ -1,7 +1,8 @@
-//! Carries the bytes of a connection to another one and back, as they are or sealed.
+//! Relays the bytes of two connections to each other, plain or encrypted.
 //!
-//! A sealed stream is a row of frames; an empty one is its end, so that nobody on the way can cut it
-//! short unnoticed. Each direction has a thread. One that fails takes the other with it.
+//! An encrypted stream is a sequence of frames; an empty frame marks its end, so that nobody in
+//! between can cut it short unnoticed. Each direction has a thread. When one fails, both
+//! connections are closed.
 
 use std::io;
 use std::time::Duration;
@@ -10,14 +11,14 @@ use ronde_control::wire::frame::{Opener, Sealer, frame_length};
 use rustix::event::PollFlags;
 
 use crate::transport::socket::{Socket, sleep};
-use crate::transport::wire::{Wire, read_exact, write_all};
+use crate::transport::wire::{SealedWire, read_exact, write_all};
 
-/// Bytes that are read at once, and the most in one frame.
+/// Bytes per read, and maximum bytes per frame.
 const PIECE: usize = 256 << 10;
-/// A wait looks again after this time; who ends a relay hangs up, which wakes it at once.
+/// Interval between checks of a wait; ending a relay closes its sockets, which wakes it at once.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Carries bytes between two connections of this host until both directions have ended.
+/// Relays bytes between two connections on this host until both directions have ended.
 pub(super) fn plain(a: &Socket, b: &Socket) {
     std::thread::scope(|scope| {
         let back = spawn(scope, || both(a, b, copy(b, a)));
@@ -29,8 +30,8 @@ pub(super) fn plain(a: &Socket, b: &Socket) {
     });
 }
 
-/// Carries bytes between a connection of this host and a sealed one to another.
-pub(super) fn sealed(near: &Socket, wire: Wire) {
+/// Relays bytes between a connection on this host and an encrypted one to another host.
+pub(super) fn sealed(near: &Socket, wire: SealedWire) {
     let Ok((far, sealer, opener, ahead)) = wire.split() else { return near.hang_up() };
     std::thread::scope(|scope| {
         let out = spawn(scope, || both(near, &far, seal(near, &far, sealer)));
@@ -49,10 +50,10 @@ fn spawn<'scope>(
     std::thread::Builder::new().name("ronde-tunnel".into()).spawn_scoped(scope, work).map(|_| ())
 }
 
-/// A direction has ended: in order, or both connections are of no use any more.
+/// Handles the end of a direction: after an error, both connections are useless.
 fn both(a: &Socket, b: &Socket, outcome: io::Result<()>) {
     if let Err(error) = outcome {
-        tracing::debug!(%error, "a connection through the tunnel has ended");
+        tracing::debug!(%error, "a connection through the tunnel failed");
         hang_up(a, b);
     }
 }
@@ -81,7 +82,7 @@ fn seal(from: &Socket, to: &Socket, mut sealer: Sealer) -> io::Result<()> {
     Ok(())
 }
 
-/// `ahead` are bytes that were read together with what came before the stream.
+/// `ahead` contains bytes that were read together with the messages before the stream.
 fn open((from, mut ahead): (&Socket, Vec<u8>), to: &Socket, mut opener: Opener) -> io::Result<()> {
     let mut take = |buffer: &mut [u8]| {
         let known = ahead.len().min(buffer.len());
@@ -104,7 +105,7 @@ fn open((from, mut ahead): (&Socket, Vec<u8>), to: &Socket, mut opener: Opener) 
     }
 }
 
-/// The next bytes, or none at the end.
+/// The next bytes, or `None` at the end.
 fn next(from: &Socket, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match from.read(buffer) {
@@ -116,7 +117,7 @@ fn next(from: &Socket, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "it is one of several ways to wait for a socket")]
+#[expect(clippy::unnecessary_wraps, reason = "callers need the signature of a wait")]
 fn wait(socket: &Socket, flags: PollFlags) -> io::Result<()> {
     sleep(&[(std::os::fd::AsFd::as_fd(socket), flags)], LOOK);
     Ok(())

@@ -1,4 +1,4 @@
-//! Tunnels between each other, with a server that authenticates nobody.
+//! Tunnels connected to each other, with a server that authenticates nobody.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -19,7 +19,7 @@ fn key() -> JobKey {
 }
 
 fn registry() -> Tunnel {
-    let answer: Answer = Box::new(|question| Some([b"re: ", &question[..]].concat()));
+    let answer: AnswerFn = Box::new(|question| Some([b"re: ", &question[..]].concat()));
     Tunnel::new(key(), Some(HERE), Some(answer)).unwrap()
 }
 
@@ -27,7 +27,7 @@ fn address(tunnel: &Tunnel) -> SocketAddr {
     SocketAddr::new(HERE, tunnel.port())
 }
 
-/// A server that says a word at once and then everything back, at this port of all addresses.
+/// A server that sends a word at once and then echoes everything, on this port of all addresses.
 fn echo(port: u16) {
     let socket =
         socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -56,10 +56,10 @@ fn exchange(path: &Path, length: usize) -> io::Result<Vec<u8>> {
         let _ = writing.write_all(&sent);
         let _ = writing.shutdown(Shutdown::Write);
     });
-    let mut heard = Vec::new();
-    stream.read_to_end(&mut heard)?;
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received)?;
     sender.join().unwrap();
-    Ok(heard)
+    Ok(received)
 }
 
 fn folder(name: &str) -> PathBuf {
@@ -70,7 +70,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_server_is_reached_from_here_and_from_elsewhere_and_by_nobody_else() {
+fn a_server_is_reached_locally_and_remotely_and_by_nobody_else() {
     let folder = folder("tunnel");
     let owner = Tunnel::new(key(), Some(HERE), None).unwrap();
     let port = owner.reserve().unwrap();
@@ -80,46 +80,47 @@ fn a_server_is_reached_from_here_and_from_elsewhere_and_by_nobody_else() {
     assert_eq!(other.port(), 0);
     other.reach("worker-3", &folder.join("there"), vec![address(&owner)]).unwrap();
     other.reach("worker-4", &folder.join("nobody"), vec![address(&owner)]).unwrap();
-    let stranger = Tunnel::new(JobKey::from_entropy([6; 32]), None, None).unwrap();
-    stranger.reach("worker-3", &folder.join("stranger"), vec![address(&owner)]).unwrap();
+    let outsider = Tunnel::new(JobKey::from_entropy([6; 32]), None, None).unwrap();
+    outsider.reach("worker-3", &folder.join("outsider"), vec![address(&owner)]).unwrap();
     for length in [0, 1, 2, 3, 4, 5, 100, 3_000_000] {
         let sent = (0..length).map(|index| (index * 7) as u8);
         let expected: Vec<u8> = WORD.iter().copied().chain(sent).collect();
         assert!(exchange(&folder.join("here"), length).unwrap() == expected);
         assert!(exchange(&folder.join("there"), length).unwrap() == expected);
-        // Whoever is turned away may hear of it as an error or as the end.
-        for wrong in ["nobody", "stranger"] {
+        // A rejected caller sees an error or the end of the stream.
+        for wrong in ["nobody", "outsider"] {
             assert!(exchange(&folder.join(wrong), length).unwrap_or_default().is_empty());
         }
     }
     for ip in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2)] {
         assert!(TcpStream::connect_timeout(&SocketAddr::from((ip, port)), MOMENT).is_err());
     }
-    // What retires lets nobody in any more; connections go on, and its own process's hold up nobody.
+    // A retired tunnel accepts no new connections, but open ones continue; those of its own process
+    // do not make `linger` wait.
     let retired = Tunnel::new(key(), None, None).unwrap();
     retired.reach("worker-3", &folder.join("retired"), vec![address(&owner)]).unwrap();
-    let mut staying = UnixStream::connect(folder.join("retired")).unwrap();
-    staying.read_exact(&mut [0; WORD.len()]).unwrap();
+    let mut continuing = UnixStream::connect(folder.join("retired")).unwrap();
+    continuing.read_exact(&mut [0; WORD.len()]).unwrap();
     retired.retire();
     assert!(UnixStream::connect(folder.join("retired")).is_err());
-    staying.write_all(b"x").unwrap();
-    staying.read_exact(&mut [0]).unwrap();
+    continuing.write_all(b"x").unwrap();
+    continuing.read_exact(&mut [0]).unwrap();
     let before = Instant::now();
     retired.linger(LONG);
     assert!(before.elapsed() < LONG);
     drop(retired);
-    // The end of a tunnel ends what goes through it.
+    // Closing a tunnel ends the connections through it.
     let mut open = UnixStream::connect(folder.join("there")).unwrap();
     open.read_exact(&mut [0; WORD.len()]).unwrap();
     other.close();
     assert!(matches!(open.read(&mut [0]), Ok(0) | Err(_)));
     assert!(!folder.join("there").exists());
-    drop((owner, stranger));
+    drop((owner, outsider));
     std::fs::remove_dir(&folder).unwrap();
 }
 
 #[test]
-fn a_crowd_of_idle_strangers_keeps_nobody_out() {
+fn many_idle_connections_keep_nobody_out() {
     let registry = registry();
     let idle: Vec<_> = (0..200).map(|_| TcpStream::connect(address(&registry)).unwrap()).collect();
     for _ in 0..5 {
@@ -132,15 +133,15 @@ fn a_crowd_of_idle_strangers_keeps_nobody_out() {
 }
 
 #[test]
-fn who_drips_is_cut_off() {
+fn a_slow_caller_is_cut_off() {
     let registry = registry();
     let mut slow = TcpStream::connect(address(&registry)).unwrap();
     let start = Instant::now();
-    // The beginning of a first message, then a byte now and then; none starts the clock anew.
+    // The beginning of a first message, then a byte now and then; no byte may restart the timeout.
     slow.write_all(&[48, 0]).unwrap();
     slow.set_read_timeout(Some(MOMENT)).unwrap();
     while slow.write_all(&[1]).is_ok() && !matches!(slow.read(&mut [0]), Ok(0)) {
-        assert!(start.elapsed() < LONG, "it may drip for ever");
+        assert!(start.elapsed() < LONG, "a slow caller is never cut off");
     }
     assert!(start.elapsed() > MOMENT, "it was cut off for another reason");
 }

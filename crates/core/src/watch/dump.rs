@@ -1,5 +1,5 @@
-//! Writes the flight recorder down when something has gone wrong: one line of JSON about the rank and
-//! the reason, then one for each submission that is remembered, oldest first.
+//! Dumps the flight recorder when something has gone wrong: one line of JSON about the rank and the
+//! reason, then one per recorded submission, oldest first.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -10,21 +10,21 @@ use std::time::Duration;
 use ronde_control::watching::DumpTo;
 use serde::Serialize;
 
-use super::Who;
-use super::record::{Record, Recorder};
+use super::RankIdentity;
+use super::record::{FlightRecord, Recorder};
 
-/// How the names of the files begin.
+/// Prefix of the file names.
 const PREFIX: &str = "ronde-flight-rank";
 
-/// Files that one process writes into one directory, at the most.
+/// Maximum number of files that one process writes to one directory.
 const MOST_FILES: u32 = 1000;
 
-/// Files of one user that stay in the directory for temporary files: the newest. What users name
-/// themselves is theirs to clear.
+/// Number of files, the newest ones, that each user keeps in the directory for temporary files.
+/// Nothing is ever removed from a directory that the user has named.
 const KEPT: usize = 64;
 
-/// Writes it, and gives the path if it is a file.
-pub(super) fn write(to: &DumpTo, who: &Who, text: &str) -> io::Result<Option<PathBuf>> {
+/// Writes the dump; returns the path if it is a file.
+pub(super) fn write(to: &DumpTo, who: &RankIdentity, text: &str) -> io::Result<Option<PathBuf>> {
     match to {
         DumpTo::Nowhere => Ok(None),
         DumpTo::Stderr => io::stderr().write_all(text.as_bytes()).map(|()| None),
@@ -41,9 +41,9 @@ pub(super) fn write(to: &DumpTo, who: &Who, text: &str) -> io::Result<Option<Pat
     }
 }
 
-/// Never follows or replaces what is there: the directory may belong to everybody.
-fn file(directory: &Path, who: &Who, text: &str) -> io::Result<PathBuf> {
-    let Who { rank, pid, .. } = who;
+/// Never follows a link or replaces a file: the directory may be world-writable.
+fn file(directory: &Path, who: &RankIdentity, text: &str) -> io::Result<PathBuf> {
+    let RankIdentity { rank, pid, .. } = who;
     for number in 0..MOST_FILES {
         let path = directory.join(format!("{PREFIX}{}-{pid}-{number}.jsonl", rank.0));
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
@@ -52,10 +52,10 @@ fn file(directory: &Path, who: &Who, text: &str) -> io::Result<PathBuf> {
             Err(error) => return Err(error),
         }
     }
-    Err(io::Error::other(format!("{MOST_FILES} of them are there already")))
+    Err(io::Error::other(format!("{MOST_FILES} dumps already exist")))
 }
 
-/// Removes all files of this user but the newest. Other ranks may do the same at this moment.
+/// Removes all but the newest files of this user. Other ranks may be doing the same at this moment.
 fn clear(directory: &Path, kept: usize) {
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let own = rustix::process::geteuid().as_raw();
@@ -63,8 +63,8 @@ fn clear(directory: &Path, kept: usize) {
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
         .filter_map(|entry| Some((entry.metadata().ok()?, entry.path())))
-        .filter(|(about, _)| about.is_file() && about.uid() == own)
-        .filter_map(|(about, path)| Some((about.modified().ok()?, path)))
+        .filter(|(metadata, _)| metadata.is_file() && metadata.uid() == own)
+        .filter_map(|(metadata, path)| Some((metadata.modified().ok()?, path)))
         .collect();
     files.sort();
     for (_, path) in files.iter().rev().skip(kept) {
@@ -72,8 +72,8 @@ fn clear(directory: &Path, kept: usize) {
     }
 }
 
-/// The whole text; `now` is the time since this rank's world began.
-pub(super) fn text(recorder: &Recorder, who: &Who, reason: &str, now: Duration) -> String {
+/// The whole dump; `now` is the time since this rank's world began.
+pub(super) fn text(recorder: &Recorder, who: &RankIdentity, reason: &str, now: Duration) -> String {
     let head = Head {
         rank: who.rank.0,
         size: who.size,
@@ -84,7 +84,7 @@ pub(super) fn text(recorder: &Recorder, who: &Who, reason: &str, now: Duration) 
         submitted: recorder.count(),
         remembered: recorder.records().count(),
     };
-    let lines = recorder.records().map(|record| json(&Line::from(record)));
+    let lines = recorder.records().map(|record| json(&SubmissionRecord::from(record)));
     std::iter::once(json(&head)).chain(lines).collect()
 }
 
@@ -101,9 +101,9 @@ struct Head<'a> {
     remembered: usize,
 }
 
-/// One submission, as far as it has come.
+/// One submission and its progress.
 #[derive(Serialize)]
-struct Line<'a> {
+struct SubmissionRecord<'a> {
     number: u64,
     state: &'static str,
     kind: &'static str,
@@ -113,7 +113,7 @@ struct Line<'a> {
     tensors: u32,
     bytes: u64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    bucket: Option<Bucket>,
+    bucket: Option<BucketRecord>,
     #[serde(skip_serializing_if = "str::is_empty")]
     algorithm: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,19 +128,19 @@ struct Line<'a> {
     error: Option<&'a str>,
 }
 
-/// How it travelled.
+/// How the bucket was transferred.
 #[derive(Serialize)]
-struct Bucket {
+struct BucketRecord {
     ranks: u32,
     bucket: u64,
-    way: &'static str,
+    transport: &'static str,
 }
 
-impl<'a> From<&'a Record> for Line<'a> {
-    fn from(record: &'a Record) -> Line<'a> {
-        let Record { ranks, bucket, way, .. } = *record;
+impl<'a> From<&'a FlightRecord> for SubmissionRecord<'a> {
+    fn from(record: &'a FlightRecord) -> SubmissionRecord<'a> {
+        let FlightRecord { ranks, bucket, transport, .. } = *record;
         let time = |time: Duration| (!time.is_zero()).then(|| micros(time));
-        Line {
+        SubmissionRecord {
             number: record.number,
             state: record.state(),
             kind: record.kind,
@@ -149,7 +149,7 @@ impl<'a> From<&'a Record> for Line<'a> {
             dtype: record.dtype.into(),
             tensors: record.tensors,
             bytes: record.bytes,
-            bucket: (!way.is_empty()).then_some(Bucket { ranks, bucket, way }),
+            bucket: (!transport.is_empty()).then_some(BucketRecord { ranks, bucket, transport }),
             algorithm: record.algorithm,
             queued_us: time(record.queued),
             released_us: time(record.released),
@@ -160,10 +160,9 @@ impl<'a> From<&'a Record> for Line<'a> {
     }
 }
 
-/// A line of JSON.
-fn json(what: &impl Serialize) -> String {
-    // Structs of numbers and texts always can be written.
-    serde_json::to_string(what).unwrap_or_default() + "\n"
+fn json(line: &impl Serialize) -> String {
+    // Structs of numbers and strings always serialize.
+    serde_json::to_string(line).unwrap_or_default() + "\n"
 }
 
 fn micros(time: Duration) -> f64 {
@@ -172,13 +171,13 @@ fn micros(time: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use ronde_control::negotiate::{Kind, Request};
+    use ronde_control::negotiate::{CollectiveKind, Request};
     use ronde_control::{DType, Rank, SetId};
 
     use super::*;
 
     #[test]
-    fn only_the_newest_of_this_user_stay() {
+    fn only_the_newest_dumps_of_this_user_are_kept() {
         let directory = std::env::temp_dir().join(format!("ronde-dumps-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let names = || {
@@ -188,7 +187,7 @@ mod tests {
             names.sort();
             names
         };
-        let who = Who { rank: Rank(3), size: 4, host: "node-a".into(), pid: 17 };
+        let who = RankIdentity { rank: Rank(3), size: 4, host: "node-a".into(), pid: 17 };
         for age in (0..5_u64).rev() {
             let path = file(&directory, &who, "{}\n").unwrap();
             let time = std::time::SystemTime::now() - Duration::from_secs(10 * age);
@@ -203,26 +202,26 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_tells_how_far_each_tensor_has_come() {
+    fn a_dump_shows_the_progress_of_each_tensor() {
         let mut recorder = Recorder::new(4);
         let request = |name: &str| Request {
             name: name.into(),
             set: SetId::WORLD,
-            kind: Kind::Allgather,
+            kind: CollectiveKind::Allgather,
             dtype: DType::F32,
             shapes: vec![vec![2, 5]],
         };
         let done = recorder.queue(&request("done"), Duration::from_nanos(1_500));
         let record = recorder.find(done).unwrap();
-        (record.ranks, record.bucket, record.way, record.algorithm) = (2, 7, "SHM", "sliced");
+        (record.ranks, record.bucket, record.transport, record.algorithm) = (2, 7, "SHM", "sliced");
         record.released = Duration::from_micros(2);
         record.started = Duration::from_micros(3);
         record.finished = Duration::from_micros(4);
         record.error = Some("lost \"rank 1\"".into());
         recorder.queue(&request("late"), Duration::from_micros(9));
-        let who = Who { rank: Rank(0), size: 2, host: "node-a".into(), pid: 17 };
+        let who = RankIdentity { rank: Rank(0), size: 2, host: "node-a".into(), pid: 17 };
         let expected = r#"{"rank":0,"size":2,"host":"node-a","pid":17,"reason":"SIGUSR1","now_us":10.0,"submitted":2,"remembered":2}
-{"number":0,"state":"failed","kind":"ALLGATHER","name":"done","set":0,"dtype":"float32","tensors":1,"bytes":40,"ranks":2,"bucket":7,"way":"SHM","algorithm":"sliced","queued_us":1.5,"released_us":2.0,"started_us":3.0,"finished_us":4.0,"error":"lost \"rank 1\""}
+{"number":0,"state":"failed","kind":"ALLGATHER","name":"done","set":0,"dtype":"float32","tensors":1,"bytes":40,"ranks":2,"bucket":7,"transport":"SHM","algorithm":"sliced","queued_us":1.5,"released_us":2.0,"started_us":3.0,"finished_us":4.0,"error":"lost \"rank 1\""}
 {"number":1,"state":"waiting","kind":"ALLGATHER","name":"late","set":0,"dtype":"float32","tensors":1,"bytes":40,"queued_us":9.0}
 "#;
         assert_eq!(text(&recorder, &who, "SIGUSR1", Duration::from_micros(10)), expected);

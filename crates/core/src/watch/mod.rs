@@ -1,16 +1,17 @@
-//! What others can see of a rank: the timeline, the flight recorder and the metrics.
+//! What others can observe of a rank: the timeline, the flight recorder and the metrics.
 //!
-//! Whoever drives the engine tells here what happens. Telling never waits: times are the caller's,
-//! the recorder is memory, the timeline's events go into a bounded channel, and everything slow is
-//! done by threads of this room. It decides nothing, and nothing here changes what the engine does.
+//! The thread that drives the engine reports what happens. Reporting never blocks: the caller
+//! passes the time, the recorder is memory, the timeline's events go into a bounded channel, and
+//! threads of this module do everything slow. This module decides nothing, and nothing here changes
+//! what the engine does.
 
 mod dump;
-mod ledger;
 mod metrics;
-mod post;
+mod observer;
 mod record;
 mod report;
 mod signal;
+mod state;
 mod timeline;
 
 use std::path::Path;
@@ -18,36 +19,36 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ronde_control::Rank;
-use ronde_control::negotiate::{Notice, Request, Work};
-use ronde_control::settings::{Keeper, Place};
-use ronde_control::watching::{Cycles, DumpTo, MetricsAt, TimelineWish, Watching};
+use ronde_control::negotiate::{JournalEntry, ReleasedTensor, Request};
+use ronde_control::settings::{RankInfo, RendezvousOwner};
+use ronde_control::watching::{Cycles, DumpTo, MetricsAt, TimelineRequest, Watching};
 
-use self::ledger::Ledger;
-pub(crate) use self::ledger::{Leg, Passage};
 pub(crate) use self::metrics::Reading;
-pub(crate) use self::metrics::http::Server;
-use self::post::Post;
-pub(crate) use self::post::Readings;
+pub(crate) use self::metrics::http::MetricsServer;
+use self::observer::ObserverHandle;
+pub(crate) use self::observer::Readings;
 pub(crate) use self::record::RecordId;
-use self::timeline::{Event, Shape, Timeline};
+use self::state::WatchState;
+pub(crate) use self::state::{BucketTrace, Transfer};
+use self::timeline::{ResultShape, Timeline, TraceEvent};
 use crate::error::Error;
 
-/// The watch over one rank in one world.
+/// The observation of one rank in one world.
 pub(crate) struct Watch {
-    who: Who,
+    who: RankIdentity,
     origin: Instant,
-    ledger: Mutex<Ledger>,
+    watch_state: Mutex<WatchState>,
     timeline: Timeline,
-    wish: Option<TimelineWish>,
+    wish: Option<TimelineRequest>,
     dump: DumpTo,
-    /// Losing a rank is part of an elastic job, and not worth a file that nobody has asked for.
+    /// Losing a rank is normal in an elastic job, and not worth a file that nobody has asked for.
     forgives_losses: bool,
     metrics: Option<MetricsAt>,
-    post: Mutex<Option<Post>>,
+    observer: Mutex<Option<ObserverHandle>>,
 }
 
-/// Who is watched.
-struct Who {
+/// Identity of the observed rank.
+struct RankIdentity {
     rank: Rank,
     size: u32,
     host: String,
@@ -55,7 +56,7 @@ struct Who {
 }
 
 impl Watch {
-    pub(crate) fn new(watching: &Watching, place: &Place) -> Watch {
+    pub(crate) fn new(watching: &Watching, place: &RankInfo) -> Watch {
         let Watching { timeline, records, dump, metrics } = watching.clone();
         let dump = match dump {
             // The program may change its directory before anything goes wrong.
@@ -65,60 +66,62 @@ impl Watch {
             other => other,
         };
         let (rank, size, host) = (place.rank, place.size, place.host.clone());
-        let keeper = place.meeting.as_ref().map(|meeting| meeting.keeper);
+        let keeper = place.rendezvous_info.as_ref().map(|rendezvous_info| rendezvous_info.keeper);
         let forgives_losses =
-            matches!(keeper, Some(Keeper::Elastic(_))) && dump == DumpTo::Temporary;
+            matches!(keeper, Some(RendezvousOwner::Elastic(_))) && dump == DumpTo::Temporary;
         Watch {
-            who: Who { rank, size, host, pid: std::process::id() },
+            who: RankIdentity { rank, size, host, pid: std::process::id() },
             origin: Instant::now(),
-            ledger: Mutex::new(Ledger::new(records)),
+            watch_state: Mutex::new(WatchState::new(records)),
             timeline: Timeline::default(),
             wish: timeline,
             dump,
             forgives_losses,
             metrics,
-            post: Mutex::new(None),
+            observer: Mutex::new(None),
         }
     }
 
-    /// Whether the user has asked for anything, and did not only leave the defaults.
+    /// Whether the user has asked for anything beyond the defaults.
     pub(crate) fn is_wanted(watching: &Watching) -> bool {
         let Watching { timeline, dump, metrics, .. } = watching;
         timeline.is_some() || metrics.is_some() || *dump != DumpTo::Temporary
     }
 
-    /// Opens the place where metrics can be read, if the user asked for one.
-    pub(crate) fn open(&self, place: &Place) -> Result<Option<Server>, Error> {
-        self.metrics.as_ref().map(|at| Server::open(at, place)).transpose()
+    /// Opens the metrics server, if the user asked for one.
+    pub(crate) fn open(&self, place: &RankInfo) -> Result<Option<MetricsServer>, Error> {
+        self.metrics.as_ref().map(|at| MetricsServer::open(at, place)).transpose()
     }
 
-    /// Starts the lookout if there is anything for it to do; `readings` are numbers that other rooms
-    /// count.
+    /// Starts the observer if there is anything for it to do; `readings` are numbers counted by
+    /// other modules.
     pub(crate) fn start(
         self: &Arc<Watch>,
-        server: Option<Server>,
+        server: Option<MetricsServer>,
         readings: Readings,
     ) -> Result<(), Error> {
-        let records = !self.ledger().recorder.is_off() && self.dump != DumpTo::Nowhere;
-        let signal = if records { signal::Bell::of_process() } else { None };
+        let records = !self.watch_state().recorder.is_off() && self.dump != DumpTo::Nowhere;
+        let signal = if records { signal::DumpSignal::of_process() } else { None };
         if records || server.is_some() {
-            let post = Post::start(self.clone(), server, signal, readings)?;
-            *self.post.lock().expect(LOCK) = Some(post);
+            let observer = ObserverHandle::start(self.clone(), server, signal, readings)?;
+            *self.observer.lock().expect(LOCK) = Some(observer);
         }
         Ok(())
     }
 
-    /// Starts the timeline that was asked for by a setting, on the rank that writes it.
+    /// Starts the timeline requested by a setting, on the rank that writes it.
     pub(crate) fn start_wished_timeline(&self) -> Result<(), Error> {
         match &self.wish {
-            Some(TimelineWish { path: Some(path), cycles }) => self.start_timeline(path, *cycles),
+            Some(TimelineRequest { path: Some(path), cycles }) => {
+                self.start_timeline(path, *cycles)
+            }
             _ => Ok(()),
         }
     }
 
-    /// Starts a timeline; all ranks may ask for it, and rank 0 writes it.
+    /// Starts a timeline; all ranks may request it, and rank 0 writes it.
     pub(crate) fn start_timeline(&self, path: &Path, cycles: Cycles) -> Result<(), Error> {
-        self.check_wish()?;
+        self.check_timeline_enabled()?;
         if self.who.rank != Rank(0) {
             return Ok(());
         }
@@ -128,16 +131,16 @@ impl Watch {
         })
     }
 
-    /// Ends the timeline; everything until now is in the file then.
+    /// Ends the timeline; everything up to now is in the file then.
     pub(crate) fn stop_timeline(&self) -> Result<(), Error> {
-        self.check_wish()?;
+        self.check_timeline_enabled()?;
         if !self.timeline.stop() && self.who.rank == Rank(0) {
             tracing::info!("there is no timeline to stop");
         }
         Ok(())
     }
 
-    fn check_wish(&self) -> Result<(), Error> {
+    fn check_timeline_enabled(&self) -> Result<(), Error> {
         match self.wish {
             Some(_) => Ok(()),
             None => Err(Error::Invalid(
@@ -146,12 +149,12 @@ impl Watch {
         }
     }
 
-    /// Ends the threads of this room.
+    /// Ends the threads of this module.
     pub(crate) fn end(&self) {
         self.timeline.stop();
-        let post = self.post.lock().expect(LOCK).take();
-        if let Some(post) = post {
-            post.end();
+        let observer = self.observer.lock().expect(LOCK).take();
+        if let Some(observer) = observer {
+            observer.end();
         }
     }
 
@@ -160,118 +163,128 @@ impl Watch {
         self.origin.elapsed()
     }
 
-    /// Whether somebody looks at a timeline.
+    /// Whether a timeline is being written.
     pub(crate) fn shows(&self) -> bool {
         self.timeline.is_on()
     }
 
-    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().expect(LOCK)
+    pub(crate) fn watch_state(&self) -> MutexGuard<'_, WatchState> {
+        self.watch_state.lock().expect(LOCK)
     }
 
-    /// Tells the timeline what the coordinator saw; `is_mine` says which sets this rank belongs to.
-    pub(crate) fn noticed(&self, notices: Vec<Notice>, is_mine: impl Fn(&Notice) -> bool) {
+    /// Passes the coordinator's observations to the timeline; `is_mine` tells which process sets
+    /// this rank belongs to.
+    pub(crate) fn noticed(
+        &self,
+        notices: Vec<JournalEntry>,
+        is_mine: impl Fn(&JournalEntry) -> bool,
+    ) {
         for notice in notices {
-            let elsewhere = !is_mine(&notice);
+            let foreign = !is_mine(&notice);
             match notice {
-                Notice::Announced { name, kind, rank, at } => {
-                    self.timeline.send(Event::Announced { name, kind, rank: rank.0, at });
+                JournalEntry::Announced { name, kind, rank, at } => {
+                    self.timeline.send(TraceEvent::Announced { name, kind, rank: rank.0, at });
                 }
-                Notice::Ready { name, at, .. } => {
-                    self.timeline.send(Event::Ready { name: name.clone(), at });
-                    if elsewhere {
-                        let result = Shape::Elsewhere;
-                        self.timeline.send(Event::Finished { name, at, result });
+                JournalEntry::Ready { name, at, .. } => {
+                    self.timeline.send(TraceEvent::Ready { name: name.clone(), at });
+                    if foreign {
+                        let result = ResultShape::Elsewhere;
+                        self.timeline.send(TraceEvent::Finished { name, at, result });
                     }
                 }
             }
         }
     }
 
-    /// A bucket sets out. A rank that has joined has no record of what it never submitted.
+    /// A bucket starts. A joined rank has no record of tensors it never submitted.
     pub(crate) fn bucket_starts(
         &self,
-        bucket: &[Work],
+        bucket: &[ReleasedTensor],
         records: impl Iterator<Item = Option<RecordId>>,
-        leg: &Leg,
-    ) -> Passage {
+        transfer: &Transfer,
+    ) -> BucketTrace {
         if self.shows() {
             if self.timeline.marks_cycles() {
-                self.timeline.send(Event::Cycle { at: leg.started });
+                self.timeline.send(TraceEvent::Cycle { at: transfer.started });
             }
-            for Work { request, .. } in bucket {
+            for ReleasedTensor { request, .. } in bucket {
                 let (name, kind) = (request.name.clone(), request.kind.name());
-                let activity = format!("{}_{kind}", leg.way);
-                self.timeline.send(Event::Started { name, kind, activity, at: leg.started });
+                let activity = format!("{}_{kind}", transfer.transport);
+                self.timeline.send(TraceEvent::Started {
+                    name,
+                    kind,
+                    activity,
+                    at: transfer.started,
+                });
             }
         }
-        self.ledger().start(bucket, records, leg)
+        self.watch_state().start(bucket, records, transfer)
     }
 
-    /// A bucket has arrived, or has failed.
+    /// A bucket has completed, or has failed.
     pub(crate) fn bucket_ends(
         &self,
-        (bucket, records): (&[Work], impl Iterator<Item = Option<RecordId>>),
-        passage: &Passage,
+        (bucket, records): (&[ReleasedTensor], impl Iterator<Item = Option<RecordId>>),
+        bucket_trace: &BucketTrace,
         error: Option<&Error>,
         at: Duration,
     ) {
-        self.ledger().finish((bucket, records), passage, error, at);
+        self.watch_state().finish((bucket, records), bucket_trace, error, at);
         if self.shows() {
-            for Work { request, .. } in bucket {
+            for ReleasedTensor { request, .. } in bucket {
                 self.show_end(&request.name, shape_of(request, error), at);
             }
         }
     }
 
-    /// A tensor that never travelled is done, or has failed.
+    /// A tensor that never was in a bucket is done, or has failed.
     pub(crate) fn settled(&self, record: RecordId, name: &str, error: Option<&Error>) {
         let at = self.now();
-        self.ledger().settle(record, error, at);
+        self.watch_state().settle(record, error, at);
         if self.shows() {
             let result = match error {
-                Some(error) => Shape::Failed(first_line(error)),
-                None => Shape::Elsewhere,
+                Some(error) => ResultShape::Failed(first_line(error)),
+                None => ResultShape::Elsewhere,
             };
             self.show_end(name, result, at);
         }
     }
 
-    fn show_end(&self, name: &str, result: Shape, at: Duration) {
-        self.timeline.send(Event::Finished { name: name.into(), at, result });
+    fn show_end(&self, name: &str, result: ResultShape, at: Duration) {
+        self.timeline.send(TraceEvent::Finished { name: name.into(), at, result });
     }
 
-    /// The world has ended with this error: the flight recorder is written down if it has hurt this
-    /// rank, or if this rank may be the one that the others waited for.
+    /// The world has ended with this error: dumps the flight recorder if this rank was affected, or
+    /// may be the one that the others waited for.
     pub(crate) fn world_ends(&self, error: &Error) {
-        let is_told = match error {
+        let dumps = match error {
             Error::Shutdown => false,
             Error::Stalled { .. } => true,
             Error::Lost { .. } | Error::Left { .. } if self.forgives_losses => false,
-            _ => self.ledger().is_broken,
+            _ => self.watch_state().is_broken,
         };
-        if is_told {
+        if dumps {
             self.order(first_line(error));
         }
     }
 
-    /// Has the flight recorder written down, by somebody else.
+    /// Has the observer dump the flight recorder.
     pub(crate) fn order(&self, reason: String) {
-        if let Some(post) = &*self.post.lock().expect(LOCK) {
-            post.order(reason);
+        if let Some(observer) = &*self.observer.lock().expect(LOCK) {
+            observer.order(reason);
         }
     }
 
-    /// Writes the flight recorder down, and says where.
+    /// Dumps the flight recorder, and logs where.
     fn write_down(&self, reason: &str) {
-        let recorder = self.ledger().recorder.clone();
+        let recorder = self.watch_state().recorder.clone();
         if recorder.is_off() {
             return;
         }
         let text = dump::text(&recorder, &self.who, reason, self.now());
         match dump::write(&self.dump, &self.who, &text) {
             Ok(Some(path)) => tracing::warn!(
-                "what {} did last is written to `{}` ({reason})",
+                "wrote the flight recorder of {} to `{}` ({reason})",
                 self.who.rank,
                 path.display()
             ),
@@ -281,10 +294,10 @@ impl Watch {
     }
 
     fn metrics_text(&self, others: &[Reading]) -> String {
-        let counts = self.ledger().counts.clone();
+        let counts = self.watch_state().counts.clone();
         let dropped = Reading {
             name: "ronde_timeline_dropped_events_total",
-            help: "Events that the timeline lacks.",
+            help: "Events missing from the timeline.",
             value: self.timeline.dropped(),
         };
         let mut text = counts.text(&self.who, others);
@@ -293,16 +306,16 @@ impl Watch {
     }
 }
 
-fn shape_of(request: &Request, error: Option<&Error>) -> Shape {
+fn shape_of(request: &Request, error: Option<&Error>) -> ResultShape {
     if let Some(error) = error {
-        return Shape::Failed(first_line(error));
+        return ResultShape::Failed(first_line(error));
     }
     let list = |shape: &Vec<u64>| {
         let dimensions: Vec<String> = shape.iter().map(u64::to_string).collect();
         format!("[{}]", dimensions.join(", "))
     };
     let shapes: Vec<String> = request.shapes.iter().map(list).collect();
-    Shape::Of(request.dtype.into(), shapes.join(", "))
+    ResultShape::Of(request.dtype.into(), shapes.join(", "))
 }
 
 fn first_line(error: &Error) -> String {

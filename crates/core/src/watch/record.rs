@@ -1,28 +1,28 @@
-//! The flight recorder: the way of the last tensors through this rank, in memory that was taken at
-//! the start. It is always on, so a note costs a few stores and no allocation.
+//! The flight recorder: the history of the last tensors of this rank, in memory allocated at the
+//! start. It is always on, so recording costs a few stores and no allocation.
 
 use std::time::Duration;
 
 use ronde_control::DType;
 use ronde_control::negotiate::Request;
 
-/// Bytes of a name that are kept; of a longer one its end, which tells more.
+/// Bytes of a name that are kept; of a longer one its end, which is more telling.
 const NAME: usize = 119;
 
-/// The number of a record; the memory of an old one is used again.
+/// The number of a record; the memory of an old record is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordId(u64);
 
 impl RecordId {
-    /// The one that was made after this one.
+    /// The record made after this one.
     pub(super) fn next(self) -> RecordId {
         RecordId(self.0 + 1)
     }
 }
 
-/// What happened to one submission on this rank. A time of zero has not come yet.
+/// What happened to one submission on this rank. A time of zero means not yet.
 #[derive(Clone)]
-pub(super) struct Record {
+pub(super) struct FlightRecord {
     pub(super) number: u64,
     name: [u8; NAME],
     length: u8,
@@ -33,7 +33,7 @@ pub(super) struct Record {
     pub(super) bytes: u64,
     pub(super) ranks: u32,
     pub(super) bucket: u64,
-    pub(super) way: &'static str,
+    pub(super) transport: &'static str,
     pub(super) algorithm: &'static str,
     pub(super) queued: Duration,
     pub(super) released: Duration,
@@ -44,12 +44,12 @@ pub(super) struct Record {
 
 #[derive(Clone)]
 pub(super) struct Recorder {
-    slots: Vec<Record>,
+    slots: Vec<FlightRecord>,
     next: u64,
 }
 
-impl Record {
-    const EMPTY: Record = Record {
+impl FlightRecord {
+    const EMPTY: FlightRecord = FlightRecord {
         number: u64::MAX,
         name: [0; NAME],
         length: 0,
@@ -60,7 +60,7 @@ impl Record {
         bytes: 0,
         ranks: 0,
         bucket: 0,
-        way: "",
+        transport: "",
         algorithm: "",
         queued: Duration::ZERO,
         released: Duration::ZERO,
@@ -69,7 +69,7 @@ impl Record {
         error: None,
     };
 
-    /// Whether it is the one of this number.
+    /// Whether this is the record with that number.
     pub(super) fn is(&self, id: RecordId) -> bool {
         self.number == id.0
     }
@@ -93,12 +93,12 @@ impl Record {
         std::str::from_utf8(&self.name[..usize::from(self.length)]).unwrap_or_default()
     }
 
-    /// How far it has come, in a word.
+    /// The state in one word.
     pub(super) fn state(&self) -> &'static str {
         match self {
-            Record { error: Some(_), .. } => "failed",
-            Record { finished, .. } if !finished.is_zero() => "finished",
-            Record { started, .. } if !started.is_zero() => "running",
+            FlightRecord { error: Some(_), .. } => "failed",
+            FlightRecord { finished, .. } if !finished.is_zero() => "finished",
+            FlightRecord { started, .. } if !started.is_zero() => "running",
             _ => "waiting",
         }
     }
@@ -106,10 +106,10 @@ impl Record {
 
 impl Recorder {
     pub(super) fn new(capacity: usize) -> Recorder {
-        Recorder { slots: vec![Record::EMPTY; capacity], next: 0 }
+        Recorder { slots: vec![FlightRecord::EMPTY; capacity], next: 0 }
     }
 
-    /// Writes down that a tensor was submitted.
+    /// Records that a tensor was submitted.
     pub(super) fn queue(&mut self, request: &Request, at: Duration) -> RecordId {
         let number = self.next;
         self.next += 1;
@@ -123,7 +123,7 @@ impl Recorder {
             slot.bytes = request.bytes();
             slot.ranks = 0;
             slot.bucket = 0;
-            slot.way = "";
+            slot.transport = "";
             slot.algorithm = "";
             slot.queued = at;
             slot.released = Duration::ZERO;
@@ -134,19 +134,19 @@ impl Recorder {
         RecordId(number)
     }
 
-    /// A record, unless newer ones have taken its place.
-    pub(super) fn find(&mut self, RecordId(number): RecordId) -> Option<&mut Record> {
+    /// A record, unless a newer one has replaced it.
+    pub(super) fn find(&mut self, RecordId(number): RecordId) -> Option<&mut FlightRecord> {
         self.slot(number).filter(|slot| slot.number == number)
     }
 
-    /// What is remembered, oldest first.
-    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+    /// The records that are left, oldest first.
+    pub(super) fn records(&self) -> impl Iterator<Item = &FlightRecord> {
         let split = (self.next % self.slots.len().max(1) as u64) as usize;
         let (newer, older) = self.slots.split_at(split.min(self.slots.len()));
         older.iter().chain(newer).filter(|record| record.is_used())
     }
 
-    /// How many there were in all.
+    /// How many there were in total.
     pub(super) fn count(&self) -> u64 {
         self.next
     }
@@ -155,7 +155,7 @@ impl Recorder {
         self.slots.is_empty()
     }
 
-    fn slot(&mut self, number: u64) -> Option<&mut Record> {
+    fn slot(&mut self, number: u64) -> Option<&mut FlightRecord> {
         let length = self.slots.len() as u64;
         number.checked_rem(length).map(|index| &mut self.slots[index as usize])
     }
@@ -164,32 +164,32 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use ronde_control::SetId;
-    use ronde_control::negotiate::Kind;
+    use ronde_control::negotiate::CollectiveKind;
 
     use super::*;
 
     fn request(name: &str) -> Request {
-        let (name, set, kind) = (name.into(), SetId::WORLD, Kind::Barrier);
+        let (name, set, kind) = (name.into(), SetId::WORLD, CollectiveKind::Barrier);
         Request { name, set, kind, dtype: DType::F32, shapes: vec![vec![3]] }
     }
 
     #[test]
-    fn the_newest_are_kept_in_order_and_an_overwritten_one_is_not_mistaken() {
+    fn the_newest_are_kept_in_order_and_an_overwritten_one_is_not_found() {
         let mut recorder = Recorder::new(3);
         let at = Duration::from_secs;
         let ids: Vec<RecordId> =
             (0..5).map(|n| recorder.queue(&request(&format!("t{n}")), at(n))).collect();
-        let names: Vec<&str> = recorder.records().map(Record::name).collect();
+        let names: Vec<&str> = recorder.records().map(FlightRecord::name).collect();
         assert_eq!(names, ["t2", "t3", "t4"]);
         assert!(recorder.find(ids[1]).is_none());
         recorder.find(ids[3]).unwrap().finished = at(9);
-        let states: Vec<&str> = recorder.records().map(Record::state).collect();
+        let states: Vec<&str> = recorder.records().map(FlightRecord::state).collect();
         assert_eq!(states, ["waiting", "finished", "waiting"]);
         assert_eq!(recorder.count(), 5);
     }
 
     #[test]
-    fn a_recorder_of_nothing_remembers_nothing() {
+    fn a_recorder_without_capacity_keeps_no_records() {
         let mut recorder = Recorder::new(0);
         let id = recorder.queue(&request("x"), Duration::ZERO);
         assert!(recorder.find(id).is_none());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_name_the_end_is_kept_in_whole_characters() {
+    fn the_end_of_a_long_name_is_kept_in_whole_characters() {
         let mut recorder = Recorder::new(1);
         let name = format!("{}.weight", "ä".repeat(100));
         recorder.queue(&request(&name), Duration::ZERO);

@@ -1,25 +1,25 @@
-//! What this rank says of itself when the launcher asks, for whoever watches the job.
+//! This rank's status report for the launcher, shown by `ronde status`.
 
 use std::time::Duration;
 
-use ronde_control::status::{MOST_WAITING, Report, Tensor};
+use ronde_control::status::{MOST_WAITING, RankReport, TensorStatus};
 
 use super::Watch;
-use super::record::Record;
+use super::record::FlightRecord;
 
 impl Watch {
-    /// The counts, the last tensor that arrived, and the oldest of those that are on their way.
-    pub(crate) fn report(&self) -> Report {
+    /// The totals, the last completed tensor, and the oldest outstanding ones.
+    pub(crate) fn report(&self) -> RankReport {
         let now = self.now();
-        let ledger = self.ledger();
-        let (collectives, bytes) = ledger.counts.totals();
-        let open = || ledger.recorder.records().filter(|record| record.finished.is_zero());
-        let done = ledger.recorder.records().filter(|record| record.state() == "finished");
+        let watch_state = self.watch_state();
+        let (collectives, bytes) = watch_state.counts.totals();
+        let open = || watch_state.recorder.records().filter(|record| record.finished.is_zero());
+        let done = watch_state.recorder.records().filter(|record| record.state() == "finished");
         let last = done.max_by_key(|record| record.finished);
-        Report {
+        RankReport {
             collectives,
             bytes,
-            failed: ledger.counts.failed,
+            failed: watch_state.counts.failed,
             last: last.map(|record| tensor(record, now.saturating_sub(record.finished))),
             waiting: open()
                 .take(MOST_WAITING)
@@ -31,19 +31,19 @@ impl Watch {
 }
 
 impl Watch {
-    /// How long this rank has waited for others, if it does.
+    /// How long this rank has been waiting for others, if it is.
     pub(crate) fn longest_wait(&self) -> Option<Duration> {
-        self.ledger().longest_wait(self.now())
+        self.watch_state().longest_wait(self.now())
     }
 
-    /// What all ranks work on: for how long, and in words.
+    /// The bucket that all ranks work on: for how long, and its description.
     pub(crate) fn underway(&self) -> Option<(Duration, String)> {
-        self.ledger().underway(self.now())
+        self.watch_state().underway(self.now())
     }
 }
 
-fn tensor(record: &Record, age: Duration) -> Tensor {
-    Tensor {
+fn tensor(record: &FlightRecord, age: Duration) -> TensorStatus {
+    TensorStatus {
         name: record.name().to_owned(),
         kind: record.kind.to_ascii_lowercase(),
         set: record.set,

@@ -1,9 +1,9 @@
-//! SIGUSR1 asks a rank to write its flight recorder down.
+//! SIGUSR1 makes a rank dump its flight recorder.
 //!
-//! The handler writes to an eventfd and does nothing else; a thread that sleeps on it does the work.
-//! It is put in place only where nobody else has one, and stays for the rest of the process: a
-//! program that installs its own later replaces it, as it would replace the default.
-#![expect(unsafe_code, reason = "a signal handler is a promise that the compiler cannot check")]
+//! The handler only writes to an eventfd; a thread that sleeps on it does the work. It is installed
+//! only if the program has no handler, and stays for the rest of the process: a handler that the
+//! program installs later replaces it, just as it would replace the default.
+#![expect(unsafe_code, reason = "the compiler cannot check what a signal handler may do")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -15,18 +15,18 @@ use rustix::process::{Pid, getpid};
 /// SIGUSR1 on all machines that Ronde runs on.
 const SIGUSR1: i32 = rustix::process::Signal::USR1.as_raw();
 
-static BELL: OnceLock<Option<Bell>> = OnceLock::new();
+static BELL: OnceLock<Option<DumpSignal>> = OnceLock::new();
 
-/// Rung by SIGUSR1.
-pub(super) struct Bell {
+/// Wakes the observer when SIGUSR1 arrives.
+pub(super) struct DumpSignal {
     fd: OwnedFd,
-    /// A forked child inherits the handler and the descriptor, but is not meant.
+    /// A forked child inherits the handler and the descriptor, but must not react.
     owner: Pid,
 }
 
-impl Bell {
-    /// The bell of this process, unless the program handles or ignores the signal itself.
-    pub(super) fn of_process() -> Option<&'static Bell> {
+impl DumpSignal {
+    /// The dump signal of this process, unless the program handles or ignores SIGUSR1 itself.
+    pub(super) fn of_process() -> Option<&'static DumpSignal> {
         BELL.get_or_init(install).as_ref().filter(|bell| bell.owner == getpid())
     }
 
@@ -35,33 +35,35 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for DumpSignal {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-fn install() -> Option<Bell> {
+fn install() -> Option<DumpSignal> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     if !is_default(&status, SIGUSR1) {
-        tracing::debug!("the program has its own use for SIGUSR1");
+        tracing::debug!(
+            "SIGUSR1 does not dump the flight recorder: the program handles or ignores it"
+        );
         return None;
     }
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
-    let (rung, owner) = (fd.try_clone().ok()?, getpid());
+    let (bell, owner) = (fd.try_clone().ok()?, getpid());
     let ring = move || {
         if getpid() == owner {
-            let _ = write(&rung, &1u64.to_ne_bytes());
+            let _ = write(&bell, &1u64.to_ne_bytes());
         }
     };
-    // SAFETY: the action makes two system calls that are allowed in a handler; rustix makes them
-    // without the C library, so that `errno` of the interrupted code stays; it neither allocates, nor
-    // locks, nor panics.
+    // SAFETY: the action makes two system calls that are allowed in a handler. rustix makes them
+    // without the C library, so `errno` of the interrupted code is preserved. The action does not
+    // allocate, lock or panic.
     unsafe { signal_hook_registry::register(SIGUSR1, ring) }.ok()?;
-    Some(Bell { fd, owner })
+    Some(DumpSignal { fd, owner })
 }
 
-/// Whether a process, by its status in `/proc`, neither catches nor ignores a signal.
+/// Whether a process, according to its status in `/proc`, neither catches nor ignores a signal.
 fn is_default(status: &str, signal: i32) -> bool {
     let is_in = |field: &str| {
         let mask = status.lines().find_map(|line| line.strip_prefix(field));
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_that_somebody_handles_is_left_alone() {
+    fn a_signal_that_the_program_handles_is_left_alone() {
         let status =
             |caught: &str, ignored: &str| format!("SigIgn:\t{ignored}\nSigCgt:\t{caught}\n");
         assert!(is_default(&status("0000000180004002", "0000000001001000"), 10));

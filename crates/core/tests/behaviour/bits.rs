@@ -1,34 +1,37 @@
-//! Floats of all magnitudes: the bits are the same on every rank and on every run, and near what is
-//! right.
+//! Floats of all magnitudes: the bits are the same on every rank and in every run, and close to the
+//! exact result.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use half::{bf16, f16};
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::CollectiveKind;
 use ronde_control::{DType, ReduceOp};
 use ronde_core::engine::Outcome;
-use ronde_testkit::{Dice, Tensor};
+use ronde_testkit::{Tensor, TestRng};
 
 use crate::worlds::Setup;
 
-/// Reduces random tensors, each twice, one at a time: what travels in one bucket decides about the
-/// order of additions, and that is a matter of time when several are in flight.
+/// Reduces random tensors, each twice, one at a time: the order of additions depends on which
+/// tensors share a bucket, and that is a matter of timing when several are in flight.
 pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
     let rows = setup.world.run(|member| {
         let number = |number| {
-            let trial = Trial::any(setup.ranks, &mut Dice::part(seed, number));
+            let trial = Trial::any(setup.ranks, &mut TestRng::part(seed, number));
             let mine = encode(trial.dtype, &trial.values(member.rank()));
             let reduce = || {
                 let tensor = Tensor::new(trial.dtype, &[trial.length as u64], &mine);
-                match member.run("x", trial.kind.clone(), &tensor, &tensor).expect("it arrives") {
+                match member.run("x", trial.kind.clone(), &tensor, &tensor).expect("it completes") {
                     Outcome::Made(made) => made[0].buffer.bytes().to_vec(),
                     _ => tensor.bytes(),
                 }
             };
             let (first, second) = (reduce(), reduce());
             let name = &setup.name;
-            assert!(first == second, "{name}, seed {seed}: {trial:?} has other bits on each run");
-            if let Kind::Allreduce { .. } = trial.kind {
+            assert!(
+                first == second,
+                "{name}, seed {seed}: {trial:?} has different bits in each run"
+            );
+            if let CollectiveKind::Allreduce { .. } = trial.kind {
                 trial.check(&first, &format!("{name}, seed {seed}"));
                 digest(&first)
             } else {
@@ -38,13 +41,13 @@ pub(crate) fn run(setup: &Setup, count: usize, seed: u64) {
         (0..count).map(number).collect::<Vec<u64>>()
     });
     for (rank, row) in rows.iter().enumerate() {
-        assert_eq!(*row, rows[0], "{}, seed {seed}: rank {rank} has other bits", setup.name);
+        assert_eq!(*row, rows[0], "{}, seed {seed}: rank {rank} has different bits", setup.name);
     }
 }
 
 #[derive(Debug)]
 struct Trial {
-    kind: Kind,
+    kind: CollectiveKind,
     dtype: DType,
     length: usize,
     ranks: usize,
@@ -52,31 +55,31 @@ struct Trial {
 }
 
 impl Trial {
-    fn any(ranks: usize, dice: &mut Dice) -> Trial {
-        let (op, prescale, postscale) = (ReduceOp::Sum, dice.pick(&[1.0, 0.3]), 1.0 / ranks as f64);
-        let kind = match dice.once_in(4) {
-            true => Kind::Reducescatter { op, prescale, postscale },
-            false => Kind::Allreduce { op, prescale, postscale },
+    fn any(ranks: usize, rng: &mut TestRng) -> Trial {
+        let (op, prescale, postscale) = (ReduceOp::Sum, rng.pick(&[1.0, 0.3]), 1.0 / ranks as f64);
+        let kind = match rng.once_in(4) {
+            true => CollectiveKind::Reducescatter { op, prescale, postscale },
+            false => CollectiveKind::Allreduce { op, prescale, postscale },
         };
-        let dtype = dice.pick(&[DType::F16, DType::BF16, DType::F32, DType::F64]);
-        let most = dice.pick(&[10, 3000, 40_000, 200_000]);
-        Trial { kind, dtype, length: dice.below(most), ranks, salt: dice.roll() }
+        let dtype = rng.pick(&[DType::F16, DType::BF16, DType::F32, DType::F64]);
+        let most = rng.pick(&[10, 3000, 40_000, 200_000]);
+        Trial { kind, dtype, length: rng.below(most), ranks, salt: rng.roll() }
     }
 
     /// Numbers between one thousandth and ten, of both signs.
     fn values(&self, rank: usize) -> Vec<f64> {
-        let mut dice = Dice::part(self.salt, rank);
+        let mut rng = TestRng::part(self.salt, rank);
         let number = |bits: u64| {
             let sign = if bits & 1 == 0 { 1.0 } else { -1.0 };
             sign * 10f64.powi((bits >> 1) as i32 % 4 - 3)
                 * (1.0 + (bits >> 20 & 0xFFFF) as f64 / 7e3)
         };
-        (0..self.length).map(|_| number(dice.roll())).collect()
+        (0..self.length).map(|_| number(rng.roll())).collect()
     }
 
     /// Every addition may round once, and so may each factor.
     fn check(&self, bytes: &[u8], name: &str) {
-        let Kind::Allreduce { prescale, postscale, .. } = self.kind else { return };
+        let CollectiveKind::Allreduce { prescale, postscale, .. } = self.kind else { return };
         let epsilon = match self.dtype {
             DType::F16 => 1.0 / 1024.0,
             DType::BF16 => 1.0 / 128.0,

@@ -1,13 +1,14 @@
-//! One case of the behaviour suite: what is done with which tensors, and what must come of it.
+//! One case of the behavior suite: a collective, its tensors, and the expected results.
 //!
-//! The elements of a tensor repeat a short random pattern whose length is prime, so that an element
-//! in a wrong place is noticed, and what is right is known without computing it for every element.
+//! The elements of a tensor repeat a short random pattern of prime length, so that an element in
+//! the wrong place is noticed, and the expected result is known without computing it for every
+//! element.
 
 use std::fmt;
 
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::CollectiveKind;
 use ronde_control::{DType, Rank, ReduceOp};
-use ronde_testkit::Dice;
+use ronde_testkit::TestRng;
 
 use crate::reference::{Arithmetic, cyclic, encode, reduced};
 
@@ -16,7 +17,7 @@ const PERIOD: usize = 509;
 /// Tensors grow to about this many bytes.
 const LARGE: usize = 700 << 10;
 
-/// A collective, with members named by their place in the set.
+/// A collective; members are given by their place in the set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Collective {
     Allreduce(Arithmetic),
@@ -26,16 +27,16 @@ pub(crate) enum Collective {
     Reducescatter(Arithmetic),
 }
 
-/// How the tensors of a case are handed over.
+/// How the tensors of a case are submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// All in one request.
     Group,
-    /// Each by itself, in another order on every rank; they may be fused in any way.
+    /// Each separately, in a different order on every rank; they may be fused in any way.
     Crowd,
 }
 
-/// Where results go, if they do not go into memory of the engine's own.
+/// Where results go, unless the engine allocates them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Into {
     Source,
@@ -47,7 +48,7 @@ pub(crate) struct Case {
     pub(crate) dtype: DType,
     pub(crate) form: Form,
     pub(crate) into: Into,
-    /// Which of the world's sets of ranks it runs in.
+    /// The index of the process set that it runs in.
     pub(crate) set: usize,
     pub(crate) tensors: Vec<Tensors>,
 }
@@ -63,75 +64,82 @@ pub(crate) struct Tensors {
 
 #[derive(Debug)]
 struct Lengths {
-    /// Elements in a row.
+    /// The number of elements in a row.
     width: usize,
-    /// Rows that each member has.
+    /// The number of rows of each member.
     rows: Vec<usize>,
-    /// Rows that each member has for each, where that means something.
+    /// The number of rows from each member to each other, for alltoall.
     splits: Vec<Vec<usize>>,
 }
 
 impl Case {
-    /// Any case for a world whose sets have so many members. The first cases go through all types
-    /// and operations one after the other, so that none is left to chance.
-    pub(crate) fn any(number: usize, sets: &[usize], dice: &mut Dice) -> Case {
-        let set = if dice.once_in(3) { dice.below(sets.len()) } else { 0 };
+    /// A random case for a world whose process sets have these sizes. The first cases go through
+    /// all types and operations one after another, so that none is left to chance.
+    pub(crate) fn any(number: usize, sets: &[usize], rng: &mut TestRng) -> Case {
+        let set = if rng.once_in(3) { rng.below(sets.len()) } else { 0 };
         let size = sets[set];
         let collective = match number % 8 {
-            0..4 => Collective::Allreduce(any_arithmetic(number / 8 % 4, size, dice)),
-            4 => Collective::Broadcast { root: dice.below(size) },
+            0..4 => Collective::Allreduce(any_arithmetic(number / 8 % 4, size, rng)),
+            4 => Collective::Broadcast { root: rng.below(size) },
             5 => Collective::Allgather,
             6 => Collective::Alltoall,
-            _ => Collective::Reducescatter(any_arithmetic(number / 8 % 4, size, dice)),
+            _ => Collective::Reducescatter(any_arithmetic(number / 8 % 4, size, rng)),
         };
         let dtype = DType::ALL[number % DType::ALL.len()];
-        let form = dice.pick(&[Form::Group, Form::Crowd]);
-        let into = dice.pick(&[Into::Source, Into::Other]);
+        let form = rng.pick(&[Form::Group, Form::Crowd]);
+        let into = rng.pick(&[Into::Source, Into::Other]);
         let most = match collective {
             Collective::Alltoall if form == Form::Group => 1,
-            _ => dice.pick(&[1, 1, 2, 5, 40]),
+            _ => rng.pick(&[1, 1, 2, 5, 40]),
         };
-        let count = 1 + dice.below(most);
-        let tensor = |_| Tensors::any(collective, dtype, (size, count), dice);
+        let count = 1 + rng.below(most);
+        let tensor = |_| Tensors::any(collective, dtype, (size, count), rng);
         let tensors = (0..count).map(tensor).collect();
         Case { collective, dtype, form, into, set, tensors }
     }
 
-    /// One tensor of floats with that many elements on every member, in the world.
-    pub(crate) fn of(collective: Collective, length: usize, size: usize, dice: &mut Dice) -> Case {
+    /// One tensor of `length` floats on every member, in the world.
+    pub(crate) fn of(
+        collective: Collective,
+        length: usize,
+        size: usize,
+        rng: &mut TestRng,
+    ) -> Case {
         let splits = vec![vec![length / size; size]; size];
         let lengths = Lengths { width: 1, rows: vec![length; size], splits };
-        let tensors = vec![Tensors::with(collective, DType::F32, lengths, dice)];
+        let tensors = vec![Tensors::with(collective, DType::F32, lengths, rng)];
         let (form, into) = (Form::Group, Into::Other);
         Case { collective, dtype: DType::F32, form, into, set: 0, tensors }
     }
 
-    /// The request's kind for one of its tensors, as this member says it.
-    pub(crate) fn kind(&self, tensor: usize, me: usize, ranks: &[u32]) -> Kind {
+    /// The kind of the request for one of its tensors, as this member submits it.
+    pub(crate) fn kind(&self, tensor: usize, me: usize, ranks: &[u32]) -> CollectiveKind {
         match self.collective {
             Collective::Allreduce(Arithmetic { op, prescale, postscale }) => {
-                Kind::Allreduce { op, prescale, postscale }
+                CollectiveKind::Allreduce { op, prescale, postscale }
             }
             Collective::Reducescatter(Arithmetic { op, prescale, postscale }) => {
-                Kind::Reducescatter { op, prescale, postscale }
+                CollectiveKind::Reducescatter { op, prescale, postscale }
             }
-            Collective::Broadcast { root } => Kind::Broadcast { root: Rank(ranks[root]) },
-            Collective::Allgather => Kind::Allgather,
+            Collective::Broadcast { root } => CollectiveKind::Broadcast { root: Rank(ranks[root]) },
+            Collective::Allgather => CollectiveKind::Allgather,
             Collective::Alltoall => {
                 let splits = &self.tensors[tensor].lengths.splits[me];
-                Kind::Alltoall { splits: splits.iter().map(|rows| *rows as u64).collect() }
+                CollectiveKind::Alltoall {
+                    splits: splits.iter().map(|rows| *rows as u64).collect(),
+                }
             }
         }
     }
 
-    /// What a member puts in: the shape and the bytes.
+    /// The input of a member: its shape and bytes.
     pub(crate) fn input(&self, tensor: usize, me: usize) -> ([u64; 2], Vec<u8>) {
         let Tensors { lengths: Lengths { width, rows, .. }, patterns, .. } = &self.tensors[tensor];
         let bytes = cyclic(&patterns[me], self.dtype.size(), 0, rows[me] * width);
         ([rows[me] as u64, *width as u64], bytes)
     }
 
-    /// What a member gets out.
+    /// The expected output of a member.
     pub(crate) fn output(&self, tensor: usize, me: usize) -> Vec<u8> {
         let Tensors { lengths, patterns, reduced } = &self.tensors[tensor];
         let Lengths { width, rows, splits } = lengths;
@@ -176,30 +184,30 @@ impl Tensors {
         collective: Collective,
         dtype: DType,
         (size, count): (usize, usize),
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) -> Tensors {
-        let width = dice.pick(&[1, 1, 2, 3, 17]);
+        let width = rng.pick(&[1, 1, 2, 3, 17]);
         let limit = LARGE / count / dtype.size() / width;
-        let (mut rows, mut splits) = (vec![any_length(limit, dice); size], Vec::new());
+        let (mut rows, mut splits) = (vec![any_length(limit, rng); size], Vec::new());
         match collective {
             Collective::Allgather => {
-                rows = (0..size).map(|_| any_length(limit * 2 / size, dice)).collect();
+                rows = (0..size).map(|_| any_length(limit * 2 / size, rng)).collect();
             }
             Collective::Alltoall => {
                 let limit = limit / size;
                 splits = (0..size)
-                    .map(|_| (0..size).map(|_| any_length(limit, dice)).collect())
+                    .map(|_| (0..size).map(|_| any_length(limit, rng)).collect())
                     .collect();
                 // Rows that no split covers are dropped.
-                let row = |splits: &Vec<usize>| splits.iter().sum::<usize>() + dice.below(3);
+                let row = |splits: &Vec<usize>| splits.iter().sum::<usize>() + rng.below(3);
                 rows = splits.iter().map(row).collect();
             }
             _ => {}
         }
-        Tensors::with(collective, dtype, Lengths { width, rows, splits }, dice)
+        Tensors::with(collective, dtype, Lengths { width, rows, splits }, rng)
     }
 
-    fn with(collective: Collective, dtype: DType, lengths: Lengths, dice: &mut Dice) -> Tensors {
+    fn with(collective: Collective, dtype: DType, lengths: Lengths, rng: &mut TestRng) -> Tensors {
         let size = lengths.rows.len();
         let arithmetic = match collective {
             Collective::Allreduce(arithmetic) | Collective::Reducescatter(arithmetic) => arithmetic,
@@ -210,7 +218,7 @@ impl Tensors {
             _ => &[-3, -2, -1, 0, 1, 2, 3, 7],
         };
         let numbers: Vec<Vec<i64>> =
-            (0..size).map(|_| (0..PERIOD).map(|_| dice.pick(alphabet)).collect()).collect();
+            (0..size).map(|_| (0..PERIOD).map(|_| rng.pick(alphabet)).collect()).collect();
         let patterns = numbers.iter().map(|values| encode(dtype, values)).collect();
         let element = |i: usize| {
             let values: Vec<i64> = numbers.iter().map(|values| values[i]).collect();
@@ -221,26 +229,26 @@ impl Tensors {
     }
 }
 
-fn any_arithmetic(op: usize, size: usize, dice: &mut Dice) -> Arithmetic {
+fn any_arithmetic(op: usize, size: usize, rng: &mut TestRng) -> Arithmetic {
     let op = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product][op];
-    if dice.once_in(2) {
+    if rng.once_in(2) {
         return Arithmetic { op, prescale: 1.0, postscale: 1.0 };
     }
-    // A product of doubled numbers would leave the range of half precision on the way.
-    let prescale = dice.pick(if op == ReduceOp::Product { &[1.0, 0.5] } else { &[1.0, 0.5, 2.0] });
-    let postscale = dice.pick(&[1.0, 1.0 / size as f64, 0.25, 3.0]);
+    // A product of doubled numbers would overflow half precision along the way.
+    let prescale = rng.pick(if op == ReduceOp::Product { &[1.0, 0.5] } else { &[1.0, 0.5, 2.0] });
+    let postscale = rng.pick(&[1.0, 1.0 / size as f64, 0.25, 3.0]);
     Arithmetic { op, prescale, postscale }
 }
 
-/// A length of at most `limit`, often one beside which something changes.
-fn any_length(limit: usize, dice: &mut Dice) -> usize {
-    let length = match dice.below(8) {
+/// A length of at most `limit`, often next to one at which something changes.
+fn any_length(limit: usize, rng: &mut TestRng) -> usize {
+    let length = match rng.below(8) {
         0 => 0,
         1 => 1,
-        2..4 => dice.below(100),
-        4..6 => dice.below(5000),
-        6 => (1 << dice.below(20)) + dice.below(3) - 1,
-        _ => dice.below(limit + 1),
+        2..4 => rng.below(100),
+        4..6 => rng.below(5000),
+        6 => (1 << rng.below(20)) + rng.below(3) - 1,
+        _ => rng.below(limit + 1),
     };
     length.min(limit)
 }

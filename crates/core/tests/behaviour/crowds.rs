@@ -1,7 +1,8 @@
-//! Much at the same time: many sets and threads, other orders on every rank, thousands in flight.
+//! Concurrency: many sets and threads, different orders on every rank, thousands of tensors in
+//! flight.
 
 use ronde_control::ReduceOp;
-use ronde_testkit::{Dice, Tensor, effort, seed};
+use ronde_testkit::{Tensor, TestRng, effort, seed};
 
 use crate::case::Case;
 use crate::run::{Circle, Flight, Trial};
@@ -12,10 +13,10 @@ fn both(ranks: usize) -> Vec<Setup> {
 }
 
 #[test]
-fn many_sets_are_at_work_at_once_with_a_thread_for_each() {
+fn many_sets_work_at_once_with_a_thread_for_each() {
     let seed = seed();
     for setup in both(4) {
-        // Every set of ranks that there is, the world first.
+        // Every possible set of ranks, the world first.
         let mut sets: Vec<Vec<u32>> =
             (1..16u32).map(|bits| (0..4).filter(|rank| bits >> rank & 1 == 1).collect()).collect();
         sets.reverse();
@@ -26,7 +27,7 @@ fn many_sets_are_at_work_at_once_with_a_thread_for_each() {
             .map(|(index, set)| {
                 let case = |round| {
                     let number = index * rounds + round;
-                    Case::any(number, &[set.len()], &mut Dice::part(seed, number))
+                    Case::any(number, &[set.len()], &mut TestRng::part(seed, number))
                 };
                 (0..rounds).map(case).collect()
             })
@@ -39,8 +40,8 @@ fn many_sets_are_at_work_at_once_with_a_thread_for_each() {
                     let (cases, name) = (&cases[index], &setup.name);
                     scope.spawn(move || {
                         for (round, case) in cases.iter().enumerate() {
-                            let dice = Dice::part(seed, index * 1000 + round);
-                            let Some(trial) = Trial::of(case, &circle, member, dice) else {
+                            let rng = TestRng::part(seed, index * 1000 + round);
+                            let Some(trial) = Trial::of(case, &circle, member, rng) else {
                                 return;
                             };
                             trial.begin("").and_then(Flight::end).unwrap_or_else(|error| {
@@ -56,25 +57,25 @@ fn many_sets_are_at_work_at_once_with_a_thread_for_each() {
 }
 
 #[test]
-fn collectives_of_all_kinds_submitted_in_another_order_on_every_rank_find_each_other() {
+fn all_kinds_of_collectives_match_when_submitted_in_different_orders() {
     let seed = seed();
     for setup in both(3) {
         for round in 0..effort(3) {
             let count = 60;
             let case =
-                |number| Case::any(number, &[3], &mut Dice::part(seed, round * count + number));
+                |number| Case::any(number, &[3], &mut TestRng::part(seed, round * count + number));
             let cases: Vec<Case> = (0..count).map(case).collect();
             setup.world.run(|member| {
                 let circle = Circle { set: ronde_control::SetId::WORLD, ranks: &[0, 1, 2] };
-                let mut dice = Dice::part(seed, member.rank());
+                let mut rng = TestRng::part(seed, member.rank());
                 let mut order: Vec<usize> = (0..count).collect();
-                dice.shuffle(&mut order);
+                rng.shuffle(&mut order);
                 let begin = |at: &usize| {
-                    let trial = Trial::of(&cases[*at], &circle, member, Dice::part(seed, *at));
+                    let trial = Trial::of(&cases[*at], &circle, member, TestRng::part(seed, *at));
                     trial.expect("all are members").begin(&format!("{at}.")).unwrap()
                 };
                 let mut flights: Vec<Flight<'_>> = order.iter().map(begin).collect();
-                dice.shuffle(&mut flights);
+                rng.shuffle(&mut flights);
                 for flight in flights {
                     flight.end().unwrap_or_else(|error| {
                         panic!("{}, seed {seed}, round {round}: {error}", setup.name)
@@ -86,7 +87,7 @@ fn collectives_of_all_kinds_submitted_in_another_order_on_every_rank_find_each_o
 }
 
 #[test]
-fn ten_thousand_tensors_in_flight_all_arrive() {
+fn ten_thousand_tensors_in_flight_all_complete() {
     const COUNT: usize = 10_000;
     let seed = seed();
     for setup in both(2) {
@@ -94,7 +95,7 @@ fn ten_thousand_tensors_in_flight_all_arrive() {
             let tensors: Vec<Tensor> =
                 (0..COUNT).map(|i| Tensor::floats(&vec![i as f32; i % 4])).collect();
             let mut order: Vec<usize> = (0..COUNT).collect();
-            Dice::part(seed, member.rank()).shuffle(&mut order);
+            TestRng::part(seed, member.rank()).shuffle(&mut order);
             let submit = |i: &usize| {
                 member.reduce(&format!("t{i}"), ReduceOp::Sum, &tensors[*i], &tensors[*i]).unwrap()
             };
@@ -108,7 +109,7 @@ fn ten_thousand_tensors_in_flight_all_arrive() {
 }
 
 #[test]
-fn tensors_submitted_from_many_threads_find_each_other() {
+fn tensors_submitted_from_many_threads_match() {
     for setup in both(3) {
         setup.world.run(|member| {
             std::thread::scope(|scope| {

@@ -1,6 +1,7 @@
-//! One behaviour suite over every way to connect ranks: each collective against what it means.
+//! One behavior suite over every way to connect ranks: each collective compared with its
+//! definition.
 //!
-//! The cases are random; `RONDE_TEST_SEED` makes a run again and `RONDE_TEST_EFFORT` a longer one. A
+//! The cases are random; `RONDE_TEST_SEED` repeats a run and `RONDE_TEST_EFFORT` makes it longer. A
 //! new way to connect ranks, or to choose between algorithms, is a line in `worlds`.
 
 mod bits;
@@ -15,8 +16,8 @@ use ronde_testkit::{World, effort, seed};
 
 use worlds::Setup;
 
-/// Runs that many cases in each world. They are numbered through, so that together the worlds see all
-/// collectives, operations and element types, however few cases each has.
+/// Runs that many cases in each world. They are numbered consecutively, so that together the worlds
+/// cover all collectives, operations and element types, however few cases each one has.
 fn run_all(setups: &[Setup], count: usize) {
     let (seed, count) = (seed(), effort(count));
     for (index, setup) in setups.iter().enumerate() {
@@ -26,27 +27,27 @@ fn run_all(setups: &[Setup], count: usize) {
 }
 
 #[test]
-fn every_collective_means_the_same_in_shared_memory() {
+fn every_collective_is_correct_in_shared_memory() {
     run_all(&worlds::shared(1..10), 50);
 }
 
 #[test]
-fn every_collective_means_the_same_over_sockets() {
+fn every_collective_is_correct_over_sockets() {
     run_all(&worlds::linked(1..10), 50);
 }
 
 #[test]
-fn every_algorithm_is_right_for_every_length() {
+fn every_algorithm_is_correct_for_every_length() {
     run_all(&worlds::forced(), 20);
 }
 
 #[test]
-fn every_collective_means_the_same_on_islands() {
+fn every_collective_is_correct_on_islands() {
     run_all(&worlds::islands(), 20);
 }
 
 #[test]
-fn every_collective_means_the_same_encrypted() {
+fn every_collective_is_correct_encrypted() {
     run_all(&worlds::encrypted(), 20);
 }
 

@@ -1,13 +1,13 @@
-//! What a reduction means, one element at a time.
+//! The definition of a reduction, one element at a time.
 //!
-//! Elements are small whole numbers and factors in front are powers of two, so that every order of
-//! combining them gives the same bits in every element type; only a factor behind may round, once. One
-//! over a number of ranks divides: an average is the sum over that number.
+//! Elements are small whole numbers and prescale factors are powers of two, so that combining them
+//! in any order gives the same bits in every element type; only the postscale factor may round,
+//! once. The reciprocal of a number of ranks divides: an average is the sum divided by that number.
 
 use half::{bf16, f16};
 use ronde_control::{DType, ReduceOp};
 
-/// How elements become one.
+/// How elements are combined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arithmetic {
     pub(crate) op: ReduceOp,
@@ -21,7 +21,7 @@ pub(crate) fn encode(dtype: DType, values: &[i64]) -> Vec<u8> {
     values.iter().flat_map(|value| reduced(dtype, plain, &[*value])).collect()
 }
 
-/// The bytes of the element that those of all ranks, in rank order, become.
+/// The bytes of the element that results from those of all ranks, in rank order.
 pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> Vec<u8> {
     let Arithmetic { op, prescale, postscale } = arithmetic;
     macro_rules! integer {
@@ -81,12 +81,12 @@ pub(crate) fn reduced(dtype: DType, arithmetic: Arithmetic, values: &[i64]) -> V
     }
 }
 
-/// Over how many ranks a factor averages: then the sum is divided.
+/// The number of ranks that a factor averages over: then the sum is divided.
 fn averages_over(factor: f64) -> Option<u16> {
     (1..1000).find(|ranks| 1.0 / f64::from(*ranks) == factor)
 }
 
-/// `count` elements from number `start` on of a row that repeats `pattern` for ever.
+/// `count` elements, beginning at number `start`, of a row that repeats `pattern` endlessly.
 pub(crate) fn cyclic(pattern: &[u8], element: usize, start: usize, count: usize) -> Vec<u8> {
     let (mut row, end) = (Vec::with_capacity(count * element), count * element);
     let mut at = start * element % pattern.len();

@@ -1,4 +1,4 @@
-//! Runs cases on every rank of a world, and compares what comes with what should.
+//! Runs cases on every rank of a world, and compares the results with the expected ones.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use std::time::Duration;
 use ronde_control::SetId;
 use ronde_control::negotiate::Request;
 use ronde_core::Error;
-use ronde_core::engine::{Next, Outcome, Ticket};
-use ronde_testkit::{Dice, Member, Tensor};
+use ronde_core::engine::{AfterSubmit, Outcome, Ticket};
+use ronde_testkit::{Tensor, TestRank, TestRng};
 
 use crate::case::{Case, Form, Into};
 use crate::worlds::{Setup, make};
 
-/// No call takes longer.
-const LONGEST: Duration = Duration::from_secs(30);
+/// No call takes longer than this.
+const TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Runs the random cases of those numbers in a world, one after the other.
+/// Runs the random cases of these numbers in a world, one after another.
 pub(crate) fn run(setup: &Setup, numbers: Range<usize>, seed: u64) {
     let sets = setup.sets();
     let sizes: Vec<usize> = sets.iter().map(Vec::len).collect();
-    let case = |number| Case::any(number, &sizes, &mut Dice::part(seed, number));
+    let case = |number| Case::any(number, &sizes, &mut TestRng::part(seed, number));
     let cases: Vec<(usize, Case)> = numbers.map(|number| (number, case(number))).collect();
     setup.world.run(|member| {
         let ids = make(&sets, member);
         for (number, case) in &cases {
-            let dice = Dice::part(seed ^ member.rank() as u64, *number);
+            let rng = TestRng::part(seed ^ member.rank() as u64, *number);
             let circle = Circle { set: ids[case.set], ranks: &sets[case.set] };
-            if let Some(trial) = Trial::of(case, &circle, member, dice) {
+            if let Some(trial) = Trial::of(case, &circle, member, rng) {
                 let outcome = trial.begin("").and_then(Flight::end);
                 let place = format!("{}, rank {}", setup.name, member.rank());
                 outcome.unwrap_or_else(|error| {
@@ -36,12 +36,12 @@ pub(crate) fn run(setup: &Setup, numbers: Range<usize>, seed: u64) {
                 });
             }
         }
-        // Nobody leaves while others are still busy in a set of theirs.
-        member.barrier("end").expect("all come to the end");
+        // No rank leaves while others are still busy in one of their sets.
+        member.barrier("end").expect("all ranks reach the end");
     });
 }
 
-/// A set of ranks.
+/// A process set.
 pub(crate) struct Circle<'a> {
     pub(crate) set: SetId,
     pub(crate) ranks: &'a [u32],
@@ -52,16 +52,16 @@ pub(crate) struct Trial<'a> {
     case: &'a Case,
     circle: &'a Circle<'a>,
     me: usize,
-    member: &'a Member,
-    /// What this rank chooses by itself.
-    dice: Dice,
+    member: &'a TestRank,
+    /// The source of this rank's own choices.
+    rng: TestRng,
 }
 
-/// A case whose tensors are on their way.
+/// A case whose tensors are in flight.
 pub(crate) struct Flight<'a> {
     trial: Trial<'a>,
     sources: Vec<Tensor>,
-    /// Where results go if that is elsewhere.
+    /// The targets of the results, if they differ from the sources.
     others: Vec<Tensor>,
     pending: Vec<(Range<usize>, Pending)>,
 }
@@ -71,14 +71,14 @@ impl<'a> Trial<'a> {
     pub(crate) fn of(
         case: &'a Case,
         circle: &'a Circle<'a>,
-        member: &'a Member,
-        dice: Dice,
+        member: &'a TestRank,
+        rng: TestRng,
     ) -> Option<Trial<'a>> {
         let me = circle.ranks.iter().position(|rank| *rank as usize == member.rank())?;
-        Some(Trial { case, circle, me, member, dice })
+        Some(Trial { case, circle, me, member, rng })
     }
 
-    /// Submits all tensors; their names start with that of the flight.
+    /// Submits all tensors; their names start with `name`.
     pub(crate) fn begin(mut self, name: &str) -> Result<Flight<'a>, String> {
         let count = self.case.tensors.len();
         let source = |tensor| {
@@ -95,7 +95,7 @@ impl<'a> Trial<'a> {
             Form::Group => std::iter::once(0..count).collect(),
             Form::Crowd => (0..count).map(|at| at..at + 1).collect(),
         };
-        self.dice.shuffle(&mut parts);
+        self.rng.shuffle(&mut parts);
         let mut pending = Vec::new();
         for part in parts {
             let submitted = self.submit(name, part.clone(), &sources, targets)?;
@@ -112,7 +112,7 @@ impl<'a> Trial<'a> {
         targets: &[Tensor],
     ) -> Result<Pending, String> {
         let request = Request {
-            // Names come again with other shapes, as they do when a program has several phases.
+            // Names are reused with other shapes, as in a program with several phases.
             name: format!("{name}t{}", part.start),
             set: self.circle.set,
             kind: self.case.kind(part.start, self.me, self.circle.ranks),
@@ -121,9 +121,11 @@ impl<'a> Trial<'a> {
         };
         let pairs = sources[part.clone()].iter().zip(&targets[part.clone()]);
         let (engine, tensors) = (&self.member.engine, Tensor::submission(&request.kind, pairs));
-        let Some(next) = self.dice.pick(&[Some(Next::GoesOn), Some(Next::Waits), None]) else {
+        let Some(next) =
+            self.rng.pick(&[Some(AfterSubmit::GoesOn), Some(AfterSubmit::Waits), None])
+        else {
             let (sender, outcome) = channel();
-            // Nobody listens any more once a trial has failed.
+            // Nothing receives any more once a trial has failed.
             let done = Box::new(move |outcome| sender.send(outcome).unwrap_or_default());
             engine.submit_then(request, tensors, done);
             return Ok(Pending::Callback(outcome));
@@ -133,18 +135,18 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// What was submitted, and how its outcome is learned.
+/// A submission, by how its outcome is received.
 pub(crate) enum Pending {
     Ticket(Arc<Ticket>),
     Callback(Receiver<Result<Outcome, Error>>),
 }
 
 impl Pending {
-    fn wait(&self, member: &Member) -> Result<Outcome, String> {
+    fn wait(&self, member: &TestRank) -> Result<Outcome, String> {
         let outcome = match self {
             Pending::Ticket(ticket) => member.wait(ticket),
             Pending::Callback(outcome) => {
-                outcome.recv_timeout(LONGEST).map_err(|_| "a call without end")?
+                outcome.recv_timeout(TIME_LIMIT).map_err(|_| "a call that never ended")?
             }
         };
         outcome.map_err(|error| error.to_string())
@@ -162,7 +164,7 @@ impl Flight<'_> {
                     made.iter().map(|made| made.buffer.bytes().to_vec()).collect()
                 }
                 Outcome::Done => targets[part.clone()].iter().map(Tensor::bytes).collect(),
-                other => return Err(format!("another outcome: {other:?}")),
+                other => return Err(format!("unexpected outcome: {other:?}")),
             };
             for (tensor, result) in part.clone().zip(&results) {
                 compare(tensor, result, &trial.case.output(tensor, trial.me))?;
@@ -179,20 +181,23 @@ impl Flight<'_> {
     }
 }
 
-/// Memory like that of a tensor, with something else in it.
+/// Memory like that of a tensor, with other content.
 fn blank(tensor: &Tensor) -> Tensor {
     Tensor::new(tensor.dtype(), tensor.shape(), &vec![0xA5; tensor.bytes().len()])
 }
 
-fn compare(tensor: usize, seen: &[u8], right: &[u8]) -> Result<(), String> {
-    if seen == right {
+fn compare(tensor: usize, seen: &[u8], expected: &[u8]) -> Result<(), String> {
+    if seen == expected {
         return Ok(());
     }
-    let at =
-        seen.iter().zip(right).position(|(a, b)| a != b).unwrap_or(seen.len().min(right.len()));
+    let at = seen
+        .iter()
+        .zip(expected)
+        .position(|(a, b)| a != b)
+        .unwrap_or(seen.len().min(expected.len()));
     let near = |row: &[u8]| row[at.min(row.len())..(at + 16).min(row.len())].to_vec();
-    let (lengths, near) = ((seen.len(), right.len()), (near(seen), near(right)));
+    let (lengths, near) = ((seen.len(), expected.len()), (near(seen), near(expected)));
     Err(format!(
-        "tensor {tensor} differs from byte {at} on; (seen, right): lengths {lengths:?}, there {near:?}"
+        "tensor {tensor} differs from byte {at} on; (seen, expected): lengths {lengths:?}, bytes {near:?}"
     ))
 }

@@ -1,11 +1,11 @@
-//! The worlds that every case runs in: a line for each way in which ranks can be connected, and for
-//! each algorithm that the table of choices would take only for some lengths.
+//! The worlds that every case runs in: a line for each way to connect ranks, and for each algorithm
+//! that would otherwise be chosen only for some lengths.
 
 use std::ops::Range;
 
 use ronde_control::settings::{Encryption, Transport};
 use ronde_control::{SetId, Tuning};
-use ronde_testkit::{Member, World};
+use ronde_testkit::{TestRank, World};
 
 #[derive(Clone)]
 pub(crate) struct Setup {
@@ -19,7 +19,7 @@ pub(crate) fn shared(ranks: Range<usize>) -> Vec<Setup> {
     ranks.map(|ranks| Setup::of("shared memory", World::new(ranks), ranks)).collect()
 }
 
-/// All ranks reach each other through sockets.
+/// All ranks are connected by sockets.
 pub(crate) fn linked(ranks: Range<usize>) -> Vec<Setup> {
     ranks.map(|ranks| Setup::of("sockets", over_sockets(ranks), ranks)).collect()
 }
@@ -63,7 +63,7 @@ pub(crate) fn islands() -> Vec<Setup> {
     setups
 }
 
-/// What travels through sockets is sealed.
+/// Traffic through sockets is encrypted.
 pub(crate) fn encrypted() -> Vec<Setup> {
     let mut setups = linked(2..5);
     setups.push(linked(3..4)[0].clone().tuned("few_messages=0,halving=0,connections=3"));
@@ -71,8 +71,8 @@ pub(crate) fn encrypted() -> Vec<Setup> {
     setups.into_iter().map(Setup::sealed).collect()
 }
 
-/// Worlds of three ranks between which a network can do harm, each with whether tensors are sealed.
-pub(crate) fn harmed() -> Vec<(Setup, Sealing)> {
+/// Worlds of three ranks whose network can have faults, each with whether tensors are encrypted.
+pub(crate) fn faulty() -> Vec<(Setup, Sealing)> {
     let sockets = || Setup::of("sockets", over_sockets(3), 3);
     let islands = || Setup::of("two islands", World::on_islands(&[0, 1, 1]), 3);
     vec![
@@ -84,7 +84,7 @@ pub(crate) fn harmed() -> Vec<(Setup, Sealing)> {
     ]
 }
 
-/// Whether what travels between two ranks is sealed.
+/// Whether traffic between two ranks is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sealing {
     On,
@@ -101,7 +101,7 @@ impl Setup {
     }
 
     pub(crate) fn tuned(self, text: &str) -> Setup {
-        let tuning = Tuning::parse(text).expect("the numbers are right");
+        let tuning = Tuning::parse(text).expect("the tuning is valid");
         let world = self.world.with(|settings| settings.tuning = tuning);
         Setup { name: format!("{} with `{text}`", self.name), world, ..self }
     }
@@ -111,7 +111,7 @@ impl Setup {
         Setup { name: format!("{}, encrypted", self.name), world, ..self }
     }
 
-    /// The sets of ranks that cases run in; the first one is the world.
+    /// The process sets that cases run in; the first one is the world.
     pub(crate) fn sets(&self) -> Vec<Vec<u32>> {
         let all: Vec<u32> = (0..self.ranks as u32).collect();
         let odd: Vec<u32> = all.iter().copied().filter(|rank| rank % 2 == 1).collect();
@@ -124,8 +124,8 @@ impl Setup {
     }
 }
 
-/// Makes all sets but the world, on every rank alike; gives the numbers of all.
-pub(crate) fn make(sets: &[Vec<u32>], member: &Member) -> Vec<SetId> {
-    let made = sets[1..].iter().map(|ranks| member.add_set(ranks).expect("all want it"));
+/// Creates all sets except the world, in the same order on every rank; returns the IDs of all.
+pub(crate) fn make(sets: &[Vec<u32>], member: &TestRank) -> Vec<SetId> {
+    let made = sets[1..].iter().map(|ranks| member.add_set(ranks).expect("all ranks add it"));
     [SetId::WORLD].into_iter().chain(made).collect()
 }

@@ -1,5 +1,5 @@
-//! The queue and the log: every frame is read whole, once by every reader, and never while it is
-//! written.
+//! The queue and the log: every frame is read completely, once by every reader, and never while it
+//! is being written.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -8,7 +8,7 @@ use loom::thread;
 use crate::atomic::AtomicU64;
 use crate::{explore, ring};
 
-/// A ring of two places; the model checker sees when two threads are at one of them.
+/// A ring of two places; the model checker detects two threads at the same place.
 const SIZE: usize = 2;
 
 struct Ring {
@@ -26,16 +26,19 @@ impl Ring {
         })
     }
 
-    #[expect(unsafe_code, reason = "the cell is the model checker's, which looks for two at once")]
+    #[expect(
+        unsafe_code,
+        reason = "the cell belongs to the model checker, which detects concurrent access"
+    )]
     fn push(&self, value: u64) -> bool {
         ring::write(&self.head, self.tails.iter(), SIZE, 1, |position| {
             let place = &self.places[position as usize % SIZE];
-            // SAFETY: the pointer is valid inside the call; the checker fails if anybody else has it.
+            // SAFETY: the pointer is valid inside the call; the checker fails on concurrent access.
             place.with_mut(|place| unsafe { *place = value });
         })
     }
 
-    #[expect(unsafe_code, reason = "as for `push`")]
+    #[expect(unsafe_code, reason = "see `push`")]
     fn pop(&self, reader: usize) -> Option<u64> {
         let take = |head: u64, tail: u64| -> Result<Option<(u64, u64)>, ()> {
             if head == tail {
@@ -45,10 +48,10 @@ impl Ring {
             let value = self.places[tail as usize % SIZE].with(|place| unsafe { *place });
             Ok(Some((value, tail + 1)))
         };
-        ring::read(&self.head, &self.tails[reader], take).expect("nothing is torn")
+        ring::read(&self.head, &self.tails[reader], take).expect("no frame is corrupt")
     }
 
-    /// Reads what is there and checks that it comes in order.
+    /// Reads until the last value and checks the order.
     fn follow(&self, reader: usize, until: u64) {
         let mut next = 1;
         while next <= until {
@@ -64,7 +67,7 @@ impl Ring {
 }
 
 #[test]
-fn a_reader_and_a_writer_are_never_at_one_place() {
+fn a_reader_and_a_writer_are_never_at_the_same_place() {
     explore(3, || {
         let ring = Ring::of(1);
         let reader = {
@@ -81,9 +84,10 @@ fn a_reader_and_a_writer_are_never_at_one_place() {
     });
 }
 
-/// Nobody waits here, so that the model stays small: each tries a few times and checks what it saw.
+/// No thread waits here, so that the model stays small: each tries a few times and checks what it
+/// saw.
 #[test]
-fn the_slowest_of_two_readers_holds_the_writer() {
+fn the_slower_of_two_readers_holds_up_the_writer() {
     explore(3, || {
         let ring = Ring::of(2);
         let readers = [0, 1].map(|reader| {

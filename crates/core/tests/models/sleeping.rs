@@ -1,18 +1,19 @@
-//! Nobody sleeps while there is something to see, whoever else sleeps, rings or takes over.
+//! No thread stays asleep while there is something to see, whichever others sleep, ring or take
+//! over.
 
 use loom::sync::{Arc, Mutex, Notify};
 use loom::thread;
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use crate::depth::{AWAKE, BACKGROUND, DRIVER, Depth, Whom, anybody_sleeps};
+use crate::depth::{AWAKE, BACKGROUND, Depth, FOREGROUND, WakeTarget, anybody_sleeps};
 use crate::explore;
 
-/// A rank as others see it.
+/// A rank as the others see it.
 struct Rank {
     depth: AtomicU32,
     /// What the others wait for.
     progress: AtomicU64,
-    driver: Notify,
+    foreground: Notify,
     background: Notify,
 }
 
@@ -21,7 +22,7 @@ impl Rank {
         Rank {
             depth: AtomicU32::new(AWAKE),
             progress: AtomicU64::new(0),
-            driver: Notify::new(),
+            foreground: Notify::new(),
             background: Notify::new(),
         }
     }
@@ -42,37 +43,37 @@ impl House {
         Depth { word: &self.ranks[rank].depth, sleepers: Some(&self.sleepers) }
     }
 
-    fn ring(&self, rank: usize, whom: Whom) {
+    fn ring(&self, rank: usize, whom: WakeTarget) {
         match self.depth(rank).rouse(whom) {
-            Some(DRIVER) => self.ranks[rank].driver.notify(),
+            Some(FOREGROUND) => self.ranks[rank].foreground.notify(),
             Some(_) => self.ranks[rank].background.notify(),
             None => {}
         }
     }
 
-    /// Makes progress and rings whoever sleeps, as `Vigil::ring_others` does.
+    /// Makes progress and wakes sleeping ranks, like `Waiter::ring_others`.
     fn advance(&self, me: usize) {
         self.ranks[me].progress.fetch_add(1, Ordering::Release);
         if anybody_sleeps(&self.sleepers) {
             (0..self.ranks.len()).filter(|rank| *rank != me).for_each(|rank| {
-                self.ring(rank, Whom::Waiting);
+                self.ring(rank, WakeTarget::Waiting);
             });
         }
     }
 
-    /// Waits for the progress of another, as `Vigil::until` does after it has spun.
+    /// Waits for another rank's progress, like `Waiter::until` after it has spun.
     fn await_progress(&self, me: usize, of: usize, needed: u64) {
         let look = || self.ranks[of].progress.load(Ordering::Acquire) >= needed;
         while !look() {
-            self.depth(me).lie_down(DRIVER);
+            self.depth(me).go_to_sleep(FOREGROUND);
             if look() {
-                self.depth(me).lie_down(AWAKE);
+                self.depth(me).go_to_sleep(AWAKE);
                 return;
             }
-            if self.depth(me).seen() == DRIVER {
-                self.ranks[me].driver.wait();
+            if self.depth(me).seen() == FOREGROUND {
+                self.ranks[me].foreground.wait();
             }
-            self.depth(me).lie_down(AWAKE);
+            self.depth(me).go_to_sleep(AWAKE);
         }
     }
 }
@@ -95,24 +96,24 @@ fn two_ranks_that_wait_for_each_other_both_wake_up() {
 }
 
 #[test]
-fn a_sleeper_with_two_ringers_is_rung_and_counted_once() {
+fn a_sleeper_woken_by_two_ranks_is_woken_and_counted_once() {
     explore(3, || {
         let house = House::of(3);
-        let ringers = [1, 2].map(|rank| {
+        let wakers = [1, 2].map(|rank| {
             let house = house.clone();
             thread::spawn(move || house.advance(rank))
         });
         house.await_progress(0, 1, 1);
         house.await_progress(0, 2, 1);
-        ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
+        wakers.into_iter().for_each(|waker| waker.join().unwrap());
         assert_eq!(house.sleepers.load(Ordering::Relaxed), 0);
     });
 }
 
-/// A driver gives the engine back to the background thread while another rank makes progress: one of
-/// the two takes it in.
+/// A driver hands the engine back to the background thread while another rank makes progress: one
+/// of the two must notice the progress.
 #[test]
-fn what_comes_while_the_engine_changes_hands_is_taken_in() {
+fn input_during_a_change_of_drivers_is_noticed() {
     struct Engine {
         house: Arc<House>,
         lock: Mutex<u64>,
@@ -122,13 +123,13 @@ fn what_comes_while_the_engine_changes_hands_is_taken_in() {
             self.house.ranks[1].progress.load(Ordering::Acquire) > taken
         }
 
-        /// A turn, and what `Shared::step_back` does.
+        /// A turn, followed by the steps of `EngineShared::step_back`.
         fn drive(&self, mut taken: loom::sync::MutexGuard<'_, u64>) -> bool {
             *taken += u64::from(self.has_input(*taken));
-            self.house.depth(0).lie_down(BACKGROUND);
+            self.house.depth(0).go_to_sleep(BACKGROUND);
             if self.has_input(*taken) {
                 fence(Ordering::SeqCst);
-                self.house.ring(0, Whom::Everybody);
+                self.house.ring(0, WakeTarget::Everybody);
             }
             let is_done = *taken == 1;
             drop(taken);
@@ -150,7 +151,7 @@ fn what_comes_while_the_engine_changes_hands_is_taken_in() {
             thread::spawn(move || {
                 loop {
                     if let Ok(taken) = engine.lock.try_lock() {
-                        engine.house.depth(0).lie_down(AWAKE);
+                        engine.house.depth(0).go_to_sleep(AWAKE);
                         if engine.drive(taken) {
                             return;
                         }
@@ -160,7 +161,7 @@ fn what_comes_while_the_engine_changes_hands_is_taken_in() {
             })
         };
         if engine.drive(driving) {
-            // The background thread would sleep for ever, in order: nothing more comes.
+            // The background thread would rightly sleep forever: no more input comes.
             engine.house.ranks[0].background.notify();
         }
         peer.join().unwrap();

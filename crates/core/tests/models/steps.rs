@@ -1,5 +1,5 @@
-//! Staging memory: a rank reads the memory of another only when it is published, and writes its own
-//! again only when everybody has finished with it.
+//! Staging memory: a rank reads another rank's memory only once it is published, and writes to its
+//! own again only when all ranks have finished with it.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -12,7 +12,7 @@ use crate::explore;
 struct Rank {
     published: AtomicU64,
     finished: AtomicU64,
-    /// Two halves, one for every other step.
+    /// Two halves, used in alternate steps.
     staging: [UnsafeCell<u64>; 2],
 }
 
@@ -32,17 +32,20 @@ fn await_count(word: &AtomicU64, steps: u64) {
     }
 }
 
-/// A row of steps in each of which every rank publishes one number and reads all.
-#[expect(unsafe_code, reason = "the cell is the model checker's, which looks for two at once")]
-fn walk(ranks: &[Rank], me: usize, steps: u64) {
+/// A series of steps; in each one, every rank publishes one number and reads all.
+#[expect(
+    unsafe_code,
+    reason = "the cell belongs to the model checker, which detects concurrent access"
+)]
+fn run_steps(ranks: &[Rank], me: usize, steps: u64) {
     for step in 0..steps {
         let half = (step % 2) as usize;
         if step >= 2 {
-            // The step that used this half last is the one before the last.
+            // The last step that used this half is two steps back.
             ranks.iter().for_each(|rank| await_count(&rank.finished, step - 1));
         }
         let value = 10 * step + me as u64;
-        // SAFETY: the pointer is valid inside the call; the checker fails if anybody else has it.
+        // SAFETY: the pointer is valid inside the call; the checker fails on concurrent access.
         ranks[me].staging[half].with_mut(|place| unsafe { *place = value });
         count(&ranks[me].published, step + 1);
         for (rank, other) in ranks.iter().enumerate() {
@@ -56,14 +59,14 @@ fn walk(ranks: &[Rank], me: usize, steps: u64) {
 }
 
 #[test]
-fn nobody_reads_what_is_being_written() {
+fn no_rank_reads_what_is_being_written() {
     explore(3, || {
         let ranks = Arc::new(vec![Rank::new(), Rank::new()]);
         let other = {
             let ranks = ranks.clone();
-            thread::spawn(move || walk(&ranks, 1, 3))
+            thread::spawn(move || run_steps(&ranks, 1, 3))
         };
-        walk(&ranks, 0, 3);
+        run_steps(&ranks, 0, 3);
         other.join().unwrap();
     });
 }

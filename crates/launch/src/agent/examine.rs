@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use ronde_control::doctor::{Cpus, Facts, Gpu, Gpus, Limit, Limits, Memory, Python};
+use ronde_control::doctor::{Cpus, Facts, Gpu, Gpus, Limit, MemoryInfo, ProcessLimits, Python};
 use rustix::process::{Resource, Rlimit, getrlimit};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -32,7 +32,7 @@ pub(super) async fn facts(program: &Path) -> Facts {
         cpus: cpus(),
         memory: memory(),
         shm_bytes: rustix::fs::statvfs("/dev/shm").ok().map(|shm| shm.f_blocks * shm.f_frsize),
-        limits: Limits { files: limit(Resource::Nofile), processes: limit(Resource::Nproc) },
+        limits: ProcessLimits { files: limit(Resource::Nofile), processes: limit(Resource::Nproc) },
         addresses: interfaces::for_others(),
         gpus,
         python,
@@ -51,17 +51,18 @@ fn cpus() -> Cpus {
 }
 
 /// The machine's memory, or what the container has of it.
-fn memory() -> Memory {
+fn memory() -> MemoryInfo {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let (total, available) = (kibibytes(&text, "MemTotal:"), kibibytes(&text, "MemAvailable:"));
     let number = |file: &str| {
         fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?.trim().parse::<u64>().ok()
     };
     match (number("memory.max"), number("memory.current")) {
-        (Some(most), Some(used)) if most < total => {
-            Memory { total_bytes: most, available_bytes: available.min(most.saturating_sub(used)) }
-        }
-        _ => Memory { total_bytes: total, available_bytes: available },
+        (Some(most), Some(used)) if most < total => MemoryInfo {
+            total_bytes: most,
+            available_bytes: available.min(most.saturating_sub(used)),
+        },
+        _ => MemoryInfo { total_bytes: total, available_bytes: available },
     }
 }
 

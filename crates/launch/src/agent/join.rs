@@ -18,10 +18,10 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{DRAIN, Parting, TERMINATE, live, run};
-use crate::reach::Trouble;
-use crate::stream::{self, Stream};
-use crate::wire::{Sealed, call};
+use super::{AgentExit, DRAIN, TERMINATE, live, run};
+use crate::reach::HostProblem;
+use crate::stream::{self, ByteStream};
+use crate::wire::{SealedConnection, call};
 
 /// How long one address may take to answer, and to prove itself.
 const CALL: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ const LONGEST_ANSWER: usize = 4096;
 
 /// An offer that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Offering {
+pub struct AgentOffer {
     /// Where the launcher may be, each as `host:port`.
     pub addresses: Vec<String>,
     /// What this host is to be called.
@@ -49,7 +49,7 @@ pub struct Offering {
     /// How many ranks it can take.
     pub slots: u32,
     /// How long to try.
-    pub patience: Duration,
+    pub time_limit: Duration,
 }
 
 /// The agent as a process of its own, whose standard input holds the offering and the key.
@@ -58,16 +58,16 @@ pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
     let _ = setsid();
     let mut words = Vec::new();
     let read = io::stdin().read_to_end(&mut words);
-    let Ok((offering, key)) = wire::decode::<(Offering, JobKey)>(&words) else {
+    let Ok((agent_offer, key)) = wire::decode::<(AgentOffer, JobKey)>(&words) else {
         tracing::error!(?read, "the guardian has not said what to join");
         return 1;
     };
     let mark = mark.to_string_lossy().into_owned();
-    match live(parent, take_part((&offering, &key), program, mark)) {
+    match live(parent, take_part((&agent_offer, &key), program, mark)) {
         None => 1,
-        Some(Ok(Parting::Dismissed)) => 0,
-        Some(Ok(Parting::Stopped)) => 128 + TERMINATE,
-        Some(Ok(Parting::Abandoned)) => complain(&Trouble::new(
+        Some(Ok(AgentExit::Dismissed)) => 0,
+        Some(Ok(AgentExit::Stopped)) => 128 + TERMINATE,
+        Some(Ok(AgentExit::Abandoned)) => complain(&HostProblem::new(
             "the launcher has gone, or cannot be reached any more",
             "the ranks here were ended; see what the launcher said",
         )),
@@ -76,34 +76,34 @@ pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
 }
 
 async fn take_part(
-    (offering, key): (&Offering, &JobKey),
+    (agent_offer, key): (&AgentOffer, &JobKey),
     program: &Path,
     mark: String,
-) -> Result<Parting, Trouble> {
+) -> Result<AgentExit, HostProblem> {
     let broken = |error: io::Error| {
         let hint = "check the limits of this machine (`ulimit -a`)";
-        Trouble::new(format!("the agent failed: {error}"), hint)
+        HostProblem::new(format!("the agent failed: {error}"), hint)
     };
     let mut stop = signal(SignalKind::user_defined1()).map_err(broken)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(broken)?;
     let sealed = tokio::select! {
-        sealed = dial(offering, key, &mark) => sealed?,
-        _ = stop.recv() => return Ok(Parting::Stopped),
-        _ = terminate.recv() => return Ok(Parting::Stopped),
+        sealed = dial(agent_offer, key, &mark) => sealed?,
+        _ = stop.recv() => return Ok(AgentExit::Stopped),
+        _ = terminate.recv() => return Ok(AgentExit::Stopped),
     };
-    let Stream { reader, writer, sending, .. } = stream::open(sealed, None).map_err(broken)?;
-    let parting = run((reader, writer), program.to_owned(), mark).await.map_err(broken)?;
+    let ByteStream { reader, writer, sending, .. } = stream::open(sealed, None).map_err(broken)?;
+    let agent_exit = run((reader, writer), program.to_owned(), mark).await.map_err(broken)?;
     // The last news are on their way.
     let _ = timeout(DRAIN, sending).await;
-    Ok(parting)
+    Ok(agent_exit)
 }
 
 /// What is in the way of an offer at an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Obstacle {
-    #[error("nobody can be reached at {0} ({1})")]
+enum OfferFailure {
+    #[error("cannot connect to {0} ({1})")]
     Nobody(String, String),
-    #[error("whoever listens at {0} does not hold the key that this agent has")]
+    #[error("the process listening at {0} has a different job key")]
     Stranger(String),
     #[error("the launcher at {0} does not take this agent: {1}")]
     Refused(String, String),
@@ -112,26 +112,30 @@ enum Obstacle {
     Silent(String),
 }
 
-async fn dial(offering: &Offering, key: &JobKey, mark: &str) -> Result<Sealed, Trouble> {
-    let end = Instant::now() + offering.patience;
+async fn dial(
+    agent_offer: &AgentOffer,
+    key: &JobKey,
+    mark: &str,
+) -> Result<SealedConnection, HostProblem> {
+    let end = Instant::now() + agent_offer.time_limit;
     let (mut pause, mut strangers, mut told) = (FIRST_PAUSE, 0, false);
     loop {
         let mut seen = Vec::new();
-        for address in &offering.addresses {
-            match offer(address, offering, key, mark).await {
+        for address in &agent_offer.addresses {
+            match offer(address, agent_offer, key, mark).await {
                 Ok(sealed) => {
-                    let Offering { name, slots, .. } = offering;
+                    let AgentOffer { name, slots, .. } = agent_offer;
                     note(&format!("`{name}` is part of a job, with {slots} slots, for {address}"));
                     return Ok(sealed);
                 }
                 Err(obstacle) => seen.push(obstacle),
             }
         }
-        let is_stranger = |why: &Obstacle| matches!(why, Obstacle::Stranger(_));
+        let is_stranger = |why: &OfferFailure| matches!(why, OfferFailure::Stranger(_));
         strangers = if seen.iter().any(is_stranger) { strangers + 1 } else { 0 };
-        let is_final = |why: &Obstacle| matches!(why, Obstacle::Refused(..));
+        let is_final = |why: &OfferFailure| matches!(why, OfferFailure::Refused(..));
         if strangers >= STRANGERS || seen.iter().any(is_final) || Instant::now() + pause >= end {
-            return Err(explain(&seen, offering.patience));
+            return Err(explain(&seen, agent_offer.time_limit));
         }
         if !std::mem::replace(&mut told, true) {
             note(&format!("waiting for the launcher: {}", listed(&seen)));
@@ -143,22 +147,24 @@ async fn dial(offering: &Offering, key: &JobKey, mark: &str) -> Result<Sealed, T
 
 async fn offer(
     address: &str,
-    offering: &Offering,
+    agent_offer: &AgentOffer,
     key: &JobKey,
     mark: &str,
-) -> Result<Sealed, Obstacle> {
+) -> Result<SealedConnection, OfferFailure> {
     let stream = connect(address).await?;
     let calling = timeout(CALL, call(stream, key, Callee::Launcher)).await;
     let mut sealed = match calling {
         Ok(Ok(sealed)) => sealed,
         // Whoever holds another key hangs up as soon as it has heard us.
-        Ok(Err(_)) => return Err(Obstacle::Stranger(address.into())),
-        Err(_) => return Err(Obstacle::Nobody(address.into(), "it does not say anything".into())),
+        Ok(Err(_)) => return Err(OfferFailure::Stranger(address.into())),
+        Err(_) => {
+            return Err(OfferFailure::Nobody(address.into(), "it does not say anything".into()));
+        }
     };
     let greeting = Greeting::Agent {
         version: VERSION.into(),
-        name: offering.name.clone(),
-        slots: offering.slots,
+        name: agent_offer.name.clone(),
+        slots: agent_offer.slots,
         mark: mark.to_owned(),
     };
     let asking = async {
@@ -168,15 +174,15 @@ async fn offer(
     match timeout(ANSWER, asking).await {
         Ok(Ok(Some(OfferAnswer::Taken))) => Ok(sealed),
         Ok(Ok(Some(OfferAnswer::Refused { reason }))) => {
-            Err(Obstacle::Refused(address.into(), reason))
+            Err(OfferFailure::Refused(address.into(), reason))
         }
-        _ => Err(Obstacle::Silent(address.into())),
+        _ => Err(OfferFailure::Silent(address.into())),
     }
 }
 
 /// Reaches the first of the addresses that a name has.
-async fn connect(name: &str) -> Result<TcpStream, Obstacle> {
-    let nobody = |why: String| Obstacle::Nobody(name.to_owned(), why);
+async fn connect(name: &str) -> Result<TcpStream, OfferFailure> {
+    let nobody = |why: String| OfferFailure::Nobody(name.to_owned(), why);
     let found = lookup_host(name).await.map_err(|error| nobody(error.to_string()))?;
     let mut last = nobody("the name has no address".into());
     for address in found {
@@ -189,42 +195,45 @@ async fn connect(name: &str) -> Result<TcpStream, Obstacle> {
     Err(last)
 }
 
-fn listed(seen: &[Obstacle]) -> String {
-    seen.iter().map(Obstacle::to_string).collect::<Vec<_>>().join("; ")
+fn listed(seen: &[OfferFailure]) -> String {
+    seen.iter().map(OfferFailure::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// What is certain is told rather than what may change.
-fn explain(seen: &[Obstacle], patience: Duration) -> Trouble {
-    if let Some(refused) = seen.iter().find(|why| matches!(why, Obstacle::Refused(..))) {
-        return Trouble::new(
+fn explain(seen: &[OfferFailure], time_limit: Duration) -> HostProblem {
+    if let Some(refused) = seen.iter().find(|why| matches!(why, OfferFailure::Refused(..))) {
+        return HostProblem::new(
             refused.to_string(),
             "start the job with `horovodrun --agents`, and have the same version of Ronde on both \
              sides",
         );
     }
-    if let Some(stranger) = seen.iter().find(|why| matches!(why, Obstacle::Stranger(_))) {
-        return Trouble::new(
+    if let Some(stranger) = seen.iter().find(|why| matches!(why, OfferFailure::Stranger(_))) {
+        return HostProblem::new(
             stranger.to_string(),
             "give it the key of the job (`--key-file`, `--key-fd` or RONDE_JOB_KEY), and see whether \
              that is the job's address",
         );
     }
-    let hint = match seen.iter().any(|why| matches!(why, Obstacle::Silent(_))) {
+    let hint = match seen.iter().any(|why| matches!(why, OfferFailure::Silent(_))) {
         true => "have the same version of Ronde on both sides",
         false => {
             "see whether `horovodrun --agents` runs there and no firewall is in between; `--timeout` \
              says how long to try"
         }
     };
-    let seconds = patience.as_secs();
-    Trouble::new(format!("no job has taken this agent for {seconds} s: {}", listed(seen)), hint)
+    let seconds = time_limit.as_secs();
+    HostProblem::new(
+        format!("no job accepted this agent within {seconds} s: {}", listed(seen)),
+        hint,
+    )
 }
 
 fn note(text: &str) {
     let _ = writeln!(io::stderr(), "[ronde] {}", printable(text));
 }
 
-fn complain(Trouble { reason, hint }: &Trouble) -> u8 {
+fn complain(HostProblem { reason, hint }: &HostProblem) -> u8 {
     let text = format!("error: {reason}\n\nhint: {hint}");
     let _ = writeln!(io::stderr(), "{}", printable(&text));
     1
@@ -236,9 +245,9 @@ mod tests {
 
     #[test]
     fn what_is_certain_is_said_before_what_may_change() {
-        let nobody = Obstacle::Nobody("a:1".into(), "refused".into());
-        let stranger = Obstacle::Stranger("b:2".into());
-        let refused = Obstacle::Refused("c:3".into(), "too late".into());
+        let nobody = OfferFailure::Nobody("a:1".into(), "refused".into());
+        let stranger = OfferFailure::Stranger("b:2".into());
+        let refused = OfferFailure::Refused("c:3".into(), "too late".into());
         let reason = |seen: &[_]| explain(seen, Duration::from_secs(7)).reason;
         assert_eq!(
             reason(&[nobody.clone(), stranger.clone(), refused]),
@@ -246,11 +255,11 @@ mod tests {
         );
         assert_eq!(
             reason(&[nobody.clone(), stranger]),
-            "whoever listens at b:2 does not hold the key that this agent has"
+            "the process listening at b:2 has a different job key"
         );
         assert_eq!(
             reason(&[nobody]),
-            "no job has taken this agent for 7 s: nobody can be reached at a:1 (refused)"
+            "no job accepted this agent within 7 s: cannot connect to a:1 (refused)"
         );
     }
 }

@@ -8,9 +8,9 @@
 mod condition;
 mod examine;
 pub mod join;
+mod path_check;
 mod pipe;
-mod survey;
-mod trial;
+mod speed_test;
 mod worker;
 
 pub(crate) use pipe::read_frame;
@@ -34,8 +34,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use survey::Survey;
-pub(crate) use survey::free_ports;
+use path_check::PathCheckServer;
+pub(crate) use path_check::free_ports;
 
 use crate::doctor::unix_micros;
 use crate::lifeline;
@@ -92,7 +92,7 @@ pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
 }
 
 /// Serves one driver over a pipe until it says `End` or goes away, or this process is told to stop.
-pub async fn run<R, W>(pipe: (R, W), program: PathBuf, mark: String) -> io::Result<Parting>
+pub async fn run<R, W>(pipe: (R, W), program: PathBuf, mark: String) -> io::Result<AgentExit>
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
@@ -101,7 +101,7 @@ where
     let (commands_in, mut commands) = mpsc::channel(64);
     let reader = tokio::spawn(pipe::read(pipe.0, commands_in));
     let writer = tokio::spawn(pipe::write(pipe.1, outgoing));
-    let mut agent = Agent {
+    let mut agent = AgentProcess {
         program,
         mark,
         window: Arc::new(Semaphore::new(OUTPUT_WINDOW)),
@@ -110,7 +110,7 @@ where
         stdin: None,
         memory_kills: out_of_memory_kills(),
         all_well: true,
-        survey: Survey::new(news.clone()),
+        path_check: PathCheckServer::new(news.clone()),
         news,
         lifeline: JoinSet::new(),
         examination: JoinSet::new(),
@@ -125,40 +125,40 @@ where
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let parting = loop {
+    let agent_exit = loop {
         tokio::select! {
             command = commands.recv() => match command {
-                Some(DriverToAgent::End) => break Parting::Dismissed,
+                Some(DriverToAgent::End) => break AgentExit::Dismissed,
                 Some(command) => agent.obey(command).await,
-                None => break Parting::Abandoned,
+                None => break AgentExit::Abandoned,
             },
             // What an examination runs is awaited by itself.
             _ = children.recv(), if agent.examination.is_empty() => agent.reap().await,
             Some(_) = agent.examination.join_next() => {}
             Some(Ok(error)) = agent.lifeline.join_next() => {
                 tracing::warn!(%error, "the launcher's host does not answer any more");
-                break Parting::Abandoned;
+                break AgentExit::Abandoned;
             }
-            _ = terminate.recv() => if !agent.lingers().await { break Parting::Stopped },
+            _ = terminate.recv() => if !agent.lingers().await { break AgentExit::Stopped },
             _ = leave.recv(), if agent.leaves_at.is_none() => {
-                if !agent.lingers().await { break Parting::Stopped }
+                if !agent.lingers().await { break AgentExit::Stopped }
             }
             () = sleep_until(agent.leaves_at.unwrap_or_else(Instant::now)),
-                if agent.leaves_at.is_some() => break Parting::Stopped,
-            _ = interrupt.recv() => break Parting::Stopped,
-            _ = hangup.recv() => break Parting::Stopped,
+                if agent.leaves_at.is_some() => break AgentExit::Stopped,
+            _ = interrupt.recv() => break AgentExit::Stopped,
+            _ = hangup.recv() => break AgentExit::Stopped,
         }
     };
-    agent.clear_up(parting, &mut commands).await;
+    agent.clear_up(agent_exit, &mut commands).await;
     drop(agent);
     let _ = timeout(DRAIN, writer).await;
     reader.abort();
-    Ok(parting)
+    Ok(agent_exit)
 }
 
 /// Why an agent ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parting {
+pub enum AgentExit {
     /// The driver said so, and listens to the last news.
     Dismissed,
     /// The driver has gone.
@@ -167,7 +167,7 @@ pub enum Parting {
     Stopped,
 }
 
-struct Agent {
+struct AgentProcess {
     program: PathBuf,
     mark: String,
     news: mpsc::Sender<AgentToDriver>,
@@ -180,7 +180,7 @@ struct Agent {
     memory_kills: u64,
     /// Whether every worker that has ended did so with code 0.
     all_well: bool,
-    survey: Survey,
+    path_check: PathCheckServer,
     /// The connection that shows whether the launcher's host is still there.
     lifeline: JoinSet<io::Error>,
     /// Finds out how the host is, if somebody wants to know.
@@ -192,7 +192,7 @@ struct Agent {
     leaves_at: Option<Instant>,
 }
 
-impl Agent {
+impl AgentProcess {
     async fn tell(&self, message: AgentToDriver) {
         // If the driver has gone, the closed pipe ends the agent; there is nobody left to tell.
         let _ = self.news.send(message).await;
@@ -201,7 +201,7 @@ impl Agent {
     async fn obey(&mut self, command: DriverToAgent) {
         match command {
             DriverToAgent::Start { workers } => {
-                self.survey.end();
+                self.path_check.end();
                 for spec in workers {
                     self.start(spec).await;
                 }
@@ -230,15 +230,15 @@ impl Agent {
             DriverToAgent::Printed { cost } => self.window.add_permits(cost as usize),
             DriverToAgent::End => {}
             DriverToAgent::Listen { key, host, interfaces, ports } => {
-                let listening = self.survey.listen((key, host), &interfaces, ports).await;
+                let listening = self.path_check.listen((key, host), &interfaces, ports).await;
                 self.tell(listening).await;
             }
             DriverToAgent::Dial { targets, limit_millis } => {
                 let limit = Duration::from_millis(limit_millis.into());
-                self.survey.dial(targets, limit);
+                self.path_check.dial(targets, limit);
             }
             DriverToAgent::Stay { addresses } => {
-                if let Some((key, host)) = self.survey.identity.clone() {
+                if let Some((key, host)) = self.path_check.identity.clone() {
                     self.lifeline.spawn(lifeline::hold_on(addresses, key, host));
                 }
             }
@@ -264,7 +264,7 @@ impl Agent {
             }
             DriverToAgent::Measure { callee, address, millis } => {
                 let load = Duration::from_millis(millis.into());
-                self.survey.measure(callee, address, load);
+                self.path_check.measure(callee, address, load);
             }
         }
     }
@@ -359,10 +359,14 @@ impl Agent {
     }
 
     /// Ends what is left, passes the last output on, and reports the last exits.
-    async fn clear_up(&mut self, parting: Parting, commands: &mut mpsc::Receiver<DriverToAgent>) {
+    async fn clear_up(
+        &mut self,
+        agent_exit: AgentExit,
+        commands: &mut mpsc::Receiver<DriverToAgent>,
+    ) {
         self.stdin = None;
         self.examination.shutdown().await;
-        if parting != Parting::Dismissed {
+        if agent_exit != AgentExit::Dismissed {
             self.all_well = false;
             // Nothing may wait any more for a driver that does not read.
             self.news = mpsc::channel(1).0;
@@ -384,14 +388,14 @@ impl Agent {
         }
         let all_gone = supervise::sweep(&self.mark, Scope::Family);
         self.reap().await;
-        match parting {
+        match agent_exit {
             // With the last writer gone every pipe has an end, however slow the screen is.
-            Parting::Dismissed if all_gone => self.drain(commands).await,
-            Parting::Dismissed => {
+            AgentExit::Dismissed if all_gone => self.drain(commands).await,
+            AgentExit::Dismissed => {
                 tracing::warn!("some processes of the job cannot be killed");
                 let _ = timeout(DRAIN, self.drain(commands)).await;
             }
-            Parting::Abandoned | Parting::Stopped => {}
+            AgentExit::Abandoned | AgentExit::Stopped => {}
         }
     }
 

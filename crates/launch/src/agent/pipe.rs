@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_control::wire::agent::{
-    self, AgentToDriver, DriverToAgent, MAX_PIECE, PREAMBLE, Stream, output_cost,
+    self, AgentToDriver, DriverToAgent, MAX_PIECE, OutputStream, PREAMBLE, output_cost,
 };
 use ronde_control::wire::decode;
 use ronde_control::{VERSION, Worker};
@@ -77,7 +77,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Passes on what a worker writes, as fast as the driver prints it.
 pub(super) async fn forward(
     worker: Worker,
-    stream: Stream,
+    stream: OutputStream,
     mut end: pipe::Receiver,
     news: mpsc::Sender<AgentToDriver>,
     window: Arc<Semaphore>,

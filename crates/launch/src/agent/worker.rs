@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ronde_control::Worker;
-use ronde_control::wire::agent::{Exit, Obstacle, Stream, WorkerSpec};
+use ronde_control::wire::agent::{Exit, OutputStream, StartFailure, WorkerSpec};
 use rustix::fs::{Access, access};
 use rustix::process::Pid;
 use tokio::net::unix::pipe;
@@ -16,14 +16,14 @@ use tokio::net::unix::pipe;
 use crate::hidden;
 
 /// A worker that runs, and the agent's ends of its pipes.
-pub(super) struct Started {
+pub(super) struct RunningWorker {
     pub(super) pid: Pid,
-    pub(super) outputs: [(Stream, pipe::Receiver); 2],
+    pub(super) outputs: [(OutputStream, pipe::Receiver); 2],
     pub(super) stdin: Option<pipe::Sender>,
 }
 
 /// Starts a worker through the shim; how it "ended" if it could not be started.
-pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<Started, Exit> {
+pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, Exit> {
     let cwd = PathBuf::from(OsString::from_vec(spec.cwd));
     let argv: Vec<OsString> = spec.argv.into_iter().map(OsString::from_vec).collect();
     let env: Vec<(OsString, OsString)> = spec
@@ -34,7 +34,7 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<Started, Exit> {
         .collect();
     if let Some(why) = unusable(&cwd) {
         let reason = format!("the directory `{}` {why}", cwd.display());
-        return Err(not_started(Obstacle::Directory, reason));
+        return Err(not_started(StartFailure::Directory, reason));
     }
     let path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     check(argv.first().map_or(OsStr::new(""), OsString::as_os_str), path, &cwd)?;
@@ -49,10 +49,10 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<Started, Exit> {
         .stdin(if spec.worker == Worker(0) { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    spawn(&mut command).map_err(|error| not_started(Obstacle::System, error.to_string()))
+    spawn(&mut command).map_err(|error| not_started(StartFailure::System, error.to_string()))
 }
 
-fn not_started(obstacle: Obstacle, reason: impl Into<String>) -> Exit {
+fn not_started(obstacle: StartFailure, reason: impl Into<String>) -> Exit {
     Exit::NotStarted { obstacle, reason: reason.into() }
 }
 
@@ -63,17 +63,17 @@ fn own(name: Vec<u8>) -> Option<(OsString, OsString)> {
     Some((name, value))
 }
 
-fn spawn(command: &mut Command) -> io::Result<Started> {
+fn spawn(command: &mut Command) -> io::Result<RunningWorker> {
     let mut child = command.spawn()?;
     let piped = || io::Error::other("a pipe that was asked for is missing");
     let stdout = OwnedFd::from(child.stdout.take().ok_or_else(piped)?);
     let stderr = OwnedFd::from(child.stderr.take().ok_or_else(piped)?);
     let stdin = child.stdin.take().map(OwnedFd::from);
-    Ok(Started {
+    Ok(RunningWorker {
         pid: Pid::from_child(&child),
         outputs: [
-            (Stream::Stdout, pipe::Receiver::from_owned_fd(stdout)?),
-            (Stream::Stderr, pipe::Receiver::from_owned_fd(stderr)?),
+            (OutputStream::Stdout, pipe::Receiver::from_owned_fd(stdout)?),
+            (OutputStream::Stderr, pipe::Receiver::from_owned_fd(stderr)?),
         ],
         stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?,
     })
@@ -83,7 +83,7 @@ fn spawn(command: &mut Command) -> io::Result<Started> {
 fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> {
     let name = command.display();
     if command.is_empty() {
-        return Err(not_started(Obstacle::Missing, "the command is empty"));
+        return Err(not_started(StartFailure::Missing, "the command is empty"));
     }
     let candidates: Vec<PathBuf> = if command.as_bytes().contains(&b'/') {
         vec![cwd.join(command)]
@@ -98,16 +98,16 @@ fn check(command: &OsStr, path: Option<&OsStr>, cwd: &Path) -> Result<(), Exit> 
     if let Some(path) = present.iter().find(runs) {
         let Some(interpreter) = missing_interpreter(path) else { return Ok(()) };
         let reason = format!("`{name}` begins with `#!{interpreter}`, which does not exist");
-        return Err(not_started(Obstacle::Missing, reason));
+        return Err(not_started(StartFailure::Missing, reason));
     }
     let denied = present.iter().find_map(|path| Some((path.display(), path.try_exists().err()?)));
     let (obstacle, reason) = match (denied, present.as_slice(), candidates.as_slice()) {
         (Some((path, error)), ..) => {
-            (Obstacle::Denied, format!("`{path}` cannot be looked up: {error}"))
+            (StartFailure::Denied, format!("`{path}` cannot be looked up: {error}"))
         }
-        (None, [], [_]) => (Obstacle::Missing, format!("`{name}` does not exist")),
-        (None, [], _) => (Obstacle::Missing, format!("`{name}` was not found in PATH")),
-        (None, ..) => (Obstacle::NotExecutable, format!("`{name}` is not an executable file")),
+        (None, [], [_]) => (StartFailure::Missing, format!("`{name}` does not exist")),
+        (None, [], _) => (StartFailure::Missing, format!("`{name}` was not found in PATH")),
+        (None, ..) => (StartFailure::NotExecutable, format!("`{name}` is not an executable file")),
     };
     Err(not_started(obstacle, reason))
 }

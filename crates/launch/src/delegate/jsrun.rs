@@ -4,13 +4,13 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{Line, Order, exported};
+use super::{DelegatedJob, LauncherCommand, exported};
 use crate::hosts::{Host, Slot};
 
 /// A host of an allocation and its cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
+    /// Name, as the user wrote it.
     pub name: String,
     /// How many cores are ours there.
     pub cores: u32,
@@ -58,7 +58,7 @@ pub fn resources(slots: &[Slot], nodes: &[Node]) -> String {
 }
 
 /// What to run; `resources` is where that file lies.
-pub fn line(order: &Order, resources: &Path) -> Line {
+pub fn line(order: &DelegatedJob, resources: &Path) -> LauncherCommand {
     let mut arguments: Vec<OsString> = match &order.binding {
         Some(binding) => binding.clone(),
         None => vec!["--erf_input".into(), resources.into()],
@@ -76,7 +76,7 @@ pub fn line(order: &Order, resources: &Path) -> Line {
         arguments.extend(["--smpiargs".into(), extra.join(" ".as_ref())]);
     }
     arguments.extend(order.command.iter().cloned());
-    Line { program: "jsrun".into(), arguments, env: exported(order) }
+    LauncherCommand { program: "jsrun".into(), arguments, env: exported(order) }
 }
 
 #[cfg(test)]
@@ -121,12 +121,12 @@ mod tests {
 
     #[test]
     fn the_command_line_names_that_file() {
-        let order = Order {
+        let order = DelegatedJob {
             command: vec!["python".into(), "x.py".into()],
             output_filename: Some("/logs".into()),
             extra: vec!["-gpu".into()],
             tcp: true,
-            ..Order::default()
+            ..DelegatedJob::default()
         };
         assert_eq!(
             line(&order, Path::new("/tmp/erf")).to_text(),

@@ -23,7 +23,7 @@ use crate::shell::quote;
 
 /// What is asked of the other launcher.
 #[derive(Clone, Debug, Default)]
-pub struct Order {
+pub struct DelegatedJob {
     /// How many ranks.
     pub count: u32,
     /// The hosts and their slots.
@@ -37,7 +37,7 @@ pub struct Order {
     /// The interfaces that may be used; all if empty.
     pub interfaces: Vec<String>,
     /// How to reach hosts by ssh.
-    pub ssh: ssh::Options,
+    pub ssh: ssh::SshOptions,
     /// Where the ranks' output is written besides the screen.
     pub output_filename: Option<PathBuf>,
     /// Whether each line of output carries the time.
@@ -52,7 +52,7 @@ pub struct Order {
 
 /// A launcher's whole command line and environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct LauncherCommand {
     /// The command.
     pub program: OsString,
     /// Its arguments.
@@ -61,7 +61,7 @@ pub struct Line {
     pub env: Vec<(OsString, OsString)>,
 }
 
-impl Line {
+impl LauncherCommand {
     /// The line as one would type it.
     pub fn to_text(&self) -> String {
         let words = std::iter::once(&self.program).chain(&self.arguments);
@@ -80,7 +80,7 @@ impl Line {
 
 /// The environment that goes to the ranks: all but what belongs to this shell, this host, or another
 /// launcher of ours, in whose job this one may be running.
-fn exported(order: &Order) -> Vec<(OsString, OsString)> {
+fn exported(order: &DelegatedJob) -> Vec<(OsString, OsString)> {
     let mut all: Vec<(OsString, OsString)> =
         order.env.iter().filter(|(name, _)| is_for_ranks(name)).cloned().collect();
     let mut set = |name: &str, value: OsString| {
@@ -129,7 +129,12 @@ mod tests {
             ("NCCL_IB_DISABLE", "0"),
         ];
         let env = env.map(|(name, value)| (name.into(), value.into())).to_vec();
-        let order = Order { env, tcp: true, interfaces: vec!["eth1".into()], ..Order::default() };
+        let order = DelegatedJob {
+            env,
+            tcp: true,
+            interfaces: vec!["eth1".into()],
+            ..DelegatedJob::default()
+        };
         let told: Vec<String> = exported(&order)
             .iter()
             .map(|(name, value)| format!("{}={}", name.display(), value.display()))

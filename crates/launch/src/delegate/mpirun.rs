@@ -2,9 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 
-use super::{Line, Order, exported};
+use super::{DelegatedJob, LauncherCommand, exported};
 use crate::hosts::Host;
-use crate::reach::Trouble;
+use crate::reach::HostProblem;
 
 /// From how many hosts on Open MPI starts its daemons all at once instead of along a tree.
 const MANY_HOSTS: usize = 64;
@@ -37,7 +37,7 @@ impl Flavour {
 }
 
 /// What to run; what to do if these hosts cannot be reached so.
-pub fn line(order: &Order, flavour: Flavour) -> Result<Line, Trouble> {
+pub fn line(order: &DelegatedJob, flavour: Flavour) -> Result<LauncherCommand, HostProblem> {
     one_user(order)?;
     let mut env = exported(order);
     let mut arguments = match flavour {
@@ -48,21 +48,21 @@ pub fn line(order: &Order, flavour: Flavour) -> Result<Line, Trouble> {
         env.push(("HYDRA_LAUNCHER_EXTRA_ARGS".into(), ssh));
     }
     arguments.0.extend(order.extra.iter().chain(&order.command).cloned());
-    Ok(Line { program: "mpirun".into(), arguments: arguments.0, env })
+    Ok(LauncherCommand { program: "mpirun".into(), arguments: arguments.0, env })
 }
 
 /// Arguments that are collected word by word.
 #[derive(Default)]
-struct Words(Vec<OsString>);
+struct ArgumentList(Vec<OsString>);
 
-impl Words {
+impl ArgumentList {
     fn add<W: Into<OsString>>(&mut self, words: impl IntoIterator<Item = W>) {
         self.0.extend(words.into_iter().map(Into::into));
     }
 }
 
-fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Words {
-    let mut words = Words::default();
+fn open_mpi(order: &DelegatedJob, flavour: Flavour, env: &[(OsString, OsString)]) -> ArgumentList {
+    let mut words = ArgumentList::default();
     if flavour == Flavour::Spectrum && order.tcp {
         words.add(["-tcp"]);
     }
@@ -106,13 +106,13 @@ fn open_mpi(order: &Order, flavour: Flavour, env: &[(OsString, OsString)]) -> Wo
     words
 }
 
-fn hydra(order: &Order, flavour: Flavour) -> Result<Words, Trouble> {
-    let mut words = Words::default();
+fn hydra(order: &DelegatedJob, flavour: Flavour) -> Result<ArgumentList, HostProblem> {
+    let mut words = ArgumentList::default();
     words.add(["-l", "-np"]);
     words.add([order.count.to_string()]);
     if let [first, others @ ..] = order.hosts.as_slice() {
         if let Some(other) = others.iter().find(|other| other.slots != first.slots) {
-            return Err(Trouble::new(
+            return Err(HostProblem::new(
                 format!(
                     "this `mpirun` gives every host the same number of ranks, but `{}` offers {} \
                      slots and `{}` offers {}",
@@ -143,16 +143,16 @@ fn hydra(order: &Order, flavour: Flavour) -> Result<Words, Trouble> {
 }
 
 /// The hosts to log in to.
-fn remote(order: &Order) -> impl Iterator<Item = &Host> {
+fn remote(order: &DelegatedJob) -> impl Iterator<Item = &Host> {
     order.hosts.iter().filter(|host| host.name != "localhost")
 }
 
 /// Refuses hosts that one user cannot log in to.
-fn one_user(order: &Order) -> Result<(), Trouble> {
+fn one_user(order: &DelegatedJob) -> Result<(), HostProblem> {
     let Some(first) = remote(order).next() else { return Ok(()) };
     let Some(other) = remote(order).find(|host| host.user != first.user) else { return Ok(()) };
     let (first, other) = (&first.name, &other.name);
-    Err(Trouble::new(
+    Err(HostProblem::new(
         format!(
             "`mpirun` logs in to all hosts as one user, but `{first}` and `{other}` are given \
              different ones"
@@ -162,9 +162,9 @@ fn one_user(order: &Order) -> Result<(), Trouble> {
 }
 
 /// What ssh is told, if it is used: never to ask anybody anything, above all.
-fn ssh(order: &Order) -> Option<OsString> {
+fn ssh(order: &DelegatedJob) -> Option<OsString> {
     let first = remote(order).next()?;
-    let mut words = Words::default();
+    let mut words = ArgumentList::default();
     for option in order.ssh.unasking() {
         words.add(["-o".to_owned(), option]);
     }
@@ -179,20 +179,20 @@ fn ssh(order: &Order) -> Option<OsString> {
 mod tests {
     use super::*;
     use crate::hosts;
-    use crate::reach::ssh::{Options, Strictness};
+    use crate::reach::ssh::{SshOptions, Strictness};
     use crate::shell::split;
 
-    fn order(hosts: &str, command: &str) -> Order {
-        Order {
+    fn order(hosts: &str, command: &str) -> DelegatedJob {
+        DelegatedJob {
             count: 4,
             hosts: hosts::parse(hosts).unwrap(),
             command: split(command).unwrap().into_iter().map(Into::into).collect(),
             env: vec![("PATH".into(), "/bin".into()), ("OMPI_MCA_x".into(), "1".into())],
-            ..Order::default()
+            ..DelegatedJob::default()
         }
     }
 
-    fn text(order: &Order, flavour: Flavour) -> String {
+    fn text(order: &DelegatedJob, flavour: Flavour) -> String {
         line(order, flavour).unwrap().to_text()
     }
 
@@ -221,13 +221,13 @@ mod tests {
 
     #[test]
     fn every_wish_has_its_argument_in_open_mpi() {
-        let order = Order {
+        let order = DelegatedJob {
             interfaces: vec!["eth0".into(), "eth1".into()],
-            ssh: Options {
+            ssh: SshOptions {
                 port: Some(12345),
                 identity: Some("/k".into()),
                 strict: Strictness::Strict,
-                patience: 0,
+                time_limit: 0,
             },
             output_filename: Some("/logs".into()),
             timestamps: true,
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn spectrum_binds_to_sockets_and_knows_tcp() {
-        let order = Order { tcp: true, ..order("localhost:4", "x") };
+        let order = DelegatedJob { tcp: true, ..order("localhost:4", "x") };
         assert_eq!(
             text(&order, Flavour::Spectrum),
             "mpirun -tcp --allow-run-as-root --tag-output -np 4 -H localhost:4 --bind-to socket --map-by \
@@ -272,9 +272,9 @@ mod tests {
 
     #[test]
     fn hydra_is_told_the_same_in_its_own_words() {
-        let order = Order {
+        let order = DelegatedJob {
             interfaces: vec!["eth0".into()],
-            ssh: Options { port: Some(22), ..Options::default() },
+            ssh: SshOptions { port: Some(22), ..SshOptions::default() },
             output_filename: Some("/logs".into()),
             extra: vec!["-verbose".into()],
             ..order("a:2,b:2", "x y")

@@ -8,17 +8,17 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ronde_control::doctor::{Clock, Event, Report, Visit};
-use ronde_control::muster::Guest;
+use ronde_control::doctor::{ClockOffset, DoctorInput, DoctorReport, DoctorRun};
+use ronde_control::host_setup::SetupHost;
 use ronde_control::wire::JobKey;
 use ronde_control::wire::agent::{AgentToDriver, DriverToAgent};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::driver::hands::Hands;
+use crate::driver::agent_handle::AgentHandle;
 use crate::driver::start::Span;
-use crate::driver::{News, entropy, hex, service, start};
-use crate::reach::Way;
+use crate::driver::{DriverInput, entropy, hex, service, start};
+use crate::reach::ReachMethod;
 use crate::supervise::{self, Scope};
 use crate::{LaunchError, block_on};
 
@@ -28,11 +28,11 @@ const FAREWELL: Duration = Duration::from_millis(1500);
 /// News that may wait; whoever brings more waits.
 const NEWS: usize = 1024;
 
-/// Whom to visit.
+/// The hosts to check, and how to reach them.
 #[derive(Clone, Debug)]
-pub struct Rounds {
+pub struct DoctorPlan {
     /// The hosts, how each is reached, and how many ranks it is to take.
-    pub hosts: Vec<(String, Way, u32)>,
+    pub hosts: Vec<(String, ReachMethod, u32)>,
     /// This executable, which is also the agent.
     pub program: PathBuf,
     /// The interfaces by which hosts may reach each other; all if there are none.
@@ -42,77 +42,80 @@ pub struct Rounds {
 }
 
 /// Visits all hosts at once and gives what was found: the blocking form for `main`.
-pub fn visit(rounds: &Rounds) -> Result<Report, LaunchError> {
-    block_on(run(rounds))
+pub fn doctor_run(plan: &DoctorPlan) -> Result<DoctorReport, LaunchError> {
+    block_on(run(plan))
 }
 
-async fn run(rounds: &Rounds) -> Result<Report, LaunchError> {
+async fn run(plan: &DoctorPlan) -> Result<DoctorReport, LaunchError> {
     let begin = Instant::now();
     let (sender, mut news) = mpsc::channel(NEWS);
-    let mut doctor = Doctor::start(rounds, sender).await?;
-    while !doctor.visit.is_over() {
+    let mut doctor = Doctor::start(plan, sender).await?;
+    while !doctor.doctor_run.is_over() {
         tokio::select! {
             Some(item) = news.recv() => doctor.on(item, begin.elapsed()),
-            () = sleep_until(begin + doctor.visit.next_wakeup()) => {}
+            () = sleep_until(begin + doctor.doctor_run.next_wakeup()) => {}
         }
-        doctor.visit.tick(begin.elapsed());
+        doctor.doctor_run.tick(begin.elapsed());
     }
-    let report = doctor.visit.report();
+    let report = doctor.doctor_run.report();
     doctor.leave(&report, &mut news).await;
     Ok(report)
 }
 
 struct Doctor {
-    visit: Visit,
-    agents: Vec<Hands>,
+    doctor_run: DoctorRun,
+    agents: Vec<AgentHandle>,
     /// When each agent was last asked for the time, by both clocks of this machine.
     asked: Vec<(Instant, u64)>,
     service: tokio::task::JoinHandle<()>,
 }
 
 impl Doctor {
-    async fn start(rounds: &Rounds, news: mpsc::Sender<News>) -> Result<Doctor, LaunchError> {
+    async fn start(
+        plan: &DoctorPlan,
+        news: mpsc::Sender<DriverInput>,
+    ) -> Result<Doctor, LaunchError> {
         let key = JobKey::from_entropy(entropy()?);
-        let span = Span::of(rounds.hosts.iter().map(|(_, way, _)| way));
+        let span = Span::of(plan.hosts.iter().map(|(_, method, _)| method));
         let (listener, addresses) =
-            start::listen(span, Ipv4Addr::LOCALHOST.into(), &rounds.interfaces).await?;
+            start::listen(span, Ipv4Addr::LOCALHOST.into(), &plan.interfaces).await?;
         let id = hex(&entropy::<12>()?);
-        let agent = |(index, (host, way, _)): (usize, &(String, Way, u32))| {
-            start::agent(index, (host, way), (&rounds.program, &id), &news)
+        let agent = |(index, (host, method, _)): (usize, &(String, ReachMethod, u32))| {
+            start::agent(index, (host, method), (&plan.program, &id), &news)
                 .map_err(|source| LaunchError::Agent { host: host.clone(), source })
         };
-        let agents: Vec<Hands> =
-            rounds.hosts.iter().enumerate().map(agent).collect::<Result<_, _>>()?;
+        let agents: Vec<AgentHandle> =
+            plan.hosts.iter().enumerate().map(agent).collect::<Result<_, _>>()?;
         let service = tokio::spawn(service::run(listener, key.clone(), news));
-        let door = (key, rounds.interfaces.clone());
-        let guest = |(name, way, slots): &(String, Way, u32)| {
-            (Guest { name: name.clone(), here: way.ties().network }, *slots)
+        let door = (key, plan.interfaces.clone());
+        let setup_host = |(name, method, slots): &(String, ReachMethod, u32)| {
+            (SetupHost { name: name.clone(), here: method.traits().network }, *slots)
         };
-        let guests = rounds.hosts.iter().map(guest).collect();
+        let side_connections = plan.hosts.iter().map(setup_host).collect();
         Ok(Doctor {
-            visit: Visit::new(guests, addresses, door, rounds.limit),
+            doctor_run: DoctorRun::new(side_connections, addresses, door, plan.limit),
             asked: vec![(Instant::now(), 0); agents.len()],
             agents,
             service,
         })
     }
 
-    fn on(&mut self, news: News, now: Duration) {
+    fn on(&mut self, news: DriverInput, now: Duration) {
         let (index, event) = match news {
-            News::Hello(index, version) => (index, Event::Hello { version }),
-            News::AgentGone(index, trouble) => {
+            DriverInput::Hello(index, version) => (index, DoctorInput::Hello { version }),
+            DriverInput::AgentGone(index, trouble) => {
                 self.agents[index].gone = true;
-                (index, Event::Gone(trouble))
+                (index, DoctorInput::Gone(trouble))
             }
-            News::Agent(index, AgentToDriver::Time { unix_micros }) => {
-                (index, Event::Told(self.compare(index, unix_micros)))
+            DriverInput::Agent(index, AgentToDriver::Time { unix_micros }) => {
+                (index, DoctorInput::Told(self.compare(index, unix_micros)))
             }
-            News::Agent(index, message) => (index, Event::Said(message)),
+            DriverInput::Agent(index, message) => (index, DoctorInput::Said(message)),
             // Nobody joins, and nobody has anything to print.
             _ => return,
         };
         tracing::info!(host = self.agents[index].host, ?event, "news of a host");
-        for (host, command) in self.visit.on(index, event, now) {
+        for (host, command) in self.doctor_run.on(index, event, now) {
             if command == DriverToAgent::AskTime {
                 self.asked[host] = (Instant::now(), unix_micros());
             }
@@ -121,15 +124,15 @@ impl Doctor {
     }
 
     /// An agent's clock beside this machine's.
-    fn compare(&self, index: usize, unix_micros: u64) -> Clock {
+    fn compare(&self, index: usize, unix_micros: u64) -> ClockOffset {
         let (asked, sent) = self.asked[index];
         let round_trip_micros = asked.elapsed().as_micros() as u64;
         let middle = sent + round_trip_micros / 2;
-        Clock { ahead_micros: unix_micros as i64 - middle as i64, round_trip_micros }
+        ClockOffset { ahead_micros: unix_micros as i64 - middle as i64, round_trip_micros }
     }
 
     /// Dismisses the agents; those that never came, or do not go, are not waited for.
-    async fn leave(mut self, report: &Report, news: &mut mpsc::Receiver<News>) {
+    async fn leave(mut self, report: &DoctorReport, news: &mut mpsc::Receiver<DriverInput>) {
         for (agent, host) in self.agents.iter_mut().zip(&report.hosts) {
             match host.facts.is_some() {
                 true => agent.tell(DriverToAgent::End),
@@ -138,14 +141,14 @@ impl Doctor {
         }
         let _ = timeout(FAREWELL, async {
             while self.agents.iter().any(|agent| !agent.gone) {
-                if let Some(News::AgentGone(index, _)) = news.recv().await {
+                if let Some(DriverInput::AgentGone(index, _)) = news.recv().await {
                     self.agents[index].gone = true;
                 }
             }
         })
         .await;
         self.service.abort();
-        for agent in self.agents.iter().filter(|agent| agent.ties.child) {
+        for agent in self.agents.iter().filter(|agent| agent.traits.child) {
             if !supervise::sweep(&agent.mark, Scope::Marked) {
                 tracing::warn!(host = agent.host, "some processes cannot be killed");
             }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ronde_control::Rank;
-use ronde_control::muster::Plan;
+use ronde_control::host_setup::HostPlan;
 
 use crate::hosts::Slot;
 
@@ -14,7 +14,7 @@ const LONGEST: usize = 100 << 10;
 /// The workers in rank order, as all of them know each other; none if a port is missing. `hosts` are
 /// their names with what the muster found for each; of a host's ports the first is
 /// torch.distributed's.
-pub(super) fn workers(slots: &[Slot], hosts: &[(&str, &Plan)]) -> Vec<SocketAddr> {
+pub(super) fn workers(slots: &[Slot], hosts: &[(&str, &HostPlan)]) -> Vec<SocketAddr> {
     let worker = |slot: &Slot| {
         let (_, plan) = hosts.iter().find(|(name, _)| *name == slot.host)?;
         let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -40,9 +40,9 @@ mod tests {
     use super::*;
     use crate::hosts::{self, assign};
 
-    fn plan(listen: &[&str], ports: &[u16]) -> Plan {
+    fn plan(listen: &[&str], ports: &[u16]) -> HostPlan {
         let listen = listen.iter().map(|address| address.parse().unwrap()).collect();
-        Plan { listen, ports: ports.to_vec(), ..Plan::default() }
+        HostPlan { listen, ports: ports.to_vec(), ..HostPlan::default() }
     }
 
     #[test]

@@ -17,10 +17,10 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::event::{EndReason, Judgement};
-use ronde_control::job::Outcome;
-use ronde_control::job::ending::{Ending, Step};
-use ronde_control::wire::agent::{Exit, Stream, signal_name};
+use ronde_control::event::{EndReason, Verdict};
+use ronde_control::job::JobOutcome;
+use ronde_control::job::ending::{Ending, ShutdownStep};
+use ronde_control::wire::agent::{Exit, OutputStream, signal_name};
 use ronde_control::{Rank, settings};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -28,14 +28,14 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::errand::Returned;
-use super::guests::Guests;
-use super::screen::{Done, Item, Screen, Viewer};
+use super::remote_call::CallResult;
+use super::screen::{Screen, ScreenItem, Viewer, WindowCredit};
+use super::side_connections::SideConnections;
 use super::start::{self, Span};
 use super::stdin::Stdin;
-use super::{NEWS, News, entropy, hex, service};
+use super::{DriverInput, NEWS, entropy, hex, service};
 use crate::caller::{NOBODY, RAISED};
-use crate::delegate::Line;
+use crate::delegate::LauncherCommand;
 use crate::signals::Signals;
 use crate::supervise::{self, MARK, Scope};
 use crate::{LaunchError, hidden, machine, new_key};
@@ -55,8 +55,8 @@ const KILL: i32 = 9;
 /// What another launcher is to do for `horovod.run`.
 #[derive(Clone, Debug)]
 pub struct Delegated {
-    /// What to run.
-    pub line: Line,
+    /// The launcher's command line.
+    pub line: LauncherCommand,
     /// The function that all ranks call.
     pub function: Arc<[u8]>,
     /// How many ranks there are.
@@ -73,7 +73,7 @@ pub struct Delegated {
 pub const PASSED_ON: [&str; 3] = [settings::CALL_ADDRESSES, settings::CALL_KEY, MARK];
 
 /// Runs the job to its end.
-pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchError> {
+pub async fn run(job: &Delegated, signals: Signals) -> Result<JobOutcome, LaunchError> {
     let key = new_key()?;
     let (listener, addresses) =
         start::listen(job.span, std::net::Ipv4Addr::LOCALHOST.into(), &job.interfaces).await?;
@@ -100,37 +100,48 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<Outcome, LaunchErr
     let caller = Stdin::start(sender.clone()).map_err(machine("start a thread"))?;
     caller.next();
     let service = tokio::spawn(service::run(listener, key, sender.clone()));
-    let guests = Guests::new(Some(job.function.clone()), Some(job.ranks), sender);
+    let side_connections =
+        SideConnections::new(Some(job.function.clone()), Some(job.ranks), sender);
     let name = job.line.program.to_string_lossy().into_owned();
     let (screen, raised) = (Arc::new(screen), HashMap::new());
-    let running = Running { name, mark, screen, guests, window, raised };
+    let running = DelegatedRun { name, mark, screen, side_connections, window, raised };
     let outcome = running.run(child, news, signals).await;
     drop(caller);
     service.abort();
     Ok(outcome)
 }
 
-struct Running {
+struct DelegatedRun {
     name: String,
     mark: String,
     screen: Arc<Screen>,
-    guests: Guests,
+    side_connections: SideConnections,
     window: Arc<Semaphore>,
     /// Whether what each rank delivers is an exception.
     raised: HashMap<Rank, bool>,
 }
 
-impl Running {
+impl DelegatedRun {
     async fn run(
         mut self,
         mut child: Child,
-        mut news: mpsc::Receiver<News>,
+        mut news: mpsc::Receiver<DriverInput>,
         mut signals: Signals,
-    ) -> Outcome {
+    ) -> JobOutcome {
         let mut pipes = JoinSet::new();
         if let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) {
-            pipes.spawn(pass_on(stdout, Stream::Stdout, self.screen.clone(), self.window.clone()));
-            pipes.spawn(pass_on(stderr, Stream::Stderr, self.screen.clone(), self.window.clone()));
+            pipes.spawn(pass_on(
+                stdout,
+                OutputStream::Stdout,
+                self.screen.clone(),
+                self.window.clone(),
+            ));
+            pipes.spawn(pass_on(
+                stderr,
+                OutputStream::Stderr,
+                self.screen.clone(),
+                self.window.clone(),
+            ));
         }
         let start = Instant::now();
         let (mut ending, mut told) = (Ending::default(), None);
@@ -139,7 +150,7 @@ impl Running {
             let step = tokio::select! {
                 status = child.wait() => break status.ok(),
                 Some(item) = news.recv() => match item {
-                    News::Stdin(None) => ending.signalled(TERMINATE, start.elapsed()),
+                    DriverInput::Stdin(None) => ending.signalled(TERMINATE, start.elapsed()),
                     item => {
                         if self.on(item) {
                             ending.failed(start.elapsed());
@@ -156,8 +167,8 @@ impl Running {
                 }
             };
             match step {
-                Some(Step::Send(signal)) => self.send(&child, signal),
-                Some(Step::GiveUp) => break None,
+                Some(ShutdownStep::Send(signal)) => self.send(&child, signal),
+                Some(ShutdownStep::GiveUp) => break None,
                 None => {}
             }
         };
@@ -188,20 +199,20 @@ impl Running {
     }
 
     /// Takes news; gives whether a rank has raised an exception, all of which the caller has now.
-    fn on(&mut self, news: News) -> bool {
+    fn on(&mut self, news: DriverInput) -> bool {
         match news {
-            News::Guest(sealed, greeting) => self.guests.receive(sealed, greeting),
-            News::Returned(rank, returned) => {
+            DriverInput::Guest(sealed, greeting) => self.side_connections.receive(sealed, greeting),
+            DriverInput::Returned(rank, returned) => {
                 let first = match &returned {
-                    Returned::Piece(bytes, _) => bytes.first() == Some(&RAISED),
-                    Returned::End => false,
+                    CallResult::Piece(bytes, _) => bytes.first() == Some(&RAISED),
+                    CallResult::End => false,
                 };
                 let raised = *self.raised.entry(rank).or_insert(first);
-                let failed = raised && matches!(returned, Returned::End);
-                self.screen.show(Item::Returned(rank, returned));
+                let failed = raised && matches!(returned, CallResult::End);
+                self.screen.show(ScreenItem::Returned(rank, returned));
                 return failed;
             }
-            News::Printed(done) => self.window.add_permits(done.cost as usize),
+            DriverInput::Printed(done) => self.window.add_permits(done.cost as usize),
             // Whoever has the key and comes for something else finds nobody here, and what cannot be
             // written is told at the end.
             _ => {}
@@ -218,12 +229,12 @@ impl Running {
 }
 
 /// What to tell the caller, in the words that Horovod has for it.
-fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> Outcome {
+fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> JobOutcome {
     let (code, how) = match (told, exit) {
         (Some(signal), _) => {
             (Exit::Signal(signal).code(), format!(": stopped by {}", signal_name(signal)))
         }
-        (None, Some(Exit::Code(0))) => return Outcome::well(),
+        (None, Some(Exit::Code(0))) => return JobOutcome::well(),
         (None, Some(Exit::Signal(signal))) => {
             (Exit::Signal(signal).code(), format!(": it was killed by {}", signal_name(signal)))
         }
@@ -232,14 +243,14 @@ fn outcome(name: &str, exit: Option<Exit>, told: Option<i32>) -> Outcome {
     };
     let text = format!("{name} failed with exit code {code}{how}\n");
     let reason = if told.is_some() { EndReason::Interrupted } else { EndReason::RankFailed };
-    let verdict = Judgement { signal: told, ..Judgement::of(reason, Some(text)) };
-    Outcome { code, verdict }
+    let verdict = Verdict { signal: told, ..Verdict::of(reason, Some(text)) };
+    JobOutcome { code, verdict }
 }
 
 /// Passes a pipe's content on until it ends; no faster than the caller reads.
 async fn pass_on(
     mut pipe: impl AsyncRead + Unpin,
-    stream: Stream,
+    stream: OutputStream,
     screen: Arc<Screen>,
     window: Arc<Semaphore>,
 ) {
@@ -248,9 +259,9 @@ async fn pass_on(
         let Ok(count @ 1..) = pipe.read(&mut buffer).await else { return };
         let Ok(permits) = window.acquire_many(count as u32).await else { return };
         permits.forget();
-        let done = Some(Done { agent: 0, cost: count as u32 });
+        let done = Some(WindowCredit { agent: 0, cost: count as u32 });
         let bytes = buffer[..count].to_vec();
-        screen.show(Item::Text { rank: Rank(NOBODY), stream, bytes, done });
+        screen.show(ScreenItem::Text { rank: Rank(NOBODY), stream, bytes, done });
     }
 }
 

@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::ffi::OsStringExt;
 
+use ronde_control::host_setup::HostPlan;
 use ronde_control::job::Start;
-use ronde_control::muster::Plan;
 use ronde_control::wire::JobKey;
 
 use super::cluster;
@@ -19,7 +19,7 @@ use crate::supervise::MARK;
 
 /// A process among the others.
 #[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
+pub(super) struct WorkerPlace<'a> {
     pub(super) slot: &'a Slot,
     pub(super) start: &'a Start,
     /// Whether it may outlive its world, and have another rank in the next.
@@ -72,10 +72,10 @@ pub(super) fn travels(name: &OsString) -> bool {
 pub(super) fn of(
     inherited: impl Iterator<Item = (OsString, OsString)>,
     (key, mark): (&JobKey, &str),
-    plan: &Plan,
-    part: Part<'_>,
+    plan: &HostPlan,
+    part: WorkerPlace<'_>,
 ) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let Part { slot, start, .. } = part;
+    let WorkerPlace { slot, start, .. } = part;
     let nowhere = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let meeting = plan.rendezvous.first();
     let address = meeting.map_or(nowhere, |address| address.ip()).to_string();
@@ -166,17 +166,17 @@ mod tests {
         ]
         .map(|(name, value)| (name.into(), value.into()));
         let key = JobKey::from_entropy([1; 32]);
-        let part = Part {
+        let part = WorkerPlace {
             slot: &slot,
             start: &start(3),
             is_elastic: false,
             master: ("10.0.0.7".parse().unwrap(), 666),
             cluster: &["10.0.0.2:7".parse().unwrap()],
         };
-        let plan = Plan {
+        let plan = HostPlan {
             rendezvous: ["10.0.0.1:555", "[fd00::1]:555"].map(|at| at.parse().unwrap()).into(),
             listen: ["10.0.0.2", "fd00::2"].map(|at| at.parse().unwrap()).into(),
-            ..Plan::default()
+            ..HostPlan::default()
         };
         let env = of(inherited.into_iter(), (&key, "mark"), &plan, part);
         let value = |name: &str| {
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(value("RONDE_JOB_KEY").len(), 64);
         assert!(!env.iter().any(|(name, _)| name == b"RONDE_WORKER"), "it is another job's");
         let inherited = [("TF_CONFIG".into(), "{}".into())];
-        let part = Part { start: &start(9), is_elastic: true, ..part };
+        let part = WorkerPlace { start: &start(9), is_elastic: true, ..part };
         let env = of(inherited.into_iter(), (&key, "mark"), &plan, part);
         for (name, value) in [("TF_CONFIG", "{}"), ("HOROVOD_ELASTIC", "1"), ("RONDE_WORKER", "9")]
         {

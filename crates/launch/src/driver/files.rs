@@ -11,31 +11,31 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ronde_control::Rank;
-use ronde_control::wire::agent::Stream;
+use ronde_control::wire::agent::OutputStream;
 
 use crate::LaunchError;
 
 /// The files of one job.
-pub(super) struct Files {
+pub(super) struct OutputFiles {
     folder: PathBuf,
     digits: usize,
     /// How many ranks have their files already.
     made: usize,
     /// Opened when a rank first writes; none once that has failed.
-    open: HashMap<(Rank, Stream), Option<File>>,
+    open: HashMap<(Rank, OutputStream), Option<File>>,
     complained: bool,
 }
 
-impl Files {
+impl OutputFiles {
     /// Makes the directories and empties the files of so many ranks; for others that happens when they
     /// first write.
-    pub(super) fn create(folder: &Path, ranks: usize) -> Result<Files, LaunchError> {
+    pub(super) fn create(folder: &Path, ranks: usize) -> Result<OutputFiles, LaunchError> {
         let digits = ranks.saturating_sub(1).to_string().len();
         let (path, open) = (folder.display().to_string(), HashMap::new());
         let folder = folder.to_owned();
-        let files = Files { folder, digits, made: ranks, open, complained: false };
+        let files = OutputFiles { folder, digits, made: ranks, open, complained: false };
         for rank in (0..ranks).map(|rank| Rank(rank as u32)) {
-            for stream in [Stream::Stdout, Stream::Stderr] {
+            for stream in [OutputStream::Stdout, OutputStream::Stderr] {
                 make(&files.path(rank, stream))
                     .map_err(|source| LaunchError::Files { path: path.clone(), source })?;
             }
@@ -44,7 +44,12 @@ impl Files {
     }
 
     /// Adds to a rank's file. Tells of the first one that cannot be written any more.
-    pub(super) fn write(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) -> Option<String> {
+    pub(super) fn write(
+        &mut self,
+        rank: Rank,
+        stream: OutputStream,
+        bytes: &[u8],
+    ) -> Option<String> {
         let path = self.path(rank, stream);
         let made = rank.index() < self.made;
         let open = || match made {
@@ -66,17 +71,17 @@ impl Files {
             return None;
         }
         Some(format!(
-            "`{}` cannot be written any more: {error}; the job goes on, and output that is missing in \
-             it is only on the screen",
+            "can no longer write to `{}`: {error}; the job continues, with its output on \
+             the screen only",
             path.display()
         ))
     }
 
-    fn path(&self, rank: Rank, stream: Stream) -> PathBuf {
+    fn path(&self, rank: Rank, stream: OutputStream) -> PathBuf {
         let digits = self.digits;
         let name = match stream {
-            Stream::Stdout => "stdout",
-            Stream::Stderr => "stderr",
+            OutputStream::Stdout => "stdout",
+            OutputStream::Stderr => "stderr",
         };
         self.folder.join(format!("rank.{:0digits$}", rank.0)).join(name)
     }
@@ -97,9 +102,9 @@ mod tests {
     fn names_are_padded_as_horovod_pads_them() {
         for (ranks, last, name) in [(1, 0, "rank.0"), (10, 9, "rank.9"), (11, 3, "rank.03")] {
             let folder = tempfile::tempdir().unwrap();
-            let mut files = Files::create(&folder.path().join("a/b"), ranks).unwrap();
-            files.write(Rank(last), Stream::Stderr, b"one\n");
-            files.write(Rank(last), Stream::Stderr, b"two\n");
+            let mut files = OutputFiles::create(&folder.path().join("a/b"), ranks).unwrap();
+            files.write(Rank(last), OutputStream::Stderr, b"one\n");
+            files.write(Rank(last), OutputStream::Stderr, b"two\n");
             let path = folder.path().join("a/b").join(name);
             assert_eq!(fs::read(path.join("stderr")).unwrap(), b"one\ntwo\n");
             assert_eq!(fs::read(path.join("stdout")).unwrap(), b"");
@@ -109,26 +114,26 @@ mod tests {
     #[test]
     fn a_rank_that_was_not_expected_has_its_files_when_it_writes() {
         let folder = tempfile::tempdir().unwrap();
-        let mut files = Files::create(folder.path(), 1).unwrap();
+        let mut files = OutputFiles::create(folder.path(), 1).unwrap();
         let path = folder.path().join("rank.3/stdout");
         make(&path).unwrap().write_all(b"of an older job\n").unwrap();
-        files.write(Rank(3), Stream::Stdout, b"one\n");
-        files.write(Rank(3), Stream::Stdout, b"two\n");
+        files.write(Rank(3), OutputStream::Stdout, b"one\n");
+        files.write(Rank(3), OutputStream::Stdout, b"two\n");
         assert_eq!(fs::read(path).unwrap(), b"one\ntwo\n");
     }
 
     #[test]
     fn a_file_that_cannot_be_written_is_left_alone_and_the_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        let mut files = Files::create(folder.path(), 2).unwrap();
+        let mut files = OutputFiles::create(folder.path(), 2).unwrap();
         fs::remove_file(folder.path().join("rank.0/stdout")).unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("rank.0/stdout")).unwrap();
         for turn in 0..3 {
-            let told = files.write(Rank(0), Stream::Stdout, b"lost\n");
+            let told = files.write(Rank(0), OutputStream::Stdout, b"lost\n");
             assert_eq!(told.is_some(), turn == 0, "{told:?}");
-            assert_eq!(files.write(Rank(1), Stream::Stdout, b"kept\n"), None);
+            assert_eq!(files.write(Rank(1), OutputStream::Stdout, b"kept\n"), None);
         }
-        assert!(files.open[&(Rank(0), Stream::Stdout)].is_none());
+        assert!(files.open[&(Rank(0), OutputStream::Stdout)].is_none());
         assert_eq!(fs::read(folder.path().join("rank.1/stdout")).unwrap(), b"kept\n".repeat(3));
     }
 }

@@ -1,21 +1,21 @@
 //! The driver: starts the agents, holds the rendezvous, shows the output, and ends the job.
 //!
 //! One loop takes all news in the order they come. What they mean is decided by the one machine for all
-//! jobs, `ronde_control::job`; the `conductor` carries that out. Around it lie the ways to a rank's screen
-//! and input (`stage`), to the agents (`hands`) and to the ranks themselves (`service`).
+//! jobs, `ronde_control::job`; the `executor` carries that out. Around it lie the ways to a rank's screen
+//! and input (`context`), to the agents (`agent_handle`) and to the ranks themselves (`service`).
 
-mod chronicle;
+pub(crate) mod agent_handle;
 mod cluster;
-mod conductor;
+mod context;
 pub mod delegated;
 mod environment;
-mod errand;
+mod event_bus;
+mod executor;
 mod files;
-mod guests;
-pub(crate) mod hands;
+mod remote_call;
 mod screen;
 pub mod service;
-mod stage;
+mod side_connections;
 pub(crate) mod start;
 mod stdin;
 mod watchers;
@@ -27,30 +27,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::job::{Outcome, Terms};
+use ronde_control::job::{JobOutcome, JobSpec};
 use ronde_control::settings;
 use ronde_control::wire::agent::AgentToDriver;
 use ronde_control::wire::{Greeting, RankToDriver};
-use ronde_control::{Connection, Rank, event};
+use ronde_control::{ConnectionId, Rank, event};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::hosts::Host;
 use crate::logs::Times;
-use crate::private::Places;
-use crate::reach::dialled::Offer;
-use crate::reach::{Trouble, Way};
+use crate::private::PrivateDirs;
+use crate::reach::dialled::DialledAgent;
+use crate::reach::{HostProblem, ReachMethod};
 use crate::signals::Signals;
 use crate::source::HostSource;
-use crate::wire::Sealed;
+use crate::wire::SealedConnection;
 use crate::{LaunchError, machine};
-use chronicle::Following;
-use conductor::Driver;
-use errand::Returned;
-use screen::Done;
+use event_bus::Subscription;
+use executor::Driver;
+use remote_call::CallResult;
+use screen::WindowCredit;
 use service::Outbox;
 pub use start::Span;
-use watchers::Answer;
+use watchers::Reply;
 
 /// News that may wait for the driver; whoever brings more waits.
 const NEWS: usize = 1024;
@@ -61,8 +61,8 @@ pub struct Job {
     /// The program and its arguments.
     pub command: Vec<OsString>,
     /// How many run it, and whether it outlives its losses.
-    pub terms: Terms,
-    /// Where they run.
+    pub job_spec: JobSpec,
+    /// Where its hosts come from.
     pub hosts: HostSource,
     /// The environment that all ranks inherit.
     pub env: Vec<(OsString, OsString)>,
@@ -77,9 +77,9 @@ pub struct Job {
     /// How long it may take until all hosts have found each other.
     pub start_timeout: Duration,
     /// What becomes of the ranks' output beside the screen.
-    pub output: Output,
+    pub output: OutputOptions,
     /// Where those who want to watch the job find it, if they may.
-    pub registry: Option<Places>,
+    pub registry: Option<PrivateDirs>,
     /// The function that all ranks call, if `horovod.run` starts this job.
     pub function: Option<Arc<[u8]>>,
     /// Where goes what ranks deliver, piece by piece, if this process itself wants it; then output is
@@ -99,7 +99,7 @@ impl Job {
 
 /// What becomes of the ranks' output beside the screen.
 #[derive(Clone, Debug, Default)]
-pub struct Output {
+pub struct OutputOptions {
     /// The directory where it is kept too.
     pub files: Option<PathBuf>,
     /// Whether lines begin with the time.
@@ -109,43 +109,43 @@ pub struct Output {
 }
 
 /// Everything the driver can learn.
-pub(crate) enum News {
+pub(crate) enum DriverInput {
     /// A rank has come to the rendezvous.
-    Greeted(Connection, Greeting, Outbox),
-    /// It said something.
-    Said(Connection, RankToDriver),
+    Greeted(ConnectionId, Greeting, Outbox),
+    /// A rank sent a message.
+    Said(ConnectionId, RankToDriver),
     /// Its connection has ended, whoever ended it.
-    Closed(Connection),
+    Closed(ConnectionId),
     /// An agent is there; this is its version.
     Hello(usize, String),
     /// An agent said something.
     Agent(usize, AgentToDriver),
     /// An agent has ended, in this way.
-    AgentGone(usize, Trouble),
+    AgentGone(usize, HostProblem),
     /// Nothing is heard any more from a host, or its lifeline was cut.
     Silent(usize, io::Error),
     /// Output has been written.
-    Printed(Done),
+    Printed(WindowCredit),
     /// Standard input, or its end.
     Stdin(Option<Vec<u8>>),
     /// Somebody with the key has come for something else than the rendezvous.
-    Guest(Sealed, Greeting),
+    Guest(SealedConnection, Greeting),
     /// A rank has returned something to the caller of `horovod.run`.
-    Returned(Rank, Returned),
+    Returned(Rank, CallResult),
     /// Somebody wants to know how the job stands.
-    Asked(Answer),
+    Asked(Reply),
     /// An agent that nobody here has started offers its host.
-    Offered(Offer),
+    Offered(DialledAgent),
     /// Somebody wants to know what happens from now on.
-    Followed(oneshot::Sender<Following>),
+    Followed(oneshot::Sender<Subscription>),
     /// Something that the job writes could not be written.
-    OutputLost(event::Output, String),
+    OutputLost(event::OutputKind, String),
     /// These are the hosts of an elastic job now, or why that is not known.
-    Hosts(Result<Vec<(Host, Way)>, String>),
+    Hosts(Result<Vec<(Host, ReachMethod)>, String>),
 }
 
 /// Runs a job to its end.
-pub async fn run(job: &Job, mut signals: Signals) -> Result<Outcome, LaunchError> {
+pub async fn run(job: &Job, mut signals: Signals) -> Result<JobOutcome, LaunchError> {
     let (sender, mut news) = mpsc::channel(NEWS);
     let mut driver = Driver::start(job, sender).await?;
     let start = Instant::now();

@@ -12,22 +12,22 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use ronde_control::event::Output;
-use ronde_control::wire::agent::Stream;
+use ronde_control::event::OutputKind;
+use ronde_control::wire::agent::OutputStream;
 use ronde_control::{Rank, Worker};
 use tokio::sync::mpsc::Sender;
 
-use super::News;
-use super::errand::Returned;
-use super::files::Files;
-use crate::caller::{self, Kind, NOBODY};
+use super::DriverInput;
+use super::files::OutputFiles;
+use super::remote_call::CallResult;
+use crate::caller::{self, FrameKind, NOBODY};
 
 /// What the thread gets.
-pub(super) enum Item {
+pub(super) enum ScreenItem {
     /// What a rank wrote, and what is told back when it is shown.
-    Text { rank: Rank, stream: Stream, bytes: Vec<u8>, done: Option<Done> },
+    Text { rank: Rank, stream: OutputStream, bytes: Vec<u8>, done: Option<WindowCredit> },
     /// Something that a rank has returned.
-    Returned(Rank, Returned),
+    Returned(Rank, CallResult),
     /// A line of the launcher's own, with its end.
     Note(String),
     /// For the caller: whose results count, in order.
@@ -45,14 +45,14 @@ pub(super) enum Viewer {
 
 /// So much of an agent's window is free again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Done {
+pub(crate) struct WindowCredit {
     pub(super) agent: usize,
     pub(super) cost: u32,
 }
 
 /// The thread and the way to it.
 pub(super) struct Screen {
-    items: mpsc::Sender<Item>,
+    items: mpsc::Sender<ScreenItem>,
     thread: JoinHandle<Vec<String>>,
 }
 
@@ -61,8 +61,8 @@ impl Screen {
     /// write, once of each.
     pub(super) fn start(
         viewer: Viewer,
-        files: Option<Files>,
-        news: Sender<News>,
+        files: Option<OutputFiles>,
+        news: Sender<DriverInput>,
     ) -> io::Result<Screen> {
         let (items, incoming) = mpsc::channel();
         let thread = thread::Builder::new().name("ronde-screen".into()).spawn(move || {
@@ -74,7 +74,7 @@ impl Screen {
     }
 
     /// Queues something to write.
-    pub(super) fn show(&self, item: Item) {
+    pub(super) fn show(&self, item: ScreenItem) {
         // The thread lives as long as this sender does.
         let _ = self.items.send(item);
     }
@@ -89,70 +89,83 @@ impl Screen {
 /// What the thread has.
 struct Printer {
     viewer: Viewer,
-    files: Option<Files>,
+    files: Option<OutputFiles>,
     /// What of standard output and standard error could not be written, and why.
     lost: Vec<String>,
-    news: Sender<News>,
+    news: Sender<DriverInput>,
 }
 
 impl Printer {
-    fn print(&mut self, items: &mpsc::Receiver<Item>) {
+    fn print(&mut self, items: &mpsc::Receiver<ScreenItem>) {
         if self.viewer == Viewer::Caller {
-            self.write(Stream::Stdout, &caller::frame(Kind::Started, NOBODY, b""));
+            self.write(OutputStream::Stdout, &caller::frame(FrameKind::Started, NOBODY, b""));
         }
         while let Ok(item) = items.recv() {
             match item {
-                Item::Text { rank, stream, bytes, done } => {
+                ScreenItem::Text { rank, stream, bytes, done } => {
                     self.show(rank, stream, &bytes);
                     if let Some(done) = done {
-                        self.tell(News::Printed(done));
+                        self.tell(DriverInput::Printed(done));
                     }
                 }
-                Item::Returned(Rank(rank), Returned::Piece(bytes, _place)) => {
-                    self.write(Stream::Stdout, &caller::frame(Kind::Piece, rank, &bytes));
+                ScreenItem::Returned(Rank(rank), CallResult::Piece(bytes, _place)) => {
+                    self.write(
+                        OutputStream::Stdout,
+                        &caller::frame(FrameKind::Piece, rank, &bytes),
+                    );
                 }
-                Item::Returned(Rank(rank), Returned::End) => {
-                    self.write(Stream::Stdout, &caller::frame(Kind::Complete, rank, b""));
+                ScreenItem::Returned(Rank(rank), CallResult::End) => {
+                    self.write(
+                        OutputStream::Stdout,
+                        &caller::frame(FrameKind::Complete, rank, b""),
+                    );
                 }
-                Item::Note(line) => self.write(Stream::Stderr, line.as_bytes()),
-                Item::World(workers) => {
+                ScreenItem::Note(line) => self.write(OutputStream::Stderr, line.as_bytes()),
+                ScreenItem::World(workers) => {
                     let bytes: Vec<u8> =
                         workers.iter().flat_map(|worker| worker.0.to_le_bytes()).collect();
-                    self.write(Stream::Stdout, &caller::frame(Kind::World, NOBODY, &bytes));
+                    self.write(
+                        OutputStream::Stdout,
+                        &caller::frame(FrameKind::World, NOBODY, &bytes),
+                    );
                 }
             }
         }
     }
 
-    fn show(&mut self, rank: Rank, stream: Stream, bytes: &[u8]) {
+    fn show(&mut self, rank: Rank, stream: OutputStream, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         match self.viewer {
             Viewer::Terminal => self.write(stream, bytes),
             Viewer::Caller => {
-                let kind = if stream == Stream::Stdout { Kind::Stdout } else { Kind::Stderr };
-                self.write(Stream::Stdout, &caller::frame(kind, rank.0, bytes));
+                let kind = if stream == OutputStream::Stdout {
+                    FrameKind::Stdout
+                } else {
+                    FrameKind::Stderr
+                };
+                self.write(OutputStream::Stdout, &caller::frame(kind, rank.0, bytes));
             }
         }
         if let Some(trouble) = self.files.as_mut().and_then(|it| it.write(rank, stream, bytes)) {
-            self.write(Stream::Stderr, format!("[ronde] {trouble}\n").as_bytes());
-            self.tell(News::OutputLost(Output::Files, trouble));
+            self.write(OutputStream::Stderr, format!("[ronde] {trouble}\n").as_bytes());
+            self.tell(DriverInput::OutputLost(OutputKind::Files, trouble));
         }
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: DriverInput) {
         // A driver that has ended wants to know nothing more.
         let _ = self.news.blocking_send(news);
     }
 
-    fn write(&mut self, stream: Stream, bytes: &[u8]) {
+    fn write(&mut self, stream: OutputStream, bytes: &[u8]) {
         let (name, output, result) = match stream {
-            Stream::Stdout => {
-                ("standard output", Output::Stdout, write(&mut io::stdout().lock(), bytes))
+            OutputStream::Stdout => {
+                ("standard output", OutputKind::Stdout, write(&mut io::stdout().lock(), bytes))
             }
-            Stream::Stderr => {
-                ("standard error", Output::Stderr, write(&mut io::stderr().lock(), bytes))
+            OutputStream::Stderr => {
+                ("standard error", OutputKind::Stderr, write(&mut io::stderr().lock(), bytes))
             }
         };
         let Err(error) = result else { return };
@@ -163,10 +176,10 @@ impl Printer {
         }
         let trouble = format!("{name} cannot be written: {error}");
         self.lost.push(trouble.clone());
-        self.tell(News::OutputLost(output, error.to_string()));
-        if stream == Stream::Stdout {
-            let line = format!("[ronde] {trouble}; the job goes on, and what it prints is lost\n");
-            self.write(Stream::Stderr, line.as_bytes());
+        self.tell(DriverInput::OutputLost(output, error.to_string()));
+        if stream == OutputStream::Stdout {
+            let line = format!("[ronde] {trouble}; the job continues, but its output is lost\n");
+            self.write(OutputStream::Stderr, line.as_bytes());
         }
     }
 }

@@ -10,11 +10,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_control::admission::{Admission, Caller, Limits, Origin, Stage};
-use ronde_control::job::Event;
+use ronde_control::admission::{Admission, AdmissionLimits, Caller, HandshakeProgress, Origin};
+use ronde_control::job::JobInput;
 use ronde_control::wire::frame::{MAX_FRAME, Opener, Sealer};
 use ronde_control::wire::{self, Callee, DriverToRank, Greeting, JobKey, RankToDriver};
-use ronde_control::{Connection, Time};
+use ronde_control::{ConnectionId, Time};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,10 +22,10 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::News;
+use super::DriverInput;
 use crate::lifeline;
-use crate::reach::dialled::Offer;
-use crate::wire::{Sealed, answer, read_sealed};
+use crate::reach::dialled::DialledAgent;
+use crate::wire::{SealedConnection, answer, read_sealed};
 
 /// How many may wait to be taken in; the system may allow fewer.
 const BACKLOG: i32 = 4096;
@@ -47,27 +47,27 @@ pub(crate) type Outbox = mpsc::Sender<Arc<[u8]>>;
 
 /// The ways to all ranks that are there.
 #[derive(Default)]
-pub(crate) struct Outboxes(HashMap<Connection, Outbox>);
+pub(crate) struct Outboxes(HashMap<ConnectionId, Outbox>);
 
 impl Outboxes {
     /// What a piece of news means to the job, if it concerns those who meet.
-    pub(crate) fn take_in(&mut self, news: News) -> Option<Event> {
+    pub(crate) fn take_in(&mut self, news: DriverInput) -> Option<JobInput> {
         match news {
-            News::Greeted(connection, greeting, outbox) => {
+            DriverInput::Greeted(connection, greeting, outbox) => {
                 self.0.insert(connection, outbox);
-                Some(Event::Greeted(connection, greeting))
+                Some(JobInput::Greeted(connection, greeting))
             }
-            News::Said(connection, message) => Some(Event::Said(connection, message)),
-            News::Closed(connection) => {
+            DriverInput::Said(connection, message) => Some(JobInput::Said(connection, message)),
+            DriverInput::Closed(connection) => {
                 self.close(connection);
-                Some(Event::Closed(connection))
+                Some(JobInput::Closed(connection))
             }
             _ => None,
         }
     }
 
     /// Queues the same message, encoded once, for all of these; who does not read is cut off.
-    pub(crate) fn tell(&mut self, connections: Vec<Connection>, message: &DriverToRank) {
+    pub(crate) fn tell(&mut self, connections: Vec<ConnectionId>, message: &DriverToRank) {
         let message: Arc<[u8]> = wire::encode(message).into();
         for connection in connections {
             let outbox = self.0.get(&connection);
@@ -78,7 +78,7 @@ impl Outboxes {
     }
 
     /// Ends a connection once everything was sent.
-    pub(crate) fn close(&mut self, connection: Connection) {
+    pub(crate) fn close(&mut self, connection: ConnectionId) {
         self.0.remove(&connection);
     }
 
@@ -89,31 +89,31 @@ impl Outboxes {
 }
 
 /// Serves until dropped.
-pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<News>) {
+pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<DriverInput>) {
     // Ranks come all at once, and whoever finds the queue full tries again a second later.
     let _ = rustix::net::listen(&listener, BACKLOG);
     let (steps, mut progress) = mpsc::channel(STEPS);
-    let mut reception = Reception::new();
+    let mut handshakes = Handshakes::new();
     loop {
         // Whoever has proved itself must not make room, so all that was said is read first.
         while let Ok((caller, step)) = progress.try_recv() {
-            reception.step(caller, step);
+            handshakes.step(caller, step);
         }
-        let (opens, wakeup) = reception.tick();
+        let (opens, wakeup) = handshakes.tick();
         tokio::select! {
             accepted = listener.accept(), if opens <= Instant::now() => match accepted {
                 Ok((stream, _)) => {
-                    let caller = reception.arrive();
+                    let caller = handshakes.arrive();
                     let (key, news, steps) = (key.clone(), news.clone(), steps.clone());
                     let task = tokio::spawn(async move {
                         let met = meet(stream, &key, caller, &steps).await;
-                        let _ = steps.send((caller, Step::Done)).await;
+                        let _ = steps.send((caller, CallerStep::Done)).await;
                         match met {
-                            Ok(met) => serve(Connection(caller.0), met, news).await,
-                            Err(error) => tracing::debug!(%error, "a stranger was dropped"),
+                            Ok(met) => serve(ConnectionId(caller.0), met, news).await,
+                            Err(error) => tracing::debug!(%error, "dropped a connection that did not authenticate"),
                         }
                     });
-                    reception.tasks.insert(caller, task.abort_handle());
+                    handshakes.tasks.insert(caller, task.abort_handle());
                 }
                 // The machine is short of something, most likely descriptors; that may pass.
                 Err(error) => {
@@ -121,18 +121,18 @@ pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<N
                     sleep(Duration::from_millis(100)).await;
                 }
             },
-            Some((caller, step)) = progress.recv() => reception.step(caller, step),
+            Some((caller, step)) = progress.recv() => handshakes.step(caller, step),
             () = sleep_until(wakeup.unwrap_or(opens)), if wakeup.is_some() => {}
         }
     }
 }
 
 /// Serves until dropped, for somebody who wants nothing but the agents that dial in.
-pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<Offer>) {
+pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<DialledAgent>) {
     let (sender, mut news) = mpsc::channel(STEPS);
     let passing_on = async {
         while let Some(item) = news.recv().await {
-            if let News::Offered(offer) = item
+            if let DriverInput::Offered(offer) = item
                 && offers.send(offer).await.is_err()
             {
                 return;
@@ -146,7 +146,7 @@ pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<Off
 }
 
 /// Those who have not yet proved and named themselves.
-struct Reception {
+struct Handshakes {
     start: Instant,
     admission: Admission,
     tasks: HashMap<Caller, AbortHandle>,
@@ -154,17 +154,17 @@ struct Reception {
 
 /// What a caller has done.
 #[derive(Clone, Copy)]
-enum Step {
+enum CallerStep {
     /// It has come that far.
-    Reached(Stage),
+    Reached(HandshakeProgress),
     /// It has named itself, or has gone.
     Done,
 }
 
-impl Reception {
-    fn new() -> Reception {
-        let admission = Admission::new(Limits::default());
-        Reception { start: Instant::now(), admission, tasks: HashMap::new() }
+impl Handshakes {
+    fn new() -> Handshakes {
+        let admission = Admission::new(AdmissionLimits::default());
+        Handshakes { start: Instant::now(), admission, tasks: HashMap::new() }
     }
 
     fn now(&self) -> Time {
@@ -180,10 +180,10 @@ impl Reception {
         caller
     }
 
-    fn step(&mut self, caller: Caller, step: Step) {
+    fn step(&mut self, caller: Caller, step: CallerStep) {
         match step {
-            Step::Reached(stage) => self.admission.advance(caller, stage),
-            Step::Done => {
+            CallerStep::Reached(context) => self.admission.advance(caller, context),
+            CallerStep::Done => {
                 self.admission.leave(caller);
                 self.tasks.remove(&caller);
             }
@@ -206,7 +206,10 @@ impl Reception {
     }
 
     fn drop_one(&mut self, caller: Caller) {
-        tracing::debug!(caller = caller.0, "a stranger who hesitated was dropped");
+        tracing::debug!(
+            caller = caller.0,
+            "dropped a connection that did not authenticate in time"
+        );
         if let Some(task) = self.tasks.remove(&caller) {
             task.abort();
         }
@@ -214,33 +217,39 @@ impl Reception {
 }
 
 /// Somebody who has proved and named themselves.
-type Met = (Sealed, Greeting);
+type Authenticated = (SealedConnection, Greeting);
 
 async fn meet(
     stream: TcpStream,
     key: &JobKey,
     caller: Caller,
-    steps: &mpsc::Sender<(Caller, Step)>,
-) -> io::Result<Met> {
-    let reached = async |stage| {
-        let _ = steps.send((caller, Step::Reached(stage))).await;
+    steps: &mpsc::Sender<(Caller, CallerStep)>,
+) -> io::Result<Authenticated> {
+    let reached = async |context| {
+        let _ = steps.send((caller, CallerStep::Reached(context))).await;
     };
     stream.readable().await?;
-    reached(Stage::Begun).await;
+    reached(HandshakeProgress::Begun).await;
     let mut sealed = answer(stream, key, Callee::Launcher).await?;
-    reached(Stage::Proven).await;
+    reached(HandshakeProgress::Proven).await;
     let greeting = sealed.hear(LONGEST_GREETING).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok((sealed, greeting))
 }
 
-async fn serve(connection: Connection, (sealed, greeting): Met, news: mpsc::Sender<News>) {
+async fn serve(
+    connection: ConnectionId,
+    (sealed, greeting): Authenticated,
+    news: mpsc::Sender<DriverInput>,
+) {
     let other = match greeting {
-        Greeting::Lifeline { host } => News::Silent(host as usize, lifeline::hold(sealed).await),
+        Greeting::Lifeline { host } => {
+            DriverInput::Silent(host as usize, lifeline::hold(sealed).await)
+        }
         Greeting::Agent { version, name, slots, mark } => {
-            News::Offered(Offer { name, slots, mark, version, sealed })
+            DriverInput::Offered(DialledAgent { name, slots, mark, version, sealed })
         }
         Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. } => {
-            News::Guest(sealed, greeting)
+            DriverInput::Guest(sealed, greeting)
         }
         // Whoever comes for anything else is refused by the one who decides about ranks.
         _ => return attend(connection, (sealed, greeting), news).await,
@@ -249,10 +258,14 @@ async fn serve(connection: Connection, (sealed, greeting): Met, news: mpsc::Send
 }
 
 /// Serves a rank until one of the two has said its last.
-async fn attend(connection: Connection, (sealed, greeting): Met, news: mpsc::Sender<News>) {
-    let Sealed { stream, sealer, opener } = sealed;
+async fn attend(
+    connection: ConnectionId,
+    (sealed, greeting): Authenticated,
+    news: mpsc::Sender<DriverInput>,
+) {
+    let SealedConnection { stream, sealer, opener } = sealed;
     let (outbox, outgoing) = mpsc::channel(OUTBOX);
-    if news.send(News::Greeted(connection, greeting, outbox)).await.is_err() {
+    if news.send(DriverInput::Greeted(connection, greeting, outbox)).await.is_err() {
         return;
     }
     let (input, output) = stream.into_split();
@@ -268,21 +281,21 @@ async fn attend(connection: Connection, (sealed, greeting): Met, news: mpsc::Sen
         }
         () = writing => {}
     }
-    let _ = news.send(News::Closed(connection)).await;
+    let _ = news.send(DriverInput::Closed(connection)).await;
 }
 
 async fn receive(
-    connection: Connection,
+    connection: ConnectionId,
     mut input: OwnedReadHalf,
     mut opener: Opener,
-    news: &mpsc::Sender<News>,
+    news: &mpsc::Sender<DriverInput>,
 ) -> io::Result<()> {
     loop {
         let Some(plain) = read_sealed(&mut input, &mut opener, MAX_FRAME).await? else {
             return Ok(());
         };
         let message: RankToDriver = wire::decode(&plain).map_err(io::Error::other)?;
-        if news.send(News::Said(connection, message)).await.is_err() {
+        if news.send(DriverInput::Said(connection, message)).await.is_err() {
             return Ok(());
         }
     }

@@ -7,9 +7,9 @@ use std::path::Path;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use super::News;
-use super::hands::Hands;
-use crate::reach::Way;
+use super::DriverInput;
+use super::agent_handle::AgentHandle;
+use crate::reach::ReachMethod;
 use crate::{LaunchError, interfaces, machine};
 
 /// How far a job reaches.
@@ -23,8 +23,8 @@ pub enum Span {
 
 impl Span {
     /// That of a job whose hosts are reached so.
-    pub fn of<'a>(mut ways: impl Iterator<Item = &'a Way>) -> Span {
-        match ways.all(|way| way.ties().network) {
+    pub fn of<'a>(mut methods: impl Iterator<Item = &'a ReachMethod>) -> Span {
+        match methods.all(|method| method.traits().network) {
             true => Span::ThisMachine,
             false => Span::Hosts,
         }
@@ -70,12 +70,12 @@ pub(crate) async fn listen_at(
 /// Starts an agent on a host; its news will carry `index`, and `id` makes the mark of its processes.
 pub(crate) fn agent(
     index: usize,
-    (host, way): (&str, &Way),
+    (host, method): (&str, &ReachMethod),
     (program, id): (&Path, &str),
-    news: &mpsc::Sender<News>,
-) -> io::Result<Hands> {
+    news: &mpsc::Sender<DriverInput>,
+) -> io::Result<AgentHandle> {
     // Each agent has its own mark, because two names may mean one machine.
     let mark = format!("{id}-{index}");
-    let link = way.start(program, &mark)?;
-    Ok(Hands::new(index, (host.to_owned(), mark), link, news.clone()))
+    let link = method.start(program, &mark)?;
+    Ok(AgentHandle::new(index, (host.to_owned(), mark), link, news.clone()))
 }

@@ -15,7 +15,7 @@ use rustix::process::getpgrp;
 use rustix::termios::{isatty, tcgetpgrp};
 use tokio::sync::mpsc::Sender;
 
-use super::News;
+use super::DriverInput;
 
 /// How often a job in the background looks whether it has come to the foreground.
 const BACKGROUND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -28,7 +28,7 @@ pub(super) struct Stdin {
 
 impl Stdin {
     /// Starts the thread, which tells each piece that it was asked for, and nothing more after the end.
-    pub(super) fn start(news: Sender<News>) -> io::Result<Stdin> {
+    pub(super) fn start(news: Sender<DriverInput>) -> io::Result<Stdin> {
         let (wanted, requests) = mpsc::channel();
         let (stopped, stop) = io::pipe()?;
         thread::Builder::new().name("ronde-stdin".into()).spawn(move || {
@@ -36,7 +36,7 @@ impl Stdin {
                 let Some(bytes) = read(&stopped) else { return };
                 let piece = Some(bytes).filter(|bytes| !bytes.is_empty());
                 let is_end = piece.is_none();
-                if news.blocking_send(News::Stdin(piece)).is_err() || is_end {
+                if news.blocking_send(DriverInput::Stdin(piece)).is_err() || is_end {
                     return;
                 }
             }

@@ -9,17 +9,17 @@ use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::chronicle::Following;
-use super::{Job, News};
+use super::event_bus::Subscription;
+use super::{DriverInput, Job};
 use crate::private::PrivateFile;
 use crate::registry::{self, Entry};
-use crate::wire::{Sealed, read_sealed};
+use crate::wire::{SealedConnection, read_sealed};
 
 /// The longest question.
 const LONGEST: usize = 256;
 
 /// The way back to somebody who has asked.
-pub(super) type Answer = oneshot::Sender<Status>;
+pub(super) type Reply = oneshot::Sender<Status>;
 
 /// Lists the job where watchers look for it.
 pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Option<PrivateFile> {
@@ -28,7 +28,7 @@ pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Optio
         pid: std::process::id(),
         address: listener.local_addr().ok()?,
         key: key.clone(),
-        ranks: job.terms.start,
+        ranks: job.job_spec.start,
         command: command.join(" "),
     };
     registry::register(job.registry.as_ref()?, &entry)
@@ -38,9 +38,9 @@ pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Optio
 
 /// Answers until the watcher hangs up.
 pub(super) async fn serve(
-    mut sealed: Sealed,
+    mut sealed: SealedConnection,
     version: &str,
-    news: &mpsc::Sender<News>,
+    news: &mpsc::Sender<DriverInput>,
 ) -> io::Result<()> {
     if version != VERSION {
         let reason = format!(
@@ -55,7 +55,7 @@ pub(super) async fn serve(
             WatcherToDriver::Follow => return follow(sealed, news).await,
         }
         let (answer, status) = oneshot::channel();
-        news.send(News::Asked(answer)).await.map_err(io::Error::other)?;
+        news.send(DriverInput::Asked(answer)).await.map_err(io::Error::other)?;
         let status = status.await.map_err(io::Error::other)?;
         sealed.say(&DriverToWatcher::Status(status)).await?;
     }
@@ -63,10 +63,10 @@ pub(super) async fn serve(
 }
 
 /// Tells what happens until the job ends, no faster than the watcher reads.
-async fn follow(mut sealed: Sealed, news: &mpsc::Sender<News>) -> io::Result<()> {
+async fn follow(mut sealed: SealedConnection, news: &mpsc::Sender<DriverInput>) -> io::Result<()> {
     let (follower, following) = oneshot::channel();
-    news.send(News::Followed(follower)).await.map_err(io::Error::other)?;
-    let Following { kept, mut next } = following.await.map_err(io::Error::other)?;
+    news.send(DriverInput::Followed(follower)).await.map_err(io::Error::other)?;
+    let Subscription { kept, mut next } = following.await.map_err(io::Error::other)?;
     for event in kept {
         sealed.say(&DriverToWatcher::Event { event: String::from(&*event), missed: 0 }).await?;
     }

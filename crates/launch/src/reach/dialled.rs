@@ -10,13 +10,13 @@ use ronde_control::wire::agent::OfferAnswer;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::oneshot;
 
-use super::link::Heard;
-use super::{AgentLink, Ties, Trouble};
-use crate::stream::{self, Stream};
-use crate::wire::Sealed;
+use super::link::AgentOutput;
+use super::{AgentLink, AgentTraits, HostProblem};
+use crate::stream::{self, ByteStream};
+use crate::wire::SealedConnection;
 
 /// A host that is on offer.
-pub struct Offer {
+pub struct DialledAgent {
     /// What it calls itself.
     pub name: String,
     /// How many ranks it can take.
@@ -26,10 +26,10 @@ pub struct Offer {
     /// The version of Ronde there.
     pub version: String,
     /// The connection on which it has come.
-    pub(crate) sealed: Sealed,
+    pub(crate) sealed: SealedConnection,
 }
 
-impl Offer {
+impl DialledAgent {
     /// Where it has come from.
     pub fn address(&self) -> Option<IpAddr> {
         self.sealed.stream.peer_addr().ok().map(|address| address.ip().to_canonical())
@@ -45,7 +45,8 @@ impl Offer {
     pub fn take(self) -> io::Result<AgentLink> {
         let network = self.address().is_some_and(|address| address.is_loopback());
         let taken = wire::encode(&OfferAnswer::Taken);
-        let Stream { reader, writer, receiving, sending } = stream::open(self.sealed, Some(taken))?;
+        let ByteStream { reader, writer, receiving, sending } =
+            stream::open(self.sealed, Some(taken))?;
         let (cut, is_cut) = oneshot::channel();
         let ended = async move {
             let abort = receiving.abort_handle();
@@ -60,8 +61,8 @@ impl Offer {
         Ok(AgentLink {
             reader: Box::new(reader),
             writer: Box::new(writer),
-            ties: Ties { child: false, network, environment: false },
-            heard: Heard::default(),
+            traits: AgentTraits { child: false, network, environment: false },
+            heard: AgentOutput::default(),
             cut,
             ended: Box::pin(ended),
         })
@@ -79,14 +80,14 @@ impl Offer {
     }
 }
 
-fn explain(result: io::Result<()>) -> Trouble {
+fn explain(result: io::Result<()>) -> HostProblem {
     match result {
-        Ok(()) => Trouble::new(
+        Ok(()) => HostProblem::new(
             "its agent, which had dialled in, has ended",
             "see what it said there, and whether a scheduler, a time limit or a lack of memory has \
              ended it",
         ),
-        Err(error) => Trouble::new(
+        Err(error) => HostProblem::new(
             format!("the connection that its agent had dialled broke: {error}"),
             "see whether the host is up and its network cable is in",
         ),

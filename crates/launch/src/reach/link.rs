@@ -14,7 +14,7 @@ use tokio::process::Child;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::Trouble;
+use super::HostProblem;
 
 /// Bytes of what is not an agent's that are kept, to explain what went wrong.
 const NOISE: usize = 16 << 10;
@@ -29,19 +29,19 @@ pub struct AgentLink {
     /// What the agent is told, in frames.
     pub writer: Box<dyn AsyncWrite + Send + Unpin>,
     /// What the agent shares with the driver.
-    pub ties: Ties,
+    pub traits: AgentTraits,
     /// What was heard that is no frame.
-    pub heard: Heard,
+    pub heard: AgentOutput,
     /// Cuts the link, upon which the agent ends everything on its host. Dropping it cuts nothing.
     pub cut: oneshot::Sender<()>,
     /// Comes once nothing of the link is left at this end, and says why. Both directions are to be
     /// dropped before it is awaited.
-    pub ended: Pin<Box<dyn Future<Output = Trouble> + Send>>,
+    pub ended: Pin<Box<dyn Future<Output = HostProblem> + Send>>,
 }
 
 /// What an agent shares with the driver, because of the way in which it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ties {
+pub struct AgentTraits {
     /// Whether it is a child of the driver, who sweeps up what it may leave behind on this machine.
     /// Any other one may vanish with its host, which its link need not show: it needs a lifeline.
     pub child: bool,
@@ -54,15 +54,15 @@ pub struct Ties {
 /// What was heard of an agent apart from frames: whoever reads a link adds to it, and whoever explains
 /// its end looks at it.
 #[derive(Clone, Debug, Default)]
-pub struct Heard(Arc<Mutex<Words>>);
+pub struct AgentOutput(Arc<Mutex<OutputLines>>);
 
 #[derive(Debug, Default)]
-struct Words {
+struct OutputLines {
     greeted: bool,
     said: Vec<u8>,
 }
 
-impl Heard {
+impl AgentOutput {
     /// The agent is there.
     pub fn greeted(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).greeted = true;
@@ -70,7 +70,7 @@ impl Heard {
 
     /// Keeps some of what is not the agent's.
     pub fn keep(&self, line: &[u8]) {
-        let Words { said, .. } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let OutputLines { said, .. } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         said.extend_from_slice(line);
         let surplus = said.len().saturating_sub(NOISE);
         said.drain(..surplus);
@@ -84,8 +84,8 @@ impl Heard {
 }
 
 /// What is known of a process at this end of a link when it has ended.
-pub struct Remains<'a> {
-    /// How it ended.
+pub struct ProcessEnd<'a> {
+    /// Exit status of the process.
     pub status: io::Result<ExitStatus>,
     /// Whether the agent had been there.
     pub greeted: bool,
@@ -99,13 +99,13 @@ impl AgentLink {
     /// why it has ended.
     pub(super) fn from_child(
         mut child: Child,
-        (host, ties): (&str, Ties),
-        explain: impl FnOnce(&Remains<'_>) -> Trouble + Send + 'static,
+        (host, traits): (&str, AgentTraits),
+        explain: impl FnOnce(&ProcessEnd<'_>) -> HostProblem + Send + 'static,
     ) -> io::Result<AgentLink> {
         let (Some(writer), Some(reader)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("the child has no pipes"));
         };
-        let heard = Heard::default();
+        let heard = AgentOutput::default();
         let listening = child
             .stderr
             .take()
@@ -124,12 +124,12 @@ impl AgentLink {
                 let _ = timeout(LAST_WORDS, listening).await;
             }
             let (greeted, said) = words.summary();
-            explain(&Remains { status, greeted, said: &said })
+            explain(&ProcessEnd { status, greeted, said: &said })
         };
         Ok(AgentLink {
             reader: Box::new(reader),
             writer: Box::new(writer),
-            ties,
+            traits,
             heard,
             cut,
             ended: Box::pin(ended),
@@ -138,7 +138,7 @@ impl AgentLink {
 }
 
 /// Takes what a process complains about.
-async fn listen(pipe: impl AsyncRead + Unpin, heard: Heard, host: String) {
+async fn listen(pipe: impl AsyncRead + Unpin, heard: AgentOutput, host: String) {
     let mut pipe = BufReader::new(pipe);
     loop {
         let mut line = Vec::new();
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    const TIES: Ties = Ties { child: true, network: true, environment: true };
+    const TIES: AgentTraits = AgentTraits { child: true, network: true, environment: true };
 
     fn link(script: &str) -> AgentLink {
         let child = Command::new("sh")
@@ -169,9 +169,9 @@ mod tests {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        let explain = |remains: &Remains<'_>| {
+        let explain = |remains: &ProcessEnd<'_>| {
             let status = remains.status.as_ref().unwrap();
-            Trouble { reason: status.to_string(), hint: remains.said.into() }
+            HostProblem { reason: status.to_string(), hint: remains.said.into() }
         };
         AgentLink::from_child(child.unwrap(), ("here", TIES), explain).unwrap()
     }
@@ -182,9 +182,9 @@ mod tests {
         tokio::io::AsyncWriteExt::write_all(&mut link.writer, b"hello\n").await.unwrap();
         let mut said = String::new();
         link.reader.read_to_string(&mut said).await.unwrap();
-        let trouble = link.ended.await;
-        assert_eq!((said.as_str(), trouble.hint.as_str()), ("hello\n", "why\n"));
-        assert!(trouble.reason.contains('3'), "{}", trouble.reason);
+        let host_problem = link.ended.await;
+        assert_eq!((said.as_str(), host_problem.hint.as_str()), ("hello\n", "why\n"));
+        assert!(host_problem.reason.contains('3'), "{}", host_problem.reason);
     }
 
     #[tokio::test]

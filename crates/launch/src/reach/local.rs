@@ -6,12 +6,12 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::{AgentLink, Remains, Ties, Trouble, VERBOSE};
+use super::{AgentLink, AgentTraits, HostProblem, ProcessEnd, VERBOSE};
 use crate::hidden;
 use crate::supervise::ended;
 
 /// What such an agent shares with the driver: everything.
-pub const TIES: Ties = Ties { child: true, network: true, environment: true };
+pub const TIES: AgentTraits = AgentTraits { child: true, network: true, environment: true };
 
 /// Starts the guardian, which starts the agent. `program` is this executable and `mark` is what all
 /// processes of the ranks will carry in their environment.
@@ -24,10 +24,10 @@ pub fn start(program: &Path, mark: &str) -> io::Result<AgentLink> {
     AgentLink::from_child(child, ("localhost", TIES), explain)
 }
 
-fn explain(remains: &Remains<'_>) -> Trouble {
+fn explain(remains: &ProcessEnd<'_>) -> HostProblem {
     let reason = match &remains.status {
         Ok(status) => format!("its agent {}", ended(*status)),
         Err(error) => format!("its agent cannot be waited for: {error}"),
     };
-    Trouble::new(reason, VERBOSE)
+    HostProblem::new(reason, VERBOSE)
 }

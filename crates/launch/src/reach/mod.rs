@@ -11,36 +11,36 @@ pub mod ssh;
 use std::io;
 use std::path::Path;
 
-pub use link::{AgentLink, Remains, Ties};
-pub use ronde_control::muster::Trouble;
+pub use link::{AgentLink, AgentTraits, ProcessEnd};
+pub use ronde_control::host_setup::HostProblem;
 
 /// What to do about an agent that ends without a word.
 const VERBOSE: &str = "run it again with `--verbose` to see each step";
 
 /// How a host is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum ReachMethod {
     /// It is this machine.
     Local,
     /// By the system's ssh.
     Ssh(ssh::Destination),
 }
 
-impl Way {
+impl ReachMethod {
     /// Starts an agent. `program` is this executable and `mark` is what all processes of its ranks
     /// will carry in their environment.
     pub fn start(&self, program: &Path, mark: &str) -> io::Result<AgentLink> {
         match self {
-            Way::Local => local::start(program, mark),
-            Way::Ssh(destination) => ssh::start(destination, program, mark),
+            ReachMethod::Local => local::start(program, mark),
+            ReachMethod::Ssh(destination) => ssh::start(destination, program, mark),
         }
     }
 
     /// What an agent that is reached so shares with the driver.
-    pub fn ties(&self) -> Ties {
+    pub fn traits(&self) -> AgentTraits {
         match self {
-            Way::Local => local::TIES,
-            Way::Ssh(_) => ssh::TIES,
+            ReachMethod::Local => local::TIES,
+            ReachMethod::Ssh(_) => ssh::TIES,
         }
     }
 }

@@ -63,7 +63,7 @@ impl DialledIn {
                 "`{command} --key-file {file}`, with a copy of that file which only you may read"
             ),
         };
-        format!("waiting for {count} {noun} to dial in; on each host run {how}")
+        format!("waiting for {count} {noun} to connect; on each host, run {how}")
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
         let file = wanted("[::]:4000", KeyPlace::File("/home/me/job.key".into()));
         assert_eq!(
             file.invitation(&addresses),
-            "waiting for 2 agents to dial in; on each host run `ronde agent --join \
+            "waiting for 2 agents to connect; on each host, run `ronde agent --join \
              10.0.0.1:4000,[fd00::1]:4000 --key-file /home/me/job.key`, with a copy of that file \
              which only you may read"
         );

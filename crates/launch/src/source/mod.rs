@@ -5,7 +5,7 @@ mod script;
 
 use std::net::SocketAddr;
 
-use ronde_control::event::Source;
+use ronde_control::event::HostSourceKind;
 use ronde_control::wire::JobKey;
 use tokio::net::TcpListener;
 
@@ -17,27 +17,27 @@ use crate::driver::Job;
 use crate::driver::start::{self, Span};
 use crate::hosts::Host;
 use crate::interfaces;
-use crate::reach::{Way, ssh};
+use crate::reach::{ReachMethod, ssh};
 use crate::{LaunchError, new_key};
 
 /// Where the hosts of a job come from.
 #[derive(Clone, Debug)]
 pub enum HostSource {
     /// The user has named them, once and for all.
-    Listed(Vec<(Host, Way)>),
+    Listed(Vec<(Host, ReachMethod)>),
     /// A script names them, again and again; they are reached by ssh in this way.
-    Script(Script, ssh::Options),
+    Script(Script, ssh::SshOptions),
     /// They come by themselves: their agents dial in.
     DialledIn(DialledIn),
 }
 
 impl HostSource {
     /// Its name, as the job and those who follow it know it.
-    pub fn kind(&self) -> Source {
+    pub fn kind(&self) -> HostSourceKind {
         match self {
-            HostSource::Listed(_) => Source::List,
-            HostSource::Script(..) => Source::Script,
-            HostSource::DialledIn(_) => Source::DialledIn,
+            HostSource::Listed(_) => HostSourceKind::List,
+            HostSource::Script(..) => HostSourceKind::Script,
+            HostSource::DialledIn(_) => HostSourceKind::DialledIn,
         }
     }
 
@@ -57,7 +57,7 @@ impl HostSource {
     /// How far the job reaches. A script may name any host, but without a network there is only one.
     pub(crate) fn span(&self) -> Span {
         let is_here = match self {
-            HostSource::Listed(hosts) => return Span::of(hosts.iter().map(|(_, way)| way)),
+            HostSource::Listed(hosts) => return Span::of(hosts.iter().map(|(_, method)| method)),
             HostSource::Script(..) => interfaces::for_others().is_empty(),
             HostSource::DialledIn(agents) => agents.listen.ip().is_loopback(),
         };

@@ -16,10 +16,10 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use crate::discovery::parse;
-use crate::driver::{Job, News};
+use crate::driver::{DriverInput, Job};
 use crate::hidden;
 use crate::hosts::{self, Host};
-use crate::reach::{Way, ssh};
+use crate::reach::{ReachMethod, ssh};
 use crate::supervise::ended;
 
 /// More than this no script has to say.
@@ -44,24 +44,24 @@ pub struct Script {
 /// A script that is run until the driver ends.
 pub(crate) struct Search {
     pub(crate) script: Script,
-    pub(crate) ssh: ssh::Options,
+    pub(crate) ssh: ssh::SshOptions,
     pub(crate) job: Job,
-    pub(crate) news: mpsc::Sender<News>,
+    pub(crate) news: mpsc::Sender<DriverInput>,
 }
 
 impl Search {
     pub(crate) async fn run(self) {
-        let mut ways = BTreeMap::new();
+        let mut methods = BTreeMap::new();
         let mut last = None;
         loop {
             let found = self.look().await;
             if last.as_ref() != Some(&found) {
                 last = Some(found.clone());
                 let found = match found {
-                    Ok(hosts) => Ok(self.with_ways(hosts, &mut ways).await),
+                    Ok(hosts) => Ok(self.with_ways(hosts, &mut methods).await),
                     Err(why) => Err(why),
                 };
-                if self.news.send(News::Hosts(found)).await.is_err() {
+                if self.news.send(DriverInput::Hosts(found)).await.is_err() {
                     return;
                 }
             }
@@ -73,7 +73,7 @@ impl Search {
         let name = self.script.command.display();
         let about = |what: String| format!("`{name}` {what}");
         let child = self.start().map_err(|error| about(format!("cannot be run: {error}")))?;
-        let mut running = Running(child);
+        let mut running = ScriptRun(child);
         let listening = listen(&mut running.0);
         let result = match timeout(self.script.limit, listening).await {
             Ok(result) => result,
@@ -84,7 +84,7 @@ impl Search {
         };
         drop(running);
         parse(&result.map_err(about)?, self.script.slots)
-            .map_err(|mistakes| about(format!("printed what is no list of hosts: {mistakes}")))
+            .map_err(|mistakes| about(format!("printed an invalid list of hosts: {mistakes}")))
     }
 
     fn start(&self) -> std::io::Result<Child> {
@@ -110,23 +110,23 @@ impl Search {
     async fn with_ways(
         &self,
         hosts: Vec<Host>,
-        ways: &mut BTreeMap<(Option<String>, String), Way>,
-    ) -> Vec<(Host, Way)> {
+        methods: &mut BTreeMap<(Option<String>, String), ReachMethod>,
+    ) -> Vec<(Host, ReachMethod)> {
         let mut all = Vec::with_capacity(hosts.len());
         for host in hosts {
             let key = (host.user.clone(), host.name.clone());
-            let way = match ways.get(&key) {
-                Some(way) => way.clone(),
+            let method = match methods.get(&key) {
+                Some(method) => method.clone(),
                 None => {
                     let (asked, ssh) = (host.clone(), self.ssh.clone());
-                    let way = move || hosts::way(&asked, &hosts::hostname(), &ssh);
+                    let method = move || hosts::method(&asked, &hosts::hostname(), &ssh);
                     // A look-up that panics is nobody's; the host is then tried by ssh.
-                    let Ok(way) = tokio::task::spawn_blocking(way).await else { continue };
-                    ways.insert(key, way.clone());
-                    way
+                    let Ok(method) = tokio::task::spawn_blocking(method).await else { continue };
+                    methods.insert(key, method.clone());
+                    method
                 }
             };
-            all.push((host, way));
+            all.push((host, method));
         }
         all
     }
@@ -159,9 +159,9 @@ fn failed(status: ExitStatus, complaints: &str) -> String {
 }
 
 /// A script that runs, and all that it has started: it leads a group of its own, which ends with this.
-struct Running(Child);
+struct ScriptRun(Child);
 
-impl Drop for Running {
+impl Drop for ScriptRun {
     fn drop(&mut self) {
         // While it has not been waited for, its number is its own.
         let pid = self.0.id().and_then(|pid| Pid::from_raw(pid as i32));

@@ -15,8 +15,8 @@ use rustix::process::{Signal, getpid, set_child_subreaper, setsid};
 use tokio::io::AsyncWriteExt;
 
 use super::{Scope, signal_child, sweep};
-use crate::agent::join::Offering;
-use crate::private::Places;
+use crate::agent::join::AgentOffer;
+use crate::private::PrivateDirs;
 use crate::{driver, hidden, registry, signals};
 
 /// Starts the agent and waits for its end; gives its exit code, 128 and more for a signal.
@@ -29,7 +29,7 @@ pub fn run(program: &Path, mark: &OsStr) -> u8 {
     let status = agent.arg(hidden::AGENT).arg(mark).arg(number).status();
     sweep(&mark.to_string_lossy(), Scope::Family);
     // A driver on this host that was killed has left its entry behind.
-    registry::jobs(&Places::here());
+    registry::jobs(&PrivateDirs::here());
     status.map(super::code).unwrap_or_else(|error| {
         tracing::error!(%error, "the agent could not be started, or not be waited for");
         126
@@ -39,7 +39,7 @@ pub fn run(program: &Path, mark: &OsStr) -> u8 {
 /// The same for an agent that dials in, whose guardian users have started: it makes this offering to
 /// whoever holds the key, which stands on no command line.
 /// Somebody who wants this process to stop means the agent.
-pub fn run_joining(program: &Path, offering: &Offering, key: &JobKey) -> io::Result<u8> {
+pub fn run_joining(program: &Path, agent_offer: &AgentOffer, key: &JobKey) -> io::Result<u8> {
     let own = getpid();
     let _ = set_child_subreaper(Some(own));
     let mark = driver::hex(&driver::entropy::<12>().map_err(io::Error::other)?);
@@ -51,7 +51,7 @@ pub fn run_joining(program: &Path, offering: &Offering, key: &JobKey) -> io::Res
             .stdin(Stdio::piped())
             .spawn()?;
         if let Some(mut pipe) = agent.stdin.take() {
-            pipe.write_all(&encode(&(offering, key))).await?;
+            pipe.write_all(&encode(&(agent_offer, key))).await?;
         }
         let mut told = None;
         let status = loop {

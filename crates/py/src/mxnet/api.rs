@@ -1,73 +1,73 @@
-//! The functions of MXNet's C interface that are used here, found by name in the library that the
-//! program has loaded; and the exception of C++ by which MXNet's engine learns of an error.
-#![expect(unsafe_code, reason = "functions of MXNet and of the C++ library are called")]
+//! The functions of MXNet's C interface that are used here, looked up in the library that the
+//! program has loaded; and the C++ exception that reports an error to MXNet's engine.
+#![expect(unsafe_code, reason = "calls functions of MXNet and of the C++ library")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use crate::native::Library;
 
-pub(super) type Handle = *mut c_void;
-pub(super) type Run = extern "C" fn(Handle, *const OnComplete, Handle);
-pub(super) type Forget = extern "C" fn(Handle);
+pub(super) type MxHandle = *mut c_void;
+pub(super) type RunFn = extern "C" fn(MxHandle, *const OnComplete, MxHandle);
+pub(super) type Forget = extern "C" fn(MxHandle);
 
-/// How MXNet's engine is told that an operation is done; copied out of memory that it takes back.
+/// MXNet's completion callback; copied, because the engine reuses the memory of the original.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct OnComplete {
-    callback: unsafe extern "C" fn(Handle, Handle, *const c_void),
-    engine: Handle,
-    operation: Handle,
+    callback: unsafe extern "C" fn(MxHandle, MxHandle, *const c_void),
+    engine: MxHandle,
+    operation: MxHandle,
 }
 
-// SAFETY: the engine takes the word of any thread; that is what it is for.
+// SAFETY: the engine accepts completions from any thread.
 unsafe impl Send for OnComplete {}
 
 /// A device: the CPU.
 #[repr(C)]
-struct Context {
+struct MxContext {
     kind: c_int,
     number: c_int,
 }
 
 type PushAsync = unsafe extern "C" fn(
-    Run,
-    Handle,
+    RunFn,
+    MxHandle,
     Forget,
-    *const Context,
-    *const Handle,
+    *const MxContext,
+    *const MxHandle,
     c_int,
-    *const Handle,
+    *const MxHandle,
     c_int,
     *const c_void,
     c_int,
     *const c_char,
     bool,
 ) -> c_int;
-type Data = unsafe extern "C" fn(Handle, *mut Handle) -> c_int;
-type Copy = unsafe extern "C" fn(Handle, *mut Handle) -> c_int;
-type Free = unsafe extern "C" fn(Handle) -> c_int;
+type Data = unsafe extern "C" fn(MxHandle, *mut MxHandle) -> c_int;
+type CopyFn = unsafe extern "C" fn(MxHandle, *mut MxHandle) -> c_int;
+type Free = unsafe extern "C" fn(MxHandle) -> c_int;
 type LastError = unsafe extern "C" fn() -> *const c_char;
-type Construct = unsafe extern "C" fn(*mut Exception, *const c_char);
-type Destroy = unsafe extern "C" fn(*mut Exception);
+type Construct = unsafe extern "C" fn(*mut CxxException, *const c_char);
+type Destroy = unsafe extern "C" fn(*mut CxxException);
 
-/// Room for a `std::runtime_error`, which is also all there is to MXNet's own class.
+/// Storage for a `std::runtime_error`, which has the same layout as MXNet's own exception class.
 #[repr(C, align(16))]
-struct Exception([usize; 4]);
+struct CxxException([usize; 4]);
 
-pub(super) struct Api {
+pub(super) struct MxApi {
     push: PushAsync,
     data: Data,
-    copy: Copy,
+    copy: CopyFn,
     free: Free,
     last_error: LastError,
     construct: Construct,
     destroy: Destroy,
 }
 
-impl Api {
-    /// The functions of the loaded library with this path; the error names what is missing.
-    pub(super) fn load(path: &str) -> Result<Api, String> {
+impl MxApi {
+    /// The functions of the loaded library with this path; the error names the missing one.
+    pub(super) fn load(path: &str) -> Result<MxApi, String> {
         let path = CString::new(path).map_err(|error| error.to_string())?;
         let names = [path.as_c_str(), c"libmxnet.so"];
         let mxnet = Library::loaded(&names).ok_or("`libmxnet.so` is not loaded")?;
@@ -82,23 +82,24 @@ impl Api {
         let free = unsafe { mxnet.function(c"MXNDArrayFree") }?;
         // SAFETY: likewise.
         let last_error = unsafe { mxnet.function(c"MXGetLastError") }?;
-        // SAFETY: the constructor from a C string, by the names that all C++ compilers here use.
+        // SAFETY: the constructor from a C string, with the mangling that all C++ compilers here
+        // use.
         let construct = unsafe { cpp.function(c"_ZNSt13runtime_errorC1EPKc") }?;
         // SAFETY: the destructor of the same class.
         let destroy = unsafe { cpp.function(c"_ZNSt13runtime_errorD1Ev") }?;
-        Ok(Api { push, data, copy, free, last_error, construct, destroy })
+        Ok(MxApi { push, data, copy, free, last_error, construct, destroy })
     }
 
-    /// Lets MXNet's engine run something when nobody else reads or writes these arrays.
+    /// Makes MXNet's engine call `run` when nobody else reads or writes these arrays.
     pub(super) fn push(
         &self,
-        run: Run,
-        (operation, forget): (Handle, Forget),
-        reads: &[Handle],
-        writes: &[Handle],
+        run: RunFn,
+        (operation, forget): (MxHandle, Forget),
+        reads: &[MxHandle],
+        writes: &[MxHandle],
         priority: c_int,
     ) -> Result<(), String> {
-        let cpu = Context { kind: 1, number: 0 };
+        let cpu = MxContext { kind: 1, number: 0 };
         let (name, wait) = (c"horovod".as_ptr(), false);
         let (read, written) = (reads.len() as c_int, writes.len() as c_int);
         let (reads, writes) = (reads.as_ptr(), writes.as_ptr());
@@ -122,39 +123,39 @@ impl Api {
         self.check(status)
     }
 
-    /// Another handle of the same array, which is ours to free.
-    pub(super) fn copy(&self, array: Handle) -> Result<Handle, String> {
+    /// Another handle to the same array, which we must free.
+    pub(super) fn copy(&self, array: MxHandle) -> Result<MxHandle, String> {
         let mut copy = null_mut();
         // SAFETY: the caller's array is alive.
         let status = unsafe { (self.copy)(array, &raw mut copy) };
         self.check(status).map(|()| copy)
     }
 
-    pub(super) fn free(&self, array: Handle) {
-        // SAFETY: `copy` gave it, and it is not used again.
+    pub(super) fn free(&self, array: MxHandle) {
+        // SAFETY: `copy` returned it, and it is not used again.
         unsafe { (self.free)(array) };
     }
 
-    /// Where an array's elements lie; it has its memory when the engine runs something on it.
-    pub(super) fn data(&self, array: Handle) -> Result<usize, String> {
+    /// The address of an array's elements; it is allocated when the engine runs something on it.
+    pub(super) fn data(&self, array: MxHandle) -> Result<usize, String> {
         let mut data = null_mut();
         // SAFETY: the handle is a copy that lives as long as its operation.
         let status = unsafe { (self.data)(array, &raw mut data) };
         self.check(status).map(|()| data as usize)
     }
 
-    /// Tells MXNet's engine that an operation is done, or why it is not.
+    /// Tells MXNet's engine that an operation has completed, or why it failed.
     pub(super) fn complete(&self, on_complete: OnComplete, problem: Option<&str>) {
         let OnComplete { callback, engine, operation } = on_complete;
         let Some(problem) = problem else {
-            // SAFETY: the engine gave these three, and is told once.
+            // SAFETY: the engine passed these three, and is called once.
             return unsafe { callback(engine, operation, null()) };
         };
         let text = CString::new(problem.replace('\0', " ")).unwrap_or_default();
-        let mut exception = Exception([0; 4]);
-        // SAFETY: the room is large enough, and the text is copied.
+        let mut exception = CxxException([0; 4]);
+        // SAFETY: the storage is large enough, and the text is copied.
         unsafe { (self.construct)(&raw mut exception, text.as_ptr()) };
-        // SAFETY: the engine gave these three, is told once, and copies the exception.
+        // SAFETY: the engine passed these three, is called once, and copies the exception.
         unsafe { callback(engine, operation, (&raw const exception).cast()) };
         // SAFETY: it was constructed above, and nobody uses it any more.
         unsafe { (self.destroy)(&raw mut exception) };

@@ -1,6 +1,6 @@
-//! MXNet's operations: each is something that MXNet's own engine runs when its arrays are ready, that
-//! submits them to ours, and that is done when ours is. No thread of MXNet waits meanwhile.
-#![expect(unsafe_code, reason = "MXNet's engine gives back the address that we gave it")]
+//! MXNet's operations: MXNet's own engine runs each one when its arrays are ready; it submits them
+//! to our engine, and completes when ours has finished. No thread of MXNet waits meanwhile.
+#![expect(unsafe_code, reason = "MXNet's engine passes our pointers back to us")]
 
 mod api;
 
@@ -12,16 +12,18 @@ use pyo3::prelude::*;
 use ronde_control::DType;
 use ronde_core::engine::Tensors;
 
-use self::api::{Api, Handle, OnComplete};
-use crate::native::{self, Call, Done, Failure, Handed, Reduce, Wish};
+use self::api::{MxApi, MxHandle, OnComplete};
+use crate::native::{
+    self, CollectiveCall, CollectiveRequest, Failure, NativeCallback, Reduce, SubmittedTensors,
+};
 use crate::tensor::{View, operands};
 
-static API: OnceLock<Result<Api, String>> = OnceLock::new();
+static API: OnceLock<Result<MxApi, String>> = OnceLock::new();
 
-/// Finds the functions of the MXNet that this process has loaded from `path`.
+/// Looks up the functions of the MXNet that this process has loaded from `path`.
 #[pyfunction]
 pub(crate) fn mxnet_open(path: &str) -> PyResult<()> {
-    match API.get_or_init(|| Api::load(path)) {
+    match API.get_or_init(|| MxApi::load(path)) {
         Ok(_) => Ok(()),
         Err(problem) => Err(PyImportError::new_err(format!(
             "horovod.mxnet needs MXNet 1.8 or 1.9 and cannot use this one: {problem}"
@@ -29,12 +31,12 @@ pub(crate) fn mxnet_open(path: &str) -> PyResult<()> {
     }
 }
 
-/// An array as Python describes it: its handle, its shape and MXNet's number of its type.
+/// An array as Python describes it: its handle, its shape and MXNet's number for its type.
 type Described = (usize, Vec<u64>, i32);
 
-/// Lets MXNet's engine run a reduction or a broadcast: `how` is the number of the reduction, or none
-/// for a broadcast, the factors before and behind it, and the root. What goes in place stands in
-/// `outputs` only; arrays are of one element type.
+/// Makes MXNet's engine run an allreduce or a broadcast. `how` contains the number of the reduction
+/// (`None` for a broadcast), the factors to apply before and after it, and the root. Arrays reduced
+/// in place are in `outputs` only; all arrays have the same element type.
 #[pyfunction]
 pub(crate) fn mxnet_push(
     name: String,
@@ -44,13 +46,13 @@ pub(crate) fn mxnet_push(
     outputs: Vec<Described>,
     priority: i32,
 ) -> PyResult<()> {
-    let api = api().ok_or_else(|| PyRuntimeError::new_err("mxnet_open comes first"))?;
+    let api = api().ok_or_else(|| PyRuntimeError::new_err("call mxnet_open first"))?;
     let (op, prescale, postscale, root) = how;
-    let wish = match op {
-        Some(op) => Wish::Allreduce(Reduce { op, prescale, postscale }),
-        None => Wish::Broadcast { root },
+    let collective_request = match op {
+        Some(op) => CollectiveRequest::Allreduce(Reduce { op, prescale, postscale }),
+        None => CollectiveRequest::Broadcast { root },
     };
-    let call = Call { name, set: process_set, wish };
+    let call = CollectiveCall { name, set: process_set, collective_request };
     let failed = |problem: String| PyRuntimeError::new_err(problem);
     let sources = Array::list(api, inputs)?;
     let targets = Array::list(api, outputs)?;
@@ -60,31 +62,31 @@ pub(crate) fn mxnet_push(
     api.push(run, (operation, forget), &reads, &writes, priority as c_int).map_err(failed)
 }
 
-fn api() -> Option<&'static Api> {
+fn api() -> Option<&'static MxApi> {
     API.get().and_then(|api| api.as_ref().ok())
 }
 
 struct Operation {
-    call: Call,
+    call: CollectiveCall,
     sources: Vec<Array>,
     targets: Vec<Array>,
 }
 
-/// A handle of our own, so that the array lives as long as the operation.
+/// Our own handle, so that the array lives as long as the operation.
 struct Array {
-    api: &'static Api,
-    handle: Handle,
+    api: &'static MxApi,
+    handle: MxHandle,
     shape: Vec<u64>,
     dtype: DType,
 }
 
 impl Array {
-    fn list(api: &'static Api, described: Vec<Described>) -> PyResult<Vec<Array>> {
+    fn list(api: &'static MxApi, described: Vec<Described>) -> PyResult<Vec<Array>> {
         let each = |(handle, shape, number): Described| {
             let dtype = dtype(number).ok_or_else(|| {
                 PyValueError::new_err(format!("MXNet's element type {number} is not supported."))
             })?;
-            let handle = api.copy(handle as Handle).map_err(PyRuntimeError::new_err)?;
+            let handle = api.copy(handle as MxHandle).map_err(PyRuntimeError::new_err)?;
             Ok(Array { api, handle, shape, dtype })
         };
         described.into_iter().map(each).collect()
@@ -102,7 +104,7 @@ impl Drop for Array {
     }
 }
 
-/// MXNet's numbers of element types.
+/// MXNet's numbers for element types.
 fn dtype(number: i32) -> Option<DType> {
     Some(match number {
         0 => DType::F32,
@@ -120,41 +122,45 @@ fn dtype(number: i32) -> Option<DType> {
     })
 }
 
-fn handles(arrays: &[Array]) -> Vec<Handle> {
+fn handles(arrays: &[Array]) -> Vec<MxHandle> {
     arrays.iter().map(|array| array.handle).collect()
 }
 
 /// Called by MXNet's engine when the arrays are ready.
-extern "C" fn run(_context: Handle, on_complete: *const OnComplete, operation: Handle) {
-    // SAFETY: the engine gives an address of its own; what stands there is copied.
+extern "C" fn run(_context: MxHandle, on_complete: *const OnComplete, operation: MxHandle) {
+    // SAFETY: the engine passes a valid address; its content is copied.
     let on_complete = unsafe { *on_complete };
-    // SAFETY: `mxnet_push` gave it, and the engine keeps it until the operation is done.
+    // SAFETY: `mxnet_push` passed it, and the engine keeps it until the operation is done.
     let operation = unsafe { &*operation.cast::<Operation>() };
     let Some(api) = api() else { return };
-    let done: Done = Box::new(move |answer| {
+    let done: NativeCallback = Box::new(move |answer| {
         api.complete(on_complete, answer.err().map(|failure| failure.text).as_deref());
     });
     let views = |arrays: &[Array]| arrays.iter().map(Array::view).collect::<Result<Vec<_>, _>>();
     let Operation { call, sources, targets } = operation;
     let in_place = sources.is_empty();
-    let handed = views(if in_place { targets } else { sources }).and_then(|sources| {
+    let submitted = views(if in_place { targets } else { sources }).and_then(|sources| {
         let targets = views(targets)?;
         // SAFETY: MXNet's engine runs nothing else with these arrays, and keeps the operation with
-        // their handles, until `done` has told it of the end.
+        // their handles, until `done` has reported its completion.
         let operands = unsafe { operands(&sources, &targets, None) };
-        Handed::new(&sources, Tensors::Given(operands.map_err(Failure::invalid)?))
+        SubmittedTensors::new(&sources, Tensors::Given(operands.map_err(Failure::invalid)?))
     });
-    match handed {
-        Ok(handed) => {
-            let call = Call { name: call.name.clone(), set: call.set, wish: call.wish.clone() };
-            native::submit(call, handed, done);
+    match submitted {
+        Ok(submitted) => {
+            let call = CollectiveCall {
+                name: call.name.clone(),
+                set: call.set,
+                collective_request: call.collective_request.clone(),
+            };
+            native::submit(call, submitted, done);
         }
         Err(failure) => done(Err(failure)),
     }
 }
 
 /// Called by MXNet's engine when it is done with the operation.
-extern "C" fn forget(operation: Handle) {
-    // SAFETY: `mxnet_push` leaked it, and the engine gives it back once.
+extern "C" fn forget(operation: MxHandle) {
+    // SAFETY: `mxnet_push` leaked it, and the engine passes it back once.
     drop(unsafe { Box::from_raw(operation.cast::<Operation>()) });
 }

@@ -1,26 +1,26 @@
-//! Errors as native code of a framework wants them: whose fault it is, and a text.
+//! Errors for native code of a framework: a class, and a text.
 
 use ronde_core::Error;
 
 use crate::child;
 
-/// Whose fault an error is; each framework has its own class or code for it.
+/// The class of an error; each framework maps it to its own class or code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// The call cannot be carried out as it stands.
+pub(crate) enum ErrorClass {
+    /// The call is invalid.
     Invalid,
-    /// The ranks do not want the same, or there is no world.
+    /// The requests of the ranks do not match, or there is no world.
     Precondition,
-    /// This rank has ended its part.
+    /// This rank has shut down.
     Aborted,
-    /// The world ended under it: a rank was lost or left.
+    /// The world has ended: a rank was lost or left.
     World,
 }
 
 /// Why a call failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
-    pub(crate) fault: Fault,
+    pub(crate) fault: ErrorClass,
     pub(crate) text: String,
 }
 
@@ -29,21 +29,21 @@ impl Failure {
     pub(crate) fn not_initialized() -> Failure {
         let unknown = || "Horovod has not been initialized; use hvd.init().".into();
         let text = child::refusal_text().unwrap_or_else(unknown);
-        Failure { fault: Fault::Precondition, text }
+        Failure { fault: ErrorClass::Precondition, text }
     }
 
     pub(crate) fn invalid(text: &str) -> Failure {
-        Failure { fault: Fault::Invalid, text: text.into() }
+        Failure { fault: ErrorClass::Invalid, text: text.into() }
     }
 }
 
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Failure {
         let fault = match error {
-            Error::Invalid(_) | Error::Setup(_) => Fault::Invalid,
-            Error::Mismatch(_) => Fault::Precondition,
-            Error::Shutdown => Fault::Aborted,
-            _ => Fault::World,
+            Error::Invalid(_) | Error::Setup(_) => ErrorClass::Invalid,
+            Error::Mismatch(_) => ErrorClass::Precondition,
+            Error::Shutdown => ErrorClass::Aborted,
+            _ => ErrorClass::World,
         };
         Failure { fault, text: error.to_string() }
     }

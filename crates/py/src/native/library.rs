@@ -1,8 +1,8 @@
 //! Libraries that are found at run time, and the functions in them: nothing is linked.
 //!
-//! A framework that the program did not import is not there, and a function that a release of it lacks is
-//! an error with the function's name.
-#![expect(unsafe_code, reason = "the dynamic loader gives addresses")]
+//! Only a framework that the program has imported is loaded, and a function that a release of it
+//! does not have is reported by name.
+#![expect(unsafe_code, reason = "the dynamic loader returns addresses")]
 
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -13,42 +13,42 @@ use libloading::os::unix::{Library as Opened, RTLD_NOW};
 pub(crate) struct Library(Opened);
 
 impl Library {
-    /// The first of these that somebody else has loaded, and that stays.
+    /// The first of these that is already loaded in this process; it stays loaded.
     pub(crate) fn loaded(names: &[&CStr]) -> Option<Library> {
         names.iter().find_map(|name| {
             let name = OsStr::from_bytes(name.to_bytes());
-            // SAFETY: this flag only finds, and runs no code of the library.
+            // SAFETY: this flag only finds a library, and runs none of its code.
             unsafe { Opened::open(Some(name), RTLD_NOW | libc::RTLD_NOLOAD) }.ok().map(Library)
         })
     }
 
-    /// Loads the one at a path, with further flags.
+    /// Loads the library at a path, with additional flags.
     ///
     /// # Safety
-    /// What a library does when it is loaded is up to whoever has installed it.
+    /// The caller trusts the code that the library runs when it is loaded.
     pub(crate) unsafe fn open(path: &str, flags: c_int) -> Result<Library, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let opened = unsafe { Opened::open(Some(path), RTLD_NOW | flags) };
         opened.map(Library).map_err(|error| format!("`{path}` cannot be opened: {error}"))
     }
 
-    /// A function of it; the error names it.
+    /// A function of the library; the error is the function's name.
     ///
     /// # Safety
     /// `F` is a function pointer of the type that the function of this name has.
     pub(crate) unsafe fn function<F: Copy>(&self, name: &CStr) -> Result<F, String> {
-        // SAFETY: the caller promises the type.
+        // SAFETY: the caller guarantees the type.
         let symbol = unsafe { self.0.get::<F>(name) };
         symbol.map(|function| *function).map_err(|_| name.to_string_lossy().into_owned())
     }
 
-    /// Where something of it lies.
+    /// The address of a symbol.
     pub(crate) fn address(&self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the type holds any address, and nothing is read there.
+        // SAFETY: the type can hold any address, and nothing is read there.
         unsafe { self.0.get::<*mut c_void>(name) }.ok().map(|symbol| symbol.as_raw_ptr())
     }
 
-    /// Leaves it in the process for good.
+    /// Keeps the library loaded for the rest of the process.
     pub(crate) fn stay(self) {
         std::mem::forget(self.0);
     }

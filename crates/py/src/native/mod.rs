@@ -1,19 +1,21 @@
-//! Where native code of a framework submits to the engine of this process: no Python, no interpreter
-//! lock, no wait. Kernels of TensorFlow, handlers of XLA and functions of MXNet's engine come here.
+//! Where native code of a framework submits to the engine of this process: without Python, without
+//! the interpreter lock, without blocking. Kernels of TensorFlow, handlers of XLA and functions of
+//! MXNet's engine use it.
 //!
-//! A [`Call`] says what is wanted, [`Handed`] brings the tensors, and `done` is called once, by a
-//! thread of the engine or, where the call is refused or the world has one rank, by the caller's own.
-//! It must not block. The memory belongs to the engine until just before then.
+//! A [`CollectiveCall`] describes the operation, [`SubmittedTensors`] has the tensors, and `done`
+//! is called once, by a thread of the engine or, if the call is refused or the world has one rank,
+//! by the calling thread. It must not block. The memory belongs to the engine until just before
+//! that call.
 
 mod failure;
 mod library;
 
-pub(crate) use self::failure::{Failure, Fault};
+pub(crate) use self::failure::{ErrorClass, Failure};
 pub(crate) use self::library::Library;
 
 use std::time::{Duration, Instant};
 
-use ronde_control::negotiate::{Kind, Request};
+use ronde_control::negotiate::{CollectiveKind, Request};
 use ronde_control::{DType, Rank, ReduceOp, SetId};
 use ronde_core::Error;
 use ronde_core::engine::{Engine, Outcome, Tensors};
@@ -21,19 +23,19 @@ use ronde_core::engine::{Engine, Outcome, Tensors};
 use super::tensor::View;
 use super::{errors, process};
 
-/// How long a wait goes on before it looks which engine there is.
-const WHILE: Duration = Duration::from_secs(1);
+/// How long a wait takes before it checks which engine there is.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A collective and the name that ranks match it by.
-pub(crate) struct Call {
+pub(crate) struct CollectiveCall {
     pub(crate) name: String,
     pub(crate) set: u32,
-    pub(crate) wish: Wish,
+    pub(crate) collective_request: CollectiveRequest,
 }
 
-/// What is to be done; the numbers are those that Horovod's users know.
+/// The operation; the numbers in it are those of Horovod's API.
 #[derive(Clone)]
-pub(crate) enum Wish {
+pub(crate) enum CollectiveRequest {
     Allreduce(Reduce),
     Allgather,
     Broadcast { root: i64 },
@@ -42,8 +44,8 @@ pub(crate) enum Wish {
     Barrier,
 }
 
-/// A reduction by its number (Average 0, Sum 1, Adasum 2, Min 3, Max 4, Product 5), with factors
-/// before and behind it.
+/// A reduction by its number (Average 0, Sum 1, Adasum 2, Min 3, Max 4, Product 5), with factors to
+/// apply before and after it.
 #[derive(Clone, Copy)]
 pub(crate) struct Reduce {
     pub(crate) op: i64,
@@ -51,95 +53,105 @@ pub(crate) struct Reduce {
     pub(crate) postscale: f64,
 }
 
-/// What came of a call.
-pub(crate) enum Answer {
-    /// The results lie in their targets.
+/// The outcome of a call.
+pub(crate) enum CallOutcome {
+    /// The results are in their targets.
     Done,
-    /// They lie in the memory that was given for them. For each tensor, how many rows came from
-    /// each member, or how many this rank got.
+    /// The results are in the memory that was allocated for them. For each tensor: the number of
+    /// rows from each member, or the number that this rank got.
     Placed(Vec<Vec<u64>>),
-    /// All have joined, this one last.
+    /// All ranks have joined; this is the last one.
     Joined(u32),
 }
 
-pub(crate) type Done = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
+pub(crate) type NativeCallback = Box<dyn FnOnce(Result<CallOutcome, Failure>) + Send>;
 
 /// Tensors of one element type, and their memory.
-pub(crate) struct Handed {
+pub(crate) struct SubmittedTensors {
     dtype: DType,
     shapes: Vec<Vec<u64>>,
     tensors: Tensors,
 }
 
-impl Handed {
-    /// Nothing.
-    pub(crate) fn nothing() -> Handed {
-        Handed { dtype: DType::U8, shapes: Vec::new(), tensors: Tensors::NONE }
+impl SubmittedTensors {
+    /// No tensors, as for a barrier.
+    pub(crate) fn nothing() -> SubmittedTensors {
+        SubmittedTensors { dtype: DType::U8, shapes: Vec::new(), tensors: Tensors::NONE }
     }
 
-    /// What these say the tensors are, with their memory.
-    pub(crate) fn new(views: &[View], tensors: Tensors) -> Result<Handed, Failure> {
+    /// The types and shapes of these views, with their memory.
+    pub(crate) fn new(views: &[View], tensors: Tensors) -> Result<SubmittedTensors, Failure> {
         let dtype = views.first().map_or(DType::U8, |view| view.dtype);
         if views.iter().any(|view| view.dtype != dtype) {
             return Err(Failure::invalid("the tensors of a group must have one element type"));
         }
-        Ok(Handed { dtype, shapes: views.iter().map(|view| view.shape.clone()).collect(), tensors })
+        Ok(SubmittedTensors {
+            dtype,
+            shapes: views.iter().map(|view| view.shape.clone()).collect(),
+            tensors,
+        })
     }
 }
 
 /// Submits a collective.
-pub(crate) fn submit(call: Call, handed: Handed, done: Done) {
-    let Some(engine) = process::arrived() else { return done(Err(Failure::not_initialized())) };
-    let Call { name, set, wish } = call;
+pub(crate) fn submit(call: CollectiveCall, submitted: SubmittedTensors, done: NativeCallback) {
+    let Some(engine) = process::native_engine() else {
+        return done(Err(Failure::not_initialized()));
+    };
+    let CollectiveCall { name, set, collective_request } = call;
     let set = SetId(set);
-    let kind = match kind(&engine, set, wish) {
+    let kind = match kind(&engine, set, collective_request) {
         Ok(kind) => kind,
         Err(error) => return done(Err(Failure::from(&error))),
     };
-    let Handed { dtype, shapes, tensors } = handed;
+    let SubmittedTensors { dtype, shapes, tensors } = submitted;
     let request = Request { name, set, kind, dtype, shapes };
     let done = Box::new(|outcome| done(answer(outcome)));
     engine.submit_then(request, tensors, done);
 }
 
-/// Contributes nothing until everybody has joined.
-pub(crate) fn join(done: Done) {
-    match process::arrived() {
+/// Contributes nothing until all ranks have joined.
+pub(crate) fn join(done: NativeCallback) {
+    match process::native_engine() {
         Some(engine) => engine.join_in_then(Box::new(|outcome| done(answer(outcome)))),
         None => done(Err(Failure::not_initialized())),
     }
 }
 
-/// Waits until calls have brought something about, and drives the engine meanwhile: for frameworks
-/// that have no way to be told later.
+/// Waits for a condition that calls bring about, and drives the engine meanwhile: for frameworks
+/// that cannot be notified later.
 pub(crate) fn wait_until(is_done: &dyn Fn() -> bool) {
     while !is_done() {
-        match process::arrived() {
-            Some(engine) => engine.wait_until(is_done, Instant::now() + WHILE),
+        match process::native_engine() {
+            Some(engine) => engine.wait_until(is_done, Instant::now() + CHECK_INTERVAL),
             // The world has just ended, which ends all calls.
             None => std::thread::yield_now(),
         }
     }
 }
 
-fn kind(engine: &Engine, set: SetId, wish: Wish) -> Result<Kind, Error> {
-    Ok(match wish {
-        Wish::Allreduce(reduce) => {
+fn kind(
+    engine: &Engine,
+    set: SetId,
+    collective_request: CollectiveRequest,
+) -> Result<CollectiveKind, Error> {
+    Ok(match collective_request {
+        CollectiveRequest::Allreduce(reduce) => {
             let (op, prescale, postscale) = reduction(engine, reduce, set)?;
-            Kind::Allreduce { op, prescale, postscale }
+            CollectiveKind::Allreduce { op, prescale, postscale }
         }
-        Wish::Reducescatter(reduce) => {
+        CollectiveRequest::Reducescatter(reduce) => {
             let (op, prescale, postscale) = reduction(engine, reduce, set)?;
-            Kind::Reducescatter { op, prescale, postscale }
+            CollectiveKind::Reducescatter { op, prescale, postscale }
         }
-        Wish::Allgather => Kind::Allgather,
-        Wish::Broadcast { root } => Kind::Broadcast { root: rank(root)? },
-        Wish::Alltoall { splits } => Kind::Alltoall { splits },
-        Wish::Barrier => Kind::Barrier,
+        CollectiveRequest::Allgather => CollectiveKind::Allgather,
+        CollectiveRequest::Broadcast { root } => CollectiveKind::Broadcast { root: rank(root)? },
+        CollectiveRequest::Alltoall { splits } => CollectiveKind::Alltoall { splits },
+        CollectiveRequest::Barrier => CollectiveKind::Barrier,
     })
 }
 
-/// A root rank as programs give it; whether the set has it is seen when the request is submitted.
+/// A root rank as programs pass it; the submission checks that the process set has it.
 pub(crate) fn rank(number: i64) -> Result<Rank, Error> {
     u32::try_from(number).map(Rank).map_err(|_| {
         Error::Invalid(format!(
@@ -148,7 +160,7 @@ pub(crate) fn rank(number: i64) -> Result<Rank, Error> {
     })
 }
 
-/// Horovod's number of an operation as the engine knows it; an average is a sum with a factor.
+/// The engine's reduction for Horovod's number of it; an average is a sum with a factor.
 pub(crate) fn reduction(
     engine: &Engine,
     Reduce { op, prescale, postscale }: Reduce,
@@ -156,7 +168,7 @@ pub(crate) fn reduction(
 ) -> Result<(ReduceOp, f64, f64), Error> {
     let (op, postscale) = match op {
         0 => {
-            // A set that does not exist is refused when the request is submitted.
+            // A process set that does not exist is refused at submission.
             let size = engine.members(set).map_or(1, |members| members.len());
             (ReduceOp::Sum, postscale / size as f64)
         }
@@ -166,21 +178,21 @@ pub(crate) fn reduction(
         4 => (ReduceOp::Max, postscale),
         5 => (ReduceOp::Product, postscale),
         other => {
-            let text = format!("there is no reduction with the number {other}");
+            let text = format!("there is no reduction number {other}");
             return Err(Error::Invalid(text));
         }
     };
     Ok((op, prescale, postscale))
 }
 
-fn answer(outcome: Result<Outcome, Error>) -> Result<Answer, Failure> {
+fn answer(outcome: Result<Outcome, Error>) -> Result<CallOutcome, Failure> {
     match outcome {
-        Ok(Outcome::Placed(rows)) => Ok(Answer::Placed(rows)),
-        Ok(Outcome::Joined { last }) => Ok(Answer::Joined(last.0)),
-        // Nothing that is submitted here makes memory of its own, or sets.
-        Ok(Outcome::Done | Outcome::Made(_) | Outcome::SetAdded { .. }) => Ok(Answer::Done),
+        Ok(Outcome::Placed(rows)) => Ok(CallOutcome::Placed(rows)),
+        Ok(Outcome::Joined { last }) => Ok(CallOutcome::Joined(last.0)),
+        // Nothing that is submitted here allocates results or creates process sets.
+        Ok(Outcome::Done | Outcome::Made(_) | Outcome::SetAdded { .. }) => Ok(CallOutcome::Done),
         Err(error) => {
-            errors::note(&error);
+            errors::remember(&error);
             Err(Failure::from(&error))
         }
     }

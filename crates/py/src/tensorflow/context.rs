@@ -1,15 +1,15 @@
-//! What TensorFlow gives a kernel: tensors, room for results, and a place to say what went wrong.
-#![expect(unsafe_code, reason = "addresses of tensors, and handles that change threads")]
+//! What TensorFlow gives a kernel: tensors, memory for results, and a way to report errors.
+#![expect(unsafe_code, reason = "addresses of tensors, and handles that move between threads")]
 
 use std::ffi::{CStr, CString, c_int};
 use std::sync::Arc;
 
 use ronde_control::DType;
-use ronde_core::buffer::{Keeper, Output};
-use ronde_core::engine::{Room, Tensors};
+use ronde_core::buffer::{KeepAlive, Output};
+use ronde_core::engine::{AllocateResult, Tensors};
 
-use super::api::{Handle, api};
-use crate::native::{Failure, Fault, Handed};
+use super::api::{TfHandle, api};
+use crate::native::{ErrorClass, Failure, SubmittedTensors};
 use crate::tensor::{View, operands};
 
 const INVALID_ARGUMENT: c_int = 3;
@@ -17,44 +17,44 @@ const FAILED_PRECONDITION: c_int = 9;
 const UNKNOWN: c_int = 2;
 pub(super) const INT32: c_int = 3;
 
-/// A status of TensorFlow's, ours until it is dropped.
-pub(super) struct Status(Handle);
+/// A TensorFlow status, ours until it is dropped.
+pub(super) struct TfStatus(TfHandle);
 
-impl Status {
-    pub(super) fn new() -> Status {
-        Status(api().new_status())
+impl TfStatus {
+    pub(super) fn new() -> TfStatus {
+        TfStatus(api().new_status())
     }
 
-    pub(super) fn handle(&self) -> Handle {
+    pub(super) fn handle(&self) -> TfHandle {
         self.0
     }
 
-    /// The failure that it holds, if it holds one.
+    /// The failure in this status, if it has one.
     pub(super) fn check(&self) -> Result<(), Failure> {
         if api().code(self.0) == 0 {
             return Ok(());
         }
-        // SAFETY: the text belongs to the status and ends with a zero.
+        // SAFETY: the text belongs to the status and is null-terminated.
         let text = unsafe { CStr::from_ptr(api().message(self.0)) };
         Err(Failure::invalid(&text.to_string_lossy()))
     }
 
-    /// A status that says what a failure says. What ended the world is "unknown" to programs that
-    /// were written for Horovod, and they restore their last commit when they see that.
-    pub(super) fn of(failure: &Failure) -> Status {
+    /// The status for a failure. The end of a world is "unknown" to programs written for Horovod,
+    /// which restore their last commit when they see that.
+    pub(super) fn of(failure: &Failure) -> TfStatus {
         let code = match failure.fault {
-            Fault::Invalid => INVALID_ARGUMENT,
-            Fault::Precondition => FAILED_PRECONDITION,
-            Fault::Aborted | Fault::World => UNKNOWN,
+            ErrorClass::Invalid => INVALID_ARGUMENT,
+            ErrorClass::Precondition => FAILED_PRECONDITION,
+            ErrorClass::Aborted | ErrorClass::World => UNKNOWN,
         };
         let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
-        let status = Status::new();
+        let status = TfStatus::new();
         api().set_status(status.0, code, text.as_ptr());
         status
     }
 }
 
-impl Drop for Status {
+impl Drop for TfStatus {
     fn drop(&mut self) {
         api().delete_status(self.0);
     }
@@ -62,36 +62,37 @@ impl Drop for Status {
 
 /// One execution of a kernel; valid until its `done` has run.
 #[derive(Clone, Copy)]
-pub(super) struct Context(Handle);
+pub(super) struct KernelContext(TfHandle);
 
 // SAFETY: TensorFlow lets an asynchronous kernel use its context from any thread until `done`.
-unsafe impl Send for Context {}
+unsafe impl Send for KernelContext {}
 // SAFETY: as above; the engine calls from one thread at a time.
-unsafe impl Sync for Context {}
+unsafe impl Sync for KernelContext {}
 
-impl Context {
-    pub(super) fn new(handle: Handle) -> Context {
-        Context(handle)
+impl KernelContext {
+    pub(super) fn new(handle: TfHandle) -> KernelContext {
+        KernelContext(handle)
     }
 
     pub(super) fn inputs(self) -> c_int {
         api().inputs(self.0)
     }
 
-    pub(super) fn input(self, index: c_int) -> Result<Tensor, Failure> {
-        let (status, mut tensor) = (Status::new(), std::ptr::null_mut());
+    pub(super) fn input(self, index: c_int) -> Result<TfTensor, Failure> {
+        let (status, mut tensor) = (TfStatus::new(), std::ptr::null_mut());
         api().input(self.0, index, &raw mut tensor, status.handle());
         status.check()?;
-        Ok(Tensor(tensor))
+        Ok(TfTensor(tensor))
     }
 
-    /// Room for a result of the size and type of the input with the same number, and the input
-    /// itself: the same memory where nobody else needs it.
-    pub(super) fn like_input(self, index: c_int) -> Result<(Option<Tensor>, Tensor), Failure> {
+    /// Memory for a result of the size and type of the input with the same number, and the input
+    /// itself; `None` for the input if TensorFlow has reused its memory for the result.
+    pub(super) fn like_input(self, index: c_int) -> Result<(Option<TfTensor>, TfTensor), Failure> {
         let sizes = self.input(index)?.sizes();
-        // The look at the sizes is over; while somebody holds the input, it is never forwarded.
-        let (status, mut forwarded) = (Status::new(), -1);
-        let output = Tensor(api().forward_or_allocate(
+        // The temporary reference to the input is gone here; an input with other references is
+        // never forwarded.
+        let (status, mut forwarded) = (TfStatus::new(), -1);
+        let output = TfTensor(api().forward_or_allocate(
             self.0,
             &raw const index,
             1,
@@ -111,21 +112,21 @@ impl Context {
         index: c_int,
         sizes: &[i64],
         dtype: c_int,
-    ) -> Result<Tensor, Failure> {
+    ) -> Result<TfTensor, Failure> {
         let bytes = sizes.iter().product::<i64>() as usize * element(dtype)?.size();
-        let (status, count) = (Status::new(), sizes.len() as c_int);
+        let (status, count) = (TfStatus::new(), sizes.len() as c_int);
         let handle =
             api().allocate(self.0, index, dtype, sizes.as_ptr(), count, bytes, status.handle());
         status.check()?;
-        Ok(Tensor(handle))
+        Ok(TfTensor(handle))
     }
 
-    /// An output of one number.
+    /// Sets a scalar output.
     pub(super) fn put_number(self, index: c_int, number: i32) -> Result<(), Failure> {
         self.put_numbers(index, &[], &[number])
     }
 
-    /// An output of numbers.
+    /// Sets an output of several numbers.
     pub(super) fn put_numbers(
         self,
         index: c_int,
@@ -135,7 +136,7 @@ impl Context {
         let tensor = self.allocate(index, sizes, INT32)?;
         let target = api().data(tensor.0).cast::<i32>();
         for (place, number) in numbers.iter().enumerate() {
-            // SAFETY: the output was just allocated for so many numbers.
+            // SAFETY: the output was just allocated for this many numbers.
             let target = unsafe { target.add(place) };
             // SAFETY: as above.
             unsafe { target.write(*number) };
@@ -144,19 +145,20 @@ impl Context {
     }
 
     pub(super) fn fail(self, failure: &Failure) {
-        api().context_fails(self.0, Status::of(failure).handle());
+        api().context_fails(self.0, TfStatus::of(failure).handle());
     }
 }
 
-/// A reference to a tensor of TensorFlow's, ours until it is dropped.
-pub(super) struct Tensor(Handle);
+/// A reference to a TensorFlow tensor, ours until it is dropped.
+pub(super) struct TfTensor(TfHandle);
 
-// SAFETY: the reference count of a tensor is atomic, and its memory belongs to whoever computes.
-unsafe impl Send for Tensor {}
-// SAFETY: a shared reference gives out what the tensor is and where; neither changes.
-unsafe impl Sync for Tensor {}
+// SAFETY: the reference count of a tensor is atomic, and its memory belongs to the kernel that
+// computes.
+unsafe impl Send for TfTensor {}
+// SAFETY: a shared reference exposes only type, shape and address, which do not change.
+unsafe impl Sync for TfTensor {}
 
-impl Tensor {
+impl TfTensor {
     pub(super) fn dtype(&self) -> c_int {
         api().dtype(self.0)
     }
@@ -166,38 +168,44 @@ impl Tensor {
         (0..dimensions).map(|index| api().dimension(self.0, index)).collect()
     }
 
-    /// Inputs and their results, each the input itself where there is none, handed over.
-    pub(super) fn lend_pairs(pairs: Vec<(Option<Tensor>, Tensor)>) -> Result<Handed, Failure> {
+    /// Lends inputs and their results to the engine; without an input, the result is reduced in
+    /// place.
+    pub(super) fn lend_pairs(
+        pairs: Vec<(Option<TfTensor>, TfTensor)>,
+    ) -> Result<SubmittedTensors, Failure> {
         let (mut sources, mut targets) = (Vec::new(), Vec::new());
         for (input, output) in &pairs {
             sources.push(input.as_ref().unwrap_or(output).view()?);
             targets.push(output.view()?);
         }
-        let keeper: Keeper = Arc::new(pairs);
-        // SAFETY: the keeper has the references, and until the kernel is done inputs do not change
-        // and outputs are its own.
+        let keeper: KeepAlive = Arc::new(pairs);
+        // SAFETY: the keeper has the references, and until the kernel is done its inputs do not
+        // change and its outputs belong to it.
         let operands = unsafe { operands(&sources, &targets, Some(&keeper)) };
-        Handed::new(&sources, Tensors::Given(operands.map_err(Failure::invalid)?))
+        SubmittedTensors::new(&sources, Tensors::Given(operands.map_err(Failure::invalid)?))
     }
 
-    /// Inputs handed over, whose results get their memory later.
-    pub(super) fn lend_rows(inputs: Vec<Tensor>, room: Room) -> Result<Handed, Failure> {
-        let views = inputs.iter().map(Tensor::view).collect::<Result<Vec<View>, _>>()?;
-        let keeper: Keeper = Arc::new(inputs);
-        // SAFETY: the keeper has the references, and until the kernel is done inputs do not change.
+    /// Lends inputs whose results are allocated later.
+    pub(super) fn lend_rows(
+        inputs: Vec<TfTensor>,
+        allocate: AllocateResult,
+    ) -> Result<SubmittedTensors, Failure> {
+        let views = inputs.iter().map(TfTensor::view).collect::<Result<Vec<View>, _>>()?;
+        let keeper: KeepAlive = Arc::new(inputs);
+        // SAFETY: the keeper has the references, and until the kernel is done its inputs do not
+        // change.
         let input = |view: &View| unsafe { view.input(Some(keeper.clone())) };
         let inputs = views.iter().map(input).collect();
-        Handed::new(&views, Tensors::Placed(inputs, room))
+        SubmittedTensors::new(&views, Tensors::Placed(inputs, allocate))
     }
 
-    /// An output that was just allocated, handed over.
+    /// Lends an output that was just allocated.
     pub(super) fn lend(self) -> Result<Output, Failure> {
         let view = self.view()?;
-        // SAFETY: the keeper has the reference, and the output is the kernel's own.
+        // SAFETY: the keeper has the reference, and the output belongs to the kernel.
         Ok(unsafe { view.output(Some(Arc::new(self))) })
     }
 
-    /// Where it lies.
     fn view(&self) -> Result<View, Failure> {
         let shape = self.sizes().into_iter().map(|size| size as u64).collect();
         Ok(View::at(api().data(self.0) as usize, shape, element(self.dtype())?))
@@ -206,19 +214,19 @@ impl Tensor {
     /// Its elements, if they are 32-bit integers.
     pub(super) fn numbers(&self) -> Result<Vec<i32>, Failure> {
         if self.dtype() != INT32 {
-            return Err(Failure::invalid("a tensor of type int32 is needed here"));
+            return Err(Failure::invalid("expected a tensor of type int32"));
         }
         let count = self.sizes().iter().product::<i64>() as usize;
         let start = api().data(self.0).cast::<i32>();
         if count == 0 {
             return Ok(Vec::new());
         }
-        // SAFETY: the tensor has so many elements of this type, and lives.
+        // SAFETY: the tensor has this many elements of this type, and is alive.
         Ok(unsafe { std::slice::from_raw_parts(start, count) }.to_vec())
     }
 }
 
-impl Drop for Tensor {
+impl Drop for TfTensor {
     fn drop(&mut self) {
         if !self.0.is_null() {
             api().delete_tensor(self.0);
@@ -226,8 +234,8 @@ impl Drop for Tensor {
     }
 }
 
-/// The type by TensorFlow's number of it. The two that have none are moved only, and travel as
-/// what is as long.
+/// The element type for TensorFlow's number. Elements of `uint32` and `uint64` are only moved, so
+/// they travel as signed integers of the same size.
 fn element(dtype: c_int) -> Result<DType, Failure> {
     Ok(match dtype {
         1 => DType::F32,

@@ -1,18 +1,20 @@
-//! What kernels compute: each takes what TensorFlow gives it, submits it, and is done when the engine
-//! is. Its function returns at once, so that hundreds can be in flight with two threads.
+//! The computations of kernels: each submits the tensors that TensorFlow passes, and is done when
+//! the engine is. Its function returns at once, so that hundreds can be in flight with two threads.
 
 use std::ffi::c_int;
 
-use super::api::Handle;
-use super::context::{Context, Tensor};
+use super::api::TfHandle;
+use super::context::{KernelContext, TfTensor};
 use super::done::{self, Finish};
 use super::node::kernel;
-use crate::native::{self, Answer, Call, Failure, Fault, Handed, Wish};
+use crate::native::{
+    self, CallOutcome, CollectiveCall, CollectiveRequest, ErrorClass, Failure, SubmittedTensors,
+};
 use crate::process;
 
-/// Reductions and broadcasts, of one tensor or of several: every result is like its input.
-pub(super) extern "C" fn compute_alike(handle: Handle, context: Handle, done: Handle) {
-    let context = Context::new(context);
+/// Allreduce and broadcast, of one or more tensors: every result has the shape of its input.
+pub(super) extern "C" fn compute_alike(handle: TfHandle, context: TfHandle, done: TfHandle) {
+    let context = KernelContext::new(context);
     done::run(done, |finish| {
         let started = (0..context.inputs()).map(|index| context.like_input(index)).collect();
         match started {
@@ -22,24 +24,24 @@ pub(super) extern "C" fn compute_alike(handle: Handle, context: Handle, done: Ha
     });
 }
 
-/// A result and its input, unless that is the same.
-type Pair = (Option<Tensor>, Tensor);
+/// A result and its input, unless both are the same tensor.
+type Pair = (Option<TfTensor>, TfTensor);
 
-fn submit_alike(call: Call, context: Context, pairs: Vec<Pair>, finish: Finish) {
-    match Tensor::lend_pairs(pairs) {
-        Ok(handed) => native::submit(
+fn submit_alike(call: CollectiveCall, context: KernelContext, pairs: Vec<Pair>, finish: Finish) {
+    match TfTensor::lend_pairs(pairs) {
+        Ok(submitted) => native::submit(
             call,
-            handed,
+            submitted,
             Box::new(move |answer| end(context, answer.map(|_| ()), finish)),
         ),
         Err(failure) => end(context, Err(failure), finish),
     }
 }
 
-/// Gatherings and scatterings, of one tensor or of several: the first dimension of each result is
-/// known when all ranks have spoken.
-pub(super) extern "C" fn compute_rows(handle: Handle, context: Handle, done: Handle) {
-    let context = Context::new(context);
+/// Allgather and reducescatter, of one or more tensors: the first dimension of each result is known
+/// only after all ranks have submitted.
+pub(super) extern "C" fn compute_rows(handle: TfHandle, context: TfHandle, done: TfHandle) {
+    let context = KernelContext::new(context);
     done::run(done, |finish| {
         let inputs = (0..context.inputs()).map(|index| context.input(index)).collect();
         let call = kernel(handle).call();
@@ -54,9 +56,10 @@ pub(super) extern "C" fn compute_rows(handle: Handle, context: Handle, done: Han
     });
 }
 
-/// An exchange: the second input says how many rows each rank gets, the second result how many came.
-pub(super) extern "C" fn compute_alltoall(handle: Handle, context: Handle, done: Handle) {
-    let context = Context::new(context);
+/// Alltoall: the second input says how many rows each rank gets, the second result how many
+/// arrived.
+pub(super) extern "C" fn compute_alltoall(handle: TfHandle, context: TfHandle, done: TfHandle) {
+    let context = KernelContext::new(context);
     done::run(done, |finish| {
         let kernel = kernel(handle);
         let splits = splits(context, kernel.set);
@@ -65,19 +68,22 @@ pub(super) extern "C" fn compute_alltoall(handle: Handle, context: Handle, done:
             (Ok(tensor), Ok(splits)) => (Ok(tensor), splits),
             (Err(failure), _) | (_, Err(failure)) => (Err(failure), Vec::new()),
         };
-        let call = Call { wish: Wish::Alltoall { splits }, ..kernel.call() };
+        let call = CollectiveCall {
+            collective_request: CollectiveRequest::Alltoall { splits },
+            ..kernel.call()
+        };
         submit_rows(
             call,
             context,
             inputs,
             Box::new(move |answer| {
                 let put = answer.and_then(|answer| match answer {
-                    Answer::Placed(rows) => {
+                    CallOutcome::Placed(rows) => {
                         let rows: Vec<i32> =
                             rows.concat().iter().map(|rows| *rows as i32).collect();
                         context.put_numbers(1, &[rows.len() as i64], &rows)
                     }
-                    _ => Err(Failure::invalid("an exchange did not say what came of it")),
+                    _ => Err(Failure::invalid("an alltoall returned no row counts")),
                 });
                 end(context, put, finish);
             }),
@@ -85,8 +91,8 @@ pub(super) extern "C" fn compute_alltoall(handle: Handle, context: Handle, done:
     });
 }
 
-/// The rows for each member of the set; without any the rows are dealt out evenly.
-fn splits(context: Context, set: u32) -> Result<Vec<u64>, Failure> {
+/// The rows for each member of the process set; without any the rows are split evenly.
+fn splits(context: KernelContext, set: u32) -> Result<Vec<u64>, Failure> {
     let given = context.input(1)?.numbers()?;
     if !given.is_empty() {
         let number = |rows: &i32| {
@@ -106,55 +112,55 @@ fn splits(context: Context, set: u32) -> Result<Vec<u64>, Failure> {
 }
 
 fn submit_rows(
-    call: Call,
-    context: Context,
-    inputs: Result<Vec<Tensor>, Failure>,
-    done: native::Done,
+    call: CollectiveCall,
+    context: KernelContext,
+    inputs: Result<Vec<TfTensor>, Failure>,
+    done: native::NativeCallback,
 ) {
-    let kinds = |inputs: &Vec<Tensor>| -> Vec<(Vec<i64>, c_int)> {
+    let kinds = |inputs: &Vec<TfTensor>| -> Vec<(Vec<i64>, c_int)> {
         inputs.iter().map(|input| (input.sizes(), input.dtype())).collect()
     };
-    let handed = inputs.and_then(|inputs| {
+    let submitted = inputs.and_then(|inputs| {
         let kinds = kinds(&inputs);
-        let room = Box::new(move |index: usize, rows: &[u64]| {
+        let allocate = Box::new(move |index: usize, rows: &[u64]| {
             let (mut sizes, dtype) = kinds[index].clone();
             sizes[0] = rows.iter().sum::<u64>() as i64;
             let output = context.allocate(index as c_int, &sizes, dtype);
-            output.and_then(Tensor::lend).map_err(|failure| failure.text)
+            output.and_then(TfTensor::lend).map_err(|failure| failure.text)
         });
-        Tensor::lend_rows(inputs, room)
+        TfTensor::lend_rows(inputs, allocate)
     });
-    match handed {
-        Ok(handed) => native::submit(call, handed, done),
+    match submitted {
+        Ok(submitted) => native::submit(call, submitted, done),
         Err(failure) => done(Err(failure)),
     }
 }
 
-/// Joining: the result is the last one to.
-pub(super) extern "C" fn compute_join(_: Handle, context: Handle, done: Handle) {
-    let context = Context::new(context);
+/// Join: the result is the last rank to join.
+pub(super) extern "C" fn compute_join(_: TfHandle, context: TfHandle, done: TfHandle) {
+    let context = KernelContext::new(context);
     done::run(done, |finish| {
         native::join(Box::new(move |answer| {
             let put = answer.and_then(|answer| match answer {
-                Answer::Joined(last) => context.put_number(0, last as i32),
-                _ => Err(Failure::invalid("joining did not say who was last")),
+                CallOutcome::Joined(last) => context.put_number(0, last as i32),
+                _ => Err(Failure::invalid("a join did not return the last rank")),
             });
             end(context, put, finish);
         }));
     });
 }
 
-/// What has neither inputs nor results.
-pub(super) extern "C" fn compute_command(handle: Handle, context: Handle, done: Handle) {
-    let context = Context::new(context);
+/// Ops with neither inputs nor results.
+pub(super) extern "C" fn compute_command(handle: TfHandle, context: TfHandle, done: TfHandle) {
+    let context = KernelContext::new(context);
     done::run(done, |finish| {
         let done = Box::new(move |answer: Result<_, _>| end(context, answer.map(|_| ()), finish));
-        native::submit(kernel(handle).call(), Handed::nothing(), done);
+        native::submit(kernel(handle).call(), SubmittedTensors::nothing(), done);
     });
 }
 
-/// The references to tensors are gone by now, with their memory: `finish` may free the context.
-fn end(context: Context, outcome: Result<(), Failure>, finish: Finish) {
+/// All references to tensors have been dropped by now: `finish` may free the context.
+fn end(context: KernelContext, outcome: Result<(), Failure>, finish: Finish) {
     if let Err(failure) = outcome {
         context.fail(&failure);
     }
@@ -162,58 +168,59 @@ fn end(context: Context, outcome: Result<(), Failure>, finish: Finish) {
 }
 
 fn members(set: u32) -> Result<Vec<ronde_control::Rank>, Failure> {
-    let engine = process::arrived().ok_or_else(Failure::not_initialized)?;
+    let engine = process::native_engine().ok_or_else(Failure::not_initialized)?;
     let unknown = || Failure::invalid(&format!("process set {set} does not exist"));
     engine.members(ronde_control::SetId(set)).ok_or_else(unknown)
 }
 
-/// Variables are beyond the reach of kernels like ours: TensorFlow's C interface does not have them.
-pub(super) extern "C" fn refuse_variables(_: Handle, context: Handle) {
+/// Kernels registered through TensorFlow's C interface have no access to variables.
+pub(super) extern "C" fn refuse_variables(_: TfHandle, context: TfHandle) {
     let text = "TensorFlow gives this op no access to its variables; broadcast them with \
                 hvd.broadcast_variables(variables, root_rank=0), and leave the op out of the graph";
-    Context::new(context).fail(&Failure { fault: Fault::Precondition, text: text.into() });
+    KernelContext::new(context)
+        .fail(&Failure { fault: ErrorClass::Precondition, text: text.into() });
 }
 
-pub(super) extern "C" fn compute_size(handle: Handle, context: Handle) {
+pub(super) extern "C" fn compute_size(handle: TfHandle, context: TfHandle) {
     match kernel(handle).set {
         0 => put_place(context, |place| place.size),
         set => put(context, members(set).map(|members| members.len() as i32)),
     }
 }
 
-/// One or zero; without a world -1, and -2 where there is no such set.
-pub(super) extern "C" fn compute_included(handle: Handle, context: Handle) {
+/// One or zero; -1 without a world, and -2 if there is no such process set.
+pub(super) extern "C" fn compute_included(handle: TfHandle, context: TfHandle) {
     let set = ronde_control::SetId(kernel(handle).set);
-    let included = process::arrived().map_or(-1, |engine| {
+    let included = process::native_engine().map_or(-1, |engine| {
         let me = engine.place().rank;
         engine.members(set).map_or(-2, |members| i32::from(members.contains(&me)))
     });
     put(context, Ok(included));
 }
 
-pub(super) extern "C" fn compute_rank(_: Handle, context: Handle) {
+pub(super) extern "C" fn compute_rank(_: TfHandle, context: TfHandle) {
     put_place(context, |place| place.rank.0);
 }
 
-pub(super) extern "C" fn compute_local_rank(_: Handle, context: Handle) {
+pub(super) extern "C" fn compute_local_rank(_: TfHandle, context: TfHandle) {
     put_place(context, |place| place.local_rank);
 }
 
-pub(super) extern "C" fn compute_local_size(_: Handle, context: Handle) {
+pub(super) extern "C" fn compute_local_size(_: TfHandle, context: TfHandle) {
     put_place(context, |place| place.local_size);
 }
 
-fn put_place(context: Handle, read: impl FnOnce(&ronde_control::settings::Place) -> u32) {
-    // One that is late joins now; in a child of a rank it is the rank's place that counts.
-    let number = match process::arrived() {
+fn put_place(context: TfHandle, read: impl FnOnce(&ronde_control::settings::RankInfo) -> u32) {
+    // A pending join happens now; in a child of a rank, the rank's place counts.
+    let number = match process::native_engine() {
         Some(engine) => Ok(read(engine.place())),
         None => process::place(read).map_err(|_| Failure::not_initialized()),
     };
     put(context, number.map(|number| number as i32));
 }
 
-fn put(context: Handle, number: Result<i32, Failure>) {
-    let context = Context::new(context);
+fn put(context: TfHandle, number: Result<i32, Failure>) {
+    let context = KernelContext::new(context);
     if let Err(failure) = number.and_then(|number| context.put_number(0, number)) {
         context.fail(&failure);
     }

@@ -1,9 +1,10 @@
-//! TensorFlow's ops: names, shapes and kernels, registered in the TensorFlow of this process through
-//! its C interface. Nothing of TensorFlow is linked, and one build serves all its releases since 2.13.
+//! TensorFlow's ops: names, shapes and kernels, registered in the TensorFlow of this process
+//! through its C interface. Nothing of TensorFlow is linked, and one build works with all its
+//! releases since 2.13.
 //!
-//! `tf.load_op_library` makes Python functions of ops that are registered while it loads a library.
-//! That library is `crates/tensorflow`; all it does is to call [`ronde_tensorflow_register`].
-#![expect(unsafe_code, reason = "a function that another library finds by its name")]
+//! `tf.load_op_library` creates Python functions for the ops that are registered while it loads a
+//! library. That library is `crates/tensorflow`; it only calls [`ronde_tensorflow_register`].
+#![expect(unsafe_code, reason = "exports a C symbol for another library")]
 
 mod api;
 mod context;
@@ -26,12 +27,12 @@ pub(crate) extern "C" fn ronde_tensorflow_register() {
     REGISTERED.get_or_init(|| ops::register(api::load()?));
 }
 
-/// Why there are no ops, if there are none.
+/// Why the ops are not registered, if they are not.
 #[pyfunction]
 pub(crate) fn tensorflow_problem() -> Option<String> {
     match REGISTERED.get() {
         Some(Ok(())) => None,
         Some(Err(problem)) => Some(problem.clone()),
-        None => Some("the library of ops did not find the module `horovod._native`".into()),
+        None => Some("the op library did not find the module `horovod._native`".into()),
     }
 }

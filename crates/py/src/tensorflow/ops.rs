@@ -1,28 +1,30 @@
 //! The table of ops: their names, attributes and arguments are those that graphs, saved models and
-//! programs for Horovod know.
+//! programs for Horovod use.
 //!
-//! Whatever returns a value is stateless, because TensorFlow runs stateful nodes of a function one
-//! after the other; what only looks something up must not be taken for a constant, and is stateful.
+//! Ops that compute a value are stateless, because TensorFlow runs the stateful nodes of a function
+//! one after the other; ops that only look something up are stateful, because they must not be
+//! folded into constants.
 
 use std::ffi::{CStr, CString, c_char};
 
-use super::api::{Api, Compute, ComputeAsync, Handle};
-use super::context::Status;
+use super::api::{Compute, ComputeAsync, TfApi, TfHandle};
+use super::context::TfStatus;
 use super::node::Make;
 use super::{kernel, node, shape};
 
 const ELEMENTS: &CStr =
     c"T: {uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double, bool}";
-/// Also what travels as it is, and is never computed with.
+/// Also the types that are only moved, and never computed with.
 const MOVED: &CStr = c"T: {uint8, int8, uint16, int16, uint32, int32, uint64, int64, half, bfloat16, float, double, bool}";
-/// What ranks match the node by, if it is not the node's own name: eagerly, nodes have none.
+/// The name that ranks match the node by, if it is not the node's own: in eager mode nodes have
+/// none.
 const NAME: &CStr = c"tensor_name: string = ''";
 const SCOPE: &CStr = c"ignore_name_scope: bool = false";
 const SET: &CStr = c"process_set_id: int = 0";
 const OP: &CStr = c"reduce_op: int";
 const PRESCALE: &CStr = c"prescale_factor: float";
 const POSTSCALE: &CStr = c"postscale_factor: float";
-/// Those of scatterings: the first releases of Horovod that had them knew no factors.
+/// For reducescatter: the first releases of Horovod that had it did not have these factors.
 const SCATTER_PRESCALE: &CStr = c"prescale_factor: float = 1.0";
 const SCATTER_POSTSCALE: &CStr = c"postscale_factor: float = 1.0";
 const COUNT: &CStr = c"num_tensors: int >= 1";
@@ -30,19 +32,19 @@ const ROOT: &CStr = c"root_rank: int";
 const VARIABLES: &CStr = c"num_variables: int";
 const VARIABLE_NAMES: &CStr = c"variable_names: list(string)";
 
-struct Op {
+struct OpDef {
     name: &'static CStr,
     attributes: &'static [&'static CStr],
     inputs: &'static [&'static CStr],
     outputs: &'static [&'static CStr],
     shape: Compute,
     make: Option<Make>,
-    compute: Work,
+    compute: OpWork,
 }
 
-enum Work {
+enum OpWork {
     Collective(ComputeAsync),
-    /// One that must run even if nobody uses its result.
+    /// An op that must run even if its result is not used.
     Command(ComputeAsync),
     LookUp(Compute),
 }
@@ -55,168 +57,168 @@ const SCATTER_GROUP: &[&CStr] =
 const MANY: &[&CStr] = &[c"tensors: num_tensors * T"];
 const ONE: &[&CStr] = &[c"tensor: T"];
 
-const OPS: &[Op] = &[
-    Op {
+const OPS: &[OpDef] = &[
+    OpDef {
         name: c"HorovodAllreduce",
         attributes: REDUCE,
         inputs: ONE,
         outputs: &[c"sum: T"],
         shape: shape::same,
         make: Some(node::ALLREDUCE),
-        compute: Work::Collective(kernel::compute_alike),
+        compute: OpWork::Collective(kernel::compute_alike),
     },
-    Op {
+    OpDef {
         name: c"HorovodGroupedAllreduce",
         attributes: REDUCE_GROUP,
         inputs: MANY,
         outputs: &[c"sum: num_tensors * T"],
         shape: shape::same,
         make: Some(node::ALLREDUCE),
-        compute: Work::Collective(kernel::compute_alike),
+        compute: OpWork::Collective(kernel::compute_alike),
     },
-    Op {
+    OpDef {
         name: c"HorovodAllgather",
         attributes: &[MOVED, SCOPE, SET, NAME],
         inputs: ONE,
         outputs: &[c"output: T"],
         shape: shape::rows_unknown,
         make: Some(node::ALLGATHER),
-        compute: Work::Collective(kernel::compute_rows),
+        compute: OpWork::Collective(kernel::compute_rows),
     },
-    Op {
+    OpDef {
         name: c"HorovodGroupedAllgather",
         attributes: &[MOVED, COUNT, SCOPE, SET, NAME],
         inputs: MANY,
         outputs: &[c"outputs: num_tensors * T"],
         shape: shape::rows_unknown,
         make: Some(node::ALLGATHER),
-        compute: Work::Collective(kernel::compute_rows),
+        compute: OpWork::Collective(kernel::compute_rows),
     },
-    Op {
+    OpDef {
         name: c"HorovodBroadcast",
         attributes: &[MOVED, ROOT, SCOPE, SET, NAME],
         inputs: ONE,
         outputs: &[c"output: T"],
         shape: shape::same,
         make: Some(node::BROADCAST),
-        compute: Work::Collective(kernel::compute_alike),
+        compute: OpWork::Collective(kernel::compute_alike),
     },
-    // A graph that was saved with one of these two loads; only to run it is an error.
-    Op {
+    // A graph saved with one of these two can be loaded; only running it is an error.
+    OpDef {
         name: c"HorovodBroadcastInplace",
         attributes: &[ELEMENTS, ROOT, SET, VARIABLES, VARIABLE_NAMES],
         inputs: &[c"tensor_refs: Ref(num_variables * T)"],
         outputs: &[c"output_refs: Ref(num_variables * T)"],
         shape: shape::same,
         make: None,
-        compute: Work::LookUp(kernel::refuse_variables),
+        compute: OpWork::LookUp(kernel::refuse_variables),
     },
-    Op {
+    OpDef {
         name: c"HorovodBroadcastInplaceResource",
         attributes: &[ROOT, SET, VARIABLES, VARIABLE_NAMES],
         inputs: &[c"resources: num_variables * resource"],
         outputs: &[],
         shape: shape::nothing,
         make: None,
-        compute: Work::LookUp(kernel::refuse_variables),
+        compute: OpWork::LookUp(kernel::refuse_variables),
     },
-    Op {
+    OpDef {
         name: c"HorovodAlltoall",
         attributes: &[MOVED, SCOPE, SET, NAME],
         inputs: &[c"tensor: T", c"splits: int32"],
         outputs: &[c"output: T", c"received_splits: int32"],
         shape: shape::exchanged,
         make: Some(node::ALLTOALL),
-        compute: Work::Collective(kernel::compute_alltoall),
+        compute: OpWork::Collective(kernel::compute_alltoall),
     },
-    Op {
+    OpDef {
         name: c"HorovodReducescatter",
         attributes: SCATTER,
         inputs: ONE,
         outputs: &[c"output: T"],
         shape: shape::rows_unknown,
         make: Some(node::REDUCESCATTER),
-        compute: Work::Collective(kernel::compute_rows),
+        compute: OpWork::Collective(kernel::compute_rows),
     },
-    Op {
+    OpDef {
         name: c"HorovodGroupedReducescatter",
         attributes: SCATTER_GROUP,
         inputs: MANY,
         outputs: &[c"outputs: num_tensors * T"],
         shape: shape::rows_unknown,
         make: Some(node::REDUCESCATTER),
-        compute: Work::Collective(kernel::compute_rows),
+        compute: OpWork::Collective(kernel::compute_rows),
     },
-    Op {
+    OpDef {
         name: c"HorovodJoin",
         attributes: &[],
         inputs: &[],
         outputs: &[c"output: int32"],
         shape: shape::number,
         make: None,
-        compute: Work::Command(kernel::compute_join),
+        compute: OpWork::Command(kernel::compute_join),
     },
-    Op {
+    OpDef {
         name: c"HorovodBarrier",
         attributes: &[SCOPE, SET],
         inputs: &[],
         outputs: &[],
         shape: shape::nothing,
         make: Some(node::COMMAND),
-        compute: Work::Command(kernel::compute_command),
+        compute: OpWork::Command(kernel::compute_command),
     },
-    Op {
+    OpDef {
         name: c"HorovodSize",
         attributes: &[SET],
         inputs: &[],
         outputs: &[c"size: int32"],
         shape: shape::number,
         make: Some(node::COMMAND),
-        compute: Work::LookUp(kernel::compute_size),
+        compute: OpWork::LookUp(kernel::compute_size),
     },
-    Op {
+    OpDef {
         name: c"HorovodProcessSetIncluded",
         attributes: &[SET],
         inputs: &[],
         outputs: &[c"included: int32"],
         shape: shape::number,
         make: Some(node::COMMAND),
-        compute: Work::LookUp(kernel::compute_included),
+        compute: OpWork::LookUp(kernel::compute_included),
     },
-    Op {
+    OpDef {
         name: c"HorovodRank",
         attributes: &[],
         inputs: &[],
         outputs: &[c"rank: int32"],
         shape: shape::number,
         make: None,
-        compute: Work::LookUp(kernel::compute_rank),
+        compute: OpWork::LookUp(kernel::compute_rank),
     },
-    Op {
+    OpDef {
         name: c"HorovodLocalRank",
         attributes: &[],
         inputs: &[],
         outputs: &[c"local_rank: int32"],
         shape: shape::number,
         make: None,
-        compute: Work::LookUp(kernel::compute_local_rank),
+        compute: OpWork::LookUp(kernel::compute_local_rank),
     },
-    Op {
+    OpDef {
         name: c"HorovodLocalSize",
         attributes: &[],
         inputs: &[],
         outputs: &[c"local_size: int32"],
         shape: shape::number,
         make: None,
-        compute: Work::LookUp(kernel::compute_local_size),
+        compute: OpWork::LookUp(kernel::compute_local_size),
     },
 ];
 
-/// Tells TensorFlow of all ops and their kernels.
-pub(super) fn register(api: &Api) -> Result<(), String> {
+/// Registers all ops and their kernels with TensorFlow.
+pub(super) fn register(api: &TfApi) -> Result<(), String> {
     for op in OPS {
         define(api, op)?;
-        // On a GPU the tensors come through host memory, and TensorFlow copies them.
+        // On a GPU the tensors go through host memory, and TensorFlow copies them.
         for device in [c"CPU", c"GPU"] {
             add_kernel(api, op, device)?;
         }
@@ -224,13 +226,13 @@ pub(super) fn register(api: &Api) -> Result<(), String> {
     Ok(())
 }
 
-fn define(api: &Api, op: &Op) -> Result<(), String> {
-    let (status, builder) = (Status::new(), api.new_op(op.name.as_ptr()));
+fn define(api: &TfApi, op: &OpDef) -> Result<(), String> {
+    let (status, builder) = (TfStatus::new(), api.new_op(op.name.as_ptr()));
     op.attributes.iter().for_each(|spec| api.op_attribute(builder, spec.as_ptr()));
     op.inputs.iter().for_each(|spec| api.op_input(builder, spec.as_ptr()));
     op.outputs.iter().for_each(|spec| api.op_output(builder, spec.as_ptr()));
-    if !matches!(op.compute, Work::Collective(_)) {
-        // TensorFlow does not look at the argument: to call this is to say it.
+    if !matches!(op.compute, OpWork::Collective(_)) {
+        // TensorFlow ignores the argument: the call itself marks the op.
         api.op_is_stateful(builder, true);
     }
     api.op_shape(builder, op.shape);
@@ -238,15 +240,15 @@ fn define(api: &Api, op: &Op) -> Result<(), String> {
     status.check().map_err(|failure| failure.text)
 }
 
-fn add_kernel(api: &Api, op: &Op, device: &CStr) -> Result<(), String> {
+fn add_kernel(api: &TfApi, op: &OpDef, device: &CStr) -> Result<(), String> {
     let (name, place) = (op.name.as_ptr(), device.as_ptr());
     let create = op.make.map(|make| if device == c"GPU" { make.on_gpu } else { make.on_cpu });
-    let delete = op.make.map(|_| node::delete as unsafe extern "C" fn(Handle));
+    let delete = op.make.map(|_| node::delete as unsafe extern "C" fn(TfHandle));
     let builder = match op.compute {
-        Work::Collective(compute) | Work::Command(compute) => {
+        OpWork::Collective(compute) | OpWork::Command(compute) => {
             api.new_async_kernel(name, place, create, compute, delete)
         }
-        Work::LookUp(compute) => api.new_kernel(name, place, create, compute, delete),
+        OpWork::LookUp(compute) => api.new_kernel(name, place, create, compute, delete),
     };
     for spec in op.inputs.iter().chain(op.outputs) {
         let argument = spec.to_bytes().split(|byte| *byte == b':').next().unwrap_or_default();
@@ -256,7 +258,7 @@ fn add_kernel(api: &Api, op: &Op, device: &CStr) -> Result<(), String> {
             api.host_memory(builder, argument);
         }
     }
-    let status = Status::new();
+    let status = TfStatus::new();
     api.register_kernel(name, builder, status.handle());
     status.check().map_err(|failure| failure.text)
 }

@@ -1,19 +1,19 @@
-//! The structures of XLA's foreign function interface, as its C header has them since JAX 0.4.31.
+//! The structures of XLA's foreign function interface, as in its C header since JAX 0.4.31.
 //!
-//! Nothing is linked: each call brings the table of functions along. The layouts only grow at their
-//! ends, and every structure says how long it is.
+//! Nothing is linked: each call passes the table of functions. The structures only grow at their
+//! ends, and each contains its own size.
 
 use std::ffi::{c_char, c_int, c_void};
 
-pub(super) type Handle = *mut c_void;
+pub(super) type XlaHandle = *mut c_void;
 
-/// The minor version of JAX 0.4.35, the first that asks.
+/// The minor version of JAX 0.4.35, the first that asks for it.
 pub(super) const FIRST_MINOR: c_int = 1;
-/// The newest minor version of the interface whose layouts stand here.
+/// The newest minor version of the interface that these structures match.
 pub(super) const NEWEST_MINOR: c_int = 3;
 /// The stage of a program's life in which a call computes.
 pub(super) const EXECUTE: c_int = 3;
-/// The extension by which XLA asks what a handler is, without calling it.
+/// The extension with which XLA queries a handler's metadata instead of calling it.
 pub(super) const METADATA: c_int = 1;
 
 #[repr(C)]
@@ -45,11 +45,11 @@ pub(super) struct MetadataExtension {
 }
 
 #[repr(C)]
-pub(super) struct Buffer {
+pub(super) struct XlaBuffer {
     size: usize,
     extensions: *mut Extension,
     pub(super) kind: c_int,
-    pub(super) data: Handle,
+    pub(super) data: XlaHandle,
     pub(super) rank: i64,
     pub(super) dimensions: *const i64,
 }
@@ -61,11 +61,11 @@ pub(super) struct Buffers {
     extensions: *mut Extension,
     pub(super) count: i64,
     kinds: *const c_int,
-    pub(super) buffers: *const *const Buffer,
+    pub(super) buffers: *const *const XlaBuffer,
 }
 
 #[repr(C)]
-pub(super) struct Text {
+pub(super) struct XlaString {
     pub(super) start: *const u8,
     pub(super) length: usize,
 }
@@ -77,12 +77,12 @@ pub(super) struct Scalar {
 }
 
 #[repr(C)]
-pub(super) struct Attributes {
+pub(super) struct XlaAttributes {
     size: usize,
     extensions: *mut Extension,
     pub(super) count: i64,
     pub(super) kinds: *const c_int,
-    pub(super) names: *const *const Text,
+    pub(super) names: *const *const XlaString,
     pub(super) values: *const *const c_void,
 }
 
@@ -90,14 +90,14 @@ pub(super) struct Attributes {
 pub(super) struct Frame {
     pub(super) size: usize,
     pub(super) extensions: *mut Extension,
-    pub(super) api: *const Api,
-    context: Handle,
+    pub(super) api: *const XlaApi,
+    context: XlaHandle,
     pub(super) stage: c_int,
     pub(super) operands: Buffers,
     pub(super) results: Buffers,
-    pub(super) attributes: Attributes,
+    pub(super) attributes: XlaAttributes,
     /// A handler that completes later puts its future here.
-    pub(super) future: Handle,
+    pub(super) future: XlaHandle,
 }
 
 #[repr(C)]
@@ -119,11 +119,11 @@ impl ErrorArguments {
 pub(super) struct FutureArguments {
     size: usize,
     extensions: *mut Extension,
-    pub(super) future: Handle,
+    pub(super) future: XlaHandle,
 }
 
 impl FutureArguments {
-    pub(super) fn new(future: Handle) -> FutureArguments {
+    pub(super) fn new(future: XlaHandle) -> FutureArguments {
         let (size, extensions) = (size_of::<FutureArguments>(), std::ptr::null_mut());
         FutureArguments { size, extensions, future }
     }
@@ -133,28 +133,28 @@ impl FutureArguments {
 pub(super) struct FutureErrorArguments {
     size: usize,
     extensions: *mut Extension,
-    future: Handle,
-    error: Handle,
+    future: XlaHandle,
+    error: XlaHandle,
 }
 
 impl FutureErrorArguments {
-    pub(super) fn new(future: Handle, error: Handle) -> FutureErrorArguments {
+    pub(super) fn new(future: XlaHandle, error: XlaHandle) -> FutureErrorArguments {
         let (size, extensions) = (size_of::<FutureErrorArguments>(), std::ptr::null_mut());
         FutureErrorArguments { size, extensions, future, error }
     }
 }
 
-/// An error, and room for its text, which is the error's.
+/// An error, and a place for its text, which the error owns.
 #[repr(C)]
 pub(super) struct MessageArguments {
     size: usize,
     extensions: *mut Extension,
-    error: Handle,
+    error: XlaHandle,
     pub(super) message: *const c_char,
 }
 
 impl MessageArguments {
-    pub(super) fn new(error: Handle) -> MessageArguments {
+    pub(super) fn new(error: XlaHandle) -> MessageArguments {
         let (size, extensions) = (size_of::<MessageArguments>(), std::ptr::null_mut());
         MessageArguments { size, extensions, error, message: std::ptr::null() }
     }
@@ -163,27 +163,27 @@ impl MessageArguments {
 /// The functions of a handler, one for each stage of a program's life.
 #[repr(C)]
 struct Bundle {
-    instantiate: Handle,
-    prepare: Handle,
-    initialize: Handle,
-    execute: Handle,
+    instantiate: XlaHandle,
+    prepare: XlaHandle,
+    initialize: XlaHandle,
+    execute: XlaHandle,
 }
 
 #[repr(C)]
 pub(super) struct RegisterArguments {
     size: usize,
     extensions: *mut Extension,
-    name: Text,
-    platform: Text,
+    name: XlaString,
+    platform: XlaString,
     bundle: Bundle,
     traits: u32,
 }
 
 impl RegisterArguments {
-    /// A handler that does something only when a program runs.
-    pub(super) fn new(name: &'static str, platform: &'static str, execute: Handle) -> Self {
+    /// A handler that acts only when a program runs.
+    pub(super) fn new(name: &'static str, platform: &'static str, execute: XlaHandle) -> Self {
         let nothing = std::ptr::null_mut();
-        let text = |text: &'static str| Text { start: text.as_ptr(), length: text.len() };
+        let text = |text: &'static str| XlaString { start: text.as_ptr(), length: text.len() };
         RegisterArguments {
             size: size_of::<RegisterArguments>(),
             extensions: std::ptr::null_mut(),
@@ -196,31 +196,31 @@ impl RegisterArguments {
 }
 
 type OfError = unsafe extern "C" fn(*mut MessageArguments);
-type Register = unsafe extern "C" fn(*mut RegisterArguments) -> Handle;
-type ErrorCreate = unsafe extern "C" fn(*mut ErrorArguments) -> Handle;
-pub(super) type OfFuture = unsafe extern "C" fn(*mut FutureArguments) -> Handle;
-type OfFutureError = unsafe extern "C" fn(*mut FutureErrorArguments) -> Handle;
+type Register = unsafe extern "C" fn(*mut RegisterArguments) -> XlaHandle;
+type ErrorCreate = unsafe extern "C" fn(*mut ErrorArguments) -> XlaHandle;
+pub(super) type OfFuture = unsafe extern "C" fn(*mut FutureArguments) -> XlaHandle;
+type OfFutureError = unsafe extern "C" fn(*mut FutureErrorArguments) -> XlaHandle;
 
-/// The table of functions, as far as it is used here.
+/// The table of functions, up to the last one used here.
 #[repr(C)]
-pub(super) struct Api {
+pub(super) struct XlaApi {
     pub(super) size: usize,
     extensions: *mut Extension,
     pub(super) version: Version,
-    internal: Handle,
+    internal: XlaHandle,
     pub(super) error_create: ErrorCreate,
     pub(super) error_message: OfError,
-    error_destroy: Handle,
+    error_destroy: XlaHandle,
     pub(super) handler_register: Register,
-    stream: Handle,
-    type_register: Handle,
-    context: Handle,
-    state_set: Handle,
-    state: Handle,
-    memory_allocate: Handle,
-    memory_free: Handle,
-    pool_schedule: Handle,
-    pool_threads: Handle,
+    stream: XlaHandle,
+    type_register: XlaHandle,
+    context: XlaHandle,
+    state_set: XlaHandle,
+    state: XlaHandle,
+    memory_allocate: XlaHandle,
+    memory_free: XlaHandle,
+    pool_schedule: XlaHandle,
+    pool_threads: XlaHandle,
     pub(super) future_create: Option<OfFuture>,
     pub(super) future_set_available: Option<OfFuture>,
     pub(super) future_set_error: Option<OfFutureError>,

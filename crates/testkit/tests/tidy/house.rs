@@ -1,7 +1,8 @@
-//! The house rules as tables: which room may use which, and what it may not hold.
+//! The rules of the repository as tables: which crate or module may use which, and what it must not
+//! contain.
 //!
-//! This is the file to edit when a rule changes; how a rule is checked stands in `rules`. A line is
-//! added here in the change that needs it, with the argument for it in that change's description.
+//! Edit this file when a rule changes; `rules` implements the checks. A line is added here in the
+//! change that needs it, with the argument for it in that change's description.
 
 /// Which of our crates each crate may depend on. Tests may also use `testkit`.
 pub(crate) const CRATE_ARROWS: &[(&str, &[&str])] = &[
@@ -9,13 +10,13 @@ pub(crate) const CRATE_ARROWS: &[(&str, &[&str])] = &[
     ("core", &["control"]),
     ("launch", &["control"]),
     ("cli", &["control", "launch"]),
-    // Under another launcher, rank 0 keeps the rendezvous, which is `launch`'s.
+    // Under another launcher, rank 0 runs the rendezvous, which is part of `launch`.
     ("py", &["control", "core", "launch", "cli"]),
     ("tensorflow", &[]),
     ("testkit", &["control", "core", "launch"]),
 ];
 
-/// Which modules of `core` each of its modules may name; a module always may name itself.
+/// Which modules of `core` each of its modules may name, besides itself.
 pub(crate) const CORE_ARROWS: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("watch", &["error"]),
@@ -23,13 +24,13 @@ pub(crate) const CORE_ARROWS: &[(&str, &[&str])] = &[
     ("reduce", &["error", "buffer"]),
     ("transport", &["error", "buffer"]),
     ("group", &["error", "buffer", "transport"]),
-    // The tunnel of a data service: connections, and nothing of tensors.
+    // The tunnel of a data service: connections, but no tensors.
     ("tunnel", &["transport"]),
     ("collective", &["error", "buffer", "reduce", "transport", "group"]),
     ("engine", &["error", "watch", "buffer", "reduce", "transport", "group", "collective"]),
 ];
 
-/// Crates of others that a crate of ours may not depend on; what only its tests use is free.
+/// External crates that a crate of ours must not depend on, except in its tests.
 pub(crate) const FORBIDDEN_DEPENDENCIES: &[(&str, &[&str], &str)] = &[
     ("control", &["rustix", "tokio", "tracing", "pyo3"], "decisions are pure: no I/O, no clock"),
     ("core", &["anyhow", "axum", "hyper", "pyo3", "tokio"], "the data plane has its own threads"),
@@ -37,7 +38,7 @@ pub(crate) const FORBIDDEN_DEPENDENCIES: &[(&str, &[&str], &str)] = &[
     ("py", &["anyhow", "tokio"], "the binding translates, it decides nothing"),
 ];
 
-/// Words that the code of a room may not hold, whatever it calls them by.
+/// Names that the code of a crate must not contain.
 pub(crate) const FORBIDDEN_WORDS: &[(&str, &[&str], &str)] = &[
     (
         "crates/control/src/",
@@ -65,36 +66,37 @@ pub(crate) const FORBIDDEN_WORDS: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// Rooms whose `lib.rs` forbids unsafe code.
-pub(crate) const SAFE_ROOMS: &[&str] = &["control", "launch", "cli"];
+/// Crates whose `lib.rs` forbids unsafe code.
+pub(crate) const SAFE_CRATES: &[&str] = &["control", "launch", "cli"];
 
-/// Where unsafe code may stand: the only list of it. An entry that ends in `/` is a folder.
+/// The only files that may contain unsafe code. An entry that ends in `/` is a folder.
 pub(crate) const UNSAFE_PLACES: &[&str] = &[
     "crates/core/src/buffer/",
     "crates/core/src/reduce/",
     "crates/core/src/transport/shm/",
-    // A signal handler: only whoever installs it can promise what it does.
+    // A signal handler: the compiler cannot check what it does.
     "crates/core/src/watch/signal.rs",
-    // Socket filters are addresses in memory, and descriptors of another library mere numbers.
+    // Socket filters are raw memory, and a library's descriptors are plain numbers.
     "crates/core/src/tunnel/filter.rs",
     "crates/core/tests/models/",
     "crates/py/src/capsule.rs",
-    // Calls a library of C that is found at run time.
+    // Calls a C library that is loaded at run time.
     "crates/py/src/mpi.rs",
-    // Names for C: that nobody else has them, no compiler can check.
+    // C symbols: the compiler cannot check that their names are unique.
     "crates/py/src/symbols.rs",
-    // MXNet's engine calls functions by their addresses, and takes an exception of C++ for an error.
+    // MXNet's engine calls functions by address, and expects errors as C++ exceptions.
     "crates/py/src/mxnet/",
-    // Functions of frameworks are found by name, and called by the signatures of their C interfaces.
+    // Functions of frameworks are looked up by name, and called with the signatures of their C
+    // interfaces.
     "crates/py/src/native/library.rs",
     "crates/py/src/tensor.rs",
     "crates/py/src/tensorflow/",
-    // XLA calls functions by their addresses, with structures of its C interface.
+    // XLA calls functions by address, with structures of its C interface.
     "crates/py/src/xla/",
     "crates/tensorflow/src/",
 ];
 
-/// Lints of the workspace that other rules lean on, and how they must stand in `Cargo.toml`.
+/// Lints of the workspace that other rules rely on, as they must appear in `Cargo.toml`.
 pub(crate) const LINTS: &[&str] = &[
     r#"unsafe_code = "deny""#,
     r#"unsafe_op_in_unsafe_fn = "deny""#,
@@ -107,23 +109,23 @@ pub(crate) const LINTS: &[&str] = &[
     r#"fn_params_excessive_bools = "warn""#,
 ];
 
-/// The thresholds of those lints, as they must stand in `clippy.toml`.
+/// The thresholds of those lints, as they must appear in `clippy.toml`.
 pub(crate) const THRESHOLDS: &[&str] =
     &["too-many-lines-threshold = 80", "too-many-arguments-threshold = 6"];
 
-/// The most lines a source file may have.
+/// Maximum number of lines in a source file.
 pub(crate) const MOST_LINES: usize = 800;
 
-/// Source files that may be longer, each with its reason in its opening paragraph.
+/// Source files that may be longer, each with the reason in its opening paragraph.
 pub(crate) const LONG_FILES: &[&str] = &[];
 
-/// `ARCHITECTURE.md` stays shorter than this.
+/// `ARCHITECTURE.md` must be shorter than this.
 pub(crate) const ARCHITECTURE_LINES: usize = 250;
 
-/// Words that say nothing about what a file holds.
+/// Words that say nothing about the contents of a file.
 pub(crate) const EMPTY_NAMES: &[&str] = &["utils", "common", "helpers", "manager", "base"];
 
-/// Names that Horovod's users import, and which therefore stay.
+/// Names that Horovod's users import, and which must stay.
 pub(crate) const HOROVOD_NAMES: &[&str] = &[
     "python/horovod/common/",
     "python/horovod/data/data_loader_base.py",
@@ -131,9 +133,8 @@ pub(crate) const HOROVOD_NAMES: &[&str] = &[
     "python/horovod/runner/util/",
 ];
 
-/// Each framework and the folders under `python/horovod` that may import it; `_bench` measures
-/// torch's own collectives beside ours, `_selftest` is a user of all, and Lightning is a framework on top
-/// of torch.
+/// Each framework and the folders under `python/horovod` that may import it. `_bench` compares our
+/// collectives with torch's own, `_selftest` uses all frameworks, and Lightning builds on torch.
 pub(crate) const FRAMEWORKS: &[(&str, &[&str])] = &[
     ("torch", &["torch", "lightning", "_bench", "_selftest"]),
     ("lightning", &["lightning"]),
@@ -143,11 +144,12 @@ pub(crate) const FRAMEWORKS: &[(&str, &[&str])] = &[
     ("mxnet", &["mxnet", "_selftest"]),
 ];
 
-/// Marks of unfinished work. Written in two halves, so that this file does not break its own rule.
+/// Marks of unfinished work, in two halves so that this file does not break its own rule.
 pub(crate) const UNFINISHED: &[&str] =
     &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("X", "XX")];
 
-/// What ties a file to one machine or to one package registry; in two halves for the same reason.
+/// Text that ties a file to one machine or to one package registry, in two halves for the same
+/// reason.
 pub(crate) const PLACES: &[(&str, &str)] = &[
     (concat!("/wo", "rk/"), "a path of one machine"),
     (concat!("/ro", "ot/"), "a path of one machine"),
@@ -159,24 +161,24 @@ pub(crate) const PLACES: &[(&str, &str)] = &[
     (concat!("download.", "pytorch.org"), "a registry host: the tools know theirs"),
 ];
 
-/// Where Python may read or write variables of the environment. Everybody else asks `environment`, or
-/// the native module, which has read them.
+/// Where Python may read or write environment variables. All other code uses `environment`, or the
+/// native module, which has read them.
 pub(crate) const ENVIRONMENT_PLACES: &[&str] = &[
     "python/horovod/common/environment.py",
-    // Horovod's `env`, which sets what its caller names.
+    // Horovod's `env`, which sets the variables that its caller names.
     "python/horovod/common/util.py",
     // PyTorch's own variables.
     "python/horovod/lightning/environment.py",
-    // Horovod's question, which is about the variables of others, too.
+    // Part of Horovod's API, and about variables of others as well.
     "python/horovod/runner/common/util/env.py",
-    // The search path of programs.
+    // The search path for programs.
     "python/horovod/runner/program.py",
     // The environment of a child process.
     "python/horovod/_bench/mpirun.py",
     "python/horovod/_selftest/__main__.py",
 ];
 
-/// Ways to decide something by the text of an error.
+/// Code that makes decisions based on the text of an error.
 pub(crate) const READING_ERRORS: &[&str] = &[
     "in str(",
     "in repr(",

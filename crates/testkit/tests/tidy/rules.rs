@@ -1,14 +1,14 @@
-//! The rules themselves: pure functions from the path and the text of a file to what is wrong in it.
+//! The rules: pure functions from the path and the text of a file to its violations.
 //!
-//! A rule looks at the path first and has nothing to say about files that are none of its business.
-//! Every rule is tested below on a sample that breaks it, so that none can fall silent unnoticed.
+//! A rule checks the path first and ignores files that it does not apply to. Every rule is tested
+//! below on a sample that breaks it, so that none can stop working unnoticed.
 
 use ronde_control::install;
 
 use crate::house;
 use crate::source::{code_only, is_name};
 
-/// Something wrong: the line it stands in, counted from one, and what to do about it.
+/// A violation: its line, counted from one, and what to do about it.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Offence {
     pub(crate) line: usize,
@@ -16,40 +16,40 @@ pub(crate) struct Offence {
 }
 
 impl Offence {
-    fn new(line: usize, advice: impl Into<String>) -> Self {
+    pub(crate) fn new(line: usize, advice: impl Into<String>) -> Self {
         Self { line, advice: advice.into() }
     }
 }
 
 pub(crate) fn crate_arrows(path: &str, text: &str) -> Vec<Offence> {
-    let Some(room) = room_of_manifest(path) else { return Vec::new() };
-    let Some(allowed) = row(house::CRATE_ARROWS, room) else {
+    let Some(name) = crate_of_manifest(path) else { return Vec::new() };
+    let Some(allowed) = row(house::CRATE_ARROWS, name) else {
         return vec![Offence::new(
             1,
-            format!("crate `{room}` is not in CRATE_ARROWS; add its row"),
+            format!("crate `{name}` is not in CRATE_ARROWS; add its row"),
         )];
     };
     dependencies(text)
         .into_iter()
         .filter_map(|found| Some((found.name.strip_prefix("ronde-")?.to_owned(), found)))
         .filter(|(target, found)| {
-            let in_test = found.for_tests && (target == "testkit" || target == room);
+            let in_test = found.for_tests && (target == "testkit" || target == name);
             !allowed.contains(&target.as_str()) && !in_test
         })
         .map(|(target, found)| {
-            let advice = format!("`{room}` may not depend on `{target}`; see CRATE_ARROWS");
+            let advice = format!("`{name}` may not depend on `{target}`; see CRATE_ARROWS");
             Offence::new(found.line, advice)
         })
         .collect()
 }
 
 pub(crate) fn foreign_dependencies(path: &str, text: &str) -> Vec<Offence> {
-    let Some(room) = room_of_manifest(path) else { return Vec::new() };
+    let Some(name) = crate_of_manifest(path) else { return Vec::new() };
     let mut offences = Vec::new();
     for found in dependencies(text).into_iter().filter(|found| !found.for_tests) {
-        for (_, names, reason) in house::FORBIDDEN_DEPENDENCIES.iter().filter(|row| row.0 == room) {
+        for (_, names, reason) in house::FORBIDDEN_DEPENDENCIES.iter().filter(|row| row.0 == name) {
             if names.contains(&found.name.as_str()) {
-                let advice = format!("`{room}` may not use `{}`: {reason}", found.name);
+                let advice = format!("`{name}` may not use `{}`: {reason}", found.name);
                 offences.push(Offence::new(found.line, advice));
             }
         }
@@ -74,7 +74,9 @@ pub(crate) fn core_arrows(path: &str, text: &str) -> Vec<Offence> {
         .filter(|(_, target)| row(house::CORE_ARROWS, target).is_some())
         .filter(|(_, target)| target != module && !allowed.contains(&target.as_str()))
         .map(|(line, target)| {
-            let advice = format!("`{module}` may not name `crate::{target}`; arrows go down only");
+            let advice = format!(
+                "`{module}` may not name `crate::{target}`; modules may only name lower ones"
+            );
             Offence::new(line, advice)
         })
         .collect()
@@ -100,42 +102,42 @@ pub(crate) fn unsafe_places(path: &str, text: &str) -> Vec<Offence> {
     if !path.ends_with(".rs") || house::UNSAFE_PLACES.iter().any(|place| allowed(place)) {
         return Vec::new();
     }
-    let lifts_the_ban = |code: &str| {
+    let allows_unsafe = |code: &str| {
         has_word(code, "unsafe_code") && (has_word(code, "allow") || has_word(code, "expect"))
     };
     numbered(&code_only(text))
-        .filter(|(_, code)| has_word(code, "unsafe") || lifts_the_ban(code))
+        .filter(|(_, code)| has_word(code, "unsafe") || allows_unsafe(code))
         .map(|(line, _)| {
             Offence::new(
                 line,
-                "no unsafe code here; if it must be, argue for a row in UNSAFE_PLACES",
+                "no unsafe code here; if it is necessary, argue for a row in UNSAFE_PLACES",
             )
         })
         .collect()
 }
 
-pub(crate) fn safe_rooms_forbid_unsafe(path: &str, text: &str) -> Vec<Offence> {
-    let is_crate_root = |room: &&str| path == format!("crates/{room}/src/lib.rs");
-    if !house::SAFE_ROOMS.iter().any(is_crate_root)
+pub(crate) fn safe_crates_forbid_unsafe(path: &str, text: &str) -> Vec<Offence> {
+    let is_crate_root = |name: &&str| path == format!("crates/{name}/src/lib.rs");
+    if !house::SAFE_CRATES.iter().any(is_crate_root)
         || code_only(text).contains("#![forbid(unsafe_code)]")
     {
         return Vec::new();
     }
-    vec![Offence::new(1, "this crate must say `#![forbid(unsafe_code)]`")]
+    vec![Offence::new(1, "this crate must have `#![forbid(unsafe_code)]`")]
 }
 
 pub(crate) fn lints_are_on(path: &str, text: &str) -> Vec<Offence> {
     let wanted: &[&str] = match path {
         "Cargo.toml" => house::LINTS,
         "clippy.toml" => house::THRESHOLDS,
-        _ if room_of_manifest(path).is_some() => &["[lints]\nworkspace = true"],
+        _ if crate_of_manifest(path).is_some() => &["[lints]\nworkspace = true"],
         _ => return Vec::new(),
     };
     let text = format!("\n{text}\n");
     wanted
         .iter()
         .filter(|line| !text.contains(&format!("\n{line}\n")))
-        .map(|line| Offence::new(1, format!("`{}` must stand here", line.replace('\n', " "))))
+        .map(|line| Offence::new(1, format!("`{}` is missing", line.replace('\n', " "))))
         .collect()
 }
 
@@ -149,10 +151,7 @@ pub(crate) fn length(path: &str, text: &str) -> Vec<Offence> {
     if lines <= most {
         return Vec::new();
     }
-    vec![Offence::new(
-        lines,
-        format!("{lines} lines where {most} are allowed; look for a second room"),
-    )]
+    vec![Offence::new(lines, format!("{lines} lines, {most} are allowed; split the file"))]
 }
 
 pub(crate) fn opening_paragraph(path: &str, text: &str) -> Vec<Offence> {
@@ -160,23 +159,23 @@ pub(crate) fn opening_paragraph(path: &str, text: &str) -> Vec<Offence> {
     let is_python =
         path.starts_with("python/") && (path.ends_with(".py") || path.ends_with(".pyi"));
     let opening = text.lines().find(|line| !line.starts_with("#!")).unwrap_or_default();
-    let opens_well = opening.chars().any(char::is_alphabetic)
+    let is_valid = opening.chars().any(char::is_alphabetic)
         && ((is_rust && opening.starts_with("//! "))
             || (is_python && opening.trim_start_matches('r').starts_with("\"\"\"")));
-    if opens_well || !(is_rust || is_python) {
+    if is_valid || !(is_rust || is_python) {
         return Vec::new();
     }
-    vec![Offence::new(1, "the first line must open a paragraph: what this file is for")]
+    vec![Offence::new(1, "the first line must start a paragraph that says what this file is for")]
 }
 
-pub(crate) fn telling_names(path: &str, _text: &str) -> Vec<Offence> {
+pub(crate) fn descriptive_names(path: &str, _text: &str) -> Vec<Offence> {
     if house::HOROVOD_NAMES.iter().any(|place| path.starts_with(place)) {
         return Vec::new();
     }
     path.split(['/', '_', '-', '.'])
         .filter(|word| house::EMPTY_NAMES.contains(word))
         .map(|word| {
-            Offence::new(1, format!("`{word}` says nothing; name the file after what it holds"))
+            Offence::new(1, format!("`{word}` says nothing; name the file after its contents"))
         })
         .collect()
 }
@@ -187,7 +186,7 @@ pub(crate) fn finished(path: &str, text: &str) -> Vec<Offence> {
     }
     numbered(text)
         .filter(|(_, line)| house::UNFINISHED.iter().any(|mark| has_word(line, mark)))
-        .map(|(line, _)| Offence::new(line, "finish it, or open an issue and leave the mark out"))
+        .map(|(line, _)| Offence::new(line, "finish it, or open an issue and remove the mark"))
         .collect()
 }
 
@@ -204,7 +203,7 @@ pub(crate) fn no_machine_in_it(path: &str, text: &str) -> Vec<Offence> {
     offences
 }
 
-pub(crate) fn frameworks_stay_home(path: &str, text: &str) -> Vec<Offence> {
+pub(crate) fn frameworks_in_their_folders(path: &str, text: &str) -> Vec<Offence> {
     let Some(inside) = path.strip_prefix("python/horovod/").filter(|_| path.ends_with(".py"))
     else {
         return Vec::new();
@@ -236,13 +235,13 @@ pub(crate) fn environment_is_read_in_one_place(path: &str, text: &str) -> Vec<Of
         .filter(|(_, line)| ["environ", "getenv"].iter().any(|word| has_word(line, word)))
         .map(|(line, _)| {
             let advice =
-                "ask `horovod.common.environment` or the native module, which have read it";
+                "use `horovod.common.environment` or the native module, which have read it";
             Offence::new(line, advice)
         })
         .collect()
 }
 
-pub(crate) fn words_are_for_people(path: &str, text: &str) -> Vec<Offence> {
+pub(crate) fn error_texts_are_not_parsed(path: &str, text: &str) -> Vec<Offence> {
     let is_rust = path.starts_with("crates/") && path.contains("/src/") && path.ends_with(".rs");
     let is_python = path.starts_with("python/horovod/") && path.ends_with(".py");
     if !(is_rust || is_python) || path.ends_with("/tests.rs") {
@@ -251,7 +250,7 @@ pub(crate) fn words_are_for_people(path: &str, text: &str) -> Vec<Offence> {
     let mut offences = Vec::new();
     for (line, code) in numbered(without_tests(text)) {
         for way in house::READING_ERRORS.iter().filter(|way| code.contains(**way)) {
-            let advice = "tell errors apart by class, variant or attribute, never by their text";
+            let advice = "distinguish errors by class, variant or attribute, never by their text";
             offences.push(Offence::new(line, format!("`{way}`: {advice}")));
         }
     }
@@ -269,7 +268,7 @@ pub(crate) fn readme_names_the_commands(path: &str, text: &str) -> Vec<Offence> 
         .collect()
 }
 
-/// Whoever owns a name on the package index decides what its installation runs.
+/// The owner of a name on the package index decides what its installation runs.
 pub(crate) fn installs_only_names_we_own(path: &str, text: &str) -> Vec<Offence> {
     // The samples below break the rule on purpose.
     if path.ends_with("/tidy/rules.rs") {
@@ -286,7 +285,8 @@ pub(crate) fn installs_only_names_we_own(path: &str, text: &str) -> Vec<Offence>
     offences
 }
 
-/// The packages that the commands in a line ask the index for: `ronde` for `'ronde[torch]>=1'`.
+/// The packages that the commands in a line request from the index: `ronde` for
+/// `'ronde[torch]>=1'`.
 fn installed_names(line: &str) -> impl Iterator<Item = &str> {
     line.split("pip install").skip(1).flat_map(|command| {
         let command = command.split(['`', '#', ';']).next().unwrap_or_default();
@@ -297,7 +297,7 @@ fn installed_names(line: &str) -> impl Iterator<Item = &str> {
         wanted.filter_map(|(argument, _)| {
             let argument = argument.trim_start_matches(['\'', '"']);
             let end = argument.find(|c: char| !is_name(c) && c != '-').unwrap_or(argument.len());
-            // A wheel or a folder is not asked for by its name.
+            // A wheel or a folder is not requested from the index.
             let is_path = argument[end..].starts_with(['.', '/', ':']);
             (!is_path).then_some(&argument[..end])
         })
@@ -305,8 +305,8 @@ fn installed_names(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// `core` for `crates/core/Cargo.toml`.
-fn room_of_manifest(path: &str) -> Option<&str> {
-    path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml").filter(|room| !room.contains('/'))
+fn crate_of_manifest(path: &str) -> Option<&str> {
+    path.strip_prefix("crates/")?.strip_suffix("/Cargo.toml").filter(|name| !name.contains('/'))
 }
 
 fn row<'a>(table: &[(&str, &'a [&'a str])], name: &str) -> Option<&'a [&'a str]> {
@@ -319,7 +319,7 @@ struct Dependency {
     for_tests: bool,
 }
 
-/// The dependencies that a manifest lists, whatever the target.
+/// The dependencies that a manifest lists, for any target.
 fn dependencies(text: &str) -> Vec<Dependency> {
     let mut section = "";
     let mut found = Vec::new();
@@ -344,7 +344,7 @@ fn dependencies(text: &str) -> Vec<Dependency> {
     found
 }
 
-/// The top modules that a file names: `x` and `y` of `crate::x::…` and `crate::{…, y::…}`.
+/// The top-level modules that a file names: `x` and `y` in `crate::x::…` and `crate::{…, y::…}`.
 fn modules_named(code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (at, path) in code.match_indices("crate::") {
@@ -361,7 +361,7 @@ fn modules_named(code: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The first names in a `{…}` group of a `use`, whose opening brace is already behind us.
+/// The first names in a `{…}` group of a `use`, after its opening brace.
 fn group_heads(group: &str) -> Vec<String> {
     let mut depth = 0;
     let mut heads = vec![leading_name(group.trim_start())];
@@ -381,12 +381,12 @@ fn leading_name(text: &str) -> String {
     text.chars().take_while(|c| is_name(*c)).collect()
 }
 
-fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(crate) fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(at, line)| (at + 1, line))
 }
 
-/// Whether `word` stands in `line` as a whole word.
-fn has_word(line: &str, word: &str) -> bool {
+/// Whether `word` appears in `line` as a whole word.
+pub(crate) fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let after = line[at + word.len()..].chars().next();
@@ -394,7 +394,7 @@ fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Whether `place` stands in `line`; an absolute path must not be the tail of a longer one.
+/// Whether `place` appears in `line`; an absolute path must not be the tail of a longer one.
 fn has_place(line: &str, place: &str) -> bool {
     line.match_indices(place).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -402,8 +402,8 @@ fn has_place(line: &str, place: &str) -> bool {
     })
 }
 
-/// The code before the module of unit tests, which stands last and may read files and clocks.
-fn without_tests(code: &str) -> &str {
+/// The code before the unit tests, which come last and may read files and clocks.
+pub(crate) fn without_tests(code: &str) -> &str {
     code.split("#[cfg(test)]\nmod tests {").next().unwrap_or(code)
 }
 
@@ -421,7 +421,7 @@ mod tests {
 
     type Rule = fn(&str, &str) -> Vec<Offence>;
 
-    /// Checks that a rule refuses `bad` in the given line, and has nothing against `good`.
+    /// Checks that a rule refuses `bad` in the given line, and accepts `good`.
     #[track_caller]
     fn refuses(rule: Rule, path: &str, (line, bad): (usize, &str), good: &str) {
         let offences = rule(path, bad);
@@ -438,11 +438,15 @@ mod tests {
         refuses(crate_arrows, path, (1, "[dependencies.ronde-core]\npath = \"../core\""), good);
         let bad = "[target.'cfg(unix)'.dependencies]\nronde-launch = { path = \"../launch\" }";
         refuses(crate_arrows, path, (2, bad), good);
-        assert_eq!(crate_arrows("crates/nowhere/Cargo.toml", "").len(), 1, "it has no row");
+        assert_eq!(
+            crate_arrows("crates/nowhere/Cargo.toml", "").len(),
+            1,
+            "it has no row in the table"
+        );
     }
 
     #[test]
-    fn a_dependency_that_does_not_suit_the_room_is_refused() {
+    fn a_forbidden_dependency_is_refused() {
         let good = "[dependencies]\nhalf = \"2\"\n[dev-dependencies]\ntokio = \"1\"";
         let bad = "[dependencies]\ntokio = { version = \"1\" }";
         refuses(foreign_dependencies, "crates/core/Cargo.toml", (2, bad), good);
@@ -455,12 +459,16 @@ mod tests {
         refuses(core_arrows, path, (2, "\nuse crate::engine::Engine;"), good);
         refuses(core_arrows, path, (1, "use crate::{buffer::{A, B}, group::C};"), good);
         refuses(core_arrows, path, (3, "\n\nfn f(x: &crate::collective::X) {}"), good);
-        assert_eq!(core_arrows("crates/core/src/new.rs", "").len(), 1, "it has no row");
+        assert_eq!(
+            core_arrows("crates/core/src/new.rs", "").len(),
+            1,
+            "it has no row in the table"
+        );
         assert_eq!(core_arrows("crates/core/src/lib.rs", "pub use crate::engine::X;"), []);
     }
 
     #[test]
-    fn a_word_that_does_not_suit_the_room_is_refused() {
+    fn a_forbidden_name_is_refused() {
         let path = "crates/control/src/elastic.rs";
         let good = "use std::net::SocketAddr; // Instant::now\n#[cfg(test)]\nmod tests { std::fs }";
         refuses(forbidden_words, path, (2, "\nlet now = std::time::Instant::now();"), good);
@@ -479,14 +487,14 @@ mod tests {
     }
 
     #[test]
-    fn a_safe_room_that_does_not_forbid_unsafe_code_is_refused() {
-        let bad = (1, "//! Says #![forbid(unsafe_code)] only in words.");
+    fn a_safe_crate_that_does_not_forbid_unsafe_code_is_refused() {
+        let bad = (1, "//! Mentions #![forbid(unsafe_code)] only in a comment.");
         let good = "//! Doc.\n#![forbid(unsafe_code)]";
-        refuses(safe_rooms_forbid_unsafe, "crates/launch/src/lib.rs", bad, good);
+        refuses(safe_crates_forbid_unsafe, "crates/launch/src/lib.rs", bad, good);
     }
 
     #[test]
-    fn a_lint_that_is_off_is_refused() {
+    fn a_disabled_lint_is_refused() {
         let all = house::LINTS.join("\n");
         let without = all.replace(house::LINTS[2], "undocumented_unsafe_blocks = \"allow\"");
         refuses(lints_are_on, "Cargo.toml", (1, &without), &all);
@@ -523,10 +531,10 @@ mod tests {
         for bad in
             ["crates/core/src/utils.rs", "crates/common/x.rs", "python/horovod/base_state.py"]
         {
-            assert_eq!(telling_names(bad, "").len(), 1, "{bad}");
+            assert_eq!(descriptive_names(bad, "").len(), 1, "{bad}");
         }
         for good in ["python/horovod/common/util.py", "crates/core/src/database.rs"] {
-            assert_eq!(telling_names(good, ""), [], "{good}");
+            assert_eq!(descriptive_names(good, ""), [], "{good}");
         }
     }
 
@@ -553,13 +561,13 @@ mod tests {
     fn a_framework_outside_its_folder_is_refused() {
         let path = "python/horovod/common/basics.py";
         let good = "from horovod.torch import x\nimport torchlight";
-        refuses(frameworks_stay_home, path, (2, "\n    import torch.nn as nn"), good);
-        refuses(frameworks_stay_home, path, (1, "from tensorflow import keras"), good);
-        assert_eq!(frameworks_stay_home("python/horovod/torch/x.py", "import torch"), []);
+        refuses(frameworks_in_their_folders, path, (2, "\n    import torch.nn as nn"), good);
+        refuses(frameworks_in_their_folders, path, (1, "from tensorflow import keras"), good);
+        assert_eq!(frameworks_in_their_folders("python/horovod/torch/x.py", "import torch"), []);
     }
 
     #[test]
-    fn an_environment_that_is_read_elsewhere_is_refused() {
+    fn reading_the_environment_elsewhere_is_refused() {
         let good = "environment.rank()  # nothing of `environment` else";
         let rule = environment_is_read_in_one_place;
         refuses(rule, "python/horovod/torch/x.py", (2, "\nos.environ.get(name)"), good);
@@ -568,8 +576,8 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_is_known_by_its_text_is_refused() {
-        let rule = words_are_for_people;
+    fn distinguishing_an_error_by_its_text_is_refused() {
+        let rule = error_texts_are_not_parsed;
         let good = "except HorovodInternalError as error:\n    say(str(error))";
         let bad = "\nif OVER in str(error):";
         refuses(rule, "python/horovod/common/elastic.py", (2, bad), good);

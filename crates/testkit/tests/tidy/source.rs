@@ -1,7 +1,7 @@
-//! Reading sources: the files of this checkout, and Rust text without comments and literals.
+//! Reading sources: the files of this checkout, and Rust code without comments and literals.
 //!
-//! Nothing here knows a rule. The files are those git tracks or would track, so that build output
-//! is never looked at and a new file is looked at before it is committed.
+//! This file knows no rules. The files are those that git tracks or would track, so that build
+//! output is never checked and a new file is checked before it is committed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ pub(crate) struct File {
 
 /// The text files of this checkout.
 pub(crate) fn checkout() -> Vec<File> {
-    // A file that git still lists but that was removed has no lines.
+    // Git still lists files that were removed from the work tree.
     let read =
         |path: String| Some(File { text: fs::read_to_string(root().join(&path)).ok()?, path });
     listed().into_iter().filter_map(read).collect()
 }
 
-/// Its files that are not text.
+/// The files of this checkout that are not text.
 pub(crate) fn binaries() -> Vec<String> {
     let is_binary = |path: &String| {
         fs::read(root().join(path)).is_ok_and(|bytes| std::str::from_utf8(&bytes).is_err())
@@ -35,7 +35,7 @@ fn listed() -> Vec<String> {
         .args(["--cached", "--others", "--exclude-standard"])
         .current_dir(root())
         .output()
-        .expect("the tidy rules ask git for the list of files");
+        .expect("the tidy rules need git to list the files");
     assert!(listing.status.success(), "{}", String::from_utf8_lossy(&listing.stderr));
 
     let listing = String::from_utf8(listing.stdout).expect("paths in the repository are UTF-8");
@@ -48,10 +48,10 @@ fn listed() -> Vec<String> {
 
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("this crate lies two folders deep").to_path_buf()
+    here.ancestors().nth(2).expect("this crate is two folders deep").to_path_buf()
 }
 
-/// Rust text with every comment and the inside of every literal blanked; the lines stay as they are.
+/// Rust code with every comment and every literal blanked; line breaks are kept.
 pub(crate) fn code_only(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -76,12 +76,12 @@ pub(crate) fn code_only(text: &str) -> String {
     code
 }
 
-/// Whether a character can be part of a name in Rust or Python.
+/// Whether a character can be part of an identifier in Rust or Python.
 pub(crate) fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The length of the block comment that `text` opens with; such comments nest.
+/// The length of the block comment at the start of `text`; block comments nest.
 fn comment_length(text: &str) -> usize {
     let mut depth = 0;
     let mut at = 0;
@@ -102,7 +102,7 @@ fn comment_length(text: &str) -> usize {
     text.len()
 }
 
-/// The length of the string literal that `text` opens with.
+/// The length of the string literal at the start of `text`.
 fn string_length(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -116,7 +116,7 @@ fn string_length(text: &str) -> usize {
     text.len()
 }
 
-/// The length of the raw string literal that `text` opens with, if it opens with one.
+/// The length of the raw string literal at the start of `text`, if there is one.
 fn raw_string_length(text: &str) -> Option<usize> {
     let marks = text.strip_prefix(['b', 'c']).unwrap_or(text).strip_prefix('r')?;
     let body = marks.trim_start_matches('#');
@@ -127,7 +127,7 @@ fn raw_string_length(text: &str) -> Option<usize> {
     Some(text.len() - body.len() + length)
 }
 
-/// The length of the character literal that `text` opens with; none if it opens with a lifetime.
+/// The length of the character literal at the start of `text`; `None` for a lifetime.
 fn char_length(text: &str) -> Option<usize> {
     let mut characters = text.char_indices().skip(1);
     let (_, first) = characters.next()?;
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_literals_are_blanked_and_code_stays() {
+    fn comments_and_literals_are_blanked_and_code_is_kept() {
         let blank = |n: usize| " ".repeat(n);
         for (text, code) in [
             ("a // unsafe\nb", format!("a {}\nb", blank(9))),

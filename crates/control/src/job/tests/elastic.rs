@@ -1,28 +1,28 @@
-//! Elastic jobs step by step. A [`Play`] has workers that do what is expected of them; everything else
-//! the tests say themselves.
+//! Elastic jobs step by step. The workers of a [`Scenario`] do what is expected of them; the tests
+//! specify everything else.
 
 use std::collections::BTreeMap;
 
 use crate::cause::{CauseKind, Raised};
-use crate::event::{JobKind, Source};
+use crate::event::{HostSourceKind, JobKind};
 use crate::job::*;
 use crate::wire::{Milestone, Peer};
 
-struct Play {
-    machine: Machine,
+struct Scenario {
+    machine: JobMachine,
     now: Time,
     connections: u64,
-    running: BTreeMap<Worker, (String, u32, Option<Connection>)>,
-    notes: Vec<String>,
+    running: BTreeMap<Worker, (String, u32, Option<ConnectionId>)>,
+    lines: Vec<String>,
     world: Vec<Worker>,
-    told: Vec<(Connection, DriverToRank)>,
+    sent: Vec<(ConnectionId, DriverToRank)>,
     signals: Vec<(Worker, i32)>,
     reached: Vec<(AgentId, String)>,
     end: Option<(u8, String)>,
 }
 
-fn limits(start: u32, min: u32) -> Terms {
-    Terms {
+fn limits(start: u32, min: u32) -> JobSpec {
+    JobSpec {
         start,
         min,
         max: None,
@@ -31,56 +31,56 @@ fn limits(start: u32, min: u32) -> Terms {
         stopped: Some(Duration::from_secs(5)),
         resets: None,
         cooldown: None,
-        resting: Resting::Host,
-        source: Source::Script,
+        cooldown_scope: CooldownScope::Host,
+        source: HostSourceKind::Script,
         kind: JobKind::Elastic,
         least_hosts: 1,
     }
 }
 
-fn offers(text: &str) -> Vec<Offer> {
+fn offers(text: &str) -> Vec<HostOffer> {
     let offer = |part: &str| {
         let (host, slots) = part.split_once(':').unwrap();
-        Offer { host: host.into(), slots: slots.parse().unwrap() }
+        HostOffer { host: host.into(), slots: slots.parse().unwrap() }
     };
     text.split_terminator(',').map(offer).collect()
 }
 
-impl Play {
-    /// A job whose hosts have been reached and whose workers have all come.
-    fn begin(hosts: &str, limits: Terms) -> Play {
-        let mut play = Play {
-            machine: Machine::new("1", limits, 7),
+impl Scenario {
+    /// A job whose hosts have been reached and whose workers have all joined.
+    fn begin(hosts: &str, limits: JobSpec) -> Scenario {
+        let mut scenario = Scenario {
+            machine: JobMachine::new("1", limits, 7),
             now: Time::ZERO,
             connections: 0,
             running: BTreeMap::new(),
-            notes: Vec::new(),
+            lines: Vec::new(),
             world: Vec::new(),
-            told: Vec::new(),
+            sent: Vec::new(),
             signals: Vec::new(),
             reached: Vec::new(),
             end: None,
         };
-        play.list(hosts);
-        play.come_all();
-        play
+        scenario.list(hosts);
+        scenario.join_all();
+        scenario
     }
 
-    fn on(&mut self, event: Event) {
+    fn on(&mut self, event: JobInput) {
         for action in self.machine.on(event, self.now) {
             match action {
-                Action::Reach(hosts) => self.reached.extend(hosts),
-                Action::Start(start) => {
+                JobAction::Reach(hosts) => self.reached.extend(hosts),
+                JobAction::Start(start) => {
                     self.running.insert(start.worker, (start.host, start.slot, None));
                 }
-                Action::Signal(_, worker, signal) => self.signals.push((worker, signal)),
-                Action::Tell(to, message) => {
-                    self.told.extend(to.into_iter().map(|to| (to, message.clone())));
+                JobAction::Signal(_, worker, signal) => self.signals.push((worker, signal)),
+                JobAction::Tell(to, message) => {
+                    self.sent.extend(to.into_iter().map(|to| (to, message.clone())));
                 }
-                Action::Formed(_, workers) => self.world = workers,
-                Action::Happened(what) => self.notes.extend(what.line()),
-                Action::Dismiss => {
-                    let Outcome { code, verdict } = self.machine.outcome();
+                JobAction::Formed(_, workers) => self.world = workers,
+                JobAction::Happened(what) => self.lines.extend(what.line()),
+                JobAction::Dismiss => {
+                    let JobOutcome { code, verdict } = self.machine.outcome();
                     self.end = Some((code, verdict.text.unwrap_or_default()));
                 }
                 _ => {}
@@ -88,39 +88,39 @@ impl Play {
         }
     }
 
-    /// The list of hosts changes; those that are sent for are reached.
+    /// The list of hosts changes; the hosts that the job needs are reached.
     fn list(&mut self, hosts: &str) {
-        self.on(Event::Discovered(offers(hosts)));
+        self.on(JobInput::Discovered(offers(hosts)));
         self.reach_all();
     }
 
     fn reach_all(&mut self) {
         for (agent, _) in std::mem::take(&mut self.reached) {
-            self.on(Event::Ready(agent));
+            self.on(JobInput::Ready(agent));
         }
     }
 
-    fn come(&mut self, worker: u32) {
+    fn join(&mut self, worker: u32) {
         let worker = Worker(worker);
         self.connections += 1;
-        let connection = Connection(self.connections);
+        let connection = ConnectionId(self.connections);
         let (host, slot, before) = self.running.get_mut(&worker).unwrap();
         let (host, slot) = (host.clone(), *slot);
         let before = before.replace(connection);
         if let Some(before) = before {
             let leaving = RankToDriver::Leaving { error: None, blames: None };
-            self.on(Event::Said(before, leaving));
-            self.on(Event::Closed(before));
+            self.on(JobInput::Said(before, leaving));
+            self.on(JobInput::Closed(before));
         }
-        self.on(Event::Greeted(connection, Greeting::Worker { version: "1".into(), worker }));
+        self.on(JobInput::Greeted(connection, Greeting::Worker { version: "1".into(), worker }));
         let peer = Peer { pid: 1, host, local_rank: slot, addresses: vec![], unix: None };
-        self.on(Event::Said(connection, RankToDriver::Join(peer)));
+        self.on(JobInput::Said(connection, RankToDriver::Join(peer)));
     }
 
-    /// Everybody who runs comes, and the world is completed and trained in.
-    fn come_all(&mut self) {
+    /// All running workers join, and the world is completed and trained in.
+    fn join_all(&mut self) {
         for worker in self.running.keys().map(|worker| worker.0).collect::<Vec<_>>() {
-            self.come(worker);
+            self.join(worker);
         }
         self.settle();
     }
@@ -138,251 +138,251 @@ impl Play {
 
     fn say(&mut self, worker: Worker, message: RankToDriver) {
         if let Some((_, _, Some(connection))) = self.running.get(&worker) {
-            self.on(Event::Said(*connection, message));
+            self.on(JobInput::Said(*connection, message));
         }
     }
 
     fn die(&mut self, worker: u32, exit: Exit) {
         let (_, _, connection) = self.running.remove(&Worker(worker)).unwrap();
-        self.on(Event::Exited(Worker(worker), exit));
+        self.on(JobInput::Exited(Worker(worker), exit));
         if let Some(connection) = connection {
-            self.on(Event::Closed(connection));
+            self.on(JobInput::Closed(connection));
         }
     }
 
     fn pass(&mut self, seconds: u64) {
         self.now += Duration::from_secs(seconds);
-        self.on(Event::Tick);
+        self.on(JobInput::Tick);
     }
 
     fn world(&self) -> Vec<u32> {
         self.world.iter().map(|worker| worker.0).collect()
     }
 
-    fn heard(&self, worker: u32) -> Vec<&DriverToRank> {
+    fn received(&self, worker: u32) -> Vec<&DriverToRank> {
         let connection = self.running[&Worker(worker)].2;
-        self.told.iter().filter(|(to, _)| Some(*to) == connection).map(|(_, it)| it).collect()
+        self.sent.iter().filter(|(to, _)| Some(*to) == connection).map(|(_, it)| it).collect()
     }
 
     fn is_whole(&self) -> bool {
-        self.machine.world == World::Whole
+        self.machine.world == WorldPhase::Whole
     }
 
     fn says(&self, text: &str) -> bool {
-        self.notes.iter().any(|note| note.contains(text))
+        self.lines.iter().any(|line| line.contains(text))
     }
 }
 
 const KILLED: Exit = Exit::Signal(9);
 
 #[test]
-fn survivors_go_on_at_once_and_keep_their_ranks() {
-    let mut play = Play::begin("a:4", limits(4, 2));
-    assert_eq!(play.world(), [0, 1, 2, 3]);
-    play.die(1, KILLED);
+fn survivors_continue_at_once_and_keep_their_ranks() {
+    let mut scenario = Scenario::begin("a:4", limits(4, 2));
+    assert_eq!(scenario.world(), [0, 1, 2, 3]);
+    scenario.die(1, KILLED);
     assert!(matches!(
-        play.heard(2).last(),
+        scenario.received(2).last(),
         Some(DriverToRank::Lost { rank: Rank(1), kind: CauseKind::Signal, .. })
     ));
-    play.come_all();
-    assert_eq!(play.world(), [0, 3, 2]);
-    assert!(play.says("lost rank 1 (a, slot 1): was killed by signal 9 (SIGKILL)"));
-    assert!(play.says("recovered with 3 ranks"));
-    assert!(play.says("host `a` takes no new ranks from now on"));
+    scenario.join_all();
+    assert_eq!(scenario.world(), [0, 3, 2]);
+    assert!(scenario.says("lost rank 1 (a, slot 1): was killed by signal 9 (SIGKILL)"));
+    assert!(scenario.says("recovered with 3 ranks"));
+    assert!(scenario.says("host `a` gets no new ranks for the rest of the job"));
 }
 
 #[test]
-fn a_host_with_a_failure_goes_if_there_are_enough_elsewhere() {
-    let mut play = Play::begin("a:2,b:2", limits(4, 2));
-    play.die(0, Exit::Code(1));
-    assert!(play.says("host `a` takes no part from now on"));
-    play.come(2);
-    play.come(3);
-    assert_eq!(play.world(), [2, 3]);
-    play.come(1);
-    assert!(matches!(play.heard(1).last(), Some(DriverToRank::Removed { .. })));
+fn a_host_with_a_failure_is_dropped_if_there_are_enough_workers_elsewhere() {
+    let mut scenario = Scenario::begin("a:2,b:2", limits(4, 2));
+    scenario.die(0, Exit::Code(1));
+    assert!(scenario.says("host `a` is not used for the rest of the job"));
+    scenario.join(2);
+    scenario.join(3);
+    assert_eq!(scenario.world(), [2, 3]);
+    scenario.join(1);
+    assert!(matches!(scenario.received(1).last(), Some(DriverToRank::Removed { .. })));
 }
 
 #[test]
-fn a_host_that_has_rested_takes_new_workers_who_join_at_the_next_meeting() {
-    let rest = (Duration::from_secs(1), Duration::from_secs(2));
-    let mut play = Play::begin("a:2,b:2", Terms { cooldown: Some(rest), ..limits(4, 2) });
-    play.die(0, Exit::Code(1));
-    play.die(1, KILLED);
-    play.come_all();
-    assert_eq!(play.world(), [2, 3]);
-    play.pass(1);
-    assert!(!play.running.contains_key(&Worker(4)), "the first rest is twice the least");
-    play.pass(1);
-    assert!(play.says("host `a` may be used again"));
+fn after_its_cooldown_a_host_gets_new_workers_that_join_the_next_world() {
+    let cooldown = Some((Duration::from_secs(1), Duration::from_secs(2)));
+    let mut scenario = Scenario::begin("a:2,b:2", JobSpec { cooldown, ..limits(4, 2) });
+    scenario.die(0, Exit::Code(1));
+    scenario.die(1, KILLED);
+    scenario.join_all();
+    assert_eq!(scenario.world(), [2, 3]);
+    scenario.pass(1);
+    assert!(!scenario.running.contains_key(&Worker(4)), "the first cooldown is twice the minimum");
+    scenario.pass(1);
+    assert!(scenario.says("host `a` may be used again"));
     let coming = DriverToRank::Update { change: Change { coming: true, ..Change::default() } };
-    play.come(4);
-    assert_eq!(play.heard(2).last(), Some(&&coming));
-    play.come(5);
+    scenario.join(4);
+    assert_eq!(scenario.received(2).last(), Some(&&coming));
+    scenario.join(5);
     let update = DriverToRank::Update { change: Change { added: true, ..Change::default() } };
-    assert_eq!(play.heard(2).last(), Some(&&update));
-    play.come(2);
-    play.come(3);
-    assert_eq!(play.world(), [2, 3, 4, 5]);
+    assert_eq!(scenario.received(2).last(), Some(&&update));
+    scenario.join(2);
+    scenario.join(3);
+    assert_eq!(scenario.world(), [2, 3, 4, 5]);
 }
 
 #[test]
-fn the_notice_of_a_host_comes_when_it_is_discovered_and_the_meeting_when_its_workers_are_ready() {
-    let mut play = Play::begin("a:2", limits(2, 1));
-    play.on(Event::Discovered(offers("a:2,b:2")));
+fn a_host_is_announced_when_it_is_discovered_and_its_workers_when_they_are_ready() {
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
+    scenario.on(JobInput::Discovered(offers("a:2,b:2")));
     let coming = DriverToRank::Update { change: Change { coming: true, ..Change::default() } };
-    assert_eq!(play.heard(0).last(), Some(&&coming), "it has not even been reached");
-    let heard = play.heard(0).len();
-    play.reach_all();
-    play.pass(200);
-    assert_eq!(play.heard(0).len(), heard, "nobody waits for those who import");
-    play.come(2);
-    play.come(3);
+    assert_eq!(scenario.received(0).last(), Some(&&coming), "it has not even been reached");
+    let received = scenario.received(0).len();
+    scenario.reach_all();
+    scenario.pass(200);
+    assert_eq!(scenario.received(0).len(), received, "workers that import are not waited for");
+    scenario.join(2);
+    scenario.join(3);
     let added = DriverToRank::Update { change: Change { added: true, ..Change::default() } };
-    assert_eq!(play.heard(0).last(), Some(&&added));
-    play.come_all();
-    assert_eq!(play.world(), [0, 1, 2, 3]);
+    assert_eq!(scenario.received(0).last(), Some(&&added));
+    scenario.join_all();
+    assert_eq!(scenario.world(), [0, 1, 2, 3]);
 }
 
 #[test]
-fn who_meets_as_soon_as_it_hears_of_newcomers_waits_for_them_but_not_for_long() {
-    let mut play = Play::begin("a:2", limits(2, 1));
-    play.list("a:2,b:1");
-    play.come(0);
-    play.come(1);
-    play.pass(29);
-    assert!(!play.is_whole());
-    play.come(2);
-    assert_eq!(play.world(), [0, 1, 2]);
-    play.settle();
-    play.list("a:2,b:1,c:1");
-    (0..3).for_each(|worker| play.come(worker));
-    play.pass(29);
-    assert!(!play.is_whole());
-    assert_eq!(play.machine.next_wakeup(), Some(play.now + Duration::from_secs(1)));
-    play.pass(1);
-    play.settle();
-    assert_eq!((play.world(), play.is_whole()), (vec![0, 1, 2], true));
+fn workers_that_rejoin_early_wait_for_announced_workers_but_not_for_long() {
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
+    scenario.list("a:2,b:1");
+    scenario.join(0);
+    scenario.join(1);
+    scenario.pass(29);
+    assert!(!scenario.is_whole());
+    scenario.join(2);
+    assert_eq!(scenario.world(), [0, 1, 2]);
+    scenario.settle();
+    scenario.list("a:2,b:1,c:1");
+    (0..3).for_each(|worker| scenario.join(worker));
+    scenario.pass(29);
+    assert!(!scenario.is_whole());
+    assert_eq!(scenario.machine.next_wakeup(), Some(scenario.now + Duration::from_secs(1)));
+    scenario.pass(1);
+    scenario.settle();
+    assert_eq!((scenario.world(), scenario.is_whole()), (vec![0, 1, 2], true));
 }
 
 #[test]
-fn a_loss_does_not_wait_for_newcomers() {
-    let mut play = Play::begin("a:2", limits(2, 1));
-    play.list("a:2,b:1");
-    play.die(1, KILLED);
-    play.come(0);
-    play.settle();
-    assert!(play.is_whole() && play.world() == [0]);
+fn after_a_loss_the_survivors_do_not_wait_for_new_workers() {
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
+    scenario.list("a:2,b:1");
+    scenario.die(1, KILLED);
+    scenario.join(0);
+    scenario.settle();
+    assert!(scenario.is_whole() && scenario.world() == [0]);
 }
 
 #[test]
 fn importing_may_take_longer_than_the_wait_for_slots() {
-    let mut play = Play::begin("a:1", limits(1, 1));
-    play.list("a:1,b:1");
-    play.pass(299);
-    assert_eq!(play.signals, []);
-    play.pass(1);
-    assert_eq!(play.signals, [(Worker(1), 9)]);
-    assert!(play.says("raise RONDE_JOIN_TIMEOUT_SECONDS"));
+    let mut scenario = Scenario::begin("a:1", limits(1, 1));
+    scenario.list("a:1,b:1");
+    scenario.pass(299);
+    assert_eq!(scenario.signals, []);
+    scenario.pass(1);
+    assert_eq!(scenario.signals, [(Worker(1), 9)]);
+    assert!(scenario.says("raise RONDE_JOIN_TIMEOUT_SECONDS"));
 }
 
 #[test]
-fn rank_0_is_one_who_has_the_state() {
-    let mut play = Play::begin("a:1,b:1", limits(2, 1));
-    play.list("a:1,b:1,c:1");
-    play.come(2);
-    play.die(0, KILLED);
-    play.come(1);
-    assert_eq!(play.world(), [1, 2]);
+fn rank_0_has_the_training_state() {
+    let mut scenario = Scenario::begin("a:1,b:1", limits(2, 1));
+    scenario.list("a:1,b:1,c:1");
+    scenario.join(2);
+    scenario.die(0, KILLED);
+    scenario.join(1);
+    assert_eq!(scenario.world(), [1, 2]);
 }
 
 #[test]
-fn without_anybody_who_has_the_state_the_job_ends() {
-    let mut play = Play::begin("a:1", limits(1, 1));
-    play.list("a:1,b:1");
-    play.come(1);
-    play.die(0, KILLED);
-    assert_eq!(play.end, None);
-    play.pass(1);
-    let (code, text) = play.end.clone().unwrap();
+fn the_job_ends_if_no_worker_has_the_training_state() {
+    let mut scenario = Scenario::begin("a:1", limits(1, 1));
+    scenario.list("a:1,b:1");
+    scenario.join(1);
+    scenario.die(0, KILLED);
+    assert_eq!(scenario.end, None);
+    scenario.pass(1);
+    let (code, text) = scenario.end.clone().unwrap();
     assert_eq!(code, 137);
     assert!(text.contains("No hosts from previous set remaining"), "{text}");
 }
 
 #[test]
-fn workers_of_a_host_that_is_not_listed_stay_until_the_others_meet_again() {
-    let mut play = Play::begin("a:1,b:1", limits(2, 1));
-    play.list("b:1");
+fn workers_of_an_unlisted_host_stay_until_the_others_rejoin() {
+    let mut scenario = Scenario::begin("a:1,b:1", limits(2, 1));
+    scenario.list("b:1");
     let update = DriverToRank::Update { change: Change { removed: true, ..Change::default() } };
-    assert_eq!(play.heard(1).last(), Some(&&update));
-    assert_eq!(play.signals, []);
-    play.come(1);
-    assert_eq!(play.world(), [1]);
-    play.come(0);
-    assert!(matches!(play.heard(0).last(), Some(DriverToRank::Removed { .. })));
-    play.die(0, Exit::Code(0));
-    assert_eq!(play.end, None, "a worker that was sent away has not finished the job");
+    assert_eq!(scenario.received(1).last(), Some(&&update));
+    assert_eq!(scenario.signals, []);
+    scenario.join(1);
+    assert_eq!(scenario.world(), [1]);
+    scenario.join(0);
+    assert!(matches!(scenario.received(0).last(), Some(DriverToRank::Removed { .. })));
+    scenario.die(0, Exit::Code(0));
+    assert_eq!(scenario.end, None, "a worker that was removed has not finished the job");
 }
 
 #[test]
-fn one_who_was_asked_to_go_loses_no_step() {
-    let mut play = Play::begin("a:2", limits(2, 1));
-    play.say(Worker(1), RankToDriver::Departing { reason: "it was sent SIGTERM".into() });
-    assert!(matches!(play.heard(0).last(), Some(DriverToRank::Update { .. })));
-    play.come(0);
-    assert_eq!(play.world(), [0]);
-    assert!(!play.says("takes no"), "it has not failed");
+fn a_worker_that_asks_to_leave_loses_no_step() {
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
+    scenario.say(Worker(1), RankToDriver::Departing { reason: "it was sent SIGTERM".into() });
+    assert!(matches!(scenario.received(0).last(), Some(DriverToRank::Update { .. })));
+    scenario.join(0);
+    assert_eq!(scenario.world(), [0]);
+    assert!(!scenario.says("for the rest of the job"), "it has not failed");
 }
 
 #[test]
-fn the_last_one_with_the_state_stays_until_another_has_it() {
-    let mut play = Play::begin("a:1", limits(1, 1));
-    play.list("b:1");
-    play.come(1);
-    play.come(0);
-    assert_eq!(play.world(), [0, 1]);
-    play.settle();
-    assert!(play.says("rank 0 (a, slot 0) leaves the job: its host is not listed any more"));
-    play.come(1);
-    assert_eq!(play.world(), [1]);
+fn the_last_worker_with_the_state_stays_until_another_has_it() {
+    let mut scenario = Scenario::begin("a:1", limits(1, 1));
+    scenario.list("b:1");
+    scenario.join(1);
+    scenario.join(0);
+    assert_eq!(scenario.world(), [0, 1]);
+    scenario.settle();
+    assert!(scenario.says("rank 0 (a, slot 0) leaves the job: its host is no longer listed"));
+    scenario.join(1);
+    assert_eq!(scenario.world(), [1]);
 }
 
 #[test]
-fn a_world_that_loses_somebody_while_it_forms_meets_again() {
-    let mut play = Play::begin("a:3", limits(3, 1));
-    play.die(2, KILLED);
-    play.come(0);
-    play.come(1);
-    play.say(Worker(0), RankToDriver::Located { leader: Rank(0) });
-    play.die(1, KILLED);
-    assert!(matches!(play.heard(0).last(), Some(DriverToRank::Again { .. })));
-    play.come_all();
-    assert_eq!(play.world(), [0]);
+fn a_world_that_loses_a_worker_while_it_forms_is_formed_again() {
+    let mut scenario = Scenario::begin("a:3", limits(3, 1));
+    scenario.die(2, KILLED);
+    scenario.join(0);
+    scenario.join(1);
+    scenario.say(Worker(0), RankToDriver::Located { leader: Rank(0) });
+    scenario.die(1, KILLED);
+    assert!(matches!(scenario.received(0).last(), Some(DriverToRank::Again { .. })));
+    scenario.join_all();
+    assert_eq!(scenario.world(), [0]);
 }
 
 #[test]
-fn one_that_is_stopped_for_too_long_is_killed() {
-    let mut play = Play::begin("a:2", limits(2, 1));
-    play.on(Event::Started(Worker(1), 8));
-    play.on(Event::Stopped(Worker(1)));
-    play.pass(4);
-    play.on(Event::Continued(Worker(1)));
-    play.pass(10);
-    assert_eq!(play.signals, []);
-    play.on(Event::Stopped(Worker(1)));
-    play.pass(5);
-    assert_eq!(play.signals, [(Worker(1), 9)]);
-    play.come(0);
-    assert_eq!(play.world(), [0]);
+fn a_worker_that_is_stopped_for_too_long_is_killed() {
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
+    scenario.on(JobInput::Started(Worker(1), 8));
+    scenario.on(JobInput::Stopped(Worker(1)));
+    scenario.pass(4);
+    scenario.on(JobInput::Continued(Worker(1)));
+    scenario.pass(10);
+    assert_eq!(scenario.signals, []);
+    scenario.on(JobInput::Stopped(Worker(1)));
+    scenario.pass(5);
+    assert_eq!(scenario.signals, [(Worker(1), 9)]);
+    scenario.join(0);
+    assert_eq!(scenario.world(), [0]);
 }
 
 #[test]
-fn an_interrupt_while_the_others_recover_ends_the_job_as_one() {
-    let mut play = Play::begin("a:2", limits(2, 1));
-    play.die(1, KILLED);
-    play.on(Event::Interrupted(2));
-    play.die(0, Exit::Signal(2));
-    let (code, text) = play.end.clone().unwrap();
+fn an_interrupt_during_recovery_ends_the_job_like_any_other() {
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
+    scenario.die(1, KILLED);
+    scenario.on(JobInput::Interrupted(2));
+    scenario.die(0, Exit::Signal(2));
+    let (code, text) = scenario.end.clone().unwrap();
     assert_eq!(
         (code, text.as_str()),
         (130, "error: stopped by signal 2 (SIGINT), and all 1 ranks with it\n")
@@ -391,174 +391,177 @@ fn an_interrupt_while_the_others_recover_ends_the_job_as_one() {
 
 #[test]
 fn too_many_resets_end_the_job() {
-    let mut play = Play::begin("a:4", Terms { resets: Some(1), ..limits(4, 1) });
-    play.die(3, KILLED);
-    play.come_all();
-    assert_eq!(play.world(), [0, 1, 2]);
-    play.die(2, KILLED);
-    play.come_all();
-    let (_, text) = play.end.clone().unwrap();
+    let mut scenario = Scenario::begin("a:4", JobSpec { resets: Some(1), ..limits(4, 1) });
+    scenario.die(3, KILLED);
+    scenario.join_all();
+    assert_eq!(scenario.world(), [0, 1, 2]);
+    scenario.die(2, KILLED);
+    scenario.join_all();
+    let (_, text) = scenario.end.clone().unwrap();
     assert!(text.contains("number of resets during elastic job exceeded limit: 1"), "{text}");
 }
 
 #[test]
-fn too_few_workers_are_waited_for_and_then_the_job_ends() {
-    let mut play = Play::begin("a:1,b:1", limits(2, 2));
-    play.die(1, KILLED);
-    play.come(0);
-    play.pass(2);
-    assert!(play.says("1 of at least 2 ranks are there: waiting up to 60 s for more"));
-    play.list("a:1,b:1,c:1");
-    play.come(2);
-    assert_eq!(play.world(), [0, 2]);
-    play.settle();
-    play.die(2, KILLED);
-    play.pass(60);
-    let (code, text) = play.end.clone().unwrap();
-    assert!(code == 1 && text.contains("Timed out waiting for 2 ranks: 1 are there"), "{text}");
+fn the_job_waits_for_enough_workers_and_then_ends() {
+    let mut scenario = Scenario::begin("a:1,b:1", limits(2, 2));
+    scenario.die(1, KILLED);
+    scenario.join(0);
+    scenario.pass(2);
+    assert!(scenario.says("1 of at least 2 ranks are ready: waiting up to 60 s for more"));
+    scenario.list("a:1,b:1,c:1");
+    scenario.join(2);
+    assert_eq!(scenario.world(), [0, 2]);
+    scenario.settle();
+    scenario.die(2, KILLED);
+    scenario.pass(60);
+    let (code, text) = scenario.end.clone().unwrap();
+    assert!(code == 1 && text.contains("Timed out waiting for 2 ranks: 1 are ready"), "{text}");
     assert!(text.contains("`c`: 1 slots, has failed"), "{text}");
 }
 
 #[test]
-fn a_fixed_list_without_hope_ends_the_job_at_once() {
-    let mut play = Play::begin("a:2", Terms { source: Source::List, ..limits(2, 2) });
-    play.die(1, KILLED);
-    let (_, text) = play.end.clone().unwrap();
+fn a_fixed_list_without_usable_hosts_ends_the_job_at_once() {
+    let mut scenario =
+        Scenario::begin("a:2", JobSpec { source: HostSourceKind::List, ..limits(2, 2) });
+    scenario.die(1, KILLED);
+    let (_, text) = scenario.end.clone().unwrap();
     assert!(text.contains("1 of at least 2 ranks are left and no host may start more"), "{text}");
 }
 
 #[test]
 fn a_script_that_always_raises_is_the_reason_for_the_end() {
-    let mut play = Play::begin("a:2", Terms { source: Source::List, ..limits(2, 2) });
-    play.machine.wrote(Worker(1), "Traceback (most recent call last):");
-    play.machine.wrote(Worker(1), "  File \"train.py\", line 7, in <module>");
-    play.die(1, Exit::Code(1));
-    // Its last line comes when its end is known already.
-    play.machine.wrote(Worker(1), "KeyError: 'lr'");
-    let (code, _) = play.end.clone().unwrap();
-    let text = play.machine.outcome().verdict.text.unwrap();
-    let said = "error: rank 1 (a, slot 1) raised KeyError: 'lr'\n  at train.py:7\n  1 of at least 2 \
+    let mut scenario =
+        Scenario::begin("a:2", JobSpec { source: HostSourceKind::List, ..limits(2, 2) });
+    scenario.machine.wrote(Worker(1), "Traceback (most recent call last):");
+    scenario.machine.wrote(Worker(1), "  File \"train.py\", line 7, in <module>");
+    scenario.die(1, Exit::Code(1));
+    // Its last line arrives after its exit.
+    scenario.machine.wrote(Worker(1), "KeyError: 'lr'");
+    let (code, _) = scenario.end.clone().unwrap();
+    let text = scenario.machine.outcome().verdict.text.unwrap();
+    let expected = "error: rank 1 (a, slot 1) raised KeyError: 'lr'\n  at train.py:7\n  1 of at least 2 \
                 ranks are left and no host may start more\n";
-    assert!(code == 1 && text.starts_with(said), "{text}");
-    assert!(
-        text.contains("hint: see what it wrote above; to outlive it, give more hosts"),
-        "{text}"
-    );
+    assert!(code == 1 && text.starts_with(expected), "{text}");
+    assert!(text.contains("hint: see what it wrote above; to survive it, add hosts"), "{text}");
 }
 
 #[test]
-fn the_job_ends_well_when_all_have_finished() {
-    let mut play = Play::begin("a:2", limits(2, 1));
+fn the_job_succeeds_when_all_have_finished() {
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
     for worker in [0, 1] {
-        play.say(Worker(worker), RankToDriver::Leaving { error: None, blames: None });
-        play.die(worker, Exit::Code(0));
+        scenario.say(Worker(worker), RankToDriver::Leaving { error: None, blames: None });
+        scenario.die(worker, Exit::Code(0));
     }
-    assert_eq!(play.end, Some((0, String::new())));
+    assert_eq!(scenario.end, Some((0, String::new())));
 }
 
 #[test]
-fn workers_that_never_meet_may_finish_one_after_the_other() {
-    let mut machine = Machine::new("1", limits(2, 2), 7);
+fn workers_that_never_join_may_finish_one_after_the_other() {
+    let mut machine = JobMachine::new("1", limits(2, 2), 7);
     let mut on = |event| machine.on(event, Time::ZERO);
-    on(Event::Discovered(offers("a:2")));
-    on(Event::Ready(AgentId(0)));
-    let actions = on(Event::Exited(Worker(0), Exit::Code(0)));
-    assert!(actions.iter().all(|action| matches!(action, Action::Happened(_))), "{actions:?}");
-    let actions = on(Event::Exited(Worker(1), Exit::Code(0)));
-    assert_eq!(actions.last(), Some(&Action::Dismiss));
-    assert_eq!(machine.outcome(), Outcome::well());
+    on(JobInput::Discovered(offers("a:2")));
+    on(JobInput::Ready(AgentId(0)));
+    let actions = on(JobInput::Exited(Worker(0), Exit::Code(0)));
+    assert!(actions.iter().all(|action| matches!(action, JobAction::Happened(_))), "{actions:?}");
+    let actions = on(JobInput::Exited(Worker(1), Exit::Code(0)));
+    assert_eq!(actions.last(), Some(&JobAction::Dismiss));
+    assert_eq!(machine.outcome(), JobOutcome::well());
 }
 
 #[test]
 fn the_first_failure_of_the_last_world_gives_the_exit_code() {
-    let mut play = Play::begin("a:2", limits(2, 1));
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
     let error = Some(Raised::by_program("ValueError: no"));
-    play.say(Worker(0), RankToDriver::Leaving { error, blames: None });
-    play.die(0, Exit::Code(3));
-    play.die(1, KILLED);
-    let (code, text) = play.end.clone().unwrap();
+    scenario.say(Worker(0), RankToDriver::Leaving { error, blames: None });
+    scenario.die(0, Exit::Code(3));
+    scenario.die(1, KILLED);
+    let (code, text) = scenario.end.clone().unwrap();
     assert_eq!(code, 3);
     assert!(text.starts_with("error: rank 0 (a, slot 0) raised ValueError: no\n"), "{text}");
 }
 
 #[test]
-fn a_lost_host_takes_its_workers_with_it() {
-    let mut play = Play::begin("a:2,b:1", limits(3, 1));
-    let (reason, hint) = ("it does not answer any more".into(), "look".into());
-    play.on(Event::Gone { agent: AgentId(0), reason, hint });
-    assert!(play.says("lost host `a`: it does not answer any more"));
-    play.come(2);
-    assert_eq!(play.world(), [2]);
-    play.come(0);
-    assert!(matches!(play.heard(0).last(), Some(DriverToRank::Removed { .. })));
+fn the_workers_of_a_lost_host_are_lost_too() {
+    let mut scenario = Scenario::begin("a:2,b:1", limits(3, 1));
+    let (reason, hint) = ("it no longer answers".into(), "look".into());
+    scenario.on(JobInput::Gone { agent: AgentId(0), reason, hint });
+    assert!(scenario.says("lost host `a`: it no longer answers"));
+    scenario.join(2);
+    assert_eq!(scenario.world(), [2]);
+    scenario.join(0);
+    assert!(matches!(scenario.received(0).last(), Some(DriverToRank::Removed { .. })));
 }
 
 #[test]
 fn a_host_that_cannot_be_reached_is_tried_again() {
-    let mut play = Play::begin("a:1", limits(1, 1));
-    play.on(Event::Discovered(offers("a:1,b:1")));
-    let (agent, host) = play.reached.pop().unwrap();
+    let mut scenario = Scenario::begin("a:1", limits(1, 1));
+    scenario.on(JobInput::Discovered(offers("a:1,b:1")));
+    let (agent, host) = scenario.reached.pop().unwrap();
     assert_eq!(host, "b");
-    play.on(Event::Gone { agent, reason: "port 22 is closed".into(), hint: "open it".into() });
-    assert!(play.says("host `b` cannot be used, trying again in 1 s: port 22 is closed"));
-    play.pass(1);
-    assert_eq!(play.reached.last().map(|(agent, _)| *agent), Some(AgentId(2)));
+    scenario.on(JobInput::Gone {
+        agent,
+        reason: "port 22 is closed".into(),
+        hint: "open it".into(),
+    });
+    assert!(scenario.says("host `b` cannot be used, trying again in 1 s: port 22 is closed"));
+    scenario.pass(1);
+    assert_eq!(scenario.reached.last().map(|(agent, _)| *agent), Some(AgentId(2)));
 }
 
 #[test]
-fn more_than_the_most_are_never_started() {
-    let mut play = Play::begin("a:2,b:4", Terms { max: Some(3), ..limits(2, 2) });
-    assert_eq!(play.world(), [0, 1, 2]);
-    play.die(0, KILLED);
-    play.come_all();
-    assert_eq!(play.running.len(), 3, "a slot elsewhere makes up for it");
+fn no_more_than_the_maximum_are_started() {
+    let mut scenario = Scenario::begin("a:2,b:4", JobSpec { max: Some(3), ..limits(2, 2) });
+    assert_eq!(scenario.world(), [0, 1, 2]);
+    scenario.die(0, KILLED);
+    scenario.join_all();
+    assert_eq!(scenario.running.len(), 3, "a slot elsewhere replaces it");
 }
 
 #[test]
-fn trouble_with_the_list_is_said_once_and_changes_nothing() {
-    let mut play = Play::begin("a:2", limits(2, 1));
+fn a_failed_discovery_is_reported_once_and_changes_nothing() {
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
     for _ in 0..3 {
-        play.on(Event::Undiscovered("the script hangs".into()));
+        scenario.on(JobInput::Undiscovered("the script hangs".into()));
     }
-    assert_eq!(play.notes.iter().filter(|note| note.contains("the script hangs")).count(), 1);
-    play.list("a:2");
-    assert!(play.says("found out again") && play.world() == [0, 1]);
+    assert_eq!(scenario.lines.iter().filter(|line| line.contains("the script hangs")).count(), 1);
+    scenario.list("a:2");
+    assert!(scenario.says("host discovery works again") && scenario.world() == [0, 1]);
 }
 
 #[test]
-fn one_that_others_cannot_reach_twice_is_given_up() {
-    let mut play = Play::begin("a:1,b:1,c:1", limits(3, 1));
+fn a_worker_that_others_cannot_reach_twice_is_given_up() {
+    let mut scenario = Scenario::begin("a:1,b:1,c:1", limits(3, 1));
     for _ in 0..2 {
         let given_up = RankToDriver::GivenUp { rank: Rank(2), cause: "reset".into() };
-        play.say(Worker(1), given_up);
-        let told = |it: &&DriverToRank| matches!(it, DriverToRank::Lost { rank: Rank(1), .. });
-        assert!(play.heard(2).into_iter().any(|it| told(&it)));
+        scenario.say(Worker(1), given_up);
+        let is_loss = |it: &&DriverToRank| matches!(it, DriverToRank::Lost { rank: Rank(1), .. });
+        assert!(scenario.received(2).into_iter().any(|it| is_loss(&it)));
         for worker in [0, 1, 2] {
-            play.come(worker);
+            scenario.join(worker);
         }
-        for worker in play.world.clone() {
-            play.say(worker, RankToDriver::Located { leader: Rank(0) });
+        for worker in scenario.world.clone() {
+            scenario.say(worker, RankToDriver::Located { leader: Rank(0) });
         }
     }
-    assert_eq!(play.signals, [(Worker(2), 9)]);
-    assert_eq!(play.world(), [0, 1]);
+    assert_eq!(scenario.signals, [(Worker(2), 9)]);
+    assert_eq!(scenario.world(), [0, 1]);
 }
 
 #[test]
-fn worlds_that_fall_apart_by_themselves_again_and_again_end_the_job() {
-    let mut play = Play::begin("a:2", limits(2, 1));
+fn the_job_ends_if_worlds_keep_breaking_up_by_themselves() {
+    let mut scenario = Scenario::begin("a:2", limits(2, 1));
     for _ in 0..2 {
-        play.come_all();
-        assert_eq!(play.end, None, "a commit makes up for it");
+        scenario.join_all();
+        assert_eq!(scenario.end, None, "a commit resets the count");
     }
     for number in 0..4 {
-        assert_eq!(play.end, None, "{number}");
-        play.come(0);
-        play.come(1);
-        for worker in play.world.clone() {
-            play.say(worker, RankToDriver::Located { leader: Rank(0) });
+        assert_eq!(scenario.end, None, "{number}");
+        scenario.join(0);
+        scenario.join(1);
+        for worker in scenario.world.clone() {
+            scenario.say(worker, RankToDriver::Located { leader: Rank(0) });
         }
     }
-    let (_, text) = play.end.clone().unwrap();
-    assert!(text.contains("3 worlds in a row have fallen apart"), "{text}");
+    let (_, text) = scenario.end.clone().unwrap();
+    assert!(text.contains("3 worlds in a row broke up"), "{text}");
 }

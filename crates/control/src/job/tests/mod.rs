@@ -1,4 +1,4 @@
-//! Jobs step by step.
+//! Tests of whole jobs, step by step.
 
 mod elastic;
 mod fixed;

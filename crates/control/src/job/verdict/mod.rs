@@ -1,119 +1,120 @@
-//! Who failed first, and what the user is told about it.
+//! Which worker failed first, and what is reported about it.
 //!
-//! One failure makes many: when a worker dies, the others lose it and fail in turn, and the rest is
-//! stopped. The verdict follows the blame back to the first cause, whose exit code becomes the
-//! launcher's and whose name stands first in the last lines on the screen. A rank that exited with
-//! code 0 cannot be the cause: then the one that missed it is, and the text says who left early.
+//! One failure causes many: when a worker dies, the others lose it and fail in turn, and the rest
+//! are stopped. The verdict follows the blame back to the first cause, whose exit code becomes the
+//! launcher's and whose name comes first in the last lines on the screen. A rank that exited with
+//! code 0 cannot be the cause: in that case the rank that needed it is, and the text says which one
+//! left early.
 //!
-//! This file only judges what it is told; it prints nothing.
+//! This module only draws conclusions from what is reported to it; it prints nothing.
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use super::words::End;
-use crate::cause::{Cause, CauseKind, Farewell, Raised, Tail};
-use crate::event::{Culprit, EndReason, Judgement, Member, some};
-use crate::wire::agent::{Exit, Obstacle};
+use super::messages::EndCause;
+use crate::cause::{Cause, CauseKind, Departure, Raised, Tail};
+use crate::event::{EndReason, FailedWorker, Verdict, WorkerInfo, some};
+use crate::wire::agent::{Exit, StartFailure};
 use crate::{Rank, Worker};
 
-/// Everything known about how the workers of a job ended since its last world was complete.
+/// Everything known about how workers ended since the last world was complete.
 #[derive(Default)]
-pub struct Verdict {
+pub struct FailureAnalysis {
     accounts: BTreeMap<Worker, Account>,
-    /// Workers that failed by themselves, in the order in which it was learned.
+    /// Workers that failed by themselves, in the order in which the launcher learned of it.
     failures: Vec<Worker>,
     stopping: bool,
-    /// Why the job has ended, unless all went well or, if it needs all its workers, with the first failure.
-    end: Option<End>,
+    /// Why the job ended, if it did not succeed and the first failure alone does not explain it.
+    end: Option<EndCause>,
 }
 
 #[derive(Default)]
 struct Account {
-    who: Member,
-    farewell: Farewell,
+    who: WorkerInfo,
+    departure: Departure,
     blames: Option<Worker>,
     exit: Option<Exit>,
     stopped: bool,
-    /// Why the launcher counts it as dead, whatever its process does.
+    /// Why the launcher treats it as dead, whatever its process does.
     condemned: Option<Cause>,
     tail: Tail,
 }
 
 impl Account {
     fn has_raised(&self) -> bool {
-        matches!(self.farewell, Farewell::Exception(_))
+        matches!(self.departure, Departure::Exception(_))
     }
 
     fn cause(&self) -> Cause {
         match &self.condemned {
             Some(cause) => cause.clone(),
-            None => Cause::of(self.exit.as_ref(), &self.farewell, &self.tail),
+            None => Cause::of(self.exit.as_ref(), &self.departure, &self.tail),
         }
     }
 }
 
-/// The end of a job.
+/// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct JobOutcome {
     /// The launcher's exit code.
     pub code: u8,
-    /// Why it has ended. A text ends with a newline.
-    pub verdict: Judgement,
+    /// Why it ended. A text ends with a newline.
+    pub verdict: Verdict,
 }
 
-impl Outcome {
-    /// That of a job in which nothing went wrong.
-    pub fn well() -> Outcome {
-        Outcome { code: 0, verdict: Judgement::of(EndReason::Done, None) }
+impl JobOutcome {
+    /// The outcome of a job that succeeded.
+    pub fn well() -> JobOutcome {
+        JobOutcome { code: 0, verdict: Verdict::of(EndReason::Done, None) }
     }
 
-    /// That of a job that ended for this reason and in these words, by nobody's failure.
-    pub fn because(reason: EndReason, code: u8, text: String) -> Outcome {
-        Outcome { code, verdict: Judgement::of(reason, Some(text)) }
+    /// The outcome of a job that ended for this reason and with this text, without a failed worker.
+    pub fn because(reason: EndReason, code: u8, text: String) -> JobOutcome {
+        JobOutcome { code, verdict: Verdict::of(reason, Some(text)) }
     }
 
-    /// The same if some output could not be written. A job that has not failed then gives code 1, as
-    /// other commands do whose output is lost.
-    pub fn without(self, lost: &[String]) -> Outcome {
+    /// The outcome if some output could not be written. A job that has not failed then exits with
+    /// code 1, like other commands whose output is lost.
+    pub fn without(self, lost: &[String]) -> JobOutcome {
         if lost.is_empty() || self.code != 0 {
             return self;
         }
         let text = format!(
-            "error: all ranks have ended well, but output is lost: {}\n\nhint: free space there, or \
+            "error: all ranks succeeded, but output was lost: {}\n\nhint: free space there, or \
              send the output elsewhere; `--output-filename` keeps a copy of it\n",
             lost.join("; ")
         );
-        Outcome::because(EndReason::OutputLost, 1, text)
+        JobOutcome::because(EndReason::OutputLost, 1, text)
     }
 }
 
-impl Verdict {
-    /// A worker is started, or has a rank in a world.
-    pub fn enter(&mut self, who: Member) {
+impl FailureAnalysis {
+    /// A worker was started, or has a rank in a world.
+    pub fn enter(&mut self, who: WorkerInfo) {
         let account = self.accounts.entry(who.worker).or_default();
         account.who = who;
     }
 
-    /// A worker that was told to go will not be missed: however it ends is no failure.
+    /// A worker was told to leave: however it ends, it is no failure.
     pub fn excuse(&mut self, worker: Worker) {
         self.accounts.retain(|known, account| *known != worker || account.condemned.is_some());
     }
 
-    /// A world is complete: what ended before does not explain what comes.
+    /// A world is complete: earlier ends do not explain later failures.
     pub fn begin_anew(&mut self) {
         self.failures.clear();
         self.accounts.retain(|_, account| account.exit.is_none() && account.condemned.is_none());
         for account in self.accounts.values_mut() {
-            (account.farewell, account.blames) = (Farewell::None, None);
+            (account.departure, account.blames) = (Departure::None, None);
         }
     }
 
-    /// A worker has left its world, because of an exception or in order.
+    /// A worker has left its world, because of an exception or in an orderly way.
     pub fn left(&mut self, worker: Worker, error: Option<Raised>, blames: Option<Worker>) {
         if let Some(account) = self.accounts.get_mut(&worker) {
-            (account.farewell, account.blames) = (Farewell::of(error), blames);
+            (account.departure, account.blames) = (Departure::of(error), blames);
         }
     }
 
@@ -137,7 +138,7 @@ impl Verdict {
         account.exit = Some(exit);
     }
 
-    /// A worker counts as dead, for this cause.
+    /// A worker is treated as dead, for this cause.
     pub fn condemn(&mut self, worker: Worker, cause: Cause) {
         if let Some(account) = self.accounts.get_mut(&worker) {
             account.condemned.get_or_insert(cause);
@@ -147,8 +148,8 @@ impl Verdict {
         }
     }
 
-    /// The same for one that the others have waited for: it is the first cause, even if they have failed
-    /// before because of it.
+    /// A worker that the others have waited for is treated as dead: it is the first cause, even if
+    /// the others have failed before because of it.
     pub fn condemn_first(&mut self, worker: Worker, cause: Cause) {
         self.condemn(worker, cause);
         self.failures.retain(|known| *known != worker);
@@ -160,73 +161,76 @@ impl Verdict {
         self.stopping = true;
     }
 
-    /// The job ends for this reason; the first one counts.
-    pub(super) fn end(&mut self, end: End) {
+    /// The job ends for this reason; the first reason counts.
+    pub(super) fn end(&mut self, end: EndCause) {
         self.end.get_or_insert(end);
     }
 
-    /// The same, unless a worker has failed before: a job that needs all its workers has ended with that.
-    pub(super) fn end_unless_failed(&mut self, end: End) {
+    /// The job ends for this reason, unless a worker failed before, which ended the job already.
+    pub(super) fn end_unless_failed(&mut self, end: EndCause) {
         if !self.failed() {
             self.end(end);
         }
     }
 
-    /// Whether something has gone wrong.
+    /// Whether anything has failed.
     pub fn failed(&self) -> bool {
-        !self.failures.is_empty() || matches!(self.end, Some(End::HostLost { .. }))
+        !self.failures.is_empty() || matches!(self.end, Some(EndCause::HostLost { .. }))
     }
 
-    /// Why a worker has failed, as far as it is known.
+    /// Why a worker failed, as far as it is known.
     pub(super) fn cause(&self, worker: Worker) -> Cause {
         self.accounts.get(&worker).map(Account::cause).unwrap_or_default()
     }
 
-    /// Whether a worker has ended because the launcher ended it.
+    /// Whether a worker ended because the launcher stopped it.
     pub(super) fn was_stopped(&self, worker: Worker) -> bool {
         self.accounts.get(&worker).is_some_and(|account| account.stopped)
     }
 
-    /// How a worker that has ended did so.
+    /// How a worker's process ended, if it has.
     pub(super) fn exit(&self, worker: Worker) -> Option<&Exit> {
         self.accounts.get(&worker)?.exit.as_ref()
     }
 
-    /// A worker and the place that it had.
-    pub(super) fn who(&self, worker: Worker) -> Member {
-        let unknown = || Member { worker, rank: Rank(worker.0), ..Member::default() };
+    /// A worker and its last known place in the job.
+    pub(super) fn who(&self, worker: Worker) -> WorkerInfo {
+        let unknown = || WorkerInfo { worker, rank: Rank(worker.0), ..WorkerInfo::default() };
         self.accounts.get(&worker).map_or_else(unknown, |account| account.who.clone())
     }
 
-    /// The launcher's exit code and last words.
-    pub fn outcome(&self) -> Outcome {
+    /// The launcher's exit code and final report.
+    pub fn outcome(&self) -> JobOutcome {
         let first = self.first();
         let end = match (&self.end, &first) {
             (Some(end), _) => end,
-            (None, Some(_)) => &End::RankFailed,
-            (None, None) => return Outcome::well(),
+            (None, Some(_)) => &EndCause::RankFailed,
+            (None, None) => return JobOutcome::well(),
         };
         let code = match (end, &first) {
-            (End::Interrupted { signal, .. }, _) => Exit::Signal(*signal).code(),
-            (End::HostLost { .. } | End::TimedOut { .. } | End::NoProgress { .. }, _) => 1,
+            (EndCause::Interrupted { signal, .. }, _) => Exit::Signal(*signal).code(),
+            (
+                EndCause::HostLost { .. } | EndCause::TimedOut { .. } | EndCause::NoProgress { .. },
+                _,
+            ) => 1,
             (_, first) => first.as_ref().map_or(1, |first| self.code(first.member.worker)),
         };
         let signal = match end {
-            End::Interrupted { signal, .. } => Some(*signal),
+            EndCause::Interrupted { signal, .. } => Some(*signal),
             _ => None,
         };
         let first = first.filter(|_| signal.is_none());
         let text = match (end, &first) {
-            (End::RankFailed, Some(first)) => self.text(first),
-            (End::HostLost { reason, hint }, _) => self.text_of_lost_host(reason, hint),
+            (EndCause::RankFailed, Some(first)) => self.text(first),
+            (EndCause::HostLost { reason, hint }, _) => self.text_of_lost_host(reason, hint),
             _ => end.text(first.as_ref()),
         };
         let text = Some(format!("{}\n", text.trim_end()));
-        Outcome { code, verdict: Judgement { reason: end.reason(), signal, first, text } }
+        JobOutcome { code, verdict: Verdict { reason: end.reason(), signal, first, text } }
     }
 
-    /// Who failed first, found by following the blame from the first failure that was learned of.
-    pub fn first(&self) -> Option<Culprit> {
+    /// The worker that failed first, found by following the blame from the first known failure.
+    pub fn first(&self) -> Option<FailedWorker> {
         let mut cause = *self.failures.first()?;
         let mut seen = vec![cause];
         while let Some(blamed) = self.accounts.get(&cause).and_then(|account| account.blames) {
@@ -236,17 +240,17 @@ impl Verdict {
             seen.push(blamed);
             cause = blamed;
         }
-        Some(Culprit { member: self.who(cause), cause: self.cause(cause) })
+        Some(FailedWorker { member: self.who(cause), cause: self.cause(cause) })
     }
 
-    /// Whether a worker failed by itself, or has said so and was stopped before its process ended.
+    /// Whether a worker failed by itself, or raised an exception and was stopped before it ended.
     fn has_failed(&self, worker: Worker) -> bool {
         let account = self.accounts.get(&worker);
         account.is_some_and(|account| account.stopped && account.has_raised())
             || self.failures.contains(&worker)
     }
 
-    /// The exit code that the first cause gives the launcher.
+    /// The launcher's exit code, given by the first cause.
     fn code(&self, first: Worker) -> u8 {
         match self.accounts.get(&first) {
             Some(Account { exit: Some(exit), stopped: false, condemned: None, .. }) => {
@@ -256,7 +260,7 @@ impl Verdict {
         }
     }
 
-    fn text(&self, first: &Culprit) -> String {
+    fn text(&self, first: &FailedWorker) -> String {
         let mut text = first.lines("error: ");
         let worker = first.member.worker;
         let blamed = self.accounts.get(&worker).and_then(|account| account.blames);
@@ -268,7 +272,7 @@ impl Verdict {
         text + &format!("\nhint: {}\n", self.hint(first, early))
     }
 
-    /// What the other ranks suffered.
+    /// What happened to the other ranks.
     fn aftermath(&self, cause: Worker) -> String {
         let others = |test: &dyn Fn(Worker, &Account) -> bool| {
             let others = self.accounts.iter().filter(|(worker, _)| **worker != cause);
@@ -298,7 +302,7 @@ impl Verdict {
         text
     }
 
-    fn hint(&self, Culprit { member, cause }: &Culprit, early: Option<Worker>) -> String {
+    fn hint(&self, FailedWorker { member, cause }: &FailedWorker, early: Option<Worker>) -> String {
         let above = format!("see the lines marked `[{}]<stderr>` above", member.rank.0);
         if let Some(blamed) = early {
             return format!(
@@ -328,8 +332,8 @@ impl Verdict {
                 "give the job more memory, a smaller batch or fewer ranks per host".into()
             }
             Some(Exit::Signal(9)) => format!(
-                "if nobody killed it, memory ran out: `dmesg -T | grep -i oom` on `{host}` tells; \
-                 a smaller batch or fewer ranks per host help"
+                "if nobody killed it, memory ran out: `dmesg -T | grep -i oom` on `{host}` shows it; \
+                 use a smaller batch or fewer ranks per host"
             ),
             Some(Exit::Signal(7)) => format!(
                 "if shared memory ran out, make `/dev/shm` on `{host}` larger (in a container, \
@@ -343,7 +347,7 @@ impl Verdict {
                  where"
             ),
             Some(Exit::Signal(_)) => {
-                "somebody sent it that signal: a scheduler, a time limit or another process".into()
+                "something sent it that signal: a scheduler, a time limit or another process".into()
             }
             Some(Exit::NotStarted { obstacle, .. }) => not_started(*obstacle, host),
             Some(Exit::Code(code)) if cause.details.is_empty() => {
@@ -351,7 +355,7 @@ impl Verdict {
                     "it wrote nothing to stderr; look for what ends the program with code {code}"
                 )
             }
-            Some(Exit::Unknown { .. }) => format!("check that `{host}` is still there"),
+            Some(Exit::Unknown { .. }) => format!("check that `{host}` is still up"),
             _ => above,
         }
     }
@@ -365,22 +369,22 @@ impl Verdict {
     }
 }
 
-/// What to do about a program that could not be started on `host`.
-fn not_started(obstacle: Obstacle, host: &str) -> String {
+/// The hint about a program that could not be started on `host`.
+fn not_started(obstacle: StartFailure, host: &str) -> String {
     match obstacle {
-        Obstacle::Missing => {
+        StartFailure::Missing => {
             format!("check the spelling and that it exists on `{host}` and is in its PATH")
         }
-        Obstacle::NotExecutable => {
+        StartFailure::NotExecutable => {
             "make it executable with `chmod +x`, or name its interpreter, as in `python train.py`"
                 .into()
         }
-        Obstacle::Denied => {
-            format!("check who may enter the directories above it on `{host}`: `namei -l` shows")
+        StartFailure::Denied => {
+            format!("check the permissions of the directories above it on `{host}` with `namei -l`")
         }
-        Obstacle::Directory => format!(
-            "ranks run in the directory where the job was started: it must be there on `{host}`, too"
+        StartFailure::Directory => format!(
+            "ranks run in the directory where the job was started: it must exist on `{host}` too"
         ),
-        Obstacle::System => format!("check the limits of `{host}`: `ulimit -a`, `free`, `df`"),
+        StartFailure::System => format!("check the limits of `{host}`: `ulimit -a`, `free`, `df`"),
     }
 }

@@ -1,4 +1,4 @@
-//! Stories of jobs that end, and the verdict on each.
+//! Scenarios of jobs that end, and the verdict on each.
 
 use super::*;
 
@@ -14,14 +14,14 @@ enum Told {
 }
 use Told::{Condemned, Host, Interrupted, Left, Stalled, Stopping, Wrote};
 
-fn judge(story: Vec<Told>) -> Outcome {
-    let mut verdict = Verdict::default();
+fn judge(story: Vec<Told>) -> JobOutcome {
+    let mut verdict = FailureAnalysis::default();
     for slot in 0..4 {
         let (worker, rank) = (Worker(slot), Rank(slot));
-        verdict.enter(Member { worker, rank, host: "node".into(), slot });
+        verdict.enter(WorkerInfo { worker, rank, host: "node".into(), slot });
     }
-    for told in story {
-        match told {
+    for step in story {
+        match step {
             Left(rank, error, blames) => {
                 verdict.left(Worker(rank), error.map(Raised::by_program), blames.map(Worker));
             }
@@ -33,7 +33,7 @@ fn judge(story: Vec<Told>) -> Outcome {
             Told::Exit(rank, exit) => verdict.exited(Worker(rank), exit),
             Stopping => verdict.stopping(),
             Interrupted(signal) => {
-                verdict.end_unless_failed(End::Interrupted { signal, ranks: 4 });
+                verdict.end_unless_failed(EndCause::Interrupted { signal, ranks: 4 });
                 verdict.stopping();
             }
             Condemned(rank, cause) => {
@@ -41,7 +41,7 @@ fn judge(story: Vec<Told>) -> Outcome {
             }
             Host(reason) => {
                 let (reason, hint) = (reason.into(), "look at it".into());
-                verdict.end_unless_failed(End::HostLost { reason, hint });
+                verdict.end_unless_failed(EndCause::HostLost { reason, hint });
             }
         }
     }
@@ -84,7 +84,7 @@ fn the_first_cause_is_found_by_following_the_blame() {
             ],
         ),
         (
-            "a victim that is heard of first",
+            "a victim that is reported first",
             vec![Left(0, LOST_2, Some(2)), code(0, 1), killed(2, 9), Stopping, killed(1, 15)],
             137,
             &[
@@ -137,7 +137,7 @@ fn the_first_cause_is_found_by_following_the_blame() {
 fn exceptions_are_named() {
     check(vec![
         (
-            "an exception that the rank told of",
+            "an exception that the rank reported",
             vec![Left(3, Some("ValueError: boom\nand more"), None), code(3, 1)],
             1,
             &["error: rank 3 (node, slot 3) raised ValueError: boom\n  and more\n"],
@@ -207,9 +207,11 @@ fn exceptions_are_named() {
 }
 
 #[test]
-fn what_never_ran_and_what_was_stopped_is_told() {
-    let not_found =
-        || Exit::NotStarted { obstacle: Obstacle::Missing, reason: "`trian` was not found".into() };
+fn commands_that_never_ran_and_interrupts_are_reported() {
+    let not_found = || Exit::NotStarted {
+        obstacle: StartFailure::Missing,
+        reason: "`trian` was not found".into(),
+    };
     check(vec![
         (
             "a command that does not exist",
@@ -239,9 +241,9 @@ fn what_never_ran_and_what_was_stopped_is_told() {
 }
 
 #[test]
-fn a_job_without_failures_says_nothing() {
+fn a_successful_job_reports_nothing() {
     let outcome = judge((0..4).map(|rank| code(rank, 0)).collect());
-    assert_eq!(outcome, Outcome::well());
+    assert_eq!(outcome, JobOutcome::well());
 }
 
 #[test]
@@ -252,7 +254,7 @@ fn long_texts_of_ranks_are_cut() {
 }
 
 #[test]
-fn a_rank_that_was_stopped_too_long_is_the_cause_whoever_complains_first() {
+fn a_rank_that_was_stopped_too_long_is_the_cause_whichever_rank_fails_first() {
     let stopped = "was stopped (SIGSTOP), process 77";
     check(vec![
         (
@@ -285,7 +287,7 @@ fn lost_output_is_an_error_unless_there_is_a_worse_one() {
     assert_eq!(well().without(&[]), well());
     let outcome = well().without(&lost);
     let text = outcome.verdict.text.unwrap();
-    assert!(outcome.code == 1 && text.contains("output is lost: standard output"), "{text}");
+    assert!(outcome.code == 1 && text.contains("output was lost: standard output"), "{text}");
     let failed = || judge(vec![code(2, 3)]);
     assert_eq!(failed().without(&lost), failed());
 }

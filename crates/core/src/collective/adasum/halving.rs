@@ -1,52 +1,53 @@
-//! Halves of halves: each pair shares the work of combining its two tensors.
+//! Recursive halving: each pair shares the work of combining its two tensors.
 
 use std::ops::Range;
 
 use super::super::row;
-use super::pairs::{Turn, exchange, places};
+use super::pairs::{PairTurn, exchange, places};
 use crate::buffer::{Buffer, Operands, Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Group};
 use crate::reduce::{Products, Reduction, Term, blend, combine, products};
 
-/// Bytes of the three products of one tensor.
+/// Size of the three products of one tensor, in bytes.
 const PRODUCTS: usize = 24;
 
-/// The ranks below the largest power of two `c` are the leaves of a binary tree; in it, ranks that
-/// differ only in bit `t` and below are combined in turn `t`.
+/// The ranks below the largest power of two `c` are the leaves of a binary tree, in which ranks
+/// that differ only in bit `t` and below are combined in turn `t`.
 ///
 /// 1. The ranks from `c` on hand everything to the rank `c` below, which combines it with its own.
-/// 2. Turn `t` on the way up: the ranks `r` and `r ^ 2^t` hold the same stretch of the row, each for
-///    its side of the tree. They exchange halves: the lower keeps the first, the upper the second.
-///    Each computes the inner products over its half, all `2^(t+1)` ranks below this node of the
-///    tree add theirs up, and each blends its half. So after the last turn a rank holds `1/c` of the
-///    result.
-/// 3. Turn `t` on the way down: the same pairs give each other what they hold, until all have all.
+/// 2. Turn `t` on the way up: ranks `r` and `r ^ 2^t` hold the same range of the row, each for its
+///    side of the tree. They exchange halves: the lower rank keeps the first half, the upper one
+///    the second. Each computes the inner products over its half, all `2^(t+1)` ranks below this
+///    node of the tree add theirs up, and each blends its half. So after the last turn a rank holds
+///    `1/c` of the result.
+/// 3. Turn `t` on the way down: the same pairs exchange what they hold, until all ranks have
+///    everything.
 /// 4. The ranks from `c` on get the result.
 ///
-/// A rank below `c` sends and receives `2 (c - 1) / c` of the row, and twice the row more for one
-/// that it speaks for.
+/// A rank below `c` sends and receives `2 (c - 1) / c` of the row, plus twice the row if it
+/// represents another rank.
 pub(in super::super) fn halving(
     group: &mut Group<'_>,
     operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
     if !reduction.dtype.is_float() {
-        let error = format!("Adasum takes floating-point tensors only, not {}", reduction.dtype);
+        let error = format!("Adasum supports only floating-point tensors, not {}", reduction.dtype);
         return Err(Error::Invalid(error));
     }
     let (me, size) = places(group);
-    let mut bucket = Bucket::new(operands, reduction, (me, size));
+    let mut bucket = AdasumBucket::new(operands, reduction, (me, size));
     let (core, longest) = (bucket.core, bucket.length);
-    let speaks_for_another = me < size - core;
+    let represents_another = me < size - core;
     let whole = 0..longest;
 
     if core < size {
         let (own, others) = bucket.both(whole.clone());
         let send = (me >= core).then(|| Flow { peer: me - core, row: own });
-        let receive = speaks_for_another.then(|| Flow { peer: me + core, row: others });
-        exchange(group, Turn { send, receive, longest })?;
-        if speaks_for_another {
+        let receive = represents_another.then(|| Flow { peer: me + core, row: others });
+        exchange(group, PairTurn { send, receive, longest })?;
+        if represents_another {
             let products = bucket.measure(whole.clone());
             bucket.combine(whole, &products);
         }
@@ -55,14 +56,14 @@ pub(in super::super) fn halving(
         up(group, &mut bucket, level)?;
     }
     if me < core {
-        bucket.scale(bucket.stretch(me, core.ilog2()));
+        bucket.scale(bucket.held_range(me, core.ilog2()));
     }
     for level in (0..core.ilog2()).rev() {
         down(group, &mut bucket, level)?;
     }
     if core < size {
-        let mut turn = Turn { longest, ..Turn::default() };
-        if speaks_for_another {
+        let mut turn = PairTurn { longest, ..PairTurn::default() };
+        if represents_another {
             turn.send = Some(Flow { peer: me + core, row: bucket.own.as_row() });
         } else if me >= core {
             turn.receive = Some(Flow { peer: me - core, row: bucket.own.reborrow() });
@@ -72,62 +73,61 @@ pub(in super::super) fn halving(
     Ok(())
 }
 
-fn up(group: &mut Group<'_>, bucket: &mut Bucket<'_>, level: u32) -> Result<(), Error> {
+fn up(group: &mut Group<'_>, bucket: &mut AdasumBucket<'_>, level: u32) -> Result<(), Error> {
     let (me, peer) = (bucket.me, bucket.me ^ (1 << level));
     let longest = bucket.longest(level + 1);
     if me >= bucket.core {
-        exchange(group, Turn { longest, ..Turn::default() })?;
+        exchange(group, PairTurn { longest, ..PairTurn::default() })?;
         return add_up(group, bucket, Vec::new(), level).map(|_| ());
     }
-    let (mine, theirs) = (bucket.stretch(me, level + 1), bucket.stretch(peer, level + 1));
+    let (mine, theirs) = (bucket.held_range(me, level + 1), bucket.held_range(peer, level + 1));
     let send = Some(Flow { peer, row: bucket.own.as_row().slice(theirs) });
     let others = &mut bucket.others.bytes_mut()[..mine.len()];
     let receive = Some(Flow { peer, row: RowMut::new(vec![others]) });
-    exchange(group, Turn { send, receive, longest })?;
+    exchange(group, PairTurn { send, receive, longest })?;
     // Among the ranks below this node of the tree, left is the lower side.
-    let turned = |products: Vec<Products>| match me < peer {
+    let swapped = |products: Vec<Products>| match me < peer {
         true => products,
-        false => products.iter().map(Products::turned).collect(),
+        false => products.iter().map(Products::swapped).collect(),
     };
-    let products = add_up(group, bucket, turned(bucket.measure(mine.clone())), level)?;
-    bucket.combine(mine, &turned(products));
+    let products = add_up(group, bucket, swapped(bucket.measure(mine.clone())), level)?;
+    bucket.combine(mine, &swapped(products));
     Ok(())
 }
 
-fn down(group: &mut Group<'_>, bucket: &mut Bucket<'_>, level: u32) -> Result<(), Error> {
+fn down(group: &mut Group<'_>, bucket: &mut AdasumBucket<'_>, level: u32) -> Result<(), Error> {
     let (me, peer) = (bucket.me, bucket.me ^ (1 << level));
     let longest = bucket.longest(level + 1);
     if me >= bucket.core {
-        return exchange(group, Turn { longest, ..Turn::default() });
+        return exchange(group, PairTurn { longest, ..PairTurn::default() });
     }
-    let stretches = [me, peer].map(|rank| bucket.stretch(rank, level + 1));
-    let mut halves = bucket.own.split(&stretches).into_iter();
+    let ranges = [me, peer].map(|rank| bucket.held_range(rank, level + 1));
+    let mut halves = bucket.own.split(&ranges).into_iter();
     let (mine, theirs) = (halves.next(), halves.next());
     let send = mine.as_ref().map(|row| Flow { peer, row: row.as_row() });
     let receive = theirs.map(|row| Flow { peer, row });
-    exchange(group, Turn { send, receive, longest })
+    exchange(group, PairTurn { send, receive, longest })
 }
 
-/// Adds up the products of all ranks below the node that this rank is under at `level`: in turn `t`
-/// with the rank whose number differs in bit `t`. Both add the same two numbers, so they get the
-/// same sum.
+/// Adds up the products of all ranks below this rank's tree node at `level`: in turn `t`, with the
+/// rank whose number differs in bit `t`. Both add the same two numbers, so they get the same sum.
 fn add_up(
     group: &mut Group<'_>,
-    bucket: &Bucket<'_>,
+    bucket: &AdasumBucket<'_>,
     mut sums: Vec<Products>,
     level: u32,
 ) -> Result<Vec<Products>, Error> {
     let longest = bucket.tensors.len() * PRODUCTS;
     for bit in 0..=level {
         if bucket.me >= bucket.core {
-            exchange(group, Turn { longest, ..Turn::default() })?;
+            exchange(group, PairTurn { longest, ..PairTurn::default() })?;
             continue;
         }
         let peer = bucket.me ^ (1 << bit);
         let (mine, mut theirs) = (write(&sums), vec![0; longest]);
         let send = Some(Flow { peer, row: Row::new(vec![&mine]) });
         let receive = Some(Flow { peer, row: RowMut::new(vec![&mut theirs]) });
-        exchange(group, Turn { send, receive, longest })?;
+        exchange(group, PairTurn { send, receive, longest })?;
         for (sum, other) in sums.iter_mut().zip(read(&theirs)) {
             sum.cross += other.cross;
             sum.left += other.left;
@@ -152,26 +152,26 @@ fn read(bytes: &[u8]) -> Vec<Products> {
     triples.iter().map(product).collect()
 }
 
-/// The tensors of a bucket one behind the other, in the memory of the result, and room for what comes
+/// The tensors of a bucket one after another, in the memory of the result, and a buffer for data
 /// from another rank.
-struct Bucket<'a> {
+struct AdasumBucket<'a> {
     me: usize,
-    /// The leaves of the tree: the largest power of two that is not above the number of ranks.
+    /// The number of leaves of the tree: the largest power of two not above the number of ranks.
     core: usize,
     length: usize,
     reduction: Reduction,
-    /// Where each tensor lies in the row.
+    /// The range of each tensor in the row.
     tensors: Vec<Range<usize>>,
     own: RowMut<'a>,
     others: Buffer,
 }
 
-impl<'a> Bucket<'a> {
+impl<'a> AdasumBucket<'a> {
     fn new(
         operands: &'a mut Operands<'_>,
         reduction: &Reduction,
         (me, size): (usize, usize),
-    ) -> Bucket<'a> {
+    ) -> AdasumBucket<'a> {
         let length = operands.length();
         let core = 1 << size.ilog2();
         let scale = Reduction { postscale: 1.0, ..*reduction };
@@ -180,14 +180,15 @@ impl<'a> Bucket<'a> {
         }
         let tensors = row(operands.lengths().filter(|length| *length > 0));
         let (own, others) = (operands.target_mut().reborrow(), Buffer::new(0));
-        let mut bucket = Bucket { me, core, length, reduction: *reduction, tensors, own, others };
-        // Halves are the most that comes, unless somebody hands everything over.
+        let mut bucket =
+            AdasumBucket { me, core, length, reduction: *reduction, tensors, own, others };
+        // At most half of the bucket arrives, unless another rank hands over everything.
         bucket.others = Buffer::new(if core < size { length } else { bucket.longest(1) });
         bucket
     }
 
-    /// What a rank holds when it has exchanged halves in so many turns.
-    fn stretch(&self, rank: usize, turns: u32) -> Range<usize> {
+    /// The range that a rank holds after exchanging halves in this many turns.
+    fn held_range(&self, rank: usize, turns: u32) -> Range<usize> {
         let element = self.reduction.dtype.size();
         let mut range = 0..self.length / element;
         for turn in 0..turns {
@@ -197,23 +198,23 @@ impl<'a> Bucket<'a> {
         range.start * element..range.end * element
     }
 
-    /// The longest stretch of any rank: a first half is never shorter than the second.
+    /// The longest range that any rank holds: a first half is never shorter than the second.
     fn longest(&self, turns: u32) -> usize {
-        self.stretch(0, turns).len()
+        self.held_range(0, turns).len()
     }
 
-    /// A range of what is own, and room for as much of another rank's.
+    /// A range of this rank's data, and a buffer for as much of another rank's.
     fn both(&mut self, range: Range<usize>) -> (Row<'_>, RowMut<'_>) {
         let others = &mut self.others.bytes_mut()[..range.len()];
         (self.own.as_row().slice(range), RowMut::new(vec![others]))
     }
 
-    /// The tensor that a place in the row is of.
+    /// The index of the tensor at a position in the row.
     fn tensor(&self, at: usize) -> usize {
         self.tensors.partition_point(|tensor| tensor.end <= at)
     }
 
-    /// The inner products of what is own and what has come, for each tensor.
+    /// The inner products of this rank's and the received data, for each tensor.
     fn measure(&self, range: Range<usize>) -> Vec<Products> {
         let mut all = vec![Products::default(); self.tensors.len()];
         let start = range.start;
@@ -224,9 +225,9 @@ impl<'a> Bucket<'a> {
         all
     }
 
-    /// Blends what has come with what is own.
+    /// Blends the received data with this rank's.
     fn combine(&mut self, range: Range<usize>, products: &[Products]) {
-        let Bucket { own, others, tensors, reduction, .. } = self;
+        let AdasumBucket { own, others, tensors, reduction, .. } = self;
         let start = range.start;
         for (at, own) in own.parts_mut(range) {
             let other = &others.bytes()[at - start..at - start + own.len()];
@@ -235,7 +236,7 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    /// Applies the factor behind the reduction.
+    /// Applies the postscale factor.
     fn scale(&mut self, range: Range<usize>) {
         let scale = Reduction { prescale: 1.0, ..self.reduction };
         for (_, part) in self.own.parts_mut(range) {

@@ -1,42 +1,45 @@
-//! What Adasum asks of a group: that pairs of ranks can exchange something, all pairs at once.
+//! What Adasum needs from a group: that pairs of ranks exchange data, all pairs at once.
 
 use super::super::pieces;
 use crate::buffer::{Row, RowMut};
 use crate::error::Error;
-use crate::group::{Flow, Group, Shared};
+use crate::group::{Flow, Group, SharedGroup};
 
-/// One rank's part in a turn in which pairs exchange.
+/// One rank's part in a turn in which pairs exchange data.
 #[derive(Default)]
-pub(super) struct Turn<'a> {
+pub(super) struct PairTurn<'a> {
     pub(super) send: Option<Flow<Row<'a>>>,
     pub(super) receive: Option<Flow<RowMut<'a>>>,
-    /// The longest row of this turn, anybody's.
+    /// The longest row that any rank sends or receives in this turn.
     pub(super) longest: usize,
 }
 
-impl<'a> Turn<'a> {
-    /// The part of the turn that is with those who have a seat, by their seats, and the other part.
-    fn divide(self, seat: impl Fn(usize) -> Option<usize>) -> (Turn<'a>, Turn<'a>) {
-        let Turn { send, receive, longest } = self;
-        let (mut with, mut without) =
-            (Turn { longest, ..Turn::default() }, Turn { longest, ..Turn::default() });
+impl<'a> PairTurn<'a> {
+    /// Splits the turn into the part with ranks that have a local index, addressed by it, and the
+    /// rest.
+    fn divide(self, local_index: impl Fn(usize) -> Option<usize>) -> (PairTurn<'a>, PairTurn<'a>) {
+        let PairTurn { send, receive, longest } = self;
+        let (mut local, mut remote) = (
+            PairTurn { longest, ..PairTurn::default() },
+            PairTurn { longest, ..PairTurn::default() },
+        );
         if let Some(flow) = send {
-            match seat(flow.peer) {
-                Some(peer) => with.send = Some(Flow { peer, ..flow }),
-                None => without.send = Some(flow),
+            match local_index(flow.peer) {
+                Some(peer) => local.send = Some(Flow { peer, ..flow }),
+                None => remote.send = Some(flow),
             }
         }
         if let Some(flow) = receive {
-            match seat(flow.peer) {
-                Some(peer) => with.receive = Some(Flow { peer, ..flow }),
-                None => without.receive = Some(flow),
+            match local_index(flow.peer) {
+                Some(peer) => local.receive = Some(Flow { peer, ..flow }),
+                None => remote.receive = Some(flow),
             }
         }
-        (with, without)
+        (local, remote)
     }
 }
 
-/// This rank's place, and how many there are.
+/// This rank's place in the group, and the number of ranks.
 pub(super) fn places(group: &Group<'_>) -> (usize, usize) {
     match group {
         Group::Shared(shared) => (shared.me(), shared.ranks()),
@@ -45,26 +48,27 @@ pub(super) fn places(group: &Group<'_>) -> (usize, usize) {
     }
 }
 
-/// Takes a turn; every rank of the group takes the same turns, if only to look on. Where some ranks
-/// share memory, a pair goes through it if both do. Everybody is done with the sockets before it
-/// turns to the memory, so nobody waits in the one for somebody who waits in the other.
-pub(super) fn exchange(group: &mut Group<'_>, turn: Turn<'_>) -> Result<(), Error> {
+/// Runs a turn. Every rank of the group runs the same turns, even if it has nothing to exchange.
+/// Where some ranks share memory, a pair uses it if both of them do. Every rank is done with the
+/// sockets before it turns to shared memory, so no rank waits in one for a rank that waits in the
+/// other.
+pub(super) fn exchange(group: &mut Group<'_>, turn: PairTurn<'_>) -> Result<(), Error> {
     match group {
         Group::Shared(shared) => staged(shared, turn),
         Group::Linked(links) => links.exchange(turn.send, turn.receive),
         Group::Islands(islands) => {
-            let neighbours = islands.neighbours().to_vec();
-            let seat = |peer: usize| neighbours.iter().position(|place| *place == peer);
-            let (home, away) = turn.divide(seat);
-            islands.everybody().exchange(away.send, away.receive)?;
-            staged(&mut islands.home(), home)
+            let neighbors = islands.neighbors().to_vec();
+            let local_index = |peer: usize| neighbors.iter().position(|place| *place == peer);
+            let (local, remote) = turn.divide(local_index);
+            islands.all_by_socket().exchange(remote.send, remote.receive)?;
+            staged(&mut islands.local_group(), local)
         }
     }
 }
 
-/// In shared memory: as many steps as the longest row needs. In each a rank publishes a piece of
+/// In shared memory: as many steps as the longest row needs. In each, a rank publishes a piece of
 /// what it sends and copies out a piece of what it receives.
-fn staged(shared: &mut Shared<'_>, mut turn: Turn<'_>) -> Result<(), Error> {
+fn staged(shared: &mut SharedGroup<'_>, mut turn: PairTurn<'_>) -> Result<(), Error> {
     for piece in pieces(turn.longest, shared.piece()) {
         let part = |length: usize| piece.start.min(length)..piece.end.min(length);
         if let Some(Flow { row, .. }) = &turn.send {

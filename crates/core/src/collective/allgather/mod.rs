@@ -1,4 +1,4 @@
-//! Allgather: everybody ends with everybody's tensors, one behind the other.
+//! Allgather: each rank ends with the tensors of all ranks, one after another.
 
 mod levels;
 mod pieces;

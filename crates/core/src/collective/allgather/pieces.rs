@@ -1,16 +1,17 @@
-//! Gathering in shared memory.
+//! Allgather in shared memory.
 
 use std::ops::Range;
 
 use crate::buffer::{Row, RowMut};
 use crate::error::Error;
-use crate::group::Shared;
+use crate::group::SharedGroup;
 
-/// In step `s` each rank publishes the `s`-th piece of its tensor and copies the `s`-th pieces of
+/// In step `s`, each rank publishes the `s`-th piece of its tensor and copies the `s`-th pieces of
 /// the others to their places; a rank whose tensor is shorter publishes nothing in the last steps.
-/// Its own tensor a rank copies straight to its place, unless it lies there and there is no source.
+/// A rank also copies its own tensor to its place, unless there is no source because the tensor is
+/// there already.
 pub(in super::super) fn pieces(
-    shared: &mut Shared<'_>,
+    shared: &mut SharedGroup<'_>,
     source: Option<&Row<'_>>,
     target: &mut RowMut<'_>,
     cuts: &[Range<usize>],

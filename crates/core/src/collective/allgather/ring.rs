@@ -1,4 +1,4 @@
-//! Gathering over sockets.
+//! Allgather over sockets.
 
 use std::ops::Range;
 
@@ -6,9 +6,10 @@ use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Linked};
 
-/// Once round the ring: in turn `t` a rank passes the tensor of rank `me - t` to its right and
-/// receives that of rank `me - t - 1` from its left, each straight into its place. Its own tensor a
-/// rank copies to its place first, unless it lies there and there is no source.
+/// Once around the ring: in turn `t`, a rank passes the tensor of rank `me - t` to its right and
+/// receives that of rank `me - t - 1` from its left, each straight into its place. A rank copies
+/// its own tensor to its place first, unless there is no source because the tensor is there
+/// already.
 pub(in super::super) fn ring(
     links: &mut Linked<'_>,
     source: Option<&Row<'_>>,
@@ -24,7 +25,7 @@ pub(in super::super) fn ring(
     for turn in 0..size - 1 {
         let (out, into) = ((me + size - turn) % size, (me + size - turn - 1) % size);
         let both = parts.get_disjoint_mut([out, into]);
-        let [out, into] = both.expect("neighbours in a ring of two or more");
+        let [out, into] = both.expect("neighbors in a ring of two or more");
         links.exchange(
             Some(Flow { peer: right, row: out.as_row() }),
             Some(Flow { peer: left, row: into.reborrow() }),

@@ -1,4 +1,4 @@
-//! Small buckets over sockets: as few messages one after the other as possible.
+//! Small buckets over sockets: as few consecutive messages as possible.
 
 use super::prescaled;
 use crate::buffer::{Buffer, Operands, Row, RowMut};
@@ -6,10 +6,10 @@ use crate::error::Error;
 use crate::group::{Flow, Linked};
 use crate::reduce::{Reduction, Term, combine};
 
-/// In turn `t` each rank exchanges all it has with the rank whose number differs in bit `t`, and
-/// both add the two in the same order, the lower rank's first: so both hold the same bits, and after
-/// `log2 n` turns everybody does. If `n` is no power of two, the ranks beyond the largest one hand
-/// their elements to a partner first and get the result from it last.
+/// In turn `t`, each rank exchanges all it has with the rank whose number differs in bit `t`, and
+/// both add the two in the same order, the lower rank's first. So both hold the same bits, and
+/// after `log2 n` turns all ranks do. If `n` is not a power of two, each rank beyond the largest
+/// power of two first hands its elements to a partner, and gets the result from it at the end.
 pub(in super::super) fn doubling(
     links: &mut Linked<'_>,
     operands: &mut Operands<'_>,

@@ -1,4 +1,4 @@
-//! Middling buckets over sockets: few messages, and still no byte more than twice.
+//! Medium-sized buckets over sockets: few messages, and still no byte is sent more than twice.
 
 use std::ops::Range;
 
@@ -9,17 +9,17 @@ use crate::error::Error;
 use crate::group::{Flow, Linked};
 use crate::reduce::{Reduction, Term, combine};
 
-/// The ranks below the largest power of two do the work; each of the others hands its elements to a
-/// partner first and gets the result from it last. With `core` ranks at work, the bucket is cut into
-/// `core` parts.
+/// The ranks below the largest power of two do the work; each of the others first hands its
+/// elements to a partner, and gets the result from it at the end. With `core` ranks at work, the
+/// bucket is cut into `core` parts.
 ///
-/// 1. Halving: in turn `t` each rank and the one whose number differs in the highest bit not yet
-///    used split the parts they both hold; each sends the half that is the other's, and adds what it
-///    gets to its own half, the lower rank's elements first. At the end each holds one part complete.
-/// 2. Doubling: the same turns backwards; the two exchange all they hold complete.
+/// 1. Halving: in turn `t`, each rank and the one whose number differs in the highest bit not yet
+///    used split the parts they both hold. Each sends the other's half and adds what it receives to
+///    its own half, the lower rank's elements first. At the end, each holds one part complete.
+/// 2. Doubling: the same turns backwards; the two exchange all their complete parts.
 ///
-/// Which of the ranks' elements are added in which order depends on their numbers alone, and each
-/// part is completed by one rank.
+/// The order in which elements are added depends only on the rank numbers, and each part is
+/// completed by one rank.
 pub(in super::super) fn halving(
     links: &mut Linked<'_>,
     operands: &mut Operands<'_>,
@@ -57,7 +57,7 @@ pub(in super::super) fn halving(
     combine(own, [Term::Target], &Reduction { prescale: 1.0, ..reduction });
     for (peer, keep, give) in turns.iter().rev() {
         let halves = mine.get_disjoint_mut([bytes(keep), bytes(give)]);
-        let [keep, give] = halves.expect("what one keeps the other gives");
+        let [keep, give] = halves.expect("the halves do not overlap");
         swap(links, *peer, keep, give)?;
     }
     if partner < size {
@@ -67,7 +67,7 @@ pub(in super::super) fn halving(
     Ok(())
 }
 
-/// The turns of a rank: with whom, which parts it keeps, and which it gives away.
+/// The turns of a rank: its peer, the parts it keeps, and the parts it gives away.
 fn splits(me: usize, core: usize) -> Vec<(usize, Range<usize>, Range<usize>)> {
     let (mut held, mut bit, mut turns) = (0..core, core / 2, Vec::new());
     while bit > 0 {

@@ -1,31 +1,32 @@
-//! Tensors of large buckets that lie in the arena on every rank: nothing is copied in or out.
+//! Tensors of large buckets that are in the arena on every rank: nothing is copied in or out.
 
 use std::ops::Range;
 
 use super::super::{cut, pieces};
 use crate::buffer::{Operands, RowMut};
 use crate::error::Error;
-use crate::group::Shared;
+use crate::group::SharedGroup;
 use crate::reduce::{Reduction, Term, combine};
 
-/// The blocks of all ranks are read, reduced and written before the next ones are touched: they
-/// stay in the caches meanwhile, and main memory sees each tensor once each way.
+/// The same block of all ranks is read, reduced and written before the next one is touched: it
+/// stays in the caches meanwhile, and main memory is read once and written once.
 const BLOCK: usize = 16 << 10;
-/// Blocks between two looks at what has become of the world.
-const LOOK: usize = 64;
+/// Blocks between two checks of the world's state.
+const CHECK_EVERY: usize = 64;
 
-/// Reduces what can be reduced in place and says which tensors that was, if any.
+/// Reduces the tensors that can be reduced in place and returns which ones, if any.
 ///
-/// 1. Each rank tells the others which of its tensors lie in the arena, and where. What lies there
-///    on every rank and is its own target makes up everybody's rows.
-/// 2. Each rank reduces its slice of them from everybody's row in rank order, and writes the
-///    result into everybody's row; then it says so.
-/// 3. When all have said so, the rows are reduced, and nobody touches the memory of another.
+/// 1. Each rank offers the others its tensors in the arena, with their positions. Those that are in
+///    the arena on every rank, and are their own targets, form each rank's row.
+/// 2. Each rank reduces its slice of the rows, in rank order, writes the result into every row, and
+///    announces that.
+/// 3. When all ranks have announced it, the rows are reduced, and no rank touches another's memory
+///    any more.
 ///
-/// Before a rank has offered its row it may still be busy with it, and after the last rank has
-/// reduced its slice the owner may be: in between, each byte belongs to the one rank that reduces it.
+/// A rank may still use its row until it offers it, and again after the last rank has reduced its
+/// slice. In between, each byte belongs to the one rank that reduces it.
 pub(in super::super) fn in_place(
-    shared: &mut Shared<'_>,
+    shared: &mut SharedGroup<'_>,
     operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<Option<Vec<bool>>, Error> {
@@ -42,23 +43,23 @@ pub(in super::super) fn in_place(
 
 /// Reduces the same slice of all ranks, in rank order, into all of them.
 fn reduce_slice(
-    shared: &Shared<'_>,
+    shared: &SharedGroup<'_>,
     rows: &mut [RowMut<'_>],
     reduction: &Reduction,
 ) -> Result<(), Error> {
     let (before, rest) = rows.split_at_mut(shared.me());
-    let Some((own, behind)) = rest.split_first_mut() else { return Ok(()) };
+    let Some((own, after)) = rest.split_first_mut() else { return Ok(()) };
     for (number, block) in pieces(own.length(), BLOCK).enumerate() {
-        if number % LOOK == LOOK - 1 {
+        if number % CHECK_EVERY == CHECK_EVERY - 1 {
             shared.check()?;
         }
         for (at, own) in own.parts_mut(block) {
             let range = at..at + own.len();
-            // All rows are cut alike.
+            // All rows have the same boundaries.
             let of = |row| Term::Of(part(row, &range));
             let terms = before.iter().map(of).chain([Term::Target]);
-            combine(own, terms.chain(behind.iter().map(of)), reduction);
-            let others = before.iter_mut().chain(&mut *behind);
+            combine(own, terms.chain(after.iter().map(of)), reduction);
+            let others = before.iter_mut().chain(&mut *after);
             others.for_each(|row| row.scatter(range.clone(), own));
         }
     }

@@ -1,8 +1,9 @@
-//! Allreduce: everybody ends with the combination of everybody's elements.
+//! Allreduce: each rank ends with the combination of all ranks' elements.
 //!
-//! Every algorithm here has each element combined once, by one rank, or by all ranks alike: so the bits
-//! are the same on every rank. In shared memory the order is that of the ranks, and the bits are the same in
-//! every run with as many ranks. Over sockets the order also depends on where in its bucket an element lies.
+//! Every algorithm here combines each element once, on one rank, or in the same order on all ranks:
+//! so all ranks get the same bits. In shared memory the order is that of the ranks, and the bits
+//! are the same in every run with the same number of ranks. Over sockets the order also depends on
+//! the element's position in its bucket.
 
 mod doubling;
 mod halving;
@@ -23,8 +24,8 @@ pub(super) use sliced::sliced;
 use crate::buffer::Operands;
 use crate::reduce::{Reduction, combine};
 
-/// The same task without a factor in front: over sockets sums travel, and a factor must not be
-/// applied to them again at every stop, so it is applied to this rank's elements beforehand.
+/// The same reduction with the prescaling already applied to this rank's elements: over sockets
+/// sums are passed on, and must not be scaled again at every hop.
 fn prescaled(operands: &mut Operands<'_>, reduction: &Reduction) -> Reduction {
     if reduction.prescale == 1.0 {
         return *reduction;

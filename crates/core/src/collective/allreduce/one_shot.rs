@@ -1,16 +1,16 @@
-//! Small buckets in shared memory: everybody publishes all, everybody reduces all.
+//! Small buckets in shared memory: every rank publishes its whole bucket and reduces everything.
 
 use crate::buffer::Operands;
 use crate::error::Error;
-use crate::group::Shared;
+use crate::group::SharedGroup;
 use crate::reduce::{Reduction, Term, combine};
 
 /// One step: each rank copies its bucket into its staging memory, waits for the others' copies, and
-/// reduces all of them, in rank order, straight into the target. One exchange of cache lines is
-/// all that the ranks wait for; that every rank does the whole arithmetic costs less than a second
-/// exchange would.
+/// reduces all of them, in rank order, straight into the target. The ranks wait for a single
+/// exchange of cache lines. Doing the whole arithmetic on every rank is cheaper than a second
+/// exchange.
 pub(in super::super) fn one_shot(
-    shared: &mut Shared<'_>,
+    shared: &mut SharedGroup<'_>,
     operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! Large buckets over sockets: round the ring twice.
+//! Large buckets over sockets: twice around the ring.
 
 use std::ops::Range;
 
@@ -9,22 +9,22 @@ use crate::error::Error;
 use crate::group::{BURST, Flow, Linked, Scratch};
 use crate::reduce::{Reduction, Term, combine};
 
-/// Sums land here, again and again, and are added from here while they are still in the cache. Twice
-/// what one system call brings, so that it never overwrites what has not been added yet.
+/// Size of the buffer that receives sums, which are added from it while still in the cache. Twice
+/// what one system call delivers, so that data is never overwritten before it is added.
 const SCRATCH: usize = 2 * BURST;
 
-/// The bucket is cut into one chunk per rank; everybody always sends to the right and receives from
+/// The bucket is cut into one chunk per rank; each rank always sends to the right and receives from
 /// the left.
 ///
-/// 1. First time round: in turn `t` a rank passes on chunk `me - t` and receives chunk `me - t - 1`,
-///    to which it adds its own. After `n - 1` turns it holds chunk `me + 1` complete. The sum of a
-///    chunk is built in the order of the ring, starting with the rank of the chunk's number, so it
-///    does not depend on time.
-/// 2. Second time round: the complete chunks travel on until everybody has all.
+/// 1. First time around: in turn `t`, a rank passes on chunk `me - t`, receives chunk `me - t - 1`
+///    and adds its own elements to it. After `n - 1` turns it holds chunk `me + 1` complete. The
+///    sum of a chunk is built in the order of the ring, starting with the rank of the chunk's
+///    number, so it does not depend on timing.
+/// 2. Second time around: the complete chunks are passed on until all ranks have all of them.
 ///
-/// What arrives is reduced while the rest is still on its way; a large chunk travels in stripes, one
-/// per connection of the link. Each rank sends and receives
-/// `2 (n - 1) / n` of the bucket, which is the least possible.
+/// Arriving data is reduced while the rest is still in flight; a large chunk travels in stripes,
+/// one per connection of the link. Each rank sends and receives `2 (n - 1) / n` of the bucket,
+/// which is the least possible.
 pub(in super::super) fn ring(
     links: &mut Linked<'_>,
     operands: &mut Operands<'_>,
@@ -49,7 +49,7 @@ pub(in super::super) fn ring(
             let (memory, length) = (scratch.bytes_mut(), stripe.len());
             Flow { peer: left, row: Scratch { memory, length } }
         });
-        // The factor behind the sum belongs to the last addition.
+        // Postscaling belongs to the last addition.
         let postscale = if turn + 2 == size { reduction.postscale } else { 1.0 };
         let step = Reduction { postscale, ..reduction };
         let mut folded = vec![0; stripes.len()];
@@ -74,7 +74,7 @@ pub(in super::super) fn ring(
     Ok(())
 }
 
-/// Two chunks, by their numbers round the ring.
+/// Two chunks, by their numbers around the ring.
 fn two<'a, 'b>(
     chunks: &'a mut [Operands<'b>],
     one: usize,
@@ -82,11 +82,11 @@ fn two<'a, 'b>(
 ) -> (&'a Operands<'b>, &'a mut Operands<'b>) {
     let size = chunks.len();
     let both = chunks.get_disjoint_mut([one % size, other % size]);
-    let [one, other] = both.expect("neighbours in a ring of two or more");
+    let [one, other] = both.expect("neighbors in a ring of two or more");
     (one, other)
 }
 
-/// Adds this rank's elements to the sum that has come, into the target.
+/// Adds this rank's elements to the received sum, into the target.
 fn accumulate(chunk: &mut Operands<'_>, at: usize, sum: &[u8], reduction: &Reduction) {
     for (place, own, target) in chunk.pairs_mut(at..at + sum.len()) {
         let sum = &sum[place - at..place - at + target.len()];

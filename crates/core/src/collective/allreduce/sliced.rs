@@ -5,27 +5,27 @@ use std::ops::Range;
 use super::super::{cut, pieces};
 use crate::buffer::Operands;
 use crate::error::Error;
-use crate::group::Shared;
+use crate::group::SharedGroup;
 use crate::reduce::{Reduction, Term, combine};
 
-/// Blocks in which a slice is reduced and copied on, so that the copy reads from the first cache.
+/// A slice is reduced and copied on in blocks of this size, so that the copy reads from the L1
+/// cache.
 const BLOCK: usize = 16 << 10;
 
-/// The bucket travels in pieces that fit the caches; one step per piece:
+/// The bucket is processed in pieces that fit into the caches, one step per piece:
 ///
-/// 1. Each rank copies its part of the piece into its staging memory, all but its own slice, which
-///    nobody else needs, and publishes.
-/// 2. Each rank reduces its own slice from everybody's in rank order (its own straight from the
-///    source), writes it to the target and to its staging memory, and says so.
-/// 3. Each rank copies the other slices from the staging memory of those who reduced them.
+/// 1. Each rank copies its part of the piece into its staging memory and publishes it, except for
+///    its own slice, which no other rank needs.
+/// 2. Each rank reduces its own slice from all ranks in rank order (its own data straight from the
+///    source), writes it to the target and to its staging memory, and announces that.
+/// 3. Each rank copies the other slices from the staging memory of the ranks that reduced them.
 ///
-/// Three pieces are on their way at a time, one at each stage: what a stage waits for the others
-/// have done while this rank worked on two other pieces, so that it seldom waits at all.
+/// Three pieces are in flight at a time, one at each stage. The other ranks finish what a stage
+/// waits for while this rank works on two other pieces, so it rarely waits at all.
 ///
-/// Main memory sees the bucket once on its way in and once on its way out; everything between
-/// happens in the caches.
+/// Main memory is read once and written once; everything in between happens in the caches.
 pub(in super::super) fn sliced(
-    shared: &mut Shared<'_>,
+    shared: &mut SharedGroup<'_>,
     operands: &mut Operands<'_>,
     reduction: &Reduction,
 ) -> Result<(), Error> {
@@ -38,9 +38,9 @@ pub(in super::super) fn sliced(
             shared.turn_to(first + (turn - stage as usize) as u64);
             let piece = Piece { shared, range: range.clone(), operands, reduction };
             match stage {
-                Stage::CopyIn => piece.copy_in()?,
-                Stage::Reduce => piece.reduce()?,
-                Stage::CopyOut => piece.copy_out()?,
+                PieceStage::CopyIn => piece.copy_in()?,
+                PieceStage::Reduce => piece.reduce()?,
+                PieceStage::CopyOut => piece.copy_out()?,
             }
         }
     }
@@ -48,18 +48,18 @@ pub(in super::super) fn sliced(
 }
 
 #[derive(Clone, Copy)]
-enum Stage {
+enum PieceStage {
     CopyIn,
     Reduce,
     CopyOut,
 }
 
-/// What happens to a piece, in this order.
-const STAGES: [Stage; 3] = [Stage::CopyIn, Stage::Reduce, Stage::CopyOut];
+/// The stages of a piece, in order.
+const STAGES: [PieceStage; 3] = [PieceStage::CopyIn, PieceStage::Reduce, PieceStage::CopyOut];
 
 /// One piece at one of its stages.
 struct Piece<'a, 'b, 'c> {
-    shared: &'a mut Shared<'b>,
+    shared: &'a mut SharedGroup<'b>,
     range: Range<usize>,
     operands: &'a mut Operands<'c>,
     reduction: &'a Reduction,
@@ -114,7 +114,7 @@ impl Piece<'_, '_, '_> {
     }
 }
 
-/// Where a range of the bucket lies in what begins at `start` of it.
+/// A range of the bucket, relative to `start`.
 fn inside(range: &Range<usize>, start: usize) -> Range<usize> {
     range.start - start..range.end - start
 }

@@ -1,4 +1,4 @@
-//! Exchange of parts among ranks on several hosts, some of them on the same.
+//! Alltoall on several hosts, some with more than one rank.
 
 use super::super::Parts;
 use super::pieces;
@@ -6,30 +6,31 @@ use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Islands};
 
-/// Neighbours exchange their parts in shared memory; then in turn `t` each rank sends its part for
-/// the one `t` to its right and receives from the one `t` to its left, unless they are neighbours.
+/// Ranks of one island exchange their parts in shared memory. Then, in turn `t`, each rank sends
+/// its part for the rank `t` to its right and receives from the rank `t` to its left, unless they
+/// are on its island.
 pub(in super::super) fn levels(
     islands: &mut Islands<'_>,
     source: &Row<'_>,
     target: &mut RowMut<'_>,
     parts: &Parts,
 ) -> Result<(), Error> {
-    let (me, size, home) = (islands.me(), islands.size(), islands.neighbours().to_vec());
+    let (me, size, neighbors) = (islands.me(), islands.size(), islands.neighbors().to_vec());
     let (outgoing, incoming) = (parts.outgoing(me), parts.incoming(me));
     let mut into = target.split(&incoming);
-    let inside = Row::join(home.iter().map(|place| source.slice(outgoing[*place].clone())));
-    let at_home = home.iter().map(|place| std::mem::take(&mut into[*place]));
-    let row = |from: &usize| home.iter().map(|to| parts.all[*from][*to]).collect();
-    let all = home.iter().map(row).collect();
-    pieces(&mut islands.home(), &inside, &mut RowMut::join(at_home), &Parts { all })?;
+    let inside = Row::join(neighbors.iter().map(|place| source.slice(outgoing[*place].clone())));
+    let local_targets = neighbors.iter().map(|place| std::mem::take(&mut into[*place]));
+    let row = |from: &usize| neighbors.iter().map(|to| parts.all[*from][*to]).collect();
+    let all = neighbors.iter().map(row).collect();
+    pieces(&mut islands.local_group(), &inside, &mut RowMut::join(local_targets), &Parts { all })?;
 
-    let mut links = islands.everybody();
+    let mut links = islands.all_by_socket();
     for turn in 1..size {
         let (right, left) = ((me + turn) % size, (me + size - turn) % size);
-        let outgoing = (!home.contains(&right))
+        let outgoing = (!neighbors.contains(&right))
             .then(|| Flow { peer: right, row: source.slice(outgoing[right].clone()) });
         let incoming =
-            (!home.contains(&left)).then(|| Flow { peer: left, row: into[left].reborrow() });
+            (!neighbors.contains(&left)).then(|| Flow { peer: left, row: into[left].reborrow() });
         links.exchange(outgoing, incoming)?;
     }
     Ok(())

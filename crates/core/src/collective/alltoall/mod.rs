@@ -1,4 +1,4 @@
-//! Alltoall: everybody has a part for everybody.
+//! Alltoall: each rank sends a different part to every rank.
 
 mod levels;
 mod pairs;

@@ -1,12 +1,12 @@
-//! Exchange of parts over sockets.
+//! Alltoall over sockets.
 
 use super::super::Parts;
 use crate::buffer::{Row, RowMut};
 use crate::error::Error;
 use crate::group::{Flow, Linked};
 
-/// In turn `t` each rank sends its part for the one `t` to its right and receives from the one `t` to
-/// its left, each straight from and into its place.
+/// In turn `t`, each rank sends its part for the rank `t` to its right and receives from the rank
+/// `t` to its left, straight from the source and into the target.
 pub(in super::super) fn pairs(
     links: &mut Linked<'_>,
     source: &Row<'_>,

@@ -1,17 +1,17 @@
-//! Exchange of parts in shared memory.
+//! Alltoall in shared memory.
 
 use std::ops::Range;
 
 use super::super::Parts;
 use crate::buffer::{Row, RowMut};
 use crate::error::Error;
-use crate::group::Shared;
+use crate::group::SharedGroup;
 
-/// The staging memory of each rank is cut into one slot per receiver. In step `s` each rank puts the
-/// `s`-th piece of its part for every other rank into that one's slot, and takes the pieces that the
-/// others have for it. Its part for itself a rank copies straight.
+/// The staging memory of each rank is cut into one slot per receiver. In step `s`, each rank puts
+/// the `s`-th piece of its part for every other rank into that rank's slot, and copies out the
+/// pieces that the others have for it. A rank's part for itself is copied directly.
 pub(in super::super) fn pieces(
-    shared: &mut Shared<'_>,
+    shared: &mut SharedGroup<'_>,
     source: &Row<'_>,
     target: &mut RowMut<'_>,
     parts: &Parts,

@@ -1,4 +1,4 @@
-//! Broadcast: everybody ends with the tensor of one rank.
+//! Broadcast: each rank ends with the tensor of one rank.
 
 mod chain;
 mod levels;

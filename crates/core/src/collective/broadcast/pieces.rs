@@ -3,12 +3,12 @@
 use super::super::pieces as cut_pieces;
 use crate::buffer::Operands;
 use crate::error::Error;
-use crate::group::Shared;
+use crate::group::SharedGroup;
 
-/// One step per piece: the root publishes it, the others copy it out. The root is at most two pieces
-/// ahead of the slowest.
+/// One step per piece: the root publishes it, the others copy it out. The root is at most two
+/// pieces ahead of the slowest rank.
 pub(in super::super) fn pieces(
-    shared: &mut Shared<'_>,
+    shared: &mut SharedGroup<'_>,
     operands: &mut Operands<'_>,
     root: usize,
 ) -> Result<(), Error> {

@@ -1,11 +1,11 @@
-//! Small broadcasts over sockets: as few messages one after the other as possible.
+//! Small broadcasts over sockets: as few consecutive messages as possible.
 
 use crate::buffer::Operands;
 use crate::error::Error;
 use crate::group::{Flow, Linked};
 
-/// A binomial tree over places counted from the root: in the turn of bit `b` every place below `b`,
-/// which has the tensor by then, sends it to the place `b` further on.
+/// A binomial tree over places counted from the root: in the turn of bit `b`, every place below
+/// `b`, which has the tensor by then, sends it to the place `b` further on.
 pub(in super::super) fn tree(
     links: &mut Linked<'_>,
     operands: &mut Operands<'_>,

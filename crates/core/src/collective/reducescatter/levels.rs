@@ -1,4 +1,4 @@
-//! Reduction of parts among ranks on several hosts, some of them on the same.
+//! Reducescatter on several hosts, some with more than one rank.
 
 use std::ops::Range;
 
@@ -9,13 +9,13 @@ use crate::error::Error;
 use crate::group::Islands;
 use crate::reduce::Reduction;
 
-/// What the ranks of an island will get makes its block; a block is cut into one slice per carrier.
+/// The parts of an island's ranks make up its block; a block is cut into one slice per carrier.
 ///
-/// 1. Inside each island the ranks reduce in shared memory; each carrier gets its slice of every
+/// 1. Within each island, the ranks reduce in shared memory; each carrier gets its slice of every
 ///    block.
-/// 2. The carriers of the same slice, one of each island, reduce through sockets, and each gets its
+/// 2. The carriers of the same slice, one per island, reduce through sockets, and each gets its
 ///    slice of its own island's block.
-/// 3. Inside each island the carriers hand everybody the pieces of its part.
+/// 3. Within each island, the carriers hand every rank the pieces of its part.
 pub(in super::super) fn levels(
     islands: &mut Islands<'_>,
     source: &Row<'_>,
@@ -23,45 +23,51 @@ pub(in super::super) fn levels(
     reduction: &Reduction,
     cuts: &[Range<usize>],
 ) -> Result<(), Error> {
-    let homes = islands.islands().to_vec();
-    let (island, seat, carriers) = (islands.island(), islands.seat(), islands.carriers());
-    let seats = homes[island].len();
+    let members = islands.islands().to_vec();
+    let (island, local_index, carriers) =
+        (islands.island(), islands.local_index(), islands.carriers());
+    let local_ranks = members[island].len();
     let element = reduction.dtype.size();
-    let length = |home: &Vec<usize>| home.iter().map(|place| cuts[*place].len()).sum::<usize>();
-    let slice = |home: &Vec<usize>, seat: usize| match seat < carriers {
-        true => cut(length(home), carriers, seat, element),
+    let length = |places: &Vec<usize>| places.iter().map(|place| cuts[*place].len()).sum::<usize>();
+    let slice = |places: &Vec<usize>, local_index: usize| match local_index < carriers {
+        true => cut(length(places), carriers, local_index, element),
         false => 0..0,
     };
 
-    let block =
-        |home: &Vec<usize>| Row::join(home.iter().map(|place| source.slice(cuts[*place].clone())));
-    let blocks: Vec<Row<'_>> = homes.iter().map(block).collect();
-    let slices_of = |seat: usize| {
-        let slices = homes.iter().zip(&blocks).map(|(home, block)| block.slice(slice(home, seat)));
+    let block = |places: &Vec<usize>| {
+        Row::join(places.iter().map(|place| source.slice(cuts[*place].clone())))
+    };
+    let blocks: Vec<Row<'_>> = members.iter().map(block).collect();
+    let slices_of = |local_index: usize| {
+        let slices = members
+            .iter()
+            .zip(&blocks)
+            .map(|(places, block)| block.slice(slice(places, local_index)));
         Row::join(slices)
     };
-    let rows: Vec<Row<'_>> = (0..seats).map(slices_of).collect();
-    let mut partial = Buffer::new(rows[seat].length());
-    let mut inside = Operands::apart(&rows[seat], RowMut::new(vec![partial.bytes_mut()]));
+    let rows: Vec<Row<'_>> = (0..local_ranks).map(slices_of).collect();
+    let mut partial = Buffer::new(rows[local_index].length());
+    let mut inside = Operands::apart(&rows[local_index], RowMut::new(vec![partial.bytes_mut()]));
     let plain = Reduction { postscale: 1.0, ..*reduction };
-    sliced(&mut islands.home(), &rows, &mut inside, &plain)?;
+    sliced(&mut islands.local_group(), &rows, &mut inside, &plain)?;
 
-    let mut own = Buffer::new(slice(&homes[island], seat).len());
-    if seat < carriers
-        && let Some(mut links) = islands.bridge(|home| home[seat])
+    let mut own = Buffer::new(slice(&members[island], local_index).len());
+    if local_index < carriers
+        && let Some(mut links) = islands.bridge(|places| places[local_index])
     {
-        let slice_cuts = row(homes.iter().map(|home| slice(home, seat).len()));
+        let slice_cuts = row(members.iter().map(|places| slice(places, local_index).len()));
         let (from, mut to) = (Row::new(vec![partial.bytes()]), RowMut::new(vec![own.bytes_mut()]));
         let rest = Reduction { prescale: 1.0, ..*reduction };
         ring(&mut links, &from, &mut to, &rest, &slice_cuts)?;
     }
 
-    let parts_in_block = row(homes[island].iter().map(|place| cuts[*place].len()));
+    let parts_in_block = row(members[island].iter().map(|place| cuts[*place].len()));
     let share = |from: usize, to: usize| {
-        let (slice, part) = (slice(&homes[island], from), &parts_in_block[to]);
+        let (slice, part) = (slice(&members[island], from), &parts_in_block[to]);
         slice.end.min(part.end).saturating_sub(slice.start.max(part.start))
     };
-    let all = (0..seats).map(|from| (0..seats).map(|to| share(from, to)).collect()).collect();
+    let all =
+        (0..local_ranks).map(|from| (0..local_ranks).map(|to| share(from, to)).collect()).collect();
     let own = Row::new(vec![own.bytes()]);
-    alltoall::pieces(&mut islands.home(), &own, target, &Parts { all })
+    alltoall::pieces(&mut islands.local_group(), &own, target, &Parts { all })
 }

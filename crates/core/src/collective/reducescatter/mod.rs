@@ -1,4 +1,4 @@
-//! Reducescatter: everybody ends with its part of the combination of everybody's elements.
+//! Reducescatter: each rank ends with its part of the reduced tensor.
 
 mod levels;
 mod ring;

@@ -1,4 +1,4 @@
-//! Reduction of parts over sockets.
+//! Reducescatter over sockets.
 
 use std::ops::Range;
 
@@ -7,9 +7,9 @@ use crate::error::Error;
 use crate::group::{Flow, Linked};
 use crate::reduce::{Reduction, Term, combine};
 
-/// Once round the ring: in turn `t` a rank passes on the sum of part `me - t - 1` and receives that of
-/// part `me - t - 2`, to which it adds its own. What it receives in the last turn is its own part,
-/// complete. Sums travel through two buffers in turn, so that the source stays as it is.
+/// Once around the ring: in turn `t`, a rank passes on the sum of part `me - t - 1` and receives
+/// the sum of part `me - t - 2`, to which it adds its own. The last part it receives is its own,
+/// complete. Sums alternate between two buffers, so that the source is not modified.
 pub(in super::super) fn ring(
     links: &mut Linked<'_>,
     source: &Row<'_>,
@@ -22,7 +22,7 @@ pub(in super::super) fn ring(
     let longest = cuts.iter().map(Range::len).max().unwrap_or(0);
     let mut buffers = [Buffer::new(longest), Buffer::new(longest)];
     let part = |index: usize| cuts[index % size].clone();
-    // Sums travel with the factor in front already applied; the one behind belongs to the end.
+    // Prescaling is applied before a sum is sent, postscaling only at the end.
     let first = Reduction { postscale: 1.0, ..*reduction };
     let plain = Reduction { prescale: 1.0, postscale: 1.0, ..*reduction };
     let last = Reduction { prescale: 1.0, ..*reduction };
@@ -53,7 +53,7 @@ pub(in super::super) fn ring(
     Ok(())
 }
 
-/// Copies this rank's elements of a part, with the factor in front applied.
+/// Copies this rank's elements of a part, prescaled.
 fn scale_own(source: &Row<'_>, part: Range<usize>, target: &mut [u8], reduction: &Reduction) {
     let base = part.start;
     for (at, own) in source.parts(part) {

@@ -1,17 +1,17 @@
-//! Reduction of parts in shared memory.
+//! Reducescatter in shared memory.
 
 use crate::buffer::{Operands, Row};
 use crate::error::Error;
-use crate::group::Shared;
+use crate::group::SharedGroup;
 use crate::reduce::{Reduction, Term, combine};
 
-/// The staging memory of each rank is cut into one slot per receiver. In step `s` each rank puts the
-/// `s`-th piece of everybody's part into that one's slot, all but its own, and reduces the `s`-th
-/// piece of its own part from everybody's slots, in rank order, straight into the target.
-/// `parts` has everybody's parts, of which this rank's own is not looked at, and `own` that one with
-/// its target.
+/// The staging memory of each rank is cut into one slot per receiver. In step `s`, each rank puts
+/// the `s`-th piece of every other rank's part into that rank's slot, and reduces the `s`-th piece
+/// of its own part from all ranks' slots, in rank order, straight into the target. `parts` holds
+/// the parts of all ranks; this rank's own entry is ignored in favor of `own`, which is that part
+/// with its target.
 pub(in super::super) fn sliced(
-    shared: &mut Shared<'_>,
+    shared: &mut SharedGroup<'_>,
     parts: &[Row<'_>],
     own: &mut Operands<'_>,
     reduction: &Reduction,

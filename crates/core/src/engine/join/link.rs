@@ -1,4 +1,4 @@
-//! The steps by which ranks that share no memory reach each other.
+//! Connects ranks that share no memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -6,49 +6,51 @@ use std::time::Instant;
 use ronde_control::Rank;
 use ronde_control::wire::{Callee, Greeting};
 
-use super::layout::Layout;
-use super::{Newcomer, insist};
+use super::layout::IslandLayout;
+use super::{JoiningRank, retry_hangups};
 use crate::error::Error;
 use crate::transport::dial::dial_with;
-use crate::transport::door::{Arrival, Door};
-use crate::transport::wire::Wire;
+use crate::transport::rank_listener::{Arrival, RankListener};
+use crate::transport::wire::SealedWire;
 
-/// Who has come to this rank's door, by what they came for.
+/// Peers that have connected to this rank, by purpose.
 #[derive(Default)]
-pub(super) struct Reception {
-    /// For the shared memory of this island.
-    pub(super) guests: HashMap<Rank, Wire>,
-    /// For the coordinator.
-    pub(super) callers: HashMap<Rank, Wire>,
-    /// For links, before anybody here has asked for them.
+pub(super) struct IncomingPeers {
+    /// Members of this island, which get the shared memory.
+    pub(super) island_members: HashMap<Rank, SealedWire>,
+    /// Ranks outside the coordinator's island, for the negotiation.
+    pub(super) callers: HashMap<Rank, SealedWire>,
+    /// Links that were opened before this rank needed them.
     pub(super) early: VecDeque<Arrival>,
 }
 
-impl Newcomer {
-    /// Waits for everybody who must come to this rank before the world is complete.
-    pub(super) fn receive_guests(
+impl JoiningRank {
+    /// Waits for all ranks that must connect to this one before the world is complete.
+    pub(super) fn accept_peers(
         &mut self,
-        layout: &Layout,
-        door: &Door,
-        reception: &mut Reception,
+        layout: &IslandLayout,
+        rank_listener: &RankListener,
+        incoming_peers: &mut IncomingPeers,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let guests = if layout.leads() { layout.island().split_off(1) } else { Vec::new() };
-        let callers = if self.me == Rank(0) { layout.abroad() } else { Vec::new() };
-        while reception.guests.len() < guests.len() || reception.callers.len() < callers.len() {
-            let (wire, greeting) = self.await_arrival(door, deadline)?;
+        let members = if layout.leads() { layout.island().split_off(1) } else { Vec::new() };
+        let callers = if self.me == Rank(0) { layout.remote_ranks() } else { Vec::new() };
+        while incoming_peers.island_members.len() < members.len()
+            || incoming_peers.callers.len() < callers.len()
+        {
+            let (wire, greeting) = self.await_arrival(rank_listener, deadline)?;
             match greeting {
                 Greeting::Segment { epoch, rank }
-                    if epoch == self.epoch && guests.contains(&rank) =>
+                    if epoch == self.epoch && members.contains(&rank) =>
                 {
-                    reception.guests.insert(rank, wire);
+                    incoming_peers.island_members.insert(rank, wire);
                 }
                 Greeting::Control { epoch, rank }
                     if epoch == self.epoch && callers.contains(&rank) =>
                 {
-                    reception.callers.insert(rank, wire);
+                    incoming_peers.callers.insert(rank, wire);
                 }
-                Greeting::Link { .. } => reception.early.push_back((wire, greeting)),
+                Greeting::Link { .. } => incoming_peers.early.push_back((wire, greeting)),
                 _ => {}
             }
         }
@@ -58,19 +60,19 @@ impl Newcomer {
     /// Connects to the coordinator, unless the two share memory.
     pub(super) fn call_coordinator(
         &mut self,
-        layout: &Layout,
+        layout: &IslandLayout,
         deadline: Instant,
-    ) -> Result<Option<Wire>, Error> {
+    ) -> Result<Option<SealedWire>, Error> {
         if layout.is_at_coordinator(self.me) {
             return Ok(None);
         }
         let greeting = Greeting::Control { epoch: self.epoch, rank: self.me };
         let (host, addresses) = (&self.peers[0].host, &self.peers[0].addresses);
         let call = (&self.key, Callee::Rank(Rank(0)));
-        let ear = &mut self.ear;
-        insist(deadline, || {
+        let session = &mut self.session;
+        retry_hangups(deadline, || {
             dial_with(addresses, call, &greeting, deadline, &mut |socket, flags, until| {
-                ear.wait(socket, flags, until)
+                session.wait(socket, flags, until)
             })
         })
         .map(Some)

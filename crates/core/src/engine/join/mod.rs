@@ -1,21 +1,22 @@
-//! Joining a world: from an environment to a group of ranks that can reach each other.
+//! Joining a world: from environment variables to a group of ranks that can reach each other.
 //!
-//! 1. Listen: on a socket, and on an abstract unix socket unless shared memory is off.
-//! 2. Meet at the launcher's rendezvous and learn who and where everybody is; in an elastic job also
-//!    which rank this worker is. Then open the door to whoever calls that rank.
-//! 3. Find the first rank of this host by trying the unix sockets of all lower ranks; tell the
-//!    launcher, and learn what the others found.
-//! 4. Ranks that turned out to share a host get the shared memory from its first rank; those who do
-//!    not share rank 0's connect to it for the negotiation. If all share one host, the door is closed;
-//!    otherwise it stays open for links.
+//! 1. Listen: on a TCP socket, and on an abstract unix socket unless shared memory is off.
+//! 2. Connect to the launcher's rendezvous and learn the addresses of all ranks; in an elastic job,
+//!    also this worker's own rank. Then accept connections for that rank.
+//! 3. Find the first rank of this host by trying the unix sockets of all lower ranks; report it to
+//!    the launcher, and learn what the others found.
+//! 4. Ranks that turn out to share a host get the shared memory from its first rank; those that do
+//!    not share memory with rank 0 connect to it for the negotiation. If all ranks share one host,
+//!    the listening sockets are closed; otherwise they stay open for links.
 //!
-//! In an elastic job an attempt may fail at any step, because somebody died who was to take part.
-//! Then the worker hangs up and comes again, until the launcher says that it is not wanted any more.
+//! In an elastic job an attempt may fail at any step, because a rank that was to take part died.
+//! Then the worker hangs up and tries again, until the launcher says that it is no longer part of
+//! the job.
 
-mod ear;
+mod joining_rank;
 mod layout;
 mod link;
-mod newcomer;
+mod session;
 mod settle;
 mod share;
 
@@ -23,71 +24,73 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use ronde_control::settings::{Keeper, Meeting, Place, Settings, Transport};
+use ronde_control::settings::{RankInfo, RendezvousInfo, RendezvousOwner, Settings, Transport};
 use ronde_control::wire::{Callee, Greeting, Peer, RankToDriver};
-use ronde_control::{VERSION, seating};
+use ronde_control::{VERSION, placement};
 
-use self::ear::Ear;
-use self::layout::Layout;
-use self::link::Reception;
-use self::newcomer::{Newcomer, World};
-pub(super) use self::settle::Entered;
-use self::settle::Holdings;
+use self::joining_rank::{JoiningRank, WorldInfo};
+use self::layout::IslandLayout;
+use self::link::IncomingPeers;
+use self::session::JoinSession;
+pub(super) use self::settle::ConnectedRank;
+use self::settle::JoinResources;
 use crate::error::Error;
-use crate::transport::bell::Bell;
+use crate::transport::bell::Doorbell;
 use crate::transport::dial::dial;
-use crate::transport::door::Doorway;
-use crate::transport::vigil::Bells;
-use crate::transport::wire::Wire;
+use crate::transport::rank_listener::BoundListener;
+use crate::transport::waiter::Doorbells;
+use crate::transport::wire::SealedWire;
 
-/// How much longer to wait for the others than they have time to come: whoever keeps the rendezvous
-/// has the same limit, and knows who is missing.
-const LAST_WORD: Duration = Duration::from_secs(2);
+/// How much longer to wait for the other ranks than they have time to join: the owner of the
+/// rendezvous has the same limit, and its error names the missing ranks.
+const RENDEZVOUS_FIRST: Duration = Duration::from_secs(2);
 
-/// For how long a rank tries to reach a launcher that hangs up on it.
-const INSISTENCE: Duration = Duration::from_secs(10);
+/// How long a rank keeps trying to reach a launcher that hangs up on it.
+const RETRY_FOR: Duration = Duration::from_secs(10);
 
-/// How long a worker of an elastic job waits before it comes again, if the launcher has not told it
-/// to; twice as long each time, up to the second.
+/// How long a worker of an elastic job waits before it tries again, if the launcher has not asked
+/// for that; the pause doubles each time, up to the second value.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// How often in a row it comes again unasked: beyond that the reason lies with itself.
-const MOST_TRIES: u32 = 30;
+/// How often in a row a worker tries again unasked; after that, the cause must be the worker
+/// itself.
+const MAX_UNASKED: u32 = 30;
 
 /// Why an attempt to join has failed.
-enum Setback {
+enum JoinFailure {
     /// No other attempt can succeed.
     Final(Error),
-    /// The launcher wants this worker no longer, and says why.
+    /// The launcher has removed this worker from the job, for this reason.
     Removed(String),
-    /// The launcher has said that the world fell apart, and why.
-    Told(String),
-    /// Something else.
-    Untold(Error),
+    /// The launcher has reported that the world broke up, for this reason.
+    Reported(String),
+    /// An error that the launcher has not reported, so the other ranks may not know of it.
+    Unreported(Error),
 }
 
-/// Takes a rank to where everybody who must reach it can; in an elastic job as often as it takes.
-pub(super) fn enter(
+/// Connects a rank to all ranks that it needs; in an elastic job, with as many attempts as it
+/// takes.
+pub(super) fn connect(
     settings: &Settings,
-    place: &Place,
-    meeting: &Meeting,
-) -> Result<Entered, Error> {
+    place: &RankInfo,
+    rendezvous_info: &RendezvousInfo,
+) -> Result<ConnectedRank, Error> {
     let mut unasked = 0;
     loop {
-        match attempt(settings, place, meeting) {
-            Ok(entered) => return Ok(entered),
-            Err(Setback::Final(error)) => return Err(error),
-            Err(Setback::Removed(reason)) => {
+        match attempt(settings, place, rendezvous_info) {
+            Ok(connected) => return Ok(connected),
+            Err(JoinFailure::Final(error)) => return Err(error),
+            Err(JoinFailure::Removed(reason)) => {
                 let (host, slot) = (place.host.clone(), place.local_rank);
                 return Err(Error::Removed { host, slot, reason });
             }
-            Err(Setback::Told(reason)) => {
-                tracing::info!("the world fell apart while it formed: {reason}");
+            Err(JoinFailure::Reported(reason)) => {
+                tracing::info!("the world broke up while it was forming: {reason}");
                 unasked = 0;
             }
-            Err(Setback::Untold(error)) if unasked == MOST_TRIES => return Err(error),
-            Err(Setback::Untold(error)) => {
-                tracing::info!("joining did not succeed, trying again: {error}");
+            Err(JoinFailure::Unreported(error)) if unasked == MAX_UNASKED => return Err(error),
+            Err(JoinFailure::Unreported(error)) => {
+                tracing::info!("joining failed, trying again: {error}");
                 std::thread::sleep((PAUSES.0 * (1 << unasked.min(10))).min(PAUSES.1));
                 unasked += 1;
             }
@@ -95,159 +98,181 @@ pub(super) fn enter(
     }
 }
 
-fn attempt(settings: &Settings, place: &Place, meeting: &Meeting) -> Result<Entered, Setback> {
+fn attempt(
+    settings: &Settings,
+    place: &RankInfo,
+    rendezvous_info: &RendezvousInfo,
+) -> Result<ConnectedRank, JoinFailure> {
     let deadline = Instant::now() + settings.join_timeout;
-    let doorway = open_doorway(settings, meeting).map_err(Setback::Final)?;
-    let mut ear = call(place, meeting, &doorway, deadline).map_err(Setback::Final)?;
-    let world = match meet(place, &mut ear, deadline) {
+    let bound_listener =
+        open_bound_listener(settings, rendezvous_info).map_err(JoinFailure::Final)?;
+    let mut session =
+        call(place, rendezvous_info, &bound_listener, deadline).map_err(JoinFailure::Final)?;
+    let world = match wait_for_world(place, &mut session, deadline) {
         Ok(world) => world,
-        Err(error) => return Err(ear.setback(error)),
+        Err(error) => return Err(session.join_failure(error)),
     };
     let place = world.place.clone();
-    // Those who have met must not wait for one who does not come any further.
+    // The time limit starts again, so that ranks do not wait forever for one that gets stuck here.
     let deadline = Instant::now() + settings.join_timeout;
-    let mut newcomer = Newcomer::new(world, meeting, ear);
-    match unite(settings, &mut newcomer, doorway, deadline) {
-        Ok((layout, holdings)) => Ok(Entered { place, newcomer, layout, holdings }),
-        Err(error) => Err(newcomer.ear.setback(error)),
+    let mut joining_rank = JoiningRank::new(world, rendezvous_info, session);
+    match connect_peers(settings, &mut joining_rank, bound_listener, deadline) {
+        Ok((layout, join_resources)) => {
+            Ok(ConnectedRank { place, joining_rank, layout, join_resources })
+        }
+        Err(error) => Err(joining_rank.session.join_failure(error)),
     }
 }
 
-fn open_doorway(settings: &Settings, meeting: &Meeting) -> Result<Doorway, Error> {
-    // Unless told where, a rank listens no wider than the launcher: on this host only, if that is
-    // where the launcher is.
-    let local = meeting.addresses.iter().all(|address| address.ip().is_loopback());
+fn open_bound_listener(
+    settings: &Settings,
+    rendezvous_info: &RendezvousInfo,
+) -> Result<BoundListener, Error> {
+    // Unless the settings say where, a rank listens no wider than the launcher: on this host only,
+    // if the launcher is here.
+    let local = rendezvous_info.addresses.iter().all(|address| address.ip().is_loopback());
     let wide = if local { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
     let wide = [IpAddr::V4(wide)];
-    let at = if meeting.listen.is_empty() { &wide } else { &meeting.listen[..] };
+    let at = if rendezvous_info.listen.is_empty() { &wide } else { &rendezvous_info.listen[..] };
     let unix = match settings.transport {
         Transport::Auto => Some(random_name()?),
         Transport::Tcp => None,
     };
-    Doorway::at(at, unix)
-        .map_err(|error| Error::Setup(format!("no listening socket could be opened: {error}")))
+    BoundListener::at(at, unix)
+        .map_err(|error| Error::Setup(format!("cannot open a listening socket: {error}")))
 }
 
-/// Calls the launcher, says who has come and where it can be reached.
+/// Connects to the launcher and sends it this rank's identity and addresses.
 fn call(
-    place: &Place,
-    meeting: &Meeting,
-    doorway: &Doorway,
+    place: &RankInfo,
+    rendezvous_info: &RendezvousInfo,
+    bound_listener: &BoundListener,
     deadline: Instant,
-) -> Result<Ear, Error> {
+) -> Result<JoinSession, Error> {
     let version = VERSION.into();
-    let greeting = match meeting.keeper {
-        Keeper::Elastic(worker) => Greeting::Worker { version, worker },
+    let greeting = match rendezvous_info.keeper {
+        RendezvousOwner::Elastic(worker) => Greeting::Worker { version, worker },
         _ => Greeting::Rendezvous { version, rank: place.rank },
     };
     let unreachable = |error: io::Error| {
-        let whose = match meeting.keeper {
-            Keeper::Launcher | Keeper::Elastic(_) => "the launcher's rendezvous",
-            Keeper::FirstRank => "the rendezvous of rank 0",
+        let whose = match rendezvous_info.keeper {
+            RendezvousOwner::Launcher | RendezvousOwner::Elastic(_) => "the launcher's rendezvous",
+            RendezvousOwner::FirstRank => "the rendezvous of rank 0",
         };
         Error::Setup(format!("{whose} could not be reached: {error}"))
     };
-    insist(deadline, || {
-        let proof = (&meeting.key, Callee::Launcher);
-        let mut launcher = dial(&meeting.addresses, proof, &greeting, deadline)?;
+    retry_hangups(deadline, || {
+        let proof = (&rendezvous_info.key, Callee::Launcher);
+        let mut launcher = dial(&rendezvous_info.addresses, proof, &greeting, deadline)?;
         launcher.send(&RankToDriver::Join(Peer {
             pid: std::process::id(),
             host: place.host.clone(),
             local_rank: place.local_rank,
-            addresses: reachable(&launcher, doorway),
-            unix: doorway.unix().map(str::to_owned),
+            addresses: reachable(&launcher, bound_listener),
+            unix: bound_listener.unix().map(str::to_owned),
         }))?;
         launcher.flush_by(deadline)?;
-        Ok(Ear::new(meeting.keeper, launcher))
+        Ok(JoinSession::new(rendezvous_info.keeper, launcher))
     })
     .map_err(unreachable)
 }
 
-/// Waits until all have come. The workers of an elastic job wait for as long as the launcher wants.
-fn meet(place: &Place, ear: &mut Ear, deadline: Instant) -> Result<World, Error> {
-    use ronde_control::wire::DriverToRank::{Seat, World as Met};
-    let keeper = place.meeting.as_ref().map(|meeting| meeting.keeper);
-    let (step, seat) = match ear.hear(match keeper {
-        Some(Keeper::Elastic(_)) => None,
-        _ => Some(deadline + LAST_WORD),
+/// Waits until all ranks have joined. Workers of an elastic job wait as long as the launcher wants.
+fn wait_for_world(
+    place: &RankInfo,
+    session: &mut JoinSession,
+    deadline: Instant,
+) -> Result<WorldInfo, Error> {
+    use ronde_control::wire::DriverToRank::{Assign, World as Formed};
+    let keeper = place.rendezvous_info.as_ref().map(|rendezvous_info| rendezvous_info.keeper);
+    let (step, assigned) = match session.receive(match keeper {
+        Some(RendezvousOwner::Elastic(_)) => None,
+        _ => Some(deadline + RENDEZVOUS_FIRST),
     })? {
-        Seat { rank } if matches!(keeper, Some(Keeper::Elastic(_))) => {
-            (ear.hear(None)?, Some(rank))
+        Assign { rank } if matches!(keeper, Some(RendezvousOwner::Elastic(_))) => {
+            (session.receive(None)?, Some(rank))
         }
         step => (step, None),
     };
-    match (step, seat) {
-        (Met { epoch, mut peers }, Some(rank)) if rank.index() < peers.len() => {
-            seating::number(&mut peers);
-            let place = Place { rank, size: peers.len() as u32, ..place.clone() }.among(&peers);
-            Ok(World { epoch, place, peers })
+    match (step, assigned) {
+        (Formed { epoch, mut peers }, Some(rank)) if rank.index() < peers.len() => {
+            placement::number(&mut peers);
+            let place = RankInfo { rank, size: peers.len() as u32, ..place.clone() }.among(&peers);
+            Ok(WorldInfo { epoch, place, peers })
         }
-        (Met { epoch, mut peers }, None) if peers.len() == place.size as usize => {
-            if keeper == Some(Keeper::FirstRank) {
-                seating::number(&mut peers);
+        (Formed { epoch, mut peers }, None) if peers.len() == place.size as usize => {
+            if keeper == Some(RendezvousOwner::FirstRank) {
+                placement::number(&mut peers);
             }
-            Ok(World { epoch, place: place.among(&peers), peers })
+            Ok(WorldInfo { epoch, place: place.among(&peers), peers })
         }
-        (step, _) => Err(ear::out_of_turn(&step)),
+        (step, _) => Err(session::unexpected(&step)),
     }
 }
 
-/// Connects a rank to whom it must be connected.
-fn unite(
+/// Connects a rank to all ranks that it needs.
+fn connect_peers(
     settings: &Settings,
-    newcomer: &mut Newcomer,
-    doorway: Doorway,
+    joining_rank: &mut JoiningRank,
+    bound_listener: BoundListener,
     deadline: Instant,
-) -> Result<(Layout, Holdings), Error> {
-    let door = newcomer.open(doorway)?;
-    let leader = newcomer.locate(settings, deadline)?;
-    let first = leader.as_ref().map_or(newcomer.me, |(rank, _)| *rank);
-    let layout = Layout::new(newcomer.exchange_leaders(first, deadline)?, newcomer.me)?;
-    let mut reception = Reception::default();
-    newcomer.receive_guests(&layout, &door, &mut reception, deadline)?;
+) -> Result<(IslandLayout, JoinResources), Error> {
+    let rank_listener = joining_rank.open(bound_listener)?;
+    let leader = joining_rank.locate(settings, deadline)?;
+    let first = leader.as_ref().map_or(joining_rank.me, |(rank, _)| *rank);
+    let layout =
+        IslandLayout::new(joining_rank.exchange_leaders(first, deadline)?, joining_rank.me)?;
+    let mut incoming_peers = IncomingPeers::default();
+    joining_rank.accept_peers(&layout, &rank_listener, &mut incoming_peers, deadline)?;
     let own = new_bells().map_err(|error| share::failed(&error))?;
-    let estate =
-        newcomer.share((&layout, settings.arena), leader, &own, &mut reception, deadline)?;
-    let wire = newcomer.call_coordinator(&layout, deadline)?;
-    Ok((layout, Holdings { door, own, estate, wire, reception }))
+    let resources = joining_rank.share(
+        (&layout, settings.arena),
+        leader,
+        &own,
+        &mut incoming_peers,
+        deadline,
+    )?;
+    let wire = joining_rank.call_coordinator(&layout, deadline)?;
+    Ok((layout, JoinResources { rank_listener, own, resources, wire, incoming_peers }))
 }
 
-/// Where others reach a door; one that listens on all addresses, at the one by which this rank
-/// reached the launcher.
-fn reachable(launcher: &Wire, doorway: &Doorway) -> Vec<SocketAddr> {
+/// The addresses at which others reach the listener. For a listener on all addresses, the one from
+/// which this rank reached the launcher.
+fn reachable(launcher: &SealedWire, bound_listener: &BoundListener) -> Vec<SocketAddr> {
     let own = launcher.socket().local_ip();
     let at = |address: &SocketAddr| match own {
         Some(ip) if address.ip().is_unspecified() => SocketAddr::new(ip, address.port()),
         _ => *address,
     };
-    doorway.addresses().iter().map(at).collect()
+    bound_listener.addresses().iter().map(at).collect()
 }
 
-/// Tries again for a while if somebody hung up: in a crowd those who hesitate are sent away.
-fn insist<T>(deadline: Instant, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Tries again for a while if the other end hung up: a crowded listener drops connections that are
+/// slow to authenticate.
+fn retry_hangups<T>(deadline: Instant, mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    let end = deadline.min(Instant::now() + INSISTENCE);
+    let end = deadline.min(Instant::now() + RETRY_FOR);
     loop {
         match call() {
             Err(error)
                 if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
                     && Instant::now() < end =>
             {
-                std::thread::sleep(INSISTENCE / 100);
+                std::thread::sleep(RETRY_FOR / 100);
             }
             other => return other,
         }
     }
 }
 
-fn new_bells() -> io::Result<Bells> {
-    Ok(Bells { driver: Bell::new()?, background: Bell::new()? })
+fn new_bells() -> io::Result<Doorbells> {
+    Ok(Doorbells { foreground: Doorbell::new()?, background: Doorbell::new()? })
 }
 
 fn random_name() -> Result<String, Error> {
     let mut bytes = [0u8; 12];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Error::Setup(format!("no random number could be had: {error}")))?;
+        .map_err(|error| Error::Setup(format!("cannot get random bytes: {error}")))?;
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("ronde-{digits}"))
 }

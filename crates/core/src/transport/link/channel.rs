@@ -1,10 +1,10 @@
-//! One connection of a link: bytes as they are, or sealed.
+//! One connection of a link, plain or encrypted.
 //!
-//! Sealed bytes travel in records: four bytes of length, then that many bytes of ciphertext and tag.
-//! AES-256-GCM with a key for each direction of each connection, which the dialling side made and told
-//! in its sealed greeting; records are numbered, so that nobody on the way can read, change, drop,
-//! repeat or reorder them. A record never spans two flows: what has been taken from a flow is on its
-//! way, or in the buffer of records that did not fit into the socket yet.
+//! Encrypted bytes travel in records: four bytes of length, then that many bytes of ciphertext and
+//! tag. Each direction of each connection has its own AES-256-GCM key, which the dialing side
+//! generates and sends in its encrypted greeting. Records are numbered, so that nobody in between
+//! can read, change, drop, repeat or reorder them. A record never spans two flows: bytes taken from
+//! a flow are either in flight or in the buffer of records that did not fit into the socket yet.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Range;
@@ -14,15 +14,14 @@ use std::sync::{Mutex, MutexGuard};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 use super::super::socket::Socket;
-use super::super::wire::Wire;
+use super::super::wire::SealedWire;
 
-/// Bytes that one record carries: short enough that the receiver can open it while the next is on its
-/// way.
+/// Plain bytes per record: short enough that the receiver can open it while the next one arrives.
 const RECORD: usize = 64 << 10;
 const HEADER: usize = 4;
 const TAG: usize = 16;
 
-pub(super) struct Channel {
+pub(super) struct LinkConnection {
     socket: Socket,
     seal: Option<(Mutex<Outgoing>, Mutex<Incoming>)>,
 }
@@ -40,22 +39,28 @@ struct Outgoing {
     sent: usize,
 }
 
-/// Bytes that came; in front of what is not yet opened lies the rest of the record opened last.
+/// Received bytes. The rest of the record opened last comes before the ones not opened yet.
 struct Incoming {
     key: Numbered,
     records: Vec<u8>,
-    /// Where what came ends.
+    /// End of the received bytes.
     end: usize,
-    /// Where what is not yet opened begins.
+    /// Start of the bytes not opened yet.
     taken: usize,
     plain: Range<usize>,
 }
 
-impl Channel {
-    /// Makes a connection out of a wire that has greeted; `keys` seal what is sent and what comes.
-    pub(super) fn new(wire: Wire, keys: Option<([u8; 32], [u8; 32])>) -> io::Result<Channel> {
+impl LinkConnection {
+    /// Turns a wire into a connection after the greeting; `keys` encrypt the two directions,
+    /// sending first.
+    pub(super) fn new(
+        wire: SealedWire,
+        keys: Option<([u8; 32], [u8; 32])>,
+    ) -> io::Result<LinkConnection> {
         let socket = wire.into_socket()?;
-        let Some((sending, receiving)) = keys else { return Ok(Channel { socket, seal: None }) };
+        let Some((sending, receiving)) = keys else {
+            return Ok(LinkConnection { socket, seal: None });
+        };
         let outgoing = Outgoing { key: Numbered::new(&sending)?, records: Vec::new(), sent: 0 };
         let incoming = Incoming {
             key: Numbered::new(&receiving)?,
@@ -64,10 +69,10 @@ impl Channel {
             taken: 0,
             plain: 0..0,
         };
-        Ok(Channel { socket, seal: Some((Mutex::new(outgoing), Mutex::new(incoming))) })
+        Ok(LinkConnection { socket, seal: Some((Mutex::new(outgoing), Mutex::new(incoming))) })
     }
 
-    /// Takes as many bytes as fit: `None` when none do.
+    /// Accepts as many bytes as fit: `None` if none do.
     pub(super) fn write(&self, slices: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         match &self.seal {
             None => self.socket.write_vectored(slices),
@@ -75,7 +80,7 @@ impl Channel {
         }
     }
 
-    /// Sends what had to wait; gives whether nothing waits any more.
+    /// Sends buffered records; returns whether the buffer is empty now.
     pub(super) fn flush(&self) -> io::Result<bool> {
         match &self.seal {
             None => Ok(true),
@@ -87,7 +92,7 @@ impl Channel {
         self.seal.as_ref().is_none_or(|(outgoing, _)| lock(outgoing).is_flushed())
     }
 
-    /// Gives the bytes that have come: `None` when none have.
+    /// Returns the bytes that have arrived: `None` if there are none.
     pub(super) fn read(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         match &self.seal {
             None => self.socket.read_vectored(slices),
@@ -96,7 +101,7 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for LinkConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -107,7 +112,7 @@ fn lock<T>(half: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn unusable() -> io::Error {
-    io::Error::other("this machine cannot seal what is sent")
+    io::Error::other("this machine cannot encrypt the connection")
 }
 
 impl Numbered {
@@ -190,19 +195,19 @@ impl Incoming {
         Ok(Some(given))
     }
 
-    /// Opens the next record, if a whole one has come.
+    /// Opens the next record, if it has arrived completely.
     fn open_next(&mut self) -> io::Result<bool> {
         let came = &mut self.records[self.taken..self.end];
         let Some((header, rest)) = came.split_first_chunk_mut::<HEADER>() else { return Ok(false) };
         let length = u32::from_le_bytes(*header) as usize;
         if !(TAG + 1..=TAG + RECORD).contains(&length) {
-            return Err(io::Error::other("it sent a record of a length that none has"));
+            return Err(io::Error::other("it sent a record of an impossible length"));
         }
         let Some(sealed) = rest.get_mut(..length) else { return Ok(false) };
         let (nonce, aad) = (self.key.nonce(), Aad::from(*header));
         let opened = self.key.key.open_in_place(nonce, aad, sealed);
         opened.map_err(|_| {
-            io::Error::other("its bytes arrived damaged: they were changed on their way")
+            io::Error::other("its bytes arrived damaged: they were changed in transit")
         })?;
         let start = self.taken + HEADER;
         self.plain = start..start + length - TAG;
@@ -210,7 +215,7 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Reads what is there, behind the beginning of the record that is not whole yet.
+    /// Reads available bytes after the incomplete record.
     fn fetch(&mut self, socket: &Socket) -> io::Result<()> {
         self.records.copy_within(self.taken..self.end, 0);
         self.end -= self.taken;
@@ -231,23 +236,29 @@ mod tests {
 
     use super::*;
 
-    fn ends() -> (Channel, Channel) {
+    fn ends() -> (LinkConnection, LinkConnection) {
         let (a, b) = UnixStream::pair().unwrap();
         let (a, b) = (Socket::unix(a).unwrap(), Socket::unix(b).unwrap());
         let key = JobKey::from_entropy([1; 32]);
         let greeting = Greeting::Control { epoch: Epoch(1), rank: Rank(3) };
         let soon = Instant::now() + Duration::from_secs(10);
         std::thread::scope(|scope| {
-            let dialled =
-                scope.spawn(|| Wire::dial(a, (&key, Callee::Launcher), &greeting, soon).unwrap());
-            let (accepted, _) = Wire::accept(b, (&key, Callee::Launcher), soon).unwrap();
-            let dialled = Channel::new(dialled.join().unwrap(), Some(([5; 32], [6; 32]))).unwrap();
-            (dialled, Channel::new(accepted, Some(([6; 32], [5; 32]))).unwrap())
+            let dialed = scope
+                .spawn(|| SealedWire::dial(a, (&key, Callee::Launcher), &greeting, soon).unwrap());
+            let (accepted, _) = SealedWire::accept(b, (&key, Callee::Launcher), soon).unwrap();
+            let dialed =
+                LinkConnection::new(dialed.join().unwrap(), Some(([5; 32], [6; 32]))).unwrap();
+            (dialed, LinkConnection::new(accepted, Some(([6; 32], [5; 32]))).unwrap())
         })
     }
 
-    /// Sends all of `bytes` while reading at the other end in pieces of at most `most`.
-    fn pass(from: &Channel, to: &Channel, bytes: &[u8], most: usize) -> io::Result<Vec<u8>> {
+    /// Sends all of `bytes` while reading at the other end in pieces of at most `most` bytes.
+    fn pass(
+        from: &LinkConnection,
+        to: &LinkConnection,
+        bytes: &[u8],
+        most: usize,
+    ) -> io::Result<Vec<u8>> {
         let (mut sent, mut got) = (0, Vec::new());
         while got.len() < bytes.len() {
             if sent < bytes.len() {
@@ -264,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_in_comes_out_in_both_directions_whatever_the_pieces() {
+    fn bytes_arrive_in_order_in_both_directions_for_any_piece_size() {
         let (a, b) = ends();
         for (length, most) in [(1, 1), (RECORD, 7777), (RECORD + 1, RECORD), (3_000_001, 1 << 20)] {
             let bytes: Vec<u8> = (0..length).map(|index| (index * 31 % 251) as u8).collect();
@@ -274,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_was_changed_or_repeated_on_the_way_is_taken() {
+    fn a_record_changed_or_repeated_in_transit_is_refused() {
         for meddle in [
             |record: &mut Vec<u8>| record[HEADER] ^= 1,
             |record: &mut Vec<u8>| record[0] ^= 1,

@@ -1,11 +1,11 @@
-//! How far a flow of bytes has come.
+//! The position in a flow of bytes.
 
 use std::io::{IoSlice, IoSliceMut};
 
 use super::BURST;
 use crate::buffer::{Row, RowMut};
 
-/// A flow in one direction.
+/// A flow in one direction, and how many of its bytes have moved.
 pub(super) struct Cursor<R> {
     peer: usize,
     row: R,
@@ -14,22 +14,21 @@ pub(super) struct Cursor<R> {
     done: usize,
 }
 
-/// Where bytes come from or go, slice by slice.
+/// The source or destination of a flow, slice by slice.
 pub(super) trait Slices {
     fn count(&self) -> usize;
     fn length(&self, slice: usize) -> usize;
 }
 
-/// Where what comes is put.
+/// The destination of received bytes.
 pub(crate) enum Landing<'a> {
-    /// To its place.
+    /// Straight into its destination.
     Row(RowMut<'a>),
-    /// Round and round in a scratch.
+    /// Into a scratch buffer, used as a ring.
     Scratch(Scratch<'a>),
 }
 
-/// Memory that so many bytes go through, again and again from its start. One system call fills at most
-/// half of it.
+/// A ring buffer that `length` bytes pass through. One system call fills at most half of it.
 pub(crate) struct Scratch<'a> {
     pub(crate) memory: &'a mut [u8],
     pub(crate) length: usize,
@@ -78,17 +77,17 @@ impl<R: Slices> Cursor<R> {
         self.slice >= self.row.count()
     }
 
-    /// How many bytes have moved.
+    /// Bytes moved so far.
     pub(super) fn done(&self) -> usize {
         self.done
     }
 
-    /// How many bytes the flow has.
+    /// Total bytes of the flow.
     pub(super) fn length(&self) -> usize {
         (0..self.row.count()).map(|slice| self.row.length(slice)).sum()
     }
 
-    /// Takes note of what moved; gives whether anything did.
+    /// Records how many bytes moved; returns whether any did.
     pub(super) fn advance(&mut self, moved: Option<usize>) -> bool {
         let Some(mut count) = moved.filter(|count| *count > 0) else { return false };
         self.done += count;
@@ -114,7 +113,8 @@ impl<R: Slices> Cursor<R> {
 }
 
 impl<'a> Cursor<Row<'a>> {
-    /// What comes next, as far as one system call should go; gives the number of slices.
+    /// Fills in the next bytes to send, as many as one system call should; returns the number of
+    /// slices.
     pub(super) fn fill(&self, slices: &mut [IoSlice<'a>]) -> usize {
         let rest = self.row.slices()[self.slice..].iter();
         let (mut start, mut room, mut count) = (self.offset, BURST, 0);
@@ -131,7 +131,8 @@ impl<'a> Cursor<Row<'a>> {
 }
 
 impl Cursor<Landing<'_>> {
-    /// Where what comes next goes, as far as one system call should go; gives the number of slices.
+    /// Fills in the memory for the next bytes, as much as one system call should fill; returns the
+    /// number of slices.
     pub(super) fn fill<'b>(&'b mut self, slices: &mut [IoSliceMut<'b>]) -> usize {
         match &mut self.row {
             Landing::Row(row) => {
@@ -159,7 +160,7 @@ impl Cursor<Landing<'_>> {
         }
     }
 
-    /// What has come, as far as it is in no place of its own: the scratch.
+    /// The scratch buffer, empty for a flow that has none.
     pub(super) fn scratch(&self) -> &[u8] {
         match &self.row {
             Landing::Row(_) => &[],
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_through_a_scratch_goes_round() {
+    fn a_scratch_buffer_wraps_around() {
         let mut memory = vec![0; 2 * BURST];
         let length = 5 * BURST + 7;
         let landing = Landing::Scratch(Scratch { memory: &mut memory, length });
@@ -183,7 +184,7 @@ mod tests {
         while !cursor.is_over() {
             let mut slices = [IoSliceMut::new(&mut []), IoSliceMut::new(&mut [])];
             let count = cursor.fill(&mut slices);
-            // Not all of what there is room for comes.
+            // Less arrives than there is room for.
             let mut left = BURST / 3 * 2;
             let mut moved = 0;
             for slice in &mut slices[..count] {
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_gone_through_slice_by_slice_without_the_empty_ones() {
+    fn a_row_is_traversed_slice_by_slice_without_the_empty_ones() {
         let mut cursor = Cursor::new(0, Row::new(vec![&[], &[1, 2], &[], &[3], &[]]));
         let mut seen: Vec<u8> = Vec::new();
         while !cursor.is_over() {

@@ -1,5 +1,5 @@
-//! Counters of steps: one rank counts, the others wait. Whatever it wrote before it counted, they see
-//! once they see the count.
+//! Counters of steps: one rank counts, the others wait. Once they see the count, they also see
+//! everything that it wrote before.
 
 use super::atomic::{AtomicU64, Ordering};
 

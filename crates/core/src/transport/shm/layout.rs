@@ -1,36 +1,36 @@
-//! Where what lies in the segment.
+//! Layout of the shared segment.
 
-/// A whole number of cache lines for everything that one rank writes and another polls.
+/// Alignment of everything that one rank writes and another polls: a whole number of cache lines.
 pub(super) const LINE: usize = 128;
 pub(super) const QUEUE: usize = 64 << 10;
 pub(super) const LOG: usize = 256 << 10;
 
-/// Counters of one rank in one set of ranks: published, reduced, finished, offered.
+/// Counters of one rank in one process set: published, reduced, finished, offered.
 const COUNTERS: usize = 4;
-/// Pieces of staging memory of one rank; see `stage`.
+/// Pieces of staging memory per rank; see `shared_group`.
 pub(crate) const SLOTS: usize = 4;
-/// Sets of ranks that can exist at the same time, the world among them.
+/// Process sets that can exist at the same time, including the world.
 pub(crate) const LANES: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct SegmentLayout {
     pub(super) ranks: usize,
     pub(super) piece: usize,
 }
 
-impl Layout {
-    /// Few ranks get large pieces, so that the cost of agreeing on one vanishes; with many ranks the
-    /// staging memory of all must still stay in the caches.
-    pub(super) fn of(ranks: usize) -> Layout {
+impl SegmentLayout {
+    /// Few ranks get large pieces, so that the cost of synchronizing per piece is negligible; with
+    /// many ranks the staging memory of all of them must still fit into the caches.
+    pub(super) fn of(ranks: usize) -> SegmentLayout {
         let piece = match ranks {
             0..=4 => 256 << 10,
             5..=16 => 128 << 10,
             _ => 64 << 10,
         };
-        Layout { ranks, piece }
+        SegmentLayout { ranks, piece }
     }
 
-    /// How deep a rank sleeps.
+    /// Offset of the word that says how deeply a rank sleeps.
     pub(super) fn depth(&self, rank: usize) -> usize {
         LINE * (1 + rank)
     }
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn nothing_overlaps_and_everything_is_aligned() {
         for ranks in [1, 2, 3, 5, 16, 64, 200] {
-            let layout = Layout::of(ranks);
+            let layout = SegmentLayout::of(ranks);
             assert!(layout.depth(ranks) <= layout.counters(0, 0));
             assert!(layout.counters(0, ranks) <= layout.counters(1, 0));
             assert!(layout.counters(LANES - 1, ranks) <= layout.queue(0));

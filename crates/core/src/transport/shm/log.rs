@@ -1,13 +1,13 @@
 //! The coordinator's log: one writer, and every rank reads it at its own pace.
 //!
-//! The writer never overtakes the slowest reader; what does not fit yet waits with the writer.
-#![expect(unsafe_code, reason = "frames lie in shared memory")]
+//! The writer never overtakes the slowest reader; it keeps frames that do not fit yet.
+#![expect(unsafe_code, reason = "frames are in shared memory")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::{LINE, LOG};
-use super::queue::{Body, Torn};
+use super::queue::{Body, CorruptFrame};
 use super::{Segment, ring};
 
 pub(crate) struct LogWriter {
@@ -19,16 +19,17 @@ impl LogWriter {
         LogWriter { segment }
     }
 
-    /// Writes a frame for all ranks but the writer itself, unless there is no room for it now.
+    /// Writes a frame for all ranks except the writer; returns false if there is no room for it
+    /// now.
     pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
         let tails = (1..self.segment.ranks()).map(|rank| tail(&self.segment, rank));
         ring::write(head(&self.segment), tails, LOG, 4 + frame.len(), |position| {
-            // SAFETY: there is one writer, and no reader is here before `head` has moved behind it.
+            // SAFETY: there is one writer, and no reader is here before `head` has moved past it.
             unsafe { body(&self.segment).put_frame(position, frame) };
         })
     }
 
-    /// The longest frame that ever fits.
+    /// The longest frame that can ever fit.
     pub(crate) fn limit() -> usize {
         LOG / 2
     }
@@ -45,10 +46,11 @@ impl LogReader {
     }
 
     /// Reads the next frame.
-    pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, Torn> {
+    pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, CorruptFrame> {
         let tail = tail(&self.segment, self.rank);
         ring::read(head(&self.segment), tail, |head, tail| {
-            // SAFETY: the writer does not come here before the slowest reader's `tail` has moved on.
+            // SAFETY: the writer does not come here before the slowest reader's `tail` has moved
+            // on.
             unsafe { body(&self.segment).take(head, tail) }
         })
     }
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reader_reads_everything_and_the_slowest_holds_the_writer() {
+    fn every_reader_reads_every_frame_and_the_slowest_holds_up_the_writer() {
         let (segment, _fd) = Segment::create(3).unwrap();
         let segment = Arc::new(segment);
         let mut writer = LogWriter::new(segment.clone());

@@ -1,7 +1,7 @@
 //! A queue of frames from one rank to the coordinator: one writer, one reader, no lock.
 //!
 //! A frame is four bytes of length and its body; positions (see `ring`) are taken modulo the size.
-#![expect(unsafe_code, reason = "frames lie in shared memory")]
+#![expect(unsafe_code, reason = "frames are in shared memory")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::layout::{LINE, QUEUE};
 use super::{Segment, ring};
 
-/// A frame that cannot have been written by a rank of ours.
+/// A frame that none of our ranks can have written.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Torn;
+pub(crate) struct CorruptFrame;
 
 pub(crate) struct Queue {
     segment: Arc<Segment>,
@@ -25,17 +25,18 @@ impl Queue {
         Queue { segment, place }
     }
 
-    /// Puts a frame in, unless there is no room for it now.
+    /// Appends a frame; returns false if there is no room for it now.
     pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
         let tails = std::iter::once(self.tail());
         ring::write(self.head(), tails, QUEUE, 4 + frame.len(), |position| {
-            // SAFETY: the writer is the only one, and no reader is before `head` has moved behind it.
+            // SAFETY: there is one writer, and the reader is not here before `head` has moved past
+            // it.
             unsafe { self.body().put_frame(position, frame) };
         })
     }
 
-    /// Takes the oldest frame out.
-    pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, Torn> {
+    /// Removes and returns the oldest frame.
+    pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, CorruptFrame> {
         ring::read(self.head(), self.tail(), |head, tail| {
             // SAFETY: the writer does not come here before `tail` has moved on.
             unsafe { self.body().take(head, tail) }
@@ -46,13 +47,13 @@ impl Queue {
         self.head().load(Ordering::Acquire) == self.tail().load(Ordering::Relaxed)
     }
 
-    /// Whether the reader should be woken whatever it thinks, because room runs out.
+    /// Whether to wake the reader even if it is idle, because space is running out.
     pub(crate) fn is_half_full(&self) -> bool {
         let head = self.head().load(Ordering::Relaxed);
         head.wrapping_sub(self.tail().load(Ordering::Relaxed)) as usize > QUEUE / 2
     }
 
-    /// The longest frame that ever fits.
+    /// The longest frame that can ever fit.
     pub(crate) fn limit() -> usize {
         QUEUE / 2
     }
@@ -78,65 +79,69 @@ pub(super) struct Body<'a> {
 }
 
 impl Body<'_> {
-    /// Reads the frame at `tail`; gives it and the position behind it.
+    /// Reads the frame at `tail`; returns it and the position after it.
     ///
     /// # Safety
     /// Nobody writes between `tail` and `head`.
-    pub(super) unsafe fn take(&self, head: u64, tail: u64) -> Result<Option<(Vec<u8>, u64)>, Torn> {
+    pub(super) unsafe fn take(
+        &self,
+        head: u64,
+        tail: u64,
+    ) -> Result<Option<(Vec<u8>, u64)>, CorruptFrame> {
         if head == tail {
             return Ok(None);
         }
         let mut length = [0; 4];
-        // SAFETY: a frame is never shorter, so this lies before `head`, where nobody writes.
+        // SAFETY: a frame is never shorter, so this is before `head`, where nobody writes.
         unsafe { self.get(tail, &mut length) };
         let length = u32::from_le_bytes(length) as usize;
         if head.wrapping_sub(tail) < 4 + length as u64 || 4 + length > self.size {
-            return Err(Torn);
+            return Err(CorruptFrame);
         }
         let mut frame = vec![0; length];
-        // SAFETY: just seen to lie before `head`.
+        // SAFETY: just checked to be before `head`.
         unsafe { self.get(tail + 4, &mut frame) };
         Ok(Some((frame, tail + 4 + length as u64)))
     }
 
-    /// Writes a frame, its length in front.
+    /// Writes a frame with its length in front.
     ///
     /// # Safety
-    /// Nobody touches as many bytes from `position` on.
+    /// Nobody touches the length and the frame's bytes from `position` on.
     pub(super) unsafe fn put_frame(&self, position: u64, frame: &[u8]) {
-        // SAFETY: the caller vouches for the bytes.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.put(position, &(frame.len() as u32).to_le_bytes()) };
         // SAFETY: as above.
         unsafe { self.put(position + 4, frame) };
     }
 
-    /// Writes bytes at a position, around the end if need be.
+    /// Writes bytes at a position, wrapping around at the end.
     ///
     /// # Safety
-    /// Nobody touches as many bytes from there on.
+    /// Nobody touches `bytes.len()` bytes from `position` on.
     unsafe fn put(&self, position: u64, bytes: &[u8]) {
         let (place, near) = self.cut(position, bytes.len());
         let (first, second) = bytes.split_at(near);
-        // SAFETY: the caller vouches for the bytes.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.segment.write(place, first) };
         // SAFETY: as above.
         unsafe { self.segment.write(self.place, second) };
     }
 
     /// # Safety
-    /// Nobody writes as many bytes from `position` on.
+    /// Nobody writes to `bytes.len()` bytes from `position` on.
     unsafe fn get(&self, position: u64, bytes: &mut [u8]) {
         let (place, near) = self.cut(position, bytes.len());
         let (first, second) = bytes.split_at_mut(near);
-        // SAFETY: the caller vouches for the bytes.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.segment.read(place, first) };
         // SAFETY: as above.
         unsafe { self.segment.read(self.place, second) };
     }
 
-    /// Where a position lies in the segment, and how many bytes there are before the end.
+    /// The offset of a position in the segment, and how many of the bytes fit before the end.
     fn cut(&self, position: u64, length: usize) -> (usize, usize) {
-        assert!(length <= self.size, "nothing is longer than the ring");
+        assert!(length <= self.size, "longer than the ring");
         let start = (position % self.size as u64) as usize;
         (self.place + start, length.min(self.size - start))
     }
@@ -147,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_out_as_they_went_in_for_a_long_time() {
+    fn frames_arrive_unchanged_and_in_order() {
         let (segment, _fd) = Segment::create(2).unwrap();
         let segment = Arc::new(segment);
         let mut writer = Queue::of(segment.clone(), 1);
@@ -175,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_and_a_torn_one_is_noticed() {
+    fn a_full_queue_refuses_and_a_corrupt_frame_is_detected() {
         let (segment, _fd) = Segment::create(1).unwrap();
         let mut queue = Queue::of(Arc::new(segment), 0);
         assert!(queue.push(&vec![0; QUEUE - 4]));
@@ -186,6 +191,6 @@ mod tests {
         let tail = queue.tail().load(Ordering::Relaxed);
         // SAFETY: nobody else has the segment.
         unsafe { queue.body().put(tail, &u32::MAX.to_le_bytes()) };
-        assert_eq!(queue.pop(), Err(Torn));
+        assert_eq!(queue.pop(), Err(CorruptFrame));
     }
 }

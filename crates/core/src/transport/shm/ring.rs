@@ -1,11 +1,11 @@
-//! Positions in a ring of bytes: one writer, and one reader or several that all read everything.
+//! Positions in a ring of bytes: one writer, and one or more readers that each read everything.
 //!
-//! Positions count bytes since the beginning of the world. The writer alone moves `head`, and never
-//! overtakes the slowest reader; each reader alone moves its `tail`.
+//! Positions count bytes since the start of the world. Only the writer moves `head`, and never past
+//! the slowest reader by more than the size; each reader alone moves its `tail`.
 
 use super::atomic::{AtomicU64, Ordering};
 
-/// Writes `length` bytes by means of `put`, which gets their position, unless there is no room.
+/// Writes `length` bytes with `put`, which gets their position; returns false if there is no room.
 pub(crate) fn write<'a>(
     head: &AtomicU64,
     tails: impl Iterator<Item = &'a AtomicU64>,
@@ -23,8 +23,8 @@ pub(crate) fn write<'a>(
     true
 }
 
-/// Reads by means of `take`, which gets the positions of head and tail, and gives what it has read and
-/// the position behind it.
+/// Reads with `take`, which gets the positions of head and tail, and returns the value it has read
+/// and the position after it.
 pub(crate) fn read<T, E>(
     head: &AtomicU64,
     tail: &AtomicU64,

@@ -1,7 +1,7 @@
-//! The mapping itself, and the words in it.
+//! The mapping of the shared segment, and the words in it.
 //!
-//! Every word that more than one process touches is an atomic. Staging memory is plain bytes: who
-//! may touch which of them when is agreed on through the counters (see `stage`).
+//! Every word that more than one process touches is an atomic. Staging memory is plain bytes:
+//! counters decide who may touch which of them, and when (see `shared_group`).
 #![expect(unsafe_code, reason = "shared memory is raw memory")]
 
 use std::io;
@@ -11,56 +11,58 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::layout::{LINE, Layout};
+use super::layout::{LINE, SegmentLayout};
 
 /// The counters that each rank writes and the others wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Counter {
-    /// Steps whose input lies in the staging memory.
+    /// Steps whose input is in staging memory.
     Published = 0,
-    /// Steps whose own slice is reduced.
+    /// Steps whose slice this rank has reduced.
     Reduced = 1,
-    /// Steps after which this rank reads nothing of the others any more.
+    /// Steps after which this rank no longer reads the memory of others.
     Finished = 2,
-    /// Steps for which this rank has said whether its tensors lie in the arena; see `stage`.
+    /// Steps for which this rank has said whether its tensors are in the arena; see `shared_group`.
     Offered = 3,
 }
 
 pub(crate) struct Segment {
     start: *mut u8,
-    layout: Layout,
+    layout: SegmentLayout,
 }
 
-// SAFETY: all access goes through atomics, or through functions whose callers vouch for the bytes.
+// SAFETY: all access goes through atomics, or through functions whose callers guarantee exclusion.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Makes a segment for `ranks` ranks; the descriptor is what the others open it by.
+    /// Creates a segment for `ranks` ranks; the others open it through the descriptor.
     pub(crate) fn create(ranks: usize) -> io::Result<(Segment, OwnedFd)> {
-        let layout = Layout::of(ranks);
+        let layout = SegmentLayout::of(ranks);
         let fd = memfd_create("ronde", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, layout.length() as u64)?;
-        // A file that cannot shrink cannot take the memory away under a reader.
+        // A file that cannot shrink cannot take memory away from a reader.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((Segment::map(&fd, layout)?, fd))
     }
 
     /// Opens the segment of a world of `ranks` ranks.
     pub(crate) fn open(fd: &OwnedFd, ranks: usize) -> io::Result<Segment> {
-        let layout = Layout::of(ranks);
+        let layout = SegmentLayout::of(ranks);
         let length = fstat(fd)?.st_size;
         if length != layout.length() as i64 {
-            return Err(io::Error::other(format!("a segment of {length} bytes is not ours")));
+            return Err(io::Error::other(format!(
+                "a segment of {length} bytes has the wrong size"
+            )));
         }
         Segment::map(fd, layout)
     }
 
-    fn map(fd: impl AsFd, layout: Layout) -> io::Result<Segment> {
+    fn map(fd: impl AsFd, layout: SegmentLayout) -> io::Result<Segment> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let null = std::ptr::null_mut();
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice affects no existing memory.
         let start = unsafe { mmap(null, layout.length(), protection, MapFlags::SHARED, fd, 0) }?;
         Ok(Segment { start: start.cast(), layout })
     }
@@ -69,7 +71,7 @@ impl Segment {
         self.layout.ranks
     }
 
-    /// The bytes of one piece of staging memory.
+    /// Size of one piece of staging memory, in bytes.
     pub(crate) fn piece(&self) -> usize {
         self.layout.piece
     }
@@ -78,7 +80,7 @@ impl Segment {
         self.word64(self.layout.counters(lane, rank) + LINE * counter as usize)
     }
 
-    /// How deep a rank sleeps; see `vigil`.
+    /// How deeply a rank sleeps; see `waiter`.
     pub(crate) fn depth(&self, rank: usize) -> &AtomicU32 {
         self.word32(self.layout.depth(rank))
     }
@@ -88,43 +90,44 @@ impl Segment {
         self.word32(0)
     }
 
-    /// The rank that was found dead, as [`dead_word`] writes it; zero while there is none.
+    /// The rank that was found dead, encoded by [`dead_word`]; zero while there is none.
     pub(crate) fn dead(&self) -> &AtomicU64 {
         self.word64(LINE / 2)
     }
 
-    /// Where one of the pieces of staging memory of a rank starts; see `stage` for who may touch it.
+    /// The address of one of a rank's pieces of staging memory; for who may touch it see
+    /// `shared_group`.
     pub(super) fn staging(&self, rank: usize, slot: usize) -> *mut u8 {
         self.at(self.layout.staging(rank, slot), self.layout.piece)
     }
 
-    pub(super) fn layout(&self) -> Layout {
+    pub(super) fn layout(&self) -> SegmentLayout {
         self.layout
     }
 
     /// Copies bytes in.
     ///
     /// # Safety
-    /// No rank touches the bytes from `place` on meanwhile.
+    /// Meanwhile no rank touches `bytes.len()` bytes from `place` on.
     pub(super) unsafe fn write(&self, place: usize, bytes: &[u8]) {
         let target = self.at(place, bytes.len());
-        // SAFETY: the bytes lie in the mapping, and nobody else touches them now.
+        // SAFETY: the bytes are in the mapping, and nobody else touches them now.
         unsafe { target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     /// Copies bytes out.
     ///
     /// # Safety
-    /// No rank writes the bytes from `place` on meanwhile.
+    /// Meanwhile no rank writes to `bytes.len()` bytes from `place` on.
     pub(super) unsafe fn read(&self, place: usize, bytes: &mut [u8]) {
         let source = self.at(place, bytes.len());
-        // SAFETY: the bytes lie in the mapping, and nobody writes them now.
+        // SAFETY: the bytes are in the mapping, and nobody writes to them now.
         unsafe { source.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
     }
 
     pub(super) fn word64(&self, place: usize) -> &AtomicU64 {
         let start = self.at(place, 8);
-        // SAFETY: the word lies in the mapping, aligned to a cache line, and is only used as atomic.
+        // SAFETY: the word is in the mapping, aligned to a cache line, and only used as an atomic.
         unsafe { AtomicU64::from_ptr(start.cast()) }
     }
 
@@ -135,18 +138,18 @@ impl Segment {
     }
 
     fn at(&self, place: usize, length: usize) -> *mut u8 {
-        assert!(place + length <= self.layout.length(), "nothing lies outside the segment");
+        assert!(place + length <= self.layout.length(), "outside the segment");
         // SAFETY: just checked.
         unsafe { self.start.add(place) }
     }
 }
 
-/// A dead rank as a word that no stray write makes: its number twice, once inverted.
+/// Encodes a dead rank so that no stray write looks like one: its number twice, once inverted.
 pub(crate) fn dead_word(rank: u32) -> u64 {
     u64::from(rank) | u64::from(!rank) << 32
 }
 
-/// The rank in such a word, if it is one.
+/// The rank in such a word, if the word is valid.
 pub(crate) fn dead_rank(word: u64) -> Option<u32> {
     let rank = word as u32;
     (dead_word(rank) == word).then_some(rank)
@@ -154,7 +157,7 @@ pub(crate) fn dead_rank(word: u64) -> Option<u32> {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, whole, and nothing can use it after its owner.
+        // SAFETY: this is the whole mapping, it is ours, and nothing can use it after its owner.
         let _ = unsafe { munmap(self.start.cast(), self.layout.length()) };
     }
 }
@@ -166,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_mapping_writes_the_other_reads() {
+    fn one_mapping_reads_what_the_other_writes() {
         let (a, fd) = Segment::create(3).unwrap();
         let b = Segment::open(&fd, 3).unwrap();
         a.counter(5, 2, Counter::Reduced).store(7, Ordering::Release);

@@ -1,10 +1,10 @@
-//! How often a value lay below each of a few bounds.
+//! A histogram with fixed bounds.
 
 use std::fmt::Write;
 
 use super::head;
 
-/// Counts values by bounds that are given once, in rising order, with their text.
+/// Counts values by upper bound; the bounds are in ascending order, each with its text.
 #[derive(Clone)]
 pub(super) struct Histogram<const N: usize> {
     bounds: &'static [(u64, &'static str); N],
@@ -27,14 +27,14 @@ impl<const N: usize> Histogram<N> {
         self.sum += value;
     }
 
-    /// Its text if the values are nanoseconds.
+    /// The text for values in nanoseconds, as seconds.
     pub(super) fn seconds(&self, name: &str, help: &str, out: &mut String) {
         let nanos = self.sum;
         let sum = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
         self.text(name, help, sum.trim_end_matches('0').trim_end_matches('.'), out);
     }
 
-    /// Its text if the values are numbers.
+    /// The text for plain numbers.
     pub(super) fn numbers(&self, name: &str, help: &str, out: &mut String) {
         self.text(name, help, &self.sum.to_string(), out);
     }

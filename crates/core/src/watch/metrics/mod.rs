@@ -1,4 +1,4 @@
-//! What this rank has done so far, in numbers, and their text form for Prometheus.
+//! What this rank has done so far, in numbers, and their text for Prometheus.
 
 mod histogram;
 pub(super) mod http;
@@ -6,16 +6,16 @@ pub(super) mod http;
 use std::fmt::Write;
 use std::time::Duration;
 
-use ronde_control::negotiate::Kind;
+use ronde_control::negotiate::CollectiveKind;
 
 use self::histogram::Histogram;
-use super::Who;
+use super::RankIdentity;
 
-/// The collectives that are counted, by the names that metrics have for them.
+/// The collectives that are counted, by their names in metrics.
 const KINDS: [&str; 6] =
     ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier"];
 
-/// Bounds of histograms of time, in nanoseconds, with their text in seconds.
+/// Bounds of time histograms, in nanoseconds, with their text in seconds.
 const TIMES: [(u64, &str); 12] = [
     (5_000, "0.000005"),
     (10_000, "0.00001"),
@@ -30,18 +30,18 @@ const TIMES: [(u64, &str); 12] = [
     (1_000_000_000, "1"),
     (10_000_000_000, "10"),
 ];
-/// Bounds of histograms of numbers of tensors.
+/// Bounds of histograms of tensor counts.
 const TENSORS: [(u64, &str); 8] =
     [(1, "1"), (2, "2"), (4, "4"), (8, "8"), (16, "16"), (64, "64"), (256, "256"), (1024, "1024")];
 
-/// A number that another room counts.
+/// A number counted by another module.
 pub(crate) struct Reading {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) value: u64,
 }
 
-/// What has been counted.
+/// The counters of this rank.
 #[derive(Clone)]
 pub(super) struct Counts {
     kinds: [PerKind; KINDS.len()],
@@ -70,10 +70,16 @@ impl Counts {
         }
     }
 
-    /// Counts a bucket that has arrived.
-    pub(super) fn ran(&mut self, kind: &Kind, tensors: usize, bytes: u64, took: Duration) {
+    /// Counts a completed bucket.
+    pub(super) fn ran(
+        &mut self,
+        kind: &CollectiveKind,
+        tensors: usize,
+        bytes: u64,
+        took: Duration,
+    ) {
         self.bucket.add(tensors as u64);
-        let Some(kind) = number(kind).map(|number| &mut self.kinds[number]) else { return };
+        let Some(kind) = index(kind).map(|index| &mut self.kinds[index]) else { return };
         kind.tensors += tensors as u64;
         kind.bytes += bytes;
         kind.seconds.add(took.as_nanos() as u64);
@@ -84,7 +90,7 @@ impl Counts {
         self.queue.add(waited.as_nanos() as u64);
     }
 
-    /// All tensors that have arrived, and their bytes.
+    /// All completed tensors, and their bytes.
     pub(super) fn totals(&self) -> (u64, u64) {
         let add = |(tensors, bytes): (u64, u64), kind: &PerKind| {
             (tensors + kind.tensors, bytes + kind.bytes)
@@ -92,18 +98,18 @@ impl Counts {
         self.kinds.iter().fold((0, 0), add)
     }
 
-    /// All of it in Prometheus' text format.
-    pub(super) fn text(&self, who: &Who, others: &[Reading]) -> String {
+    /// All counters in Prometheus' text format.
+    pub(super) fn text(&self, who: &RankIdentity, others: &[Reading]) -> String {
         let mut out = String::new();
-        head(&mut out, "ronde_info", "gauge", "Which rank this is.");
-        let Who { rank, size, .. } = who;
+        head(&mut out, "ronde_info", "gauge", "Identity of this rank.");
+        let RankIdentity { rank, size, .. } = who;
         let version = ronde_control::VERSION;
         let _ = writeln!(
             out,
             "ronde_info{{rank=\"{}\",size=\"{size}\",version=\"{version}\"}} 1",
             rank.0
         );
-        head(&mut out, "ronde_collectives_total", "counter", "Tensors that have arrived.");
+        head(&mut out, "ronde_collectives_total", "counter", "Completed tensors.");
         for (name, kind) in KINDS.iter().zip(&self.kinds) {
             let _ = writeln!(out, "ronde_collectives_total{{kind=\"{name}\"}} {}", kind.tensors);
         }
@@ -113,11 +119,11 @@ impl Counts {
         }
         for (name, kind) in KINDS.iter().zip(&self.kinds) {
             let name = format!("ronde_{name}_seconds");
-            kind.seconds.seconds(&name, "Time on the way, of each bucket.", &mut out);
+            kind.seconds.seconds(&name, "Transfer time of each bucket.", &mut out);
         }
         let help = "Time from a submission until all ranks were ready.";
         self.queue.seconds("ronde_queue_seconds", help, &mut out);
-        self.bucket.numbers("ronde_bucket_tensors", "Tensors that travelled together.", &mut out);
+        self.bucket.numbers("ronde_bucket_tensors", "Tensors per bucket.", &mut out);
         let reading = |name, help, value| Reading { name, help, value }.text();
         out += &reading("ronde_stalls_total", "Reports that a rank is late.", self.stalls);
         out += &reading("ronde_failed_total", "Tensors that failed.", self.failed);
@@ -137,15 +143,15 @@ fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-fn number(kind: &Kind) -> Option<usize> {
+fn index(kind: &CollectiveKind) -> Option<usize> {
     Some(match kind {
-        Kind::Allreduce { .. } => 0,
-        Kind::Allgather => 1,
-        Kind::Broadcast { .. } => 2,
-        Kind::Alltoall { .. } => 3,
-        Kind::Reducescatter { .. } => 4,
-        Kind::Barrier => 5,
-        Kind::AddSet { .. } | Kind::RemoveSet { .. } => return None,
+        CollectiveKind::Allreduce { .. } => 0,
+        CollectiveKind::Allgather => 1,
+        CollectiveKind::Broadcast { .. } => 2,
+        CollectiveKind::Alltoall { .. } => 3,
+        CollectiveKind::Reducescatter { .. } => 4,
+        CollectiveKind::Barrier => 5,
+        CollectiveKind::AddSet { .. } | CollectiveKind::RemoveSet { .. } => return None,
     })
 }
 
@@ -158,10 +164,10 @@ mod tests {
     #[test]
     fn the_text_has_each_name_once_and_adds_up() {
         let mut counts = Counts::new();
-        counts.ran(&Kind::Barrier, 1, 0, Duration::from_micros(7));
-        counts.ran(&Kind::Allgather, 3, 1200, Duration::from_millis(3));
+        counts.ran(&CollectiveKind::Barrier, 1, 0, Duration::from_micros(7));
+        counts.ran(&CollectiveKind::Allgather, 3, 1200, Duration::from_millis(3));
         counts.queued(Duration::from_secs(20));
-        let who = Who { rank: Rank(1), size: 4, host: "node-a".into(), pid: 1 };
+        let who = RankIdentity { rank: Rank(1), size: 4, host: "node-a".into(), pid: 1 };
         let reading = Reading { name: "ronde_link_sent_bytes_total", help: "Sent.", value: 12 };
         let text = counts.text(&who, &[reading]);
         for line in [

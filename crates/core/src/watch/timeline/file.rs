@@ -1,12 +1,12 @@
-//! A file that holds a growing JSON array and is valid at every moment, whoever reads it when, and
-//! however this process ends.
+//! A file that holds a growing JSON array and is valid at every moment, no matter when it is read
+//! and how this process ends.
 //!
-//! Writing over the closing bracket in place is not enough: a reader may see the old bracket and then
-//! the bytes behind it, and a signal may end a write in its middle. So there are two copies. The one
-//! that bears the name is never touched; the other one, under a hidden name beside it, is brought up
-//! to date, and then the two swap names in one step of the file system. The cost is that every byte
-//! is written twice. Where names cannot be swapped (some network file systems) the file is written
-//! in place, in one call for each batch.
+//! Overwriting the closing bracket in place is not enough: a reader may see the old bracket and
+//! then the bytes after it, and a signal may interrupt a write. So there are two copies. The
+//! visible one is never touched; the other one, under a hidden name next to it, is brought up to
+//! date, and then the two swap names atomically. The cost is that every byte is written twice.
+//! Where names cannot be swapped (some network file systems), the file is written in place, with
+//! one call per batch.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -21,49 +21,52 @@ const TAIL: &str = "\n]\n";
 
 pub(super) struct ArrayFile {
     path: PathBuf,
-    shown: Copy,
-    /// None where names cannot be swapped.
+    shown: FileCopy,
+    /// `None` where names cannot be swapped.
     hidden: Option<Hidden>,
 }
 
-struct Copy {
+struct FileCopy {
     file: File,
-    /// Where the tail begins.
+    /// Offset of the tail.
     end: u64,
 }
 
 struct Hidden {
     path: PathBuf,
-    copy: Copy,
-    /// What it lacks.
+    copy: FileCopy,
+    /// Elements that the copy now hidden does not have yet.
     lag: String,
 }
 
 impl ArrayFile {
-    /// Makes the file, with these first elements.
+    /// Creates the file with these first elements.
     pub(super) fn create(path: &Path, first: &str) -> io::Result<ArrayFile> {
         let path = match fs::canonicalize(path) {
             Ok(real) if !real.is_file() => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "it is not a regular file",
+                ));
             }
             Ok(real) => real,
             // The program may change its directory while the file grows.
             Err(_) => std::path::absolute(path)?,
         };
         let partner = partner(&path)?;
-        let shown = Copy::create(&partner, first)?;
+        let shown = FileCopy::create(&partner, first)?;
         fs::rename(&partner, &path)?;
-        let copy = Copy::create(&partner, first)?;
+        let copy = FileCopy::create(&partner, first)?;
         let hidden = Some(Hidden { path: partner, copy, lag: String::new() });
         Ok(ArrayFile { path, shown, hidden })
     }
 
-    /// Bytes that it has now.
+    /// Current length in bytes.
     pub(super) fn length(&self) -> u64 {
         self.shown.end + TAIL.len() as u64
     }
 
-    /// Adds elements, each with a comma in front; all of them are seen, or none.
+    /// Appends elements, each with a comma in front; readers see all of them or none.
     pub(super) fn append(&mut self, elements: String) -> io::Result<()> {
         let Some(hidden) = &mut self.hidden else {
             return self.shown.append(&elements);
@@ -94,12 +97,12 @@ impl Drop for ArrayFile {
     }
 }
 
-impl Copy {
-    fn create(path: &Path, first: &str) -> io::Result<Copy> {
+impl FileCopy {
+    fn create(path: &Path, first: &str) -> io::Result<FileCopy> {
         let _ = fs::remove_file(path);
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
         file.write_all_at(format!("{HEAD}{first}{TAIL}").as_bytes(), 0)?;
-        Ok(Copy { file, end: (HEAD.len() + first.len()) as u64 })
+        Ok(FileCopy { file, end: (HEAD.len() + first.len()) as u64 })
     }
 
     fn append(&mut self, elements: &str) -> io::Result<()> {
@@ -109,11 +112,11 @@ impl Copy {
     }
 }
 
-/// The hidden name; always the same, so that a killed process leaves at most one behind.
+/// The hidden name; always the same, so that a killed process leaves at most one file behind.
 fn partner(path: &Path) -> io::Result<PathBuf> {
     let name = path
         .file_name()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it names no file"))?;
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path has no file name"))?;
     let mut hidden = OsString::from(".");
     hidden.push(name);
     hidden.push(".partner");
@@ -139,10 +142,10 @@ mod tests {
         folder
     }
 
-    /// The numbers of a file that must be an array of `{"n": 0}`, `{"n": 1}`, and so on.
+    /// The number of elements in a file that must be an array of `{"n": 0}`, `{"n": 1}`, and so on.
     fn count(text: &str) -> usize {
         let body = text.strip_prefix("[\n").and_then(|rest| rest.strip_suffix("\n]\n"));
-        let body = body.unwrap_or_else(|| panic!("no array: {:?}", &text[text.len() - 40..]));
+        let body = body.unwrap_or_else(|| panic!("not an array: {:?}", &text[text.len() - 40..]));
         for (index, line) in body.split(",\n").enumerate() {
             assert_eq!(line, format!("{{\"n\": {index}}}"));
         }
@@ -186,12 +189,12 @@ mod tests {
             assert_eq!(count(&fs::read_to_string(&path).unwrap()), next);
         });
         drop(file);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "only the file itself is left");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "only the file itself remains");
         fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
-    fn what_is_no_file_is_left_alone() {
+    fn a_path_that_is_not_a_file_is_refused() {
         assert!(ArrayFile::create(Path::new("/dev/null"), "").is_err());
         assert!(ArrayFile::create(&std::env::temp_dir(), "").is_err());
         assert!(ArrayFile::create(Path::new("no-such-folder/x"), "").is_err());

@@ -1,8 +1,8 @@
-//! The timeline: what happened to every tensor when, for Perfetto or `chrome://tracing`.
+//! The timeline: what happened to every tensor and when, for Perfetto or `chrome://tracing`.
 //!
-//! Whoever drives the engine sends events into a bounded channel and never waits; a thread of its own
-//! writes them. What finds no room is dropped, counted and said. While there is no timeline, an event
-//! costs one look at a flag.
+//! The thread that drives the engine sends events into a bounded channel and never blocks; a
+//! separate thread writes them. Events that do not fit are dropped, counted and reported. Without a
+//! timeline, an event costs one look at a flag.
 
 mod file;
 mod trace;
@@ -18,19 +18,20 @@ use ronde_control::watching::Cycles;
 
 use self::file::ArrayFile;
 use self::trace::Trace;
-pub(crate) use self::trace::{Event, Shape};
+pub(crate) use self::trace::{ResultShape, TraceEvent};
 
-/// Events that may wait for the writer.
-const ROOM: usize = 1 << 16;
-/// At least this long a copy of the file keeps still, for whoever reads it; longer if it is long.
+/// Maximum number of events waiting to be written.
+const CAPACITY: usize = 1 << 16;
+/// Minimum time during which a copy of the file does not change, for its readers; longer if the
+/// file is long.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// A reader that takes more time than this for a byte may see a later state at the end.
+/// A reader that is slower than this may see a later state at the end of the file.
 const NANOS_PER_BYTE: u64 = 4;
-/// More than this is not gathered before it is written.
+/// Maximum number of bytes collected for one write.
 const BATCH: usize = 64 << 20;
-/// How long the end of a timeline waits for a disk.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long to wait for the disk when a timeline ends.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
 pub(crate) struct Timeline {
@@ -41,7 +42,7 @@ pub(crate) struct Timeline {
 }
 
 struct Writer {
-    events: SyncSender<Event>,
+    events: SyncSender<TraceEvent>,
     /// Disconnected once the last event is in the file.
     done: Receiver<()>,
 }
@@ -55,12 +56,12 @@ impl Timeline {
         self.marks_cycles.load(Ordering::Relaxed)
     }
 
-    /// Starts one that begins `now`; one that is running ends.
+    /// Starts a timeline that begins `now`; ends the one that is running.
     pub(super) fn start(&self, path: &Path, cycles: Cycles, now: Duration) -> io::Result<()> {
         self.stop();
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let file = ArrayFile::create(path, &Trace::head(epoch.as_micros() as u64))?;
-        let (events, received) = sync_channel(ROOM);
+        let (events, received) = sync_channel(CAPACITY);
         let (finished, done) = sync_channel(0);
         let dropped = self.dropped.clone();
         dropped.store(0, Ordering::Relaxed);
@@ -76,23 +77,23 @@ impl Timeline {
         Ok(())
     }
 
-    /// Ends the timeline, with everything so far in the file; gives whether there was one.
+    /// Ends the timeline, with everything so far in the file; returns whether there was one.
     pub(super) fn stop(&self) -> bool {
         self.is_on.store(false, Ordering::Relaxed);
         let Some(Writer { events, done }) = self.lock().take() else { return false };
         drop(events);
-        if done.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("the timeline's disk does not answer; its last events may be missing");
+        if done.recv_timeout(TIME_LIMIT) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("timed out writing the timeline; its last events may be missing");
         }
         let dropped = self.dropped();
         if dropped > 0 {
-            tracing::warn!("the timeline lacks {dropped} events: the disk was too slow for them");
+            tracing::warn!("the timeline is missing {dropped} events: the disk was too slow");
         }
         true
     }
 
     /// Sends an event to the writer, or drops it.
-    pub(crate) fn send(&self, event: Event) {
+    pub(crate) fn send(&self, event: TraceEvent) {
         let mut writer = self.lock();
         let Some(Writer { events, .. }) = &*writer else { return };
         match events.try_send(event) {
@@ -107,7 +108,7 @@ impl Timeline {
         }
     }
 
-    /// Events that this timeline lacks.
+    /// Number of events missing from this timeline.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -117,26 +118,26 @@ impl Timeline {
     }
 }
 
-/// Writes events in batches until nobody can send any more.
-fn write(mut file: ArrayFile, mut trace: Trace, events: &Receiver<Event>) -> io::Result<()> {
-    let mut rested = Instant::now();
+/// Writes events in batches until the channel is closed.
+fn write(mut file: ArrayFile, mut trace: Trace, events: &Receiver<TraceEvent>) -> io::Result<()> {
+    let mut next_swap = Instant::now();
     while let Ok(event) = events.recv() {
         let mut text = String::new();
         trace.on(&event, &mut text);
         while text.len() < BATCH {
-            let left = rested.saturating_duration_since(Instant::now());
+            let left = next_swap.saturating_duration_since(Instant::now());
             match events.recv_timeout(left) {
                 Ok(event) => trace.on(&event, &mut text),
                 Err(_) => break,
             }
         }
-        // A copy that was shown until the last swap may still be read.
-        std::thread::sleep(rested.saturating_duration_since(Instant::now()));
+        // The copy that was visible until the last swap may still be read.
+        std::thread::sleep(next_swap.saturating_duration_since(Instant::now()));
         if !text.is_empty() {
             file.append(text)?;
         }
         let reading = Duration::from_nanos(file.length() * NANOS_PER_BYTE);
-        rested = Instant::now() + reading.clamp(PAUSE, LONGEST_PAUSE);
+        next_swap = Instant::now() + reading.clamp(PAUSE, LONGEST_PAUSE);
     }
     Ok(())
 }
@@ -145,13 +146,13 @@ fn write(mut file: ArrayFile, mut trace: Trace, events: &Receiver<Event>) -> io:
 mod tests {
     use super::*;
 
-    fn event(number: u64) -> Event {
+    fn event(number: u64) -> TraceEvent {
         let at = Duration::from_micros(number);
-        Event::Announced { name: "x".into(), kind: "ALLREDUCE", rank: 0, at }
+        TraceEvent::Announced { name: "x".into(), kind: "ALLREDUCE", rank: 0, at }
     }
 
     #[test]
-    fn what_was_sent_before_the_end_is_in_the_file() {
+    fn events_sent_before_the_end_are_in_the_file() {
         let path = std::env::temp_dir().join(format!("ronde-stop-{}.json", std::process::id()));
         let timeline = Timeline::default();
         assert!(!timeline.is_on() && !timeline.stop());
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_stands_still_costs_events_and_nothing_else() {
+    fn a_stuck_writer_only_costs_events() {
         let timeline = Timeline::default();
         let (events, _received) = sync_channel(10);
         let (_finished, done) = sync_channel(0);

@@ -1,10 +1,10 @@
-//! From what happens to records of a Chrome trace, in Horovod's layout.
+//! Turns events into records of a Chrome trace, in Horovod's layout.
 //!
-//! Each tensor is a "process" of the trace, with a number and the tensor's name. In its row, first
-//! `NEGOTIATE_ALLREDUCE` with a tick for each rank at the moment it became ready, then `ALLREDUCE` with
-//! `QUEUE` (everybody is ready, but another bucket is on its way) and the transfer itself inside.
-//! Spans are pairs of a beginning and an end; each row remembers which of its spans are open, so
-//! that a lost event leaves no end without a beginning.
+//! Each tensor is a "process" of the trace, with a number and the tensor's name. Its row has first
+//! `NEGOTIATE_ALLREDUCE`, with a tick for each rank at the moment it became ready, then
+//! `ALLREDUCE`, which contains `QUEUE` (all ranks are ready, but another bucket is in progress) and
+//! the transfer itself. Spans are pairs of a beginning and an end; each row tracks its open spans,
+//! so that a lost event leaves no end without a beginning.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,46 +12,46 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Something that a timeline shows. Times count from the start of this rank's world.
+/// An event for the timeline. Times count from the start of this rank's world.
 #[derive(Clone, Debug)]
-pub(crate) enum Event {
+pub(crate) enum TraceEvent {
     /// A rank is ready for a tensor.
     Announced { name: String, kind: &'static str, rank: u32, at: Duration },
-    /// All ranks are.
+    /// All ranks have submitted it.
     Ready { name: String, at: Duration },
-    /// It travels.
+    /// The transfer has started.
     Started { name: String, kind: &'static str, activity: String, at: Duration },
-    /// It has arrived.
-    Finished { name: String, at: Duration, result: Shape },
+    /// The transfer has finished.
+    Finished { name: String, at: Duration, result: ResultShape },
     /// A bucket begins.
     Cycle { at: Duration },
 }
 
-/// What the end of a row's span tells of the tensor.
+/// What the end of a row's span says about the tensor.
 #[derive(Clone, Debug)]
-pub(crate) enum Shape {
+pub(crate) enum ResultShape {
     /// Its type and shape.
     Of(&'static str, String),
     /// It failed, and why.
     Failed(String),
-    /// It is the business of others, and this rank does not see its end.
+    /// It belongs to a process set without this rank, which does not see its end.
     Elsewhere,
 }
 
-/// The state of a trace: which row each tensor has, and what is open in it.
+/// The state of a trace: the row of each tensor, and its open spans.
 pub(super) struct Trace {
     start: Duration,
-    rows: HashMap<String, Row>,
+    rows: HashMap<String, TraceRow>,
 }
 
-struct Row {
+struct TraceRow {
     pid: usize,
     kind: &'static str,
-    stage: Stage,
+    state: SpanState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum SpanState {
     Closed,
     Negotiating,
     Queued,
@@ -59,7 +59,7 @@ enum Stage {
 }
 
 impl Trace {
-    /// A trace that starts at `start` of this rank's world.
+    /// A trace that starts `start` after the beginning of this rank's world.
     pub(super) fn new(start: Duration) -> Trace {
         Trace { start, rows: HashMap::new() }
     }
@@ -68,119 +68,120 @@ impl Trace {
     pub(super) fn head(epoch_micros: u64) -> String {
         let began = json!({ "start_time_since_epoch_in_micros": epoch_micros });
         let records = [("process_name", began), ("process_sort_index", json!({ "sort_index": 0 }))];
-        let records = records.map(|(name, args)| Record::about(name, args, 0).json());
+        let records = records.map(|(name, args)| TraceRecord::about(name, args, 0).json());
         records.join(",\n")
     }
 
     /// Writes the records of an event, each with a comma in front.
-    pub(super) fn on(&mut self, event: &Event, out: &mut String) {
+    pub(super) fn on(&mut self, event: &TraceEvent, out: &mut String) {
         match event {
-            Event::Announced { name, kind, rank, at } => {
+            TraceEvent::Announced { name, kind, rank, at } => {
                 let ts = self.micros(*at);
                 let row = self.row(name, kind, out);
-                if row.stage != Stage::Negotiating {
+                if row.state != SpanState::Negotiating {
                     row.close(ts, None, out);
                     row.begin(&format!("NEGOTIATE_{kind}"), ts, out);
-                    row.stage = Stage::Negotiating;
+                    row.state = SpanState::Negotiating;
                 }
                 let (rank, pid) = (rank.to_string(), row.pid);
                 let (name, ts, dur) = (Some(rank.as_str()), Some(ts), Some(0));
-                Record { ph: "X", name, ts, dur, pid, ..Record::default() }.write(out);
+                TraceRecord { ph: "X", name, ts, dur, pid, ..TraceRecord::default() }.write(out);
             }
-            Event::Ready { name, at } => {
+            TraceEvent::Ready { name, at } => {
                 let ts = self.micros(*at);
                 let Some(row) = self.rows.get_mut(name) else { return };
-                if row.stage == Stage::Negotiating {
+                if row.state == SpanState::Negotiating {
                     row.queue(ts, out);
                 }
             }
-            Event::Started { name, kind, activity, at } => {
+            TraceEvent::Started { name, kind, activity, at } => {
                 let ts = self.micros(*at);
                 let row = self.row(name, kind, out);
-                if row.stage != Stage::Queued {
+                if row.state != SpanState::Queued {
                     row.close(ts, None, out);
                     row.queue(ts, out);
                 }
                 row.end(ts, None, out);
                 row.begin(activity, ts, out);
-                row.stage = Stage::Running;
+                row.state = SpanState::Running;
             }
-            Event::Finished { name, at, result } => {
+            TraceEvent::Finished { name, at, result } => {
                 let ts = self.micros(*at);
                 let Some(row) = self.rows.get_mut(name) else { return };
                 row.close(ts, result.arguments(), out);
             }
-            Event::Cycle { at } => {
+            TraceEvent::Cycle { at } => {
                 let (name, ts, s) = (Some("CYCLE_START"), Some(self.micros(*at)), Some("g"));
-                Record { ph: "i", name, ts, s, ..Record::default() }.write(out);
+                TraceRecord { ph: "i", name, ts, s, ..TraceRecord::default() }.write(out);
             }
         }
     }
 
-    fn row(&mut self, name: &str, kind: &'static str, out: &mut String) -> &mut Row {
+    fn row(&mut self, name: &str, kind: &'static str, out: &mut String) -> &mut TraceRow {
         let pid = self.rows.len() + 1;
         let row = self.rows.entry(name.into()).or_insert_with(|| {
-            Record::about("process_name", json!({ "name": name }), pid).write(out);
-            Record::about("process_sort_index", json!({ "sort_index": pid }), pid).write(out);
-            Row { pid, kind, stage: Stage::Closed }
+            TraceRecord::about("process_name", json!({ "name": name }), pid).write(out);
+            TraceRecord::about("process_sort_index", json!({ "sort_index": pid }), pid).write(out);
+            TraceRow { pid, kind, state: SpanState::Closed }
         });
         row.kind = kind;
         row
     }
 
-    /// Microseconds since the trace began, to the nanosecond: a small tensor takes only a few.
+    /// Microseconds since the trace began, with nanosecond resolution: a small tensor takes only a
+    /// few.
     fn micros(&self, at: Duration) -> f64 {
         at.saturating_sub(self.start).as_nanos() as f64 / 1000.0
     }
 }
 
-impl Row {
+impl TraceRow {
     fn begin(&self, name: &str, ts: f64, out: &mut String) {
         let (name, ts, pid) = (Some(name), Some(ts), self.pid);
-        Record { ph: "B", name, ts, pid, ..Record::default() }.write(out);
+        TraceRecord { ph: "B", name, ts, pid, ..TraceRecord::default() }.write(out);
     }
 
     fn end(&self, ts: f64, args: Option<Value>, out: &mut String) {
         let (ts, pid) = (Some(ts), self.pid);
-        Record { ph: "E", ts, args, pid, ..Record::default() }.write(out);
+        TraceRecord { ph: "E", ts, args, pid, ..TraceRecord::default() }.write(out);
     }
 
-    /// From the negotiation, or from nothing, into the queue.
+    /// Moves from the negotiation, or from nothing, to the queue.
     fn queue(&mut self, ts: f64, out: &mut String) {
-        if self.stage == Stage::Negotiating {
+        if self.state == SpanState::Negotiating {
             self.end(ts, None, out);
         }
         self.begin(self.kind, ts, out);
         self.begin("QUEUE", ts, out);
-        self.stage = Stage::Queued;
+        self.state = SpanState::Queued;
     }
 
     fn close(&mut self, ts: f64, args: Option<Value>, out: &mut String) {
-        match self.stage {
-            Stage::Closed => {}
-            Stage::Negotiating => self.end(ts, args, out),
-            Stage::Queued | Stage::Running => {
+        match self.state {
+            SpanState::Closed => {}
+            SpanState::Negotiating => self.end(ts, args, out),
+            SpanState::Queued | SpanState::Running => {
                 self.end(ts, None, out);
                 self.end(ts, args, out);
             }
         }
-        self.stage = Stage::Closed;
+        self.state = SpanState::Closed;
     }
 }
 
-impl Shape {
+impl ResultShape {
     fn arguments(&self) -> Option<Value> {
         match self {
-            Shape::Of(dtype, shape) => Some(json!({ "dtype": dtype, "shape": shape })),
-            Shape::Failed(error) => Some(json!({ "error": error })),
-            Shape::Elsewhere => None,
+            ResultShape::Of(dtype, shape) => Some(json!({ "dtype": dtype, "shape": shape })),
+            ResultShape::Failed(error) => Some(json!({ "error": error })),
+            ResultShape::Elsewhere => None,
         }
     }
 }
 
-/// One record; its names are those of the format.
+/// One record; its field names are those of the format.
 #[derive(Default, Serialize)]
-struct Record<'a> {
+struct TraceRecord<'a> {
     ph: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
@@ -195,14 +196,14 @@ struct Record<'a> {
     pid: usize,
 }
 
-impl Record<'_> {
-    /// One that says something about a row.
-    fn about(name: &'static str, args: Value, pid: usize) -> Record<'static> {
-        Record { ph: "M", name: Some(name), args: Some(args), pid, ..Record::default() }
+impl TraceRecord<'_> {
+    /// A metadata record about a row.
+    fn about(name: &'static str, args: Value, pid: usize) -> TraceRecord<'static> {
+        TraceRecord { ph: "M", name: Some(name), args: Some(args), pid, ..TraceRecord::default() }
     }
 
     fn json(&self) -> String {
-        // Numbers and texts always can be written.
+        // Numbers and strings always serialize.
         serde_json::to_string(self).unwrap_or_default()
     }
 
@@ -218,7 +219,7 @@ mod tests {
 
     const X: &str = "allreduce.x";
 
-    fn written(events: &[Event]) -> String {
+    fn written(events: &[TraceEvent]) -> String {
         let mut trace = Trace::new(Duration::from_micros(100));
         let mut out = String::new();
         events.iter().for_each(|event| trace.on(event, &mut out));
@@ -229,27 +230,27 @@ mod tests {
         Duration::from_micros(100 + micros)
     }
 
-    fn announced(rank: u32, micros: u64) -> Event {
-        Event::Announced { name: X.into(), kind: "ALLREDUCE", rank, at: at(micros) }
+    fn announced(rank: u32, micros: u64) -> TraceEvent {
+        TraceEvent::Announced { name: X.into(), kind: "ALLREDUCE", rank, at: at(micros) }
     }
 
-    fn started(micros: u64) -> Event {
+    fn started(micros: u64) -> TraceEvent {
         let (name, kind, activity) = (X.into(), "ALLREDUCE", "SHM_ALLREDUCE".into());
-        Event::Started { name, kind, activity, at: at(micros) }
+        TraceEvent::Started { name, kind, activity, at: at(micros) }
     }
 
-    fn finished(micros: u64) -> Event {
-        let result = Shape::Of("float32", "[2, 3]".into());
-        Event::Finished { name: X.into(), at: at(micros), result }
+    fn finished(micros: u64) -> TraceEvent {
+        let result = ResultShape::Of("float32", "[2, 3]".into());
+        TraceEvent::Finished { name: X.into(), at: at(micros), result }
     }
 
     #[test]
-    fn the_way_of_a_tensor_is_written_in_horovods_layout() {
+    fn the_steps_of_a_tensor_are_written_in_horovods_layout() {
         let events = [
             announced(0, 1),
             announced(1, 5),
-            Event::Ready { name: X.into(), at: at(5) },
-            Event::Cycle { at: at(6) },
+            TraceEvent::Ready { name: X.into(), at: at(5) },
+            TraceEvent::Cycle { at: at(6) },
             started(7),
             finished(9),
         ];
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_tells_when_the_trace_began() {
+    fn the_head_contains_the_start_time() {
         assert_eq!(
             Trace::head(1_700_000_000_000_000),
             r#"{"ph":"M","name":"process_name","args":{"start_time_since_epoch_in_micros":1700000000000000},"pid":0},
@@ -280,21 +281,21 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_lost_every_end_has_a_beginning() {
+    fn every_end_has_a_beginning_even_if_events_are_lost() {
         let all = [
             announced(0, 1),
             announced(1, 2),
-            Event::Ready { name: X.into(), at: at(3) },
+            TraceEvent::Ready { name: X.into(), at: at(3) },
             started(4),
             finished(5),
             announced(0, 6),
-            Event::Ready { name: X.into(), at: at(7) },
+            TraceEvent::Ready { name: X.into(), at: at(7) },
             started(8),
             finished(9),
         ];
         for lost in 0u32..1 << all.len() {
             let kept = all.iter().enumerate().filter(|(index, _)| lost & (1 << index) == 0);
-            let kept: Vec<Event> = kept.map(|(_, event)| event.clone()).collect();
+            let kept: Vec<TraceEvent> = kept.map(|(_, event)| event.clone()).collect();
             let mut open = 0;
             for line in written(&kept).lines() {
                 open += i32::from(line.contains(r#""ph":"B""#));

@@ -4,7 +4,7 @@
 //! One connection per host. It never asks anything: whoever would have to type a password or confirm
 //! a key gets an error instead. Nothing secret is on its command line; the job's key travels inside.
 
-pub mod words;
+pub mod messages;
 
 use std::ffi::OsString;
 use std::io;
@@ -13,12 +13,12 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::{AgentLink, Remains, Ties};
+use super::{AgentLink, AgentTraits, ProcessEnd};
 use crate::hidden;
 use crate::shell::quote;
 
 /// What an agent on another host shares with the driver: nothing.
-pub const TIES: Ties = Ties { child: false, network: false, environment: false };
+pub const TIES: AgentTraits = AgentTraits { child: false, network: false, environment: false };
 
 /// Looks for this program where it lies here, then where the remote shell finds one, and becomes the
 /// guardian. Says so if there is none.
@@ -32,12 +32,12 @@ pub struct Destination {
     /// `host` or `user@host`, as ssh takes it.
     pub login: String,
     /// What all hosts of a job share.
-    pub options: Options,
+    pub options: SshOptions,
 }
 
 /// What the user says about ssh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct SshOptions {
     /// Another port than that of the user's configuration.
     pub port: Option<u16>,
     /// A key to use.
@@ -45,7 +45,7 @@ pub struct Options {
     /// Whether hosts whose key is not known yet are refused.
     pub strict: Strictness,
     /// How long a connection may take, in seconds.
-    pub patience: u64,
+    pub time_limit: u64,
 }
 
 /// What happens to hosts whose key is not known.
@@ -58,7 +58,7 @@ pub enum Strictness {
     Strict,
 }
 
-impl Options {
+impl SshOptions {
     /// What keeps ssh from asking anybody anything, for an `-o` each.
     pub(crate) fn unasking(&self) -> [String; 2] {
         let checking = match self.strict {
@@ -90,7 +90,7 @@ pub fn start(destination: &Destination, program: &Path, mark: &str) -> io::Resul
         .spawn()?;
     let destination = destination.clone();
     let host = destination.login.clone();
-    let explain = move |remains: &Remains<'_>| words::explain(&destination, remains);
+    let explain = move |remains: &ProcessEnd<'_>| messages::explain(&destination, remains);
     AgentLink::from_child(child, (&host, TIES), explain)
 }
 
@@ -98,7 +98,7 @@ fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsStrin
     let Destination { login, options } = destination;
     let mut command: Vec<OsString> = ["ssh", "-T", "-x"].map(OsString::from).to_vec();
     let further = [
-        format!("ConnectTimeout={}", options.patience),
+        format!("ConnectTimeout={}", options.time_limit),
         // The connection to the launcher notices a dead host sooner; this is for half-dead ones.
         "ServerAliveInterval=5".to_owned(),
         "ServerAliveCountMax=6".to_owned(),
@@ -119,17 +119,17 @@ fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsStrin
 mod tests {
     use super::*;
 
-    fn destination(options: Options) -> Destination {
+    fn destination(options: SshOptions) -> Destination {
         Destination { login: "me@node-b".into(), options }
     }
 
     #[test]
     fn ssh_never_asks_and_gets_what_the_user_says() {
-        let options = Options {
+        let options = SshOptions {
             port: Some(12345),
             identity: Some("/keys/id".into()),
             strict: Strictness::Strict,
-            patience: 30,
+            time_limit: 30,
         };
         let words = command(&destination(options), Path::new("/venv/bin/horovodrun"), "m-1");
         let line = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
@@ -142,7 +142,8 @@ mod tests {
         ] {
             assert!(line.contains(part), "{part} is missing in {line}");
         }
-        let line = format!("{:?}", command(&destination(Options::default()), Path::new("x"), "m"));
+        let line =
+            format!("{:?}", command(&destination(SshOptions::default()), Path::new("x"), "m"));
         assert!(line.contains("StrictHostKeyChecking=accept-new") && !line.contains("\"-p\""));
     }
 
@@ -153,10 +154,11 @@ mod tests {
         std::fs::write(&program, "#!/bin/sh\necho \"$1|$2\"\n").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, mode).unwrap();
-        let remote = command(&destination(Options::default()), &program, "mark-0").pop().unwrap();
+        let remote =
+            command(&destination(SshOptions::default()), &program, "mark-0").pop().unwrap();
         let output = std::process::Command::new("sh").arg("-c").arg(remote).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "__ronde-guardian|mark-0\n");
-        let remote = command(&destination(Options::default()), Path::new("/no/such"), "m").pop();
+        let remote = command(&destination(SshOptions::default()), Path::new("/no/such"), "m").pop();
         let output = std::process::Command::new("/bin/sh")
             .env("PATH", "/nowhere")
             .arg("-c")

@@ -1,0 +1,160 @@
+//! The agent's part in finding out which addresses reach which host, and how fast.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ronde_control::admission::{Admission, AdmissionLimits, Origin};
+use ronde_control::doctor::Address;
+use ronde_control::wire::agent::{AgentToDriver, Dial, DialTarget, Listener};
+use ronde_control::wire::{Callee, JobKey};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use super::speed_test;
+use crate::interfaces;
+use crate::wire::{answer, call};
+
+/// How long a caller may take to prove itself.
+const HEARING: Duration = Duration::from_secs(5);
+
+/// How long to wait after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// An agent among those of other hosts. Dropping it ends all that it has begun.
+pub(super) struct PathCheckServer {
+    /// The job's key and this host's number, once the driver has told them.
+    pub(super) identity: Option<(JobKey, u32)>,
+    tasks: JoinSet<()>,
+    news: mpsc::Sender<AgentToDriver>,
+}
+
+impl PathCheckServer {
+    pub(super) fn new(news: mpsc::Sender<AgentToDriver>) -> PathCheckServer {
+        PathCheckServer { identity: None, tasks: JoinSet::new(), news }
+    }
+
+    /// Listens on the addresses of these interfaces, or of all that others may reach.
+    pub(super) async fn listen(
+        &mut self,
+        (key, host): (JobKey, u32),
+        names: &[String],
+        ports: u32,
+    ) -> AgentToDriver {
+        let others = interfaces::for_others();
+        let known = others.iter().map(|each| each.interface.clone()).collect();
+        let mut listeners = Vec::new();
+        for Address { interface, address } in interfaces::named(&others, names) {
+            let Ok(listener) = TcpListener::bind((address, 0)).await else { continue };
+            let Ok(address) = listener.local_addr() else { continue };
+            listeners.push(Listener { interface, address });
+            self.tasks.spawn(receive(listener, key.clone(), Callee::Host(host)));
+        }
+        self.identity = Some((key, host));
+        AgentToDriver::Listening { listeners, known, ports: free_ports(ports) }
+    }
+
+    /// Dials every address at once; the news tell what came of each.
+    pub(super) fn dial(&mut self, targets: Vec<DialTarget>, limit: Duration) {
+        let Some((key, _)) = &self.identity else { return };
+        for DialTarget { callee, addresses } in targets {
+            for address in addresses {
+                let (key, news) = (key.clone(), self.news.clone());
+                self.tasks.spawn(async move {
+                    let outcome = reach(address, &key, callee, limit).await;
+                    let _ = news.send(AgentToDriver::Dialled { callee, address, outcome }).await;
+                });
+            }
+        }
+    }
+
+    /// Measures the way to another; the news tell what came of it.
+    pub(super) fn measure(&mut self, callee: Callee, address: SocketAddr, load: Duration) {
+        let Some((key, _)) = self.identity.clone() else { return };
+        let news = self.news.clone();
+        self.tasks.spawn(async move {
+            let outcome = speed_test::measure(&key, callee, address, load).await;
+            let _ = news.send(AgentToDriver::Measured { callee, outcome }).await;
+        });
+    }
+
+    /// Ends listening and dialling.
+    pub(super) fn end(&mut self) {
+        self.tasks.abort_all();
+    }
+}
+
+/// Answers those who hold the key; who says nothing makes room for others.
+async fn receive(listener: TcpListener, key: JobKey, callee: Callee) {
+    let start = Instant::now();
+    let mut admission =
+        Admission::new(AdmissionLimits { deadline: HEARING, ..AdmissionLimits::default() });
+    let mut unproven = BTreeMap::new();
+    let (mut hearings, mut trials) = (JoinSet::new(), JoinSet::new());
+    loop {
+        let opens_at = admission.opens_at();
+        let is_open = start.elapsed() >= opens_at;
+        tokio::select! {
+            accepted = listener.accept(), if is_open => match accepted {
+                Ok((stream, _)) => {
+                    let (caller, evicted) = admission.arrive(Origin::Unknown, start.elapsed());
+                    let evicted = evicted.and_then(|evicted| unproven.remove(&evicted));
+                    evicted.iter().for_each(AbortHandle::abort);
+                    let key = key.clone();
+                    let hearing = hearings.spawn(async move {
+                        (caller, timeout(HEARING, answer(stream, &key, callee)).await)
+                    });
+                    unproven.insert(caller, hearing);
+                }
+                // The machine is short of something, most likely descriptors; that may pass.
+                Err(error) => {
+                    tracing::debug!(%error, "a connection could not be accepted");
+                    sleep(PAUSE).await;
+                }
+            },
+            Some(heard) = hearings.join_next() => {
+                let Ok((caller, proven)) = heard else { continue };
+                unproven.remove(&caller);
+                admission.leave(caller);
+                if let Ok(Ok(sealed)) = proven {
+                    trials.spawn(timeout(HEARING, speed_test::answer(sealed)));
+                }
+            }
+            Some(_) = trials.join_next() => {}
+            () = sleep(opens_at.saturating_sub(start.elapsed())), if !is_open => {}
+        }
+    }
+}
+
+async fn reach(address: SocketAddr, key: &JobKey, callee: Callee, limit: Duration) -> Dial {
+    let start = Instant::now();
+    let connected = timeout(limit, TcpStream::connect(address)).await;
+    let stream = match connected {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            return match error.kind() {
+                io::ErrorKind::ConnectionRefused => Dial::Refused,
+                io::ErrorKind::TimedOut => Dial::TimedOut,
+                _ => Dial::Failed { error: error.to_string() },
+            };
+        }
+        Err(_) => return Dial::TimedOut,
+    };
+    match timeout(limit.saturating_sub(start.elapsed()), call(stream, key, callee)).await {
+        Ok(Ok(_)) => Dial::Reached { micros: start.elapsed().as_micros().min(1 << 31) as u32 },
+        // Whoever answers without the key, or hangs up on a call for another, is not the one.
+        Ok(Err(_)) => Dial::Stranger,
+        Err(_) => Dial::TimedOut,
+    }
+}
+
+/// Ports that are free at this moment, all different.
+pub(crate) fn free_ports(count: u32) -> Vec<u16> {
+    let bound: Vec<_> = (0..count)
+        .map_while(|_| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok())
+        .collect();
+    bound.iter().filter_map(|listener| Some(listener.local_addr().ok()?.port())).collect()
+}

@@ -1,0 +1,126 @@
+//! What the driver has around it: the socket of the rendezvous and the ways to those who
+//! came there, the screen, the input, and those who come for something else.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+
+use ronde_control::event::{JobEventKind, OutputKind};
+use ronde_control::job::JobSpec;
+use ronde_control::wire::JobKey;
+use ronde_control::{VERSION, printable};
+use tokio::sync::mpsc;
+
+use super::event_bus::EventBus;
+use super::files::OutputFiles;
+use super::screen::{Screen, ScreenItem, Viewer};
+use super::service::Outboxes;
+use super::side_connections::SideConnections;
+use super::stdin::Stdin;
+use super::watchers::{self, Reply};
+use super::{DriverInput, Job, service};
+use crate::logs::{Lines, Stamp};
+use crate::private::PrivateFile;
+use crate::{LaunchError, machine};
+
+/// The surroundings of a driver.
+pub(super) struct DriverContext {
+    pub(super) key: JobKey,
+    /// Where hosts may try to reach the rendezvous.
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) outboxes: Outboxes,
+    /// Those who wait to hear how the job stands.
+    pub(super) askers: Vec<Reply>,
+    pub(super) lines: Lines,
+    pub(super) stamp: Stamp,
+    pub(super) screen: Screen,
+    pub(super) stdin: Stdin,
+    pub(super) viewer: Viewer,
+    pub(super) side_connections: SideConnections,
+    pub(super) event_bus: EventBus,
+    /// Watchers find the job while this is there.
+    _registration: Option<PrivateFile>,
+    service: tokio::task::JoinHandle<()>,
+}
+
+impl DriverContext {
+    /// Opens the rendezvous and starts the threads.
+    pub(super) async fn open(
+        job: &Job,
+        news: &mpsc::Sender<DriverInput>,
+    ) -> Result<DriverContext, LaunchError> {
+        let ranks = job.job_spec.start as usize;
+        let all = (!job.job_spec.outlives_losses()).then_some(ranks);
+        let files = job.output.files.as_deref().map(|path| OutputFiles::create(path, ranks));
+        let files = files.transpose()?;
+        let (log, unwritten) = (job.output.event_log.as_deref(), news.clone());
+        let event_bus = EventBus::open(job.job_spec.kind, log, move |reason| {
+            let _ = unwritten.blocking_send(DriverInput::OutputLost(OutputKind::EventLog, reason));
+        })?;
+        let (key, listener, addresses) = job.hosts.open(job).await?;
+        tracing::info!(?addresses, ranks, "the rendezvous is open");
+        let viewer = match (&job.function, &job.deliveries) {
+            (Some(_), None) => Viewer::Caller,
+            _ => Viewer::Terminal,
+        };
+        let screen =
+            Screen::start(viewer, files, news.clone()).map_err(machine("start a thread"))?;
+        let stdin = Stdin::start(news.clone()).map_err(machine("start a thread"))?;
+        if viewer == Viewer::Caller {
+            stdin.next();
+        }
+        let registration = watchers::register(job, &listener, &key);
+        let service = tokio::spawn(service::run(listener, key.clone(), news.clone()));
+        Ok(DriverContext {
+            key,
+            addresses,
+            outboxes: Outboxes::default(),
+            askers: Vec::new(),
+            lines: Lines::default(),
+            stamp: Stamp::new(job.output.times),
+            screen,
+            stdin,
+            viewer,
+            side_connections: SideConnections::new(job.function.clone(), all, news.clone()),
+            event_bus,
+            _registration: registration,
+            service,
+        })
+    }
+
+    /// Tells the user how to go on.
+    pub(super) fn tell(&self, text: &str) {
+        let text = printable(text);
+        tracing::info!("{text}");
+        self.screen.show(ScreenItem::Note(format!("[ronde] {text}\n")));
+    }
+
+    /// Something happened: whoever wants to know is told.
+    pub(super) fn happened(&mut self, what: JobEventKind) {
+        if let Some(line) = self.event_bus.record(what) {
+            self.tell(&line);
+        }
+    }
+
+    /// The job begins.
+    pub(super) fn started(&mut self, job: &Job) {
+        let JobSpec { kind, start, min, max, .. } = job.job_spec;
+        let word = |word: &OsString| word.to_string_lossy().into_owned();
+        self.happened(JobEventKind::JobStarted {
+            version: VERSION.into(),
+            kind,
+            ranks: start,
+            min,
+            max,
+            command: job.command.iter().map(word).collect(),
+        });
+    }
+
+    /// Shows what is left; gives what has still to be waited for, and the guests, who are served as long.
+    pub(super) fn close(mut self) -> (Screen, EventBus, SideConnections) {
+        self.service.abort();
+        for (rank, stream, bytes) in self.lines.end_all(self.stamp.text()) {
+            self.screen.show(ScreenItem::Text { rank, stream, bytes, done: None });
+        }
+        (self.screen, self.event_bus, self.side_connections)
+    }
+}

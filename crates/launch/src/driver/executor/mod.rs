@@ -1,0 +1,530 @@
+//! The driver of a job: carries out what the machine in `ronde_control::job` decides, and tells it what
+//! happens. It decides nothing.
+
+mod arrivals;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
+
+use ronde_control::event::JobEventKind;
+use ronde_control::host_setup::{self, HostPlan, HostSetup};
+use ronde_control::job::{AgentId, JobAction, JobInput, JobMachine, JobOutcome, JobSpec, Start};
+use ronde_control::status::Status;
+use ronde_control::wire::agent::{
+    AgentToDriver, DriverToAgent, OutputStream, WorkerSpec, output_cost,
+};
+use ronde_control::{Time, VERSION, Worker, printable};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::agent_handle::AgentHandle;
+use super::context::DriverContext;
+use super::environment::{self, WorkerPlace};
+use super::remote_call::CallResult;
+use super::screen::{ScreenItem, Viewer, WindowCredit};
+use super::start::Span;
+use super::{DriverInput, Job, cluster, entropy, hex};
+use crate::LaunchError;
+use crate::hosts::{Host, Slot};
+use crate::logs::prefix;
+use crate::reach::dialled::DialledAgent;
+use crate::reach::{HostProblem, ReachMethod};
+use crate::signals::Signals;
+use crate::source::{HostSource, Search};
+
+/// How long an agent that was told to stop waits for its workers to leave at their next commit.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// What a job is told whose caller has gone.
+const HANG_UP: i32 = 1;
+
+/// Events that an answer to whoever watches shows.
+const LAST: usize = 8;
+
+/// A job on its way.
+pub(super) struct Driver<'a> {
+    job: &'a Job,
+    /// What the marks of its processes begin with.
+    id: String,
+    span: Span,
+    news: mpsc::Sender<DriverInput>,
+    machine: JobMachine,
+    context: DriverContext,
+    agents: BTreeMap<AgentId, ConnectedAgent>,
+    /// Hosts that have not arrived. Those of a job that needs all of them are one party, which starts
+    /// together or not at all. Otherwise each is a party of its own, because it may come at any time;
+    /// ranks dial each other at all addresses that a host has, so it need only reach the launcher.
+    parties: Vec<HostSetup>,
+    /// Agents that have dialled in and that the job has not sent for, by the names of their hosts.
+    waiting: BTreeMap<String, DialledAgent>,
+    /// The hosts, and how each is reached that was ever named.
+    hosts: Vec<Host>,
+    methods: BTreeMap<String, ReachMethod>,
+    /// Where each rank sits, in rank order, where that is known from the beginning.
+    slots: Vec<Slot>,
+    /// The ranks of such a job as workers of TensorFlow's own strategies.
+    cluster: Vec<SocketAddr>,
+    /// Where torch.distributed's own rendezvous would be: on the first host that arrived.
+    master: Option<(IpAddr, u16)>,
+    /// The agent of the worker that has the launcher's input.
+    first: Option<AgentId>,
+    given_up: bool,
+    /// Tasks that run the discovery script.
+    search: JoinSet<()>,
+}
+
+struct ConnectedAgent {
+    handle: AgentHandle,
+    state: AgentState,
+}
+
+enum AgentState {
+    Coming,
+    Ready(HostPlan),
+    /// It was told to end, or is of no use.
+    Leaving,
+}
+
+impl<'a> Driver<'a> {
+    pub(super) async fn start(
+        job: &'a Job,
+        news: mpsc::Sender<DriverInput>,
+    ) -> Result<Driver<'a>, LaunchError> {
+        let mut context = DriverContext::open(job, &news).await?;
+        context.started(job);
+        if let HostSource::DialledIn(agents) = &job.hosts {
+            context.tell(&agents.invitation(&context.addresses));
+        }
+        // Whoever may end a stalled job may end a stopped worker.
+        let stopped = job.job_spec.stopped.into_iter().chain(job.stall_shutdown()).min();
+        let job_spec = JobSpec { stopped, ..job.job_spec.clone() };
+        let mut driver = Driver {
+            job,
+            id: hex(&entropy::<12>()?),
+            span: job.hosts.span(),
+            machine: JobMachine::new(VERSION, job_spec, u64::from_ne_bytes(entropy()?)),
+            context,
+            agents: BTreeMap::new(),
+            parties: Vec::new(),
+            waiting: BTreeMap::new(),
+            hosts: Vec::new(),
+            methods: BTreeMap::new(),
+            slots: Vec::new(),
+            cluster: Vec::new(),
+            master: None,
+            first: None,
+            given_up: false,
+            search: JoinSet::new(),
+            news,
+        };
+        match &job.hosts {
+            HostSource::Listed(hosts) => driver.found(hosts.clone(), Time::ZERO),
+            HostSource::Script(script, ssh) => {
+                let (job, news) = (job.clone(), driver.news.clone());
+                let search = Search { script: script.clone(), ssh: ssh.clone(), job, news };
+                driver.search.spawn(search.run());
+            }
+            // They come by themselves.
+            HostSource::DialledIn(_) => {}
+        }
+        Ok(driver)
+    }
+
+    /// Asks what an event means, and does it.
+    fn decide(&mut self, event: JobInput, now: Time) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.machine.on(event, now) {
+                events.extend(self.carry_out(action, now));
+            }
+        }
+    }
+
+    /// Does what was decided; gives what came of it if that is known at once.
+    fn carry_out(&mut self, action: JobAction, now: Time) -> Vec<JobInput> {
+        match action {
+            JobAction::Tell(connections, message) => {
+                self.context.outboxes.tell(connections, &message);
+            }
+            JobAction::Close(connection) => self.context.outboxes.close(connection),
+            JobAction::Formed(epoch, workers) => {
+                tracing::info!(epoch = epoch.0, ?workers, "a world is formed");
+                // The caller of `horovod.run` must know whose results count.
+                if self.context.viewer == Viewer::Caller && self.job.job_spec.outlives_losses() {
+                    self.context.screen.show(ScreenItem::World(workers));
+                }
+            }
+            JobAction::Answer(status) => {
+                let status = Status { events: self.context.event_bus.last(LAST), ..status };
+                for asker in self.context.askers.drain(..) {
+                    // Whoever does not wait any more loses nothing.
+                    let _ = asker.send(status.clone());
+                }
+            }
+            JobAction::Happened(what) => self.context.happened(what),
+            JobAction::Reach(hosts) => return self.reach(hosts, now),
+            JobAction::Release(agent) => self.release(agent),
+            JobAction::Start(start) => self.start_worker(&start),
+            JobAction::Signal(agent, worker, signal) => {
+                self.tell(agent, DriverToAgent::SignalOne { worker, signal });
+            }
+            JobAction::SignalAll(signal) => {
+                let agents = self.agents.values();
+                agents.for_each(|agent| agent.handle.tell(DriverToAgent::Signal { signal }));
+            }
+            JobAction::Look(agent, workers) => self.tell(agent, DriverToAgent::Look { workers }),
+            JobAction::Cut(agent, during) => {
+                if let Some(agent) = self.agents.get_mut(&agent) {
+                    agent.handle.never_answered(during);
+                }
+            }
+            JobAction::Dismiss => {
+                self.search.abort_all();
+                for (_, offer) in std::mem::take(&mut self.waiting) {
+                    offer.refuse("the job is over");
+                }
+                for id in self.agents.keys().copied().collect::<Vec<_>>() {
+                    self.release(id);
+                }
+            }
+            JobAction::GiveUp => {
+                tracing::warn!("some processes do not end; giving up on them");
+                self.given_up = true;
+                self.agents.values_mut().for_each(|agent| agent.handle.give_up());
+            }
+        }
+        Vec::new()
+    }
+
+    fn tell(&self, agent: AgentId, command: DriverToAgent) {
+        if let Some(agent) = self.agents.get(&agent) {
+            agent.handle.tell(command);
+        }
+    }
+
+    fn release(&mut self, id: AgentId) {
+        let Some(agent) = self.agents.get_mut(&id) else { return };
+        match agent.state {
+            AgentState::Coming => agent.handle.kill(),
+            AgentState::Ready(_) => agent.handle.tell(DriverToAgent::End),
+            AgentState::Leaving => {}
+        }
+        agent.state = AgentState::Leaving;
+        self.parties.retain(|party| !party.awaits(id));
+    }
+
+    fn start_worker(&mut self, start: &Start) {
+        self.context.lines.rename(start.worker, start.rank);
+        if start.worker == Worker(0) {
+            self.first = Some(start.agent);
+        }
+        if self.cluster.is_empty() {
+            self.cluster = self.cluster();
+        }
+        let Some(ConnectedAgent { handle, state: AgentState::Ready(plan) }) =
+            self.agents.get(&start.agent)
+        else {
+            return;
+        };
+        let (address, port) = self.master.unwrap_or((Ipv4Addr::LOCALHOST.into(), 0));
+        let is_elastic = self.job.job_spec.outlives_losses();
+        let address = plan.first.filter(|_| !is_elastic).unwrap_or(address);
+        let slot = match self.slots.get(start.rank.index()) {
+            Some(slot) => slot.clone(),
+            None => likely_slot(start, &self.hosts),
+        };
+        let part = WorkerPlace {
+            slot: &slot,
+            start,
+            is_elastic,
+            master: (address, port),
+            cluster: &self.cluster,
+        };
+        let bytes = |text: &OsString| text.clone().into_vec();
+        let inherits = handle.traits.environment;
+        let travels = |(name, _): &&(OsString, OsString)| inherits || environment::travels(name);
+        let inherited = self.job.env.iter().filter(travels).cloned();
+        let spec = WorkerSpec {
+            worker: start.worker,
+            argv: self.job.command.iter().map(bytes).collect(),
+            cwd: self.job.cwd.clone().into_os_string().into_vec(),
+            env: environment::of(inherited, (&self.context.key, &handle.mark), plan, part),
+            own: if inherits { Vec::new() } else { environment::own() },
+        };
+        // One at a time: an environment may be large, and a frame is not endless.
+        handle.tell(DriverToAgent::Start { workers: vec![spec] });
+    }
+
+    /// The ranks of a job whose seats are known as workers of TensorFlow's own strategies.
+    fn cluster(&self) -> Vec<SocketAddr> {
+        let hosts = self.agents.values().filter_map(|agent| match &agent.state {
+            AgentState::Ready(plan) => Some((agent.handle.host.as_str(), plan)),
+            AgentState::Coming | AgentState::Leaving => None,
+        });
+        cluster::workers(&self.slots, &hosts.collect::<Vec<_>>())
+    }
+
+    fn hear(&mut self, id: AgentId, message: AgentToDriver, now: Time) {
+        let Some(agent) = self.agents.get(&id) else { return };
+        self.machine.on(JobInput::Heard(id), now);
+        match message {
+            AgentToDriver::Listening { listeners, known, ports } => {
+                self.gather(
+                    id,
+                    host_setup::HostSetupInput::Listening { listeners, known, ports },
+                    now,
+                );
+            }
+            AgentToDriver::Dialled { callee, address, outcome } => {
+                let host = &agent.handle.host;
+                tracing::info!(host, ?callee, %address, ?outcome, "an agent has dialled");
+                self.gather(
+                    id,
+                    host_setup::HostSetupInput::Dialled { callee, address, outcome },
+                    now,
+                );
+            }
+            AgentToDriver::Started { worker, pid } => {
+                tracing::info!(worker = worker.0, pid, "a worker runs");
+                if worker == Worker(0) {
+                    match self.context.viewer {
+                        Viewer::Terminal => self.context.stdin.next(),
+                        Viewer::Caller => agent.handle.tell(DriverToAgent::StdinEnd),
+                    }
+                }
+                self.decide(JobInput::Started(worker, pid), now);
+            }
+            AgentToDriver::Exited { worker, exit } => {
+                tracing::info!(worker = worker.0, "the worker {exit}");
+                self.decide(JobInput::Exited(worker, exit), now);
+            }
+            AgentToDriver::Output { worker, stream, bytes } => {
+                let done = WindowCredit { agent: id.0 as usize, cost: output_cost(bytes.len()) };
+                let stamp = self.context.stamp.text();
+                let text = self.context.lines.push(worker, stream, &bytes, stamp);
+                self.show((worker, stream), text, Some(done));
+            }
+            AgentToDriver::OutputEnd { worker, stream } => {
+                let text = self.context.lines.end(worker, stream, self.context.stamp.text());
+                self.show((worker, stream), text, None);
+            }
+            AgentToDriver::StdinTaken => self.context.stdin.next(),
+            AgentToDriver::Problem { reason } => {
+                tracing::warn!(host = agent.handle.host, reason, "an agent has a problem");
+            }
+            AgentToDriver::Stopped { worker } => self.decide(JobInput::Stopped(worker), now),
+            AgentToDriver::Continued { worker } => self.decide(JobInput::Continued(worker), now),
+            AgentToDriver::Looked { found } => self.decide(JobInput::Looked(found), now),
+            AgentToDriver::Leaving => self.decide(JobInput::Leaving(id, LINGER), now),
+            // Nobody asks for the rest.
+            _ => {}
+        }
+    }
+
+    /// Shows what a worker wrote, with its prefixes; the machine reads what of it are complaints.
+    fn show(
+        &mut self,
+        (worker, stream): (Worker, OutputStream),
+        bytes: Vec<u8>,
+        done: Option<WindowCredit>,
+    ) {
+        let rank = self.context.lines.name(worker);
+        if stream == OutputStream::Stderr {
+            let prefix = format!("{}{}", self.context.stamp.text(), prefix(rank, stream));
+            for line in String::from_utf8_lossy(&bytes).split(['\n', '\r']) {
+                self.machine.wrote(worker, line.strip_prefix(&prefix).unwrap_or(line));
+            }
+        }
+        self.context.screen.show(ScreenItem::Text { rank, stream, bytes, done });
+    }
+
+    fn agent_gone(&mut self, id: AgentId, host_problem: HostProblem, now: Time) {
+        let Some(mut agent) = self.agents.remove(&id) else { return };
+        let HostProblem { reason, hint } = agent.handle.shut_down(host_problem);
+        tracing::info!(host = agent.handle.host, reason, "an agent has gone");
+        match agent.state {
+            AgentState::Coming => {
+                self.gather(
+                    id,
+                    host_setup::HostSetupInput::Gone(HostProblem { reason, hint }),
+                    now,
+                );
+            }
+            AgentState::Ready(_) | AgentState::Leaving => {
+                self.decide(JobInput::Gone { agent: id, reason, hint }, now);
+                self.forget(Some(agent.handle.host), now);
+            }
+        }
+    }
+
+    pub(super) fn on(&mut self, news: DriverInput, now: Time) {
+        match news {
+            DriverInput::Offered(offer) => self.offered(offer, now),
+            DriverInput::Hosts(Ok(hosts)) => self.found(hosts, now),
+            DriverInput::Hosts(Err(reason)) => self.decide(JobInput::Undiscovered(reason), now),
+            DriverInput::Hello(index, version) => {
+                self.machine.on(JobInput::Heard(id(index)), now);
+                self.gather(id(index), host_setup::HostSetupInput::Hello { version }, now);
+            }
+            DriverInput::Agent(index, message) => self.hear(id(index), message, now),
+            DriverInput::AgentGone(index, host_problem) => {
+                self.agent_gone(id(index), host_problem, now);
+            }
+            DriverInput::Silent(index, error) if !self.machine.is_over() => {
+                // The number came from a greeting.
+                match self.agents.get_mut(&id(index)) {
+                    Some(agent) => agent.handle.fell_silent(&error),
+                    None => tracing::warn!(index, "a lifeline named a host that is not there"),
+                }
+            }
+            DriverInput::Printed(WindowCredit { agent, cost }) => {
+                self.tell(id(agent), DriverToAgent::Printed { cost });
+            }
+            DriverInput::Guest(sealed, greeting) => {
+                self.context.side_connections.receive(sealed, greeting);
+            }
+            DriverInput::Returned(rank, returned) => match (&self.job.deliveries, returned) {
+                // Nobody may listen any more; then what comes is for nobody.
+                (Some(deliveries), CallResult::Piece(bytes, _place)) => {
+                    drop(deliveries.send(bytes));
+                }
+                (Some(_), CallResult::End) => {}
+                (None, returned) => self.context.screen.show(ScreenItem::Returned(rank, returned)),
+            },
+            // Whoever has gone meanwhile loses nothing.
+            DriverInput::Followed(follower) => drop(follower.send(self.context.event_bus.follow())),
+            DriverInput::OutputLost(output, reason) => {
+                self.context.happened(JobEventKind::OutputLost { output, reason });
+            }
+            DriverInput::Asked(answer) => {
+                self.context.askers.push(answer);
+                self.decide(JobInput::Asked, now);
+            }
+            DriverInput::Stdin(piece) => self.take_input(piece, now),
+            meeting => {
+                if let Some(event) = self.context.outboxes.take_in(meeting) {
+                    self.decide(event, now);
+                }
+            }
+        }
+    }
+
+    /// Rank 0 has the launcher's input, unless it only shows whether the caller of `horovod.run` lives.
+    fn take_input(&mut self, piece: Option<Vec<u8>>, now: Time) {
+        let command = match (self.context.viewer, piece) {
+            (Viewer::Terminal, Some(bytes)) => DriverToAgent::Stdin { bytes },
+            (Viewer::Terminal, None) => DriverToAgent::StdinEnd,
+            (Viewer::Caller, Some(_)) => return self.context.stdin.next(),
+            (Viewer::Caller, None) if self.is_over() => return,
+            (Viewer::Caller, None) => return self.signalled(HANG_UP, now),
+        };
+        if let Some(first) = self.first {
+            self.tell(first, command);
+        }
+    }
+
+    /// The launcher was sent a signal.
+    pub(super) fn signalled(&mut self, signal: i32, now: Time) {
+        self.decide(JobInput::Interrupted(signal), now);
+    }
+
+    /// Handles timers that are due at `now`.
+    pub(super) fn tick(&mut self, now: Time) {
+        self.decide(JobInput::Tick, now);
+        let actions = self.parties.iter_mut().flat_map(|party| party.tick(now)).collect();
+        self.proceed(actions, now);
+    }
+
+    /// When something must happen even if nothing else does.
+    pub(super) fn next_wakeup(&self) -> Option<Time> {
+        let parties = self.parties.iter().filter_map(HostSetup::next_wakeup);
+        parties.chain(self.machine.next_wakeup()).min()
+    }
+
+    /// Whether nothing is left of the job.
+    pub(super) fn is_over(&self) -> bool {
+        self.given_up || (self.machine.is_over() && self.agents.is_empty())
+    }
+
+    /// Waits until everybody knows how the job ended, or for a signal.
+    pub(super) async fn finish(self, signals: &mut Signals) -> JobOutcome {
+        // By now everything has come that workers wrote before they ended.
+        let mut outcome = self.machine.outcome();
+        // It quotes what ranks, hosts and scripts have said.
+        outcome.verdict.text = outcome.verdict.text.map(|text| printable(&text).into_owned());
+        let (screen, event_bus, _guests) = self.context.close();
+        if !self.given_up {
+            tokio::select! {
+                lost = tokio::task::spawn_blocking(|| screen.finish()) => {
+                    outcome = outcome.without(&lost.unwrap_or_default());
+                }
+                _ = signals.next() => {}
+            }
+        }
+        let JobOutcome { code, verdict } = outcome.clone();
+        tokio::select! {
+            line = event_bus.finish(JobEventKind::JobEnded { exit_code: code, verdict }) => {
+                if let Some(line) = line {
+                    // The screen has ended before.
+                    let _ = writeln!(io::stderr(), "[ronde] {line}");
+                }
+            }
+            _ = signals.next() => {}
+        }
+        outcome
+    }
+}
+
+fn id(index: usize) -> AgentId {
+    AgentId(index as u32)
+}
+
+/// The place that a worker will probably have, if all slots on offer are used.
+fn likely_slot(start: &Start, hosts: &[Host]) -> Slot {
+    let Start { host, slot, .. } = start;
+    let has = |known: &&Host| known.slots > *slot || known.name == *host;
+    let having: Vec<&Host> = hosts.iter().filter(has).collect();
+    let own = having.iter().position(|known| known.name == *host);
+    Slot {
+        rank: start.rank,
+        host: host.clone(),
+        local_rank: *slot,
+        local_size: own.map_or(0, |own| having[own].slots).max(slot + 1),
+        cross_rank: own.unwrap_or(0) as u32,
+        cross_size: having.len().max(1) as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ronde_control::Rank;
+
+    use super::*;
+
+    #[test]
+    fn a_place_follows_from_what_is_on_offer() {
+        let start = |host: &str| Start {
+            worker: Worker(9),
+            agent: AgentId(4),
+            host: host.into(),
+            slot: 1,
+            rank: Rank(3),
+            size: 5,
+            late: false,
+        };
+        let hosts = [("a", 2), ("b", 1), ("c", 4)].map(|(name, slots)| Host {
+            name: name.into(),
+            user: None,
+            slots,
+        });
+        let slot = likely_slot(&start("c"), &hosts);
+        assert_eq!((slot.local_rank, slot.local_size), (1, 4));
+        assert_eq!((slot.cross_rank, slot.cross_size), (1, 2));
+        let slot = likely_slot(&start("gone"), &hosts);
+        assert_eq!((slot.local_size, slot.cross_rank, slot.cross_size), (2, 0, 2));
+    }
+}

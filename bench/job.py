@@ -1,4 +1,4 @@
-"""What programs of this folder share that measure in a job of their own and keep a page of it."""
+"""Shared code of the programs in this folder that run a job and save a page of results."""
 
 import os
 import shutil
@@ -11,9 +11,9 @@ from record import RESULTS, processor
 
 
 def start(program, options, flags, env=None):
-    """Runs a program on all ranks; with `--save` keeps what it prints and the figures.
+    """Runs a program on all ranks; with `--save` keeps its output and the figures.
 
-    `options` say the number of ranks and where results go; `flags` are passed on.
+    `options` hold the number of ranks and where results go; `flags` are passed on.
     """
     stem = RESULTS / f"{Path(program).stem.replace('_', '-')}-{processor()}-{options.ranks}"
     file = stem.with_name(stem.name + ".json") if options.save else options.json
@@ -31,25 +31,25 @@ def start(program, options, flags, env=None):
 
 
 def launcher():
-    """The launcher of this interpreter's environment, whether that is active or not."""
+    """The launcher of this interpreter's environment, even if that is not active."""
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return shutil.which("horovodrun", path=beside) or "horovodrun"
 
 
 def add_options(parser):
-    """The options that such programs have in common."""
+    """Adds the common options."""
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--json", type=Path, help="a file for the figures")
     parser.add_argument("--save", action="store_true", help="keep it under bench/results")
 
 
 def is_rank():
-    """Whether this process is a rank of the job, and not the one that starts it."""
+    """Whether this process is a rank of the job, not the process that starts it."""
     return "HOROVOD_RANK" in os.environ
 
 
 def machine():
-    """What a page says about where it was measured, and how busy that was."""
+    """The machine and its load, for the page of results."""
     return {
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -58,12 +58,12 @@ def machine():
 
 
 def described(machine):
-    """The same in words."""
+    """The machine and its load as text."""
     return f"{machine['processor']}, {machine['cores']} cores, load {machine['load']:.1f} before"
 
 
 def spelled(seconds, unit, digits):
-    """The median and the middle 80 %, in units of which a second has so many."""
+    """The median and the middle 80 %; `unit` is the number of units per second."""
     ordered = sorted(unit * each for each in seconds)
     tenth = len(ordered) // 10
     low, high = ordered[tenth], ordered[-1 - tenth]

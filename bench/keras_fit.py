@@ -1,13 +1,13 @@
-"""Measures Keras's `fit` beside MultiWorkerMirroredStrategy: `python bench/keras_fit.py`.
+"""Compares Keras's `fit` with MultiWorkerMirroredStrategy: `python bench/keras_fit.py`.
 
-One job, in which every rank holds the same small network once for each way to train it: `alone`
-communicates with nobody and is the limit, `Ronde` has `hvd.DistributedOptimizer`, both also with
-`jit_compile=True`, and TensorFlow's own strategy has its ring over gRPC. Rounds of all ways
-alternate, each way being the first in its turn. A round is a `fit` of some steps on the same data;
-its figure is the time per step on the rank that took longest. One thread per rank for computing.
+In one job every rank holds a copy of the same small network for each way to train it: `alone` does
+not communicate and is the limit, `Ronde` uses `hvd.DistributedOptimizer`, both also with
+`jit_compile=True`, and TensorFlow's own strategy uses its ring over gRPC. Rounds of all ways
+alternate, and each goes first in turn. A round is a `fit` of some steps on the same data; its
+figure is the time per step on the slowest rank. Each rank computes with one thread.
 
-The strategy does not get along with `fit` of Keras 3, so that all ways have Keras 2, which
-`pip install tf-keras` brings. Without it the strategy is left out.
+The strategy does not work with `fit` of Keras 3, so all ways use Keras 2, which
+`pip install tf-keras` provides. Without it the strategy is left out.
 """
 
 import argparse
@@ -46,13 +46,13 @@ def parse():
 
 
 def measure(options):
-    """What each rank does."""
+    """Runs on each rank."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     strategy = None
     if os.environ["TF_USE_LEGACY_KERAS"] == "1":
-        # Before anything else runs, or it refuses.
+        # It must be created before anything else runs.
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
 
     import horovod.tensorflow.keras as hvd
@@ -62,7 +62,7 @@ def measure(options):
     ways = prepare(tf, hvd, strategy, options)
     seconds = {way: [] for way in ways}
     names = list(ways)
-    # The first rounds trace, and open connections.
+    # The first rounds trace and open connections.
     for number in range(-2, options.rounds):
         turn = number % len(names)
         for way in names[turn:] + names[:turn]:
@@ -85,7 +85,7 @@ def measure(options):
 
 
 def prepare(tf, hvd, strategy, options):
-    """A function for each way that fits a network of its own for the steps of a round."""
+    """A function for each way that fits its own network for the steps of a round."""
     import numpy as np
 
     random = np.random.RandomState(hvd.rank())
@@ -98,7 +98,7 @@ def prepare(tf, hvd, strategy, options):
         model = network(tf.keras)
         model.compile(optimizer, "sparse_categorical_crossentropy", **compiling)
         choice = tf.data.Options()
-        # Every rank has its own data already.
+        # Every rank already has its own data.
         choice.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         batches = data.batch(batch, drop_remainder=True).repeat().with_options(choice)
         return lambda: model.fit(batches, steps_per_epoch=options.steps, epochs=1, verbose=0)
@@ -112,7 +112,7 @@ def prepare(tf, hvd, strategy, options):
     }
     if strategy is not None:
         with strategy.scope():
-            # It is given the batch of all ranks.
+            # The strategy takes the batch size of all ranks together.
             ways[PEER] = fit(own * hvd.size(), sgd(tf), jit_compile=False)
     return ways
 
@@ -138,7 +138,7 @@ def network(keras):
 
 
 def show(seconds, ranks, machine):
-    """A table with medians, the middle 80 %, and ratios of rounds that stood side by side."""
+    """Prints a table with medians, the middle 80 %, and ratios of adjacent rounds."""
     print(f"# Keras's fit of a small CNN on {ranks} ranks\n")
     print(job.described(machine), end="; ")
     print(f"TensorFlow {machine['tensorflow']}, Keras {machine['keras']},", end=" ")

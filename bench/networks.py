@@ -1,7 +1,7 @@
-"""The networks whose training step `training.py` measures, each with a batch that suits it.
+"""The networks whose training step `training.py` measures, each with a suitable batch.
 
-`cnn` computes much and has few parameters; `transformer` has many of both; `vgg` has many
-parameters for what it computes, so that its step is mostly communication. `tiny` is for tests.
+`cnn` has much computation and few parameters; `transformer` has much of both; `vgg` has many
+parameters for little computation, so that its step is mostly communication. `tiny` is for tests.
 """
 
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from torch import nn
 
 
 def cnn():
-    """Convolutions without large layers behind them, 1.1 million parameters."""
+    """Convolutions without large layers after them, 1.1 million parameters."""
     layers, width = [], 3
     for number, outer in enumerate((64, 64, 128, 128, 256, 256)):
         layers += [nn.Conv2d(width, outer, 3, padding=1, bias=False), nn.BatchNorm2d(outer)]
@@ -34,7 +34,7 @@ def vgg():
 
 
 class Transformer(nn.Module):
-    """An encoder that names a class for every word; 27 million parameters as given."""
+    """An encoder that predicts a class for every word; 27 million parameters by default."""
 
     def __init__(self, words=8000, width=512, layers=6, heads=8):
         super().__init__()

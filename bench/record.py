@@ -1,7 +1,7 @@
 """Measures everything on this machine and keeps it under `bench/results`: `make bench-results`.
 
-For each number of ranks one run of `ronde bench` with all peers that are there. The files are named
-after the processor, so that figures of several machines can lie side by side.
+For each number of ranks it runs `ronde bench` once with all available peers. The files are named
+after the processor, so that figures of several machines can be kept side by side.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main():
 
 
 def processor():
-    """The name of the processor as a part of a file name."""
+    """The name of the processor, for use in file names."""
     lines = Path("/proc/cpuinfo").read_text().split("\n")
     names = [line.split(":", 1)[1] for line in lines if line.startswith("model name")]
     name = names[0] if names else "unknown"

@@ -1,9 +1,9 @@
-"""Measures how long a job takes to go on after a rank was killed: `python bench/recovery.py`.
+"""Measures how long a job takes to recover after a rank was killed: `python bench/recovery.py`.
 
-A job trains one of the networks, one of its ranks is killed by SIGKILL, and the time is taken until
-a step has been finished after that. Ours goes on with the survivors, from the last commit; torchrun
-starts all workers again, which load the checkpoint that rank 0 has written, in memory, after every
-step. Rounds of both alternate.
+A job trains one of the networks, one of its ranks is killed with SIGKILL, and the time until the
+next finished step is measured. Ronde continues with the surviving ranks, from the last commit;
+torchrun restarts all workers, which load the checkpoint that rank 0 has written, in memory, after
+every step. Rounds of both alternate.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def kill_one(name, folder, options):
 
 
 def await_steps(folder, ranks, job):
-    """The processes of all ranks, in rank order, once each has made five steps."""
+    """Waits until each rank has made five steps; returns their process ids in rank order."""
     end = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < end and job.poll() is None:
         made = [entry for entry in diary(folder) if entry[3] >= 5]
@@ -93,7 +93,7 @@ def await_steps(folder, ranks, job):
 
 
 def await_next(folder, moment, job):
-    """When the first step was finished in the world, or by the processes, after that moment."""
+    """Waits for the first step of the next world after `moment`; returns when it was finished."""
     end = time.monotonic() + LIMIT_SECONDS
     world = max(entry[1] for entry in diary(folder))
     while time.monotonic() < end and job.poll() is None:
@@ -105,7 +105,7 @@ def await_next(folder, moment, job):
 
 
 def diary(folder):
-    """All steps that were finished: time, world, rank, number, process."""
+    """All finished steps: time, world, rank, number, process."""
     entries = []
     for path in folder.glob("steps-*"):
         for line in path.read_text().splitlines():
@@ -130,7 +130,7 @@ def note(folder, world, rank, step):
 
 
 def train_ours(options):
-    """Trains for ever with `hvd.elastic`."""
+    """Trains forever with `hvd.elastic`."""
     import horovod.torch as hvd
 
     hvd.init()
@@ -155,13 +155,13 @@ def train_ours(options):
 
 
 def train_theirs(options):
-    """Trains for ever with DistributedDataParallel and a checkpoint after every step."""
+    """Trains forever with DistributedDataParallel and a checkpoint after every step."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     world = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    # In the launcher's own store gloo finds the addresses of those who have died.
+    # In the launcher's own store gloo would find the addresses of dead ranks.
     store = dist.FileStore(str(options.folder / f"store-{world}"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     torch.manual_seed(1)
@@ -208,7 +208,7 @@ def table(figures, options):
 
 
 def memory():
-    """A folder in memory, where there is one."""
+    """A folder in memory, if there is one."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 

@@ -1,9 +1,9 @@
-"""Measures how long a job takes to begin: `python bench/start.py`.
+"""Measures how long a job takes to start: `python bench/start.py`.
 
-From the command to the end of a job whose ranks only join each other, beside torchrun and beside as
-many processes that nobody starts together (the limit: what Python and its imports take). Rounds of
-all ways alternate. "Our own part" is the job of ranks that import no framework, less the same
-processes without a launcher.
+It times a job whose ranks only join, from the command to its end, compared with torchrun and with
+the same number of processes without a launcher (the limit: what Python and its imports take).
+Rounds of all ways alternate. "Our own part" is the time of a job whose ranks import no framework,
+minus that of the same processes without a launcher.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main():
 
 
 def ways(ranks, folder):
-    """What is measured, by name: a function that takes until everything has ended."""
+    """What is measured, by name: a function that returns when everything has ended."""
     run = ["horovodrun", "-np", str(ranks), sys.executable, "-c"]
     script = Path(folder, "meet.py")
     script.write_text(GLOO + MEET)

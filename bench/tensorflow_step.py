@@ -1,10 +1,10 @@
 """Measures what a reduction adds to a `tf.function`: `python bench/tensorflow_step.py`.
 
-One job of two ranks, in which rounds of these alternate: a function without a reduction (`plain`),
+In one job of two ranks, rounds of these alternate: a function without a reduction (`plain`),
 the same function with one allreduce per tensor, the same with one grouped call, the same compiled
 by XLA, and the engine's own time for as many bytes, without Python or TensorFlow. What remains of a
-way is its time less those of the plain function (compiled or not) and of the engine. `buckets` says
-how many messages the engine made of the tensors of a step: where they travel together it is far
+variant is its time minus those of the plain function (compiled or not) and of the engine. `buckets`
+is how many messages the engine made of the tensors of a step: if they travel together it is far
 below their number.
 """
 
@@ -18,7 +18,7 @@ import time
 import figures
 import job
 
-# How many tensors a step reduces, and of how many elements.
+# Number of tensors that a step reduces, and of elements per tensor.
 STEPS = ["1x16", "1x65536", "100x256", "100x16384"]
 WAYS = ["one by one", "grouped", "compiled"]
 
@@ -42,7 +42,7 @@ def parse():
 
 
 def measure(options):
-    """What each rank does."""
+    """Runs on each rank."""
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
@@ -94,7 +94,7 @@ def step_of(tf, hvd, tensors, elements, rounds):
     for number in range(rounds):
         turn = number % len(names)
         for way in names[turn:] + names[:turn]:
-            # Both are there when the clock starts, and the barrier has waited for nobody.
+            # All ranks are ready when the clock starts.
             hvd.barrier()
             start = time.perf_counter()
             ways[way](values)[-1].numpy()
@@ -105,7 +105,7 @@ def step_of(tf, hvd, tensors, elements, rounds):
 
 
 def buckets_so_far():
-    """How many buckets this rank has seen, as its metrics say."""
+    """How many buckets this rank has processed, according to its metrics."""
     path = os.environ["RONDE_METRICS"].partition(":")[2] + f".{os.environ['HOROVOD_RANK']}"
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
@@ -122,7 +122,7 @@ def is_count(line):
 
 
 def show(results, ranks, machine):
-    """A table with medians, the middle 80 %, and what remains of rounds that stood side by side."""
+    """Prints a table with medians, the middle 80 %, and what remains in adjacent rounds."""
     print(f"# What a reduction adds to a tf.function on {ranks} ranks\n")
     print(job.described(machine), end="; ")
     print(f"TensorFlow {machine['tensorflow']}, Python {machine['python']}.")

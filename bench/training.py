@@ -1,11 +1,11 @@
-"""Measures whole training steps beside DistributedDataParallel: `python bench/training.py`.
+"""Compares whole training steps with DistributedDataParallel: `python bench/training.py`.
 
-For each number of ranks one job, in which every rank holds the same network once for each way to
-train it: `alone` communicates with nobody and is the limit; `Ronde` is `hvd.DistributedOptimizer`,
-as it is and with gradients that stay (in the arena); the others are DistributedDataParallel over
-our backend and over gloo. Rounds of all ways alternate, each way being the first in its turn, so
-that what else happens on the machine meets all of them. A round's figure is the time per step on
-the rank that took longest; one thread per rank.
+For each number of ranks it runs one job, in which every rank holds a copy of the same network for
+each way to train it: `alone` does not communicate and is the limit; `Ronde` is
+`hvd.DistributedOptimizer`, as it is and with gradients that are kept (in the arena); the others are
+DistributedDataParallel over our backend and over gloo. Rounds of all ways alternate, and each goes
+first in turn, so that other work on the machine affects all of them. The figure of a round is the
+time per step on the slowest rank; each rank has one thread.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def parse():
 
 
 def run(ranks, options):
-    """Starts the job for a number of ranks, and keeps what it prints if asked to."""
+    """Starts the job for a number of ranks, and keeps its output if asked to."""
     stem = RESULTS / f"training-{processor()}-{ranks}"
     file = stem.with_name(stem.name + ".json") if options.save else options.json
     command = [launcher(), "-np", str(ranks), sys.executable, __file__]
@@ -72,7 +72,7 @@ def run(ranks, options):
 
 
 def measure(options):
-    """What each rank does."""
+    """Runs on each rank."""
     torch.set_num_threads(1)
     hvd.init()
     dist.init_process_group("gloo")
@@ -94,7 +94,7 @@ def measure(options):
 
 
 def prepare(network, ours):
-    """A function for each way that makes one step with a network of its own."""
+    """A function for each way that makes one step with its own network."""
     plain = {"set_to_none": True}
     return {
         LIMIT: step_of(network, lambda model, optimizer: (model, optimizer), plain),
@@ -154,7 +154,7 @@ def timed(step, steps):
 
 
 def show(results, machine):
-    """A table with medians, the middle 80 %, and ratios of rounds that stood side by side."""
+    """Prints a table with medians, the middle 80 %, and ratios of adjacent rounds."""
     cores, load = machine["cores"], machine["load"]
     print(f"# Training steps on {hvd.size()} ranks\n")
     print(f"{machine['processor']}, {cores} cores, load {load:.1f} before, one thread per rank;")

@@ -1,13 +1,13 @@
 """Builds the wheel: maturin packs the Python files and the native module, this adds the rest.
 
-maturin leaves a workspace's binaries, and libraries that are no Python modules, out of a wheel that
-holds a Python module, but packs what it finds in the folder `data` of pyproject.toml. So each build
-compiles the commands and the library that TensorFlow loads with the module's profile, fills that
-folder from nothing, and hands over. Cargo's output stays in the source tree's target folder (or in
-`CARGO_TARGET_DIR`), so a second build compiles only what changed.
+maturin omits a workspace's binaries, and libraries that are not Python modules, from a wheel with a
+Python module, but packs what it finds in the folder `data` of pyproject.toml. So each build
+compiles the commands and the library that TensorFlow loads with the module's profile, recreates
+that folder, and then calls maturin. Cargo's output stays in the target folder of the source tree
+(or in `CARGO_TARGET_DIR`), so a second build compiles only what changed.
 
 The setting `target` of a build, such as `aarch64-unknown-linux-gnu.2.17`, compiles with zig for
-that machine and that glibc; `dist.py` uses it. Without it the wheel is for this machine.
+that architecture and that glibc; `dist.py` uses it. Without it the wheel is for this machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PARTS = ROOT / "wheel-parts"
 DATA = PARTS / "data"
 SBOM = PARTS / "ronde.cdx.json"
 SCRIPTS = DATA / "scripts"
-# Beside the package's own files, wherever those are installed.
+# Next to the package's own files, wherever those are installed.
 LIBRARIES = DATA / "platlib" / "horovod"
 COMPILE = [
     *("--locked", "--release", "--lib", "--bins"),
@@ -55,7 +55,7 @@ COMPILE = [
 ]
 
 if shutil.which("cargo") is None:
-    # Said here, before the first hook: maturin would fetch a toolchain by itself and not share it.
+    # Checked before the first hook: maturin would fetch a toolchain and not share it.
     raise SystemExit(
         "error: building ronde from source needs Rust, and `cargo` is not on the PATH\n\n"
         "hint: install a Rust toolchain (1.88 or newer), or install a binary wheel of ronde"
@@ -99,7 +99,7 @@ def collect_extras(target: str | None) -> None:
         ["cargo", *command, *COMPILE], cwd=ROOT, stdout=subprocess.PIPE, check=False
     )
     if build.returncode != 0:
-        # Cargo has said on stderr what is wrong.
+        # Cargo has printed the error to stderr.
         raise SystemExit(build.returncode)
 
     shutil.rmtree(DATA)

@@ -1,9 +1,9 @@
 """Writes the software bill of materials of a wheel: every crate that is compiled into it.
 
-One CycloneDX document for the module, the commands and the library together. It is made from what
-Cargo says and nothing else: no time, no random number and no path, so that the same sources give
-the same document on every machine. (maturin's own covers the module alone and names the folder it
-was built in.)
+It is one CycloneDX document for the module, the commands and the library together, made only from
+Cargo's metadata: it has no time, no random number and no path, so that the same sources give the
+same document on every machine. (maturin's own document covers only the module and contains the path
+of the build folder.)
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def sbom(root: Path, target: str | None) -> str:
 def component(
     ref: str, crate: dict[str, Any], checksums: dict[tuple[str, str], str]
 ) -> dict[str, Any]:
-    """What the document says of one crate; those of this workspace have no checksum."""
+    """The entry for one crate; crates of this workspace have no checksum."""
     checksum = checksums.get((crate["name"], crate["version"]))
-    # Old crates separate their licences by a slash.
+    # Old crates separate their licenses with a slash.
     licence = crate["license"].replace("/", " OR ")
     return {
         "type": "library",

@@ -1,8 +1,9 @@
-"""Brings pages of the repository that are not in `docs` onto the site, and mends links to them.
+"""Adds pages of the repository outside `docs` to the site, and fixes links to them.
 
-Links are written for the repository, so that they work there: `../../SECURITY.md`, or a folder. The
-site has every page of `docs`, the documents of `DOCUMENTS`, and whatever those link to, in turn. A
-Markdown file becomes a page; any other file is copied. `mkdocs.yml` names this file.
+Links are written so that they work in the repository: `../../SECURITY.md`, or a folder. The site
+has every page of `docs`, the documents in `DOCUMENTS`, and everything that those link to,
+recursively. A Markdown file becomes a page; any other file is copied. `mkdocs.yml` refers to this
+file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = get_plugin_logger("repository")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the documents, and what pages link to."""
+    """Adds the documents, and the files that pages link to."""
     for document in DOCUMENTS:
         files.append(_file(document, config))
     todo = [file for file in files if file.is_documentation_page()]
@@ -47,7 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Turns links of the repository into links of the site."""
+    """Turns repository links into links of the site."""
     here = _path(page.file.src_uri)
 
     def site(match: re.Match[str]) -> str:
@@ -70,7 +71,7 @@ def _targets(markdown: str, here: str) -> Iterator[str]:
 
 
 def _target(link: str, here: str) -> str | None:
-    """The file of the repository that a link means; of a folder, its page."""
+    """The file that a link in the repository refers to; for a folder, its README."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(here), link))
     if (TOP / path).is_dir():
         path = f"{path}/README.md"
@@ -82,12 +83,12 @@ def _file(path: str, config: MkDocsConfig) -> File:
 
 
 def _uri(path: str) -> str:
-    """Where the site has a file of the repository."""
+    """The URI of a repository file on the site."""
     return DOCUMENTS.get(path) or path.removeprefix("docs/")
 
 
 def _path(uri: str) -> str:
-    """The file of the repository that the site has there."""
+    """The repository file behind a URI of the site."""
     documents = {uri: path for path, uri in DOCUMENTS.items()}
     return documents.get(uri) or (f"docs/{uri}" if (TOP / "docs" / uri).exists() else uri)
 

@@ -1,7 +1,7 @@
 """Shows Ronde in half a minute: the same training script on one rank and on two.
 
-It prints what was measured here and now. Each rank has one thread, so that two ranks have twice
-the means of one.
+It prints what it measures on this machine. Each rank has one thread, so that two ranks have twice
+the computing power of one.
 """
 
 import json
@@ -42,7 +42,7 @@ def main():
 
 
 def train(ranks):
-    """Runs the training script and gives its report."""
+    """Runs the training script and returns its report."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [launcher(), "-np", str(ranks), sys.executable, str(SCRIPT)]

@@ -41,7 +41,7 @@ def main():
         nn.ReLU(),
         nn.Linear(96, 10),
     )
-    # Several ranks look at larger batches together, so they may take larger steps.
+    # Several ranks together process larger batches, so they can take larger steps.
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr * hvd.size(), momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)

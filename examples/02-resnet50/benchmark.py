@@ -1,8 +1,7 @@
-"""Measures how many images per second a residual network learns from, on made-up images.
+"""Measures how many images per second a residual network trains on, with synthetic images.
 
-`python benchmark.py` or `horovodrun -np 2 python benchmark.py`. Flags and output are laid out as
-those of the synthetic benchmark that comes with Horovod, so that scripts which read one can read
-the other.
+`python benchmark.py` or `horovodrun -np 2 python benchmark.py`. Its flags and output match the
+synthetic benchmark that comes with Horovod, so that scripts that parse one can parse the other.
 """
 
 import argparse
@@ -78,7 +77,7 @@ def measure(step, options):
         rates.append(options.batch_size * options.num_batches_per_iter / seconds)
         say(f"Iter #{number}: {rates[-1]:.1f} img/sec per CPU")
 
-    # Nineteen of twenty iterations lie this near to the mean, if chance alone moves them.
+    # 95 % of the iterations are within this distance of the mean if the noise is normal.
     mean, spread = statistics.fmean(rates), 1.96 * statistics.pstdev(rates)
     say(f"Img/sec per CPU: {mean:.1f} +-{spread:.1f}")
     ranks = hvd.size()

@@ -1,7 +1,7 @@
 """Residual networks as in "Deep Residual Learning for Image Recognition" (2015), in plain PyTorch.
 
-ResNet-50 here has the 161 parameters, of the same shapes, that everybody else's has: the stride of
-a bottleneck is in its 3 x 3 convolution.
+This ResNet-50 has the usual 161 parameters with the usual shapes: the stride of a bottleneck is in
+its 3 x 3 convolution.
 """
 
 from torch import nn
@@ -16,7 +16,7 @@ DEPTHS = {
 
 
 class ResNet(nn.Module):
-    """One of the networks in `DEPTHS`, for images of any size with three colours."""
+    """One of the networks in `DEPTHS`, for images of any size with three color channels."""
 
     def __init__(self, name="resnet50", classes=1000):
         super().__init__()
@@ -79,7 +79,7 @@ class Bottleneck(Residual):
 
 
 def convolution(width, outer, size, stride=1):
-    """A convolution that keeps its place, and the normalization behind it."""
+    """A convolution that preserves the image size, followed by a normalization."""
     return nn.Sequential(
         nn.Conv2d(width, outer, size, stride, padding=size // 2, bias=False),
         nn.BatchNorm2d(outer),

@@ -1,11 +1,11 @@
-"""A small transformer that reads letters and says which one may follow."""
+"""A small transformer that reads letters and predicts the next one."""
 
 import torch
 from torch import nn
 
 
 class LanguageModel(nn.Module):
-    """Scores for the next letter at every place of a passage."""
+    """Scores for the next letter at every position of a passage."""
 
     def __init__(self, letters, context, width, layers, heads=4):
         super().__init__()
@@ -21,17 +21,17 @@ class LanguageModel(nn.Module):
         return self.head(self.norm(self.blocks(self.letter(codes) + self.place(places))))
 
     @torch.no_grad()
-    def continued(self, codes, count, dice):
-        """The passage with `count` letters more, thrown with `dice` after the scores."""
+    def continued(self, codes, count, generator):
+        """The passage with `count` more letters, sampled with `generator`."""
         for _ in range(count):
             scores = self(codes[-self.context :].unsqueeze(0))[0, -1]
-            choice = torch.multinomial(scores.softmax(0), 1, generator=dice)
+            choice = torch.multinomial(scores.softmax(0), 1, generator=generator)
             codes = torch.cat([codes, choice])
         return codes.tolist()
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two layers; each is added to its input."""
+    """Causal attention, then two layers; each is added to its input."""
 
     def __init__(self, width, heads):
         super().__init__()

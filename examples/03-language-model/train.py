@@ -1,8 +1,8 @@
 """Trains a small transformer to continue English text, on as many ranks as it is started with.
 
 `python train.py` or `horovodrun -np 2 python train.py`. The text is the manual that comes with
-Python (`pydoc_data.topics`), half a megabyte, read letter by letter. The last tenth is kept aside
-to measure with.
+Python (`pydoc_data.topics`), half a megabyte, read letter by letter. The last tenth is held out for
+evaluation.
 """
 
 import argparse
@@ -39,11 +39,11 @@ def main():
         optimizer, lambda step: min((step + 1) / 20, 1 - step / options.steps)
     )
 
-    # Every rank reads other places of the same text.
-    dice = torch.Generator().manual_seed(hvd.rank())
+    # Every rank reads different parts of the same text.
+    generator = torch.Generator().manual_seed(hvd.rank())
     start = time.perf_counter()
     for step in range(1, options.steps + 1):
-        loss = train_step(model, optimizer, passages(train, options, dice))
+        loss = train_step(model, optimizer, passages(train, options, generator))
         schedule.step()
         if step % options.report_every == 0 or step == options.steps:
             say(f"step {step}: loss {average(loss, 'loss'):.3f}")
@@ -73,14 +73,16 @@ def parse():
 
 
 def manual():
-    """Python's manual, with what is no plain letter left out."""
+    """Python's manual, without everything that is not plain ASCII text."""
     whole = "\n".join(topics[name] for name in sorted(topics))
     return "".join(letter for letter in whole if letter == "\n" or " " <= letter <= "~")
 
 
-def passages(text, options, dice):
+def passages(text, options, generator):
     """A batch of passages, each one letter longer than the context."""
-    places = torch.randint(len(text) - options.context, (options.batch_size, 1), generator=dice)
+    places = torch.randint(
+        len(text) - options.context, (options.batch_size, 1), generator=generator
+    )
     return text[places + torch.arange(options.context + 1)]
 
 
@@ -88,7 +90,7 @@ def train_step(model, optimizer, batch):
     optimizer.zero_grad()
     loss = loss_of(model, batch)
     loss.backward()
-    # Gradients are clipped when they are those of all ranks, and before the step uses them.
+    # Clip the gradients after they are averaged over all ranks, and before the step uses them.
     optimizer.synchronize()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     with optimizer.skip_synchronize():
@@ -98,9 +100,9 @@ def train_step(model, optimizer, batch):
 
 @torch.no_grad()
 def measure(model, test, options):
-    """The loss on text that was kept aside; each rank reads its share of it."""
-    dice = torch.Generator().manual_seed(1000 + hvd.rank())
-    losses = [loss_of(model, passages(test, options, dice)) for _ in range(8)]
+    """The loss on held-out text; each rank reads its share of it."""
+    generator = torch.Generator().manual_seed(1000 + hvd.rank())
+    losses = [loss_of(model, passages(test, options, generator)) for _ in range(8)]
     return average(torch.stack(losses).mean(), "test")
 
 

@@ -1,7 +1,7 @@
-"""Trains on ranks that have different amounts of data: whoever is done joins, the others go on.
+"""Trains on ranks with different amounts of data: a rank that is done joins, the others continue.
 
-`python train.py` or `horovodrun -np 2 python train.py`. A line is fitted to points; rank 0 has
-the fewest of them, every next rank as many more.
+`python train.py` or `horovodrun -np 2 python train.py`. A line is fitted to points; rank 0 has the
+fewest points, and each rank has that many more than the one before.
 """
 
 import argparse
@@ -33,9 +33,9 @@ def main():
             nn.functional.mse_loss(model(inputs), targets).backward()
             optimizer.step()
         print(f"epoch {epoch}: rank {hvd.rank()} had {len(own)} batches", flush=True)
-        # From here on this rank adds zeros to whatever the others reduce, until all are here.
+        # From here on this rank contributes zeros to the reductions of the others, until all join.
         last = hvd.join()
-        # Those that came earlier have missed the last steps of the others.
+        # Ranks that joined earlier have missed the last steps of the others.
         hvd.broadcast_parameters(model.state_dict(), root_rank=last)
         if hvd.rank() == 0:
             print(f"epoch {epoch}: rank {last} was the last", flush=True)
@@ -55,8 +55,8 @@ def parse():
 
 
 def batches(count, epoch):
-    dice = torch.Generator().manual_seed(1000 * epoch + hvd.rank())
-    inputs = torch.randn(count, 16, 3, generator=dice)
+    generator = torch.Generator().manual_seed(1000 * epoch + hvd.rank())
+    inputs = torch.randn(count, 16, 3, generator=generator)
     return list(zip(inputs, inputs @ SLOPES))
 
 

@@ -1,8 +1,8 @@
 """Trains two models at once, each on half of the ranks, and lets them vote.
 
-`python train.py` or `horovodrun -np 4 python train.py`. The ranks are dealt to two teams; a
-process set lets each team average its own gradients and not the other's. Afterwards all ranks
-together average what the two models say. One rank alone is one team.
+`python train.py` or `horovodrun -np 4 python train.py`. The ranks are split into two teams; with a
+process set each team averages only its own gradients. Afterwards all ranks together average the
+predictions of the two models. A single rank is one team.
 """
 
 import argparse
@@ -16,14 +16,14 @@ import horovod.torch as hvd
 
 def main():
     options = parse()
-    # "dynamic" allows to add sets when the number of ranks is known.
+    # "dynamic" allows adding sets once the number of ranks is known.
     hvd.init(process_sets="dynamic")
     number, team, teams = choose_team()
     print(
         f"rank {hvd.rank()} is number {team.rank()} of {team.size()} in team {number}", flush=True
     )
 
-    # Each team starts from its own point; in it, all ranks from the same.
+    # Each team starts from its own point; all ranks of a team start from the same one.
     torch.manual_seed(number)
     model = nn.Sequential(
         nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2)
@@ -34,9 +34,9 @@ def main():
         process_set=team,
     )
 
-    dice = torch.Generator().manual_seed(hvd.rank())
+    generator = torch.Generator().manual_seed(hvd.rank())
     for _ in range(options.steps):
-        points, labels = spirals(64, dice)
+        points, labels = spirals(64, generator)
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(points), labels).backward()
         optimizer.step()
@@ -46,7 +46,7 @@ def main():
         said = model(points).softmax(1)
     if team.rank() == 0:
         print(f"team {number}: {share(said, labels):.3f} of the points are right", flush=True)
-    # Every member of a team says the same; together they have one vote.
+    # All members of a team predict the same; together they have one vote.
     votes = hvd.allreduce(said / team.size(), op=hvd.Sum, name="votes") / teams
     if hvd.rank() == 0:
         print(f"together: {share(votes, labels):.3f} of the points are right")
@@ -69,13 +69,13 @@ def choose_team():
     return number, teams[number], len(teams)
 
 
-def spirals(count, dice):
-    """Points on two spirals that turn around each other, and which of the two each is on."""
-    labels = torch.randint(2, (count,), generator=dice)
-    along = torch.rand(count, generator=dice).sqrt()
+def spirals(count, generator):
+    """Points on two interleaved spirals, and which of the two each is on."""
+    labels = torch.randint(2, (count,), generator=generator)
+    along = torch.rand(count, generator=generator).sqrt()
     angle = 3 * math.pi * along + math.pi * labels
     points = along.unsqueeze(1) * torch.stack([angle.cos(), angle.sin()], 1)
-    return points + 0.02 * torch.randn(count, 2, generator=dice), labels
+    return points + 0.02 * torch.randn(count, 2, generator=generator), labels
 
 
 def share(scores, labels):

@@ -1,8 +1,8 @@
 """Trains a compiled model: `torch.compile` and a distributed optimizer together.
 
-`python train.py` or `horovodrun -np 2 python train.py`. The hooks that hand over gradients belong
-to the parameters and stay outside of what is compiled, so that nothing else changes. The same steps
-are also made without the compiler, to compare.
+`python train.py` or `horovodrun -np 2 python train.py`. The hooks that submit gradients belong to
+the parameters and stay outside the compiled code, so nothing else changes. The same steps are also
+run without the compiler, for comparison.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main():
     )  # fmt: skip
     twin = copy.deepcopy(model)
     train(model, model, "plain", options)
-    # Compiling gives another module with the same parameters.
+    # Compiling returns another module with the same parameters.
     train(twin, torch.compile(twin, backend=options.backend), "compiled", options)
 
     pairs = zip(model.parameters(), twin.parameters())
@@ -41,21 +41,21 @@ def parse():
     parser.add_argument(
         "--backend",
         default="aot_eager",
-        help="who compiles: `inductor` makes the fastest code and needs a C++ compiler",
+        help="the compiler: `inductor` generates the fastest code and needs a C++ compiler",
     )
     return parser.parse_args()
 
 
 def train(model, runs, name, options):
-    """Trains the parameters of `model` by running `runs`."""
+    """Trains the parameters of `model` by calling `runs`."""
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.01), named_parameters=model.named_parameters()
     )
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    dice = torch.Generator().manual_seed(hvd.rank())
+    generator = torch.Generator().manual_seed(hvd.rank())
     seconds = 0.0
     for step in range(options.steps):
-        rows = torch.randn(options.batch_size, 64, generator=dice)
+        rows = torch.randn(options.batch_size, 64, generator=generator)
         start = time.perf_counter()
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(runs(rows), rows.sin().sum(1, keepdim=True))

@@ -1,7 +1,7 @@
 """Trains with PyTorch's own DistributedDataParallel, over the same engine as Horovod's interface.
 
-`python train.py` or `horovodrun -np 2 python train.py`. Nothing here but the name of the backend is
-special to Ronde: `--backend gloo` runs the same program over PyTorch's own.
+`python train.py` or `horovodrun -np 2 python train.py`. Only the name of the backend is specific to
+Ronde: `--backend gloo` runs the same program over PyTorch's own backend.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import horovod.torch  # noqa: F401  (registers the backend on PyTorches that do not look for it)
+import horovod.torch  # noqa: F401  (registers the backend with older PyTorch)
 
 
 def main():
@@ -21,7 +21,7 @@ def main():
     start(options.backend)
     torch.manual_seed(42 + dist.get_rank())
 
-    # The wrapper gives all ranks the model of rank 0.
+    # The wrapper copies the model of rank 0 to all ranks.
     model = DistributedDataParallel(
         nn.Sequential(
             nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1)
@@ -62,7 +62,7 @@ def start(backend):
     if "RANK" in os.environ:
         dist.init_process_group(backend)
     else:
-        # Without a launcher nobody has said where the ranks meet, and there is only one.
+        # Without a launcher there is only one rank, and no address is set.
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
 
 

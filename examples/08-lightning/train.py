@@ -1,4 +1,4 @@
-"""Trains with Lightning 2: the Trainer does the loop, Ronde's strategy the communication.
+"""Trains with Lightning 2: the Trainer runs the loop, Ronde's strategy communicates.
 
 `python train.py` or `horovodrun -np 2 python train.py`. The images (1,797 handwritten digits) come
 with scikit-learn.
@@ -30,7 +30,7 @@ def main():
         num_sanity_val_steps=0,
     )
     model = Reader()
-    # Lightning gives each rank its share of both.
+    # Lightning gives each rank its share of both datasets.
     trainer.fit(model, DataLoader(train, 32, shuffle=True), DataLoader(test, 60))
     if trainer.is_global_zero:
         ranks = "rank" if trainer.world_size == 1 else "ranks"
@@ -48,8 +48,8 @@ def digits():
     images, labels = load_digits(return_X_y=True)
     images = torch.tensor(images, dtype=torch.float32) / 16
     data = TensorDataset(images, torch.tensor(labels))
-    dice = torch.Generator().manual_seed(0)
-    return random_split(data, [len(data) - 360, 360], generator=dice)
+    generator = torch.Generator().manual_seed(0)
+    return random_split(data, [len(data) - 360, 360], generator=generator)
 
 
 class Reader(pl.LightningModule):

@@ -1,4 +1,4 @@
 #!/bin/sh
-# Says which hosts there are and how many workers each takes: whatever stands in `hosts.txt`.
+# Prints the available hosts and the number of slots on each: the contents of `hosts.txt`.
 # Change that file while the job runs.
 cat "$(dirname "$0")/hosts.txt"

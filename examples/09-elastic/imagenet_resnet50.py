@@ -1,7 +1,7 @@
-"""Trains ResNet-50 on two trees of images while ranks come, go and die.
+"""Trains ResNet-50 on two folders of images while ranks join, leave and die.
 
-Flags are those of the elastic ImageNet program that comes with Horovod, as far as they mean
-something here; `make_images.py` beside this file makes small trees to try it with.
+The flags are those of the elastic ImageNet program that comes with Horovod, as far as they apply;
+`make_images.py` in this folder creates small folders of images to try it with.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def run(state, train_loader, val_loader, options):
 
 
 def train(state, loader, options):
-    """What is left of an epoch; gives the mean loss of all ranks."""
+    """Trains for the rest of an epoch; returns the mean loss of all ranks."""
     state.model.train()
     losses = Mean("train_loss")
     for images, labels in loader:
@@ -88,7 +88,7 @@ def train(state, loader, options):
 
 @torch.no_grad()
 def validate(state, loader):
-    """The share of images that all ranks together have named correctly."""
+    """The fraction of images that all ranks together classified correctly."""
     state.model.eval()
     correct = Mean("val_accuracy")
     for images, labels in loader:
@@ -113,7 +113,7 @@ class Mean:
 
 
 def adjust_learning_rate(state, batches, options):
-    """Raises the rate to that of all ranks in the first epochs, and lowers it in steps later."""
+    """Warms the rate up to that of all ranks in the first epochs, and lowers it in steps later."""
     epoch = state.epoch + state.batch / max(1, batches)
     if epoch < options.warmup_epochs:
         factor = (epoch * (hvd.size() - 1) / options.warmup_epochs + 1) / hvd.size()
@@ -147,7 +147,7 @@ def folders(options):
 
 
 def resumed(model, optimizer, options):
-    """The epoch to begin with; what is read here only counts on the rank that becomes 0."""
+    """The epoch to start with; what is read here only matters on the rank that becomes rank 0."""
     for epoch in range(options.epochs if options.checkpoint_format else 0, 0, -1):
         file = Path(options.checkpoint_format.format(epoch=epoch))
         if file.exists():
@@ -159,7 +159,7 @@ def resumed(model, optimizer, options):
 
 
 def save(state, options):
-    """Files outlive the whole job, as commits do not."""
+    """Writes a checkpoint file, which unlike a commit outlives the job."""
     if options.checkpoint_format:
         checkpoint = {
             "model": state.model.state_dict(),

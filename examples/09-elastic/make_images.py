@@ -1,6 +1,6 @@
-"""Makes two small trees of images, with a folder for each class: `python make_images.py FOLDER`.
+"""Creates two small folders of images, with a subfolder per class: `python make_images.py FOLDER`.
 
-A class is a colour in noise, so that a network can learn something.
+Each class is a color in noise, so that a network can learn something.
 """
 
 import random
@@ -14,19 +14,19 @@ SIDE = 48
 
 
 def main(folder, train_images, val_images):
-    dice = random.Random(1)
+    rng = random.Random(1)
     for part, count in (("train", train_images), ("validation", val_images)):
-        for name, colour in CLASSES.items():
+        for name, color in CLASSES.items():
             place = Path(folder) / part / name
             place.mkdir(parents=True, exist_ok=True)
             for number in range(count):
-                image(dice, colour).save(place / f"{number:04}.png")
+                image(rng, color).save(place / f"{number:04}.png")
 
 
-def image(dice, colour):
+def image(rng, color):
     data = bytearray()
     for _ in range(SIDE * SIDE):
-        data.extend(min(255, max(0, part + dice.randint(-60, 60))) for part in colour)
+        data.extend(min(255, max(0, part + rng.randint(-60, 60))) for part in color)
     return Image.frombytes("RGB", (SIDE, SIDE), bytes(data))
 
 

@@ -1,6 +1,6 @@
-"""Trains a small network to read handwritten digits while ranks come, go and die.
+"""Trains a small network to read handwritten digits while ranks join, leave and die.
 
-`python train.py`, or with workers that may change:
+`python train.py`, or with ranks that may change:
 `horovodrun -np 2 --min-np 1 --host-discovery-script ./discover_hosts.sh python train.py`. The 1,797
 images come with scikit-learn.
 """
@@ -38,8 +38,8 @@ def main():
     sampler = hvd.elastic.ElasticSampler(images)
     loader = DataLoader(images, batch_size=options.batch_size, sampler=sampler)
 
-    # Everything that another rank would need to go on. Nothing is broadcast here: a newcomer may
-    # come to this line when the others are in the middle of an epoch.
+    # Everything that another rank needs to continue. Nothing is broadcast here: a new rank may
+    # reach this line while the others are in the middle of an epoch.
     state = hvd.elastic.TorchState(
         model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0
     )
@@ -86,7 +86,7 @@ def parse():
     parser.add_argument("--batch-size", type=int, default=32, help="images per rank and step")
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one rank")
     parser.add_argument(
-        "--batches-per-commit", type=int, default=10, help="a lost rank costs at most so many"
+        "--batches-per-commit", type=int, default=10, help="a lost rank costs at most this many"
     )
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
-"""Trains a network with a loop of its own: TensorFlow 2, a gradient tape and `tf.function`.
+"""Trains a network with a custom loop: TensorFlow 2, a gradient tape and `tf.function`.
 
 This is an ordinary Horovod script: `python train.py` or `horovodrun -np 2 python train.py`. The
-task is made up: which of four blobs of points does a point belong to? Nothing is downloaded.
+task is synthetic: to which of four clusters does a point belong? Nothing is downloaded.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main():
 
     model = tf.keras.Sequential([tf.keras.layers.Dense(32, "relu"), tf.keras.layers.Dense(4)])
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # Several ranks look at larger batches together, so they may take larger steps.
+    # Several ranks together process larger batches, so they can take larger steps.
     optimizer = tf.keras.optimizers.SGD(0.05 * hvd.size())
 
     @tf.function
@@ -40,7 +40,7 @@ def main():
     for number, (some_points, some_labels) in enumerate(batches.take(options.steps)):
         loss = step(some_points, some_labels)
         if number == 0:
-            # Only now all variables exist; from here on they stay the same on all ranks.
+            # Only now do all variables exist; from here on they stay the same on all ranks.
             hvd.broadcast_variables(model.variables, root_rank=0)
             hvd.broadcast_variables(variables_of(optimizer), root_rank=0)
         if number % 50 == 0 and hvd.rank() == 0:
@@ -53,7 +53,7 @@ def main():
 
 
 def blobs(seed):
-    """Points around four centres, others on every rank."""
+    """Points around four centers, different on every rank."""
     random = np.random.RandomState(seed)
     labels = random.randint(0, 4, size=2048)
     centres = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]], np.float32)
@@ -62,7 +62,7 @@ def blobs(seed):
 
 
 def variables_of(optimizer):
-    """A property in newer Keras, a method in older."""
+    """The value of what is a property in newer Keras and a method in older."""
     return optimizer.variables() if callable(optimizer.variables) else optimizer.variables
 
 

@@ -1,7 +1,7 @@
 """Trains a network with Keras's `fit`: warm-up, averaged metrics, augmentation, checkpoints.
 
 This is an ordinary Horovod script: `python train.py` or `horovodrun -np 2 python train.py`. The
-images are made up: bars that lie, stand or cross. Nothing is downloaded.
+images are synthetic: horizontal, vertical or crossed bars. Nothing is downloaded.
 """
 
 import argparse
@@ -16,7 +16,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--checkpoint", help="where rank 0 saves the model behind each epoch")
+    parser.add_argument("--checkpoint", help="where rank 0 saves the model after each epoch")
     options = parser.parse_args()
     hvd.init()
     keras.utils.set_random_seed(hvd.rank())
@@ -33,14 +33,14 @@ def main():
             keras.layers.Dense(3, activation="softmax"),
         ]
     )
-    # Several ranks look at larger batches together, so they may take larger steps, after a while.
+    # Several ranks together process larger batches, so they can take larger steps after warm-up.
     rate = 0.01 * hvd.size()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(rate))
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     callbacks = [
         # All ranks start from the same point.
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
-        # This one comes before those that look at the metrics.
+        # This one comes before the callbacks that read the metrics.
         hvd.callbacks.MetricAverageCallback(),
         hvd.callbacks.LearningRateWarmupCallback(rate, warmup_epochs=2),
         hvd.callbacks.LearningRateScheduleCallback(rate, lambda _: 0.1, options.epochs - 1),
@@ -62,7 +62,7 @@ def main():
 
 
 def bars(count, seed):
-    """Noisy images of a lying bar (0), a standing one (1) or both (2)."""
+    """Noisy images of a horizontal bar (0), a vertical one (1) or both (2)."""
     random = np.random.RandomState(seed)
     labels = random.randint(0, 3, size=count)
     images = random.normal(scale=0.3, size=[count, 12, 12, 1])

@@ -1,7 +1,7 @@
-"""Trains with TensorFlow 1's graph and session, as benchmark programs of that time do.
+"""Trains with TensorFlow 1's graph and session, like benchmark programs of that time.
 
 This is an ordinary Horovod script: `python train.py` or `horovodrun -np 2 python train.py`. The
-numbers to fit are made up. Nothing is downloaded.
+data is synthetic. Nothing is downloaded.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Trains a small network in JAX to read handwritten digits, on as many ranks as it is started with.
 
 `python train.py` or `horovodrun -np 2 python train.py`. The 1,797 images come with scikit-learn.
-Every rank trains on its own share of them; one compiled program is a whole step, gradients of all
-ranks included.
+Every rank trains on its own share of them; a whole step is one compiled program, including the
+reduction of the gradients.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main():
     options = parse()
     hvd.init()
     train, test = digits()
-    # Several ranks look at larger batches together, so they may take larger steps.
+    # Several ranks together process larger batches, so they can take larger steps.
     optimizer = hvd.DistributedOptimizer(optax.sgd(options.lr * hvd.size(), momentum=0.9))
 
     @jax.jit
@@ -70,7 +70,7 @@ def digits():
 
 
 def batches(images, labels, batch_size, epoch):
-    """This rank's batches of an epoch: all ranks shuffle alike, and each takes its share."""
+    """This rank's batches of an epoch: all ranks shuffle the same way, and each takes its share."""
     order = np.random.default_rng(epoch).permutation(len(labels))
     steps = len(order) // (batch_size * hvd.size())
     shares = order[: steps * batch_size * hvd.size()].reshape(steps, hvd.size(), batch_size)

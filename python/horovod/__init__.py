@@ -1,14 +1,14 @@
 """Distributed training with Horovod's API: `import horovod.torch as hvd`.
 
-This module imports no framework and no native code, so that it is cheap and always works; the
-framework folders do the rest.
+This module imports no framework and no native code, so importing it is cheap and always works; the
+framework packages do the rest.
 """
 
 from __future__ import annotations
 
 from horovod import _absent
 
-# As type checkers know it, without the import of `typing`, which takes a while.
+# Type checkers recognize this name; importing `typing` would take a while.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from horovod.runner import run
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "run"]
 
 __version__ = "0.28.1+ronde.0.1.0"
-"""Version of Horovod whose API this is, and behind the `+` that of Ronde itself."""
+"""Version of Horovod whose API this is; after the `+`, the version of Ronde itself."""
 
 _absent.install()
 
 
 def __getattr__(name: str) -> object:
     if name == "run":
-        # Only whoever starts jobs from Python pays for it.
+        # Imported only in programs that start jobs from Python.
         from horovod.runner import run
 
         return run

@@ -1,6 +1,6 @@
-"""Modules of Horovod that are not here: importing one says so, and what to use instead.
+"""Modules of Horovod that Ronde lacks: importing one raises an error that says what to use instead.
 
-The finder stands behind all others, so that it is only asked for what nobody has.
+The finder comes last, so that it is only asked for modules that no other finder has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _ELASTIC = (
     "start elastic jobs with `horovod.run(min_num_proc=...)` or `horovodrun --min-np`; "
     "horovod.runner.elastic.discovery finds hosts"
 )
-_NOT_YET = f"it may come, see the table in the README; {_START}"
+_NOT_YET = f"it may be added later, see the table in the README; {_START}"
 _SERVICE = "ranks and launcher use their own protocol, which never unpickles anything; " + _START
 
 INSTEAD = {
@@ -33,7 +33,7 @@ INSTEAD = {
     "horovod.runner.task_fn": _SERVICE,
     "horovod.runner.util.cache": "nothing about hosts is cached between jobs",
     "horovod.runner.util.lsf": "`horovodrun --jsrun` reads LSF's variables itself",
-    "horovod.runner.util.remote": "`horovodrun -H` reaches hosts over ssh itself",
+    "horovod.runner.util.remote": "`horovodrun -H` connects to hosts over ssh itself",
     "horovod.runner.util.streams": "use os.pipe or queue.Queue",
     "horovod.spark": _NOT_YET,
 }
@@ -42,7 +42,7 @@ INSTEAD = {
 class _Finder:
     @staticmethod
     def find_spec(fullname: str, path: object = None, target: object = None) -> None:
-        """Raises for a module that Horovod has and Ronde has not; knows nothing of others."""
+        """Raises for a module that Horovod has and Ronde lacks; ignores all others."""
         instead = INSTEAD.get(fullname)
         if instead is not None:
             text = f"{fullname} is not part of Ronde: {instead}"
@@ -50,6 +50,6 @@ class _Finder:
 
 
 def install() -> None:
-    """Has imports say it from here on."""
+    """Installs the finder."""
     if _Finder not in sys.meta_path:
         sys.meta_path.append(_Finder)

@@ -1,10 +1,10 @@
 """The one native module: the engine of this process and what the framework adapters call.
 
 Every wait releases the interpreter lock. Tensors are any objects whose type offers DLPack's C
-exchange table, NumPy arrays, and what looks like torch tensors (`data_ptr`, `shape`, `dtype`,
-`is_contiguous`). They must be contiguous, and writable where a result goes.
-`lazy` says that the caller waits for the handle at once: it does the work, and nobody is woken.
-`process_set` is the id of the ranks that take part, 0 for all.
+exchange table, NumPy arrays, and objects that look like torch tensors (`data_ptr`, `shape`,
+`dtype`, `is_contiguous`). They must be contiguous, and outputs must be writable. `lazy` says that
+the caller waits for the handle at once: it then does the work itself, and no thread is woken.
+`process_set` is the id of the set of ranks that take part, 0 for all.
 """
 
 import os
@@ -87,11 +87,11 @@ class Memory:
     def __array_interface__(self) -> dict[str, Any]: ...
 
 def claim(capsule: Any) -> Memory:
-    """Takes the memory out of a capsule that `wait` gave, and that nobody has used."""
+    """Takes the memory out of an unused capsule that `wait` returned."""
 
 @final
 class Mpi:
-    """An MPI library, opened at run time. OSError if it is none, or of another family."""
+    """An MPI library, loaded at run time. OSError if it is not one, or of another family."""
 
     def __new__(cls, path: str, family: str | None = None) -> Mpi: ...
     @property
@@ -103,39 +103,39 @@ class Mpi:
         """The communicator of all processes."""
 
     def is_running(self) -> bool:
-        """Whether it is initialised and not yet finalised."""
+        """Whether it is initialized and not yet finalized."""
 
     def start(self, threads: bool) -> None:
-        """Initialises it, for many threads or for one, unless somebody has done so already."""
+        """Initializes it unless that has been done, with or without thread support."""
 
     def supports_threads(self) -> bool:
-        """Whether it takes calls from many threads at a time."""
+        """Whether it supports concurrent calls from several threads."""
 
     def seat(self, comm: int) -> tuple[int, int]:
-        """This process among those of a communicator, and their number."""
+        """The rank of this process in a communicator, and the size of the communicator."""
 
     def part(self, ranks: list[int]) -> int:
-        """A communicator of these processes, all of which must ask for it, and nobody else."""
+        """Creates a communicator of these processes; all of them must call this, and no others."""
 
     def abort_at_exit(self) -> None:
-        """Has MPI end the whole job when this process ends, if MPI was initialised here."""
+        """Makes MPI abort the whole job when this process ends, if `start` initialized MPI."""
 
     def finish(self) -> None:
-        """Finalises it if it was initialised here and nobody else has finalised it."""
+        """Finalizes it if `start` initialized it and nothing else has finalized it."""
 
 def parse_hosts(text: str) -> list[tuple[str, int]]:
-    """The hosts of `node-a:4,node-b:4` and their slots."""
+    """Parses a list such as `node-a:4,node-b:4` into hosts and slots."""
 
 def parse_hostfile(text: str) -> list[tuple[str, int]]:
-    """The same of a hostfile."""
+    """Parses a hostfile into hosts and slots."""
 
 def parse_discovered(text: str, slots: int | None = None) -> list[tuple[str, int]]:
-    """The same of what a discovery script prints; `slots` is for hosts without a number."""
+    """Parses the output of a discovery script; `slots` is for hosts without a number."""
 
 def assign_ranks(
     hosts: list[tuple[str, int]], count: int
 ) -> list[tuple[str, int, int, int, int, int, int]]:
-    """Host, rank, local rank, cross rank, size, local size and cross size of so many ranks."""
+    """Host, rank, local rank, cross rank, size, local size and cross size of each rank."""
 
 def interfaces() -> list[tuple[str, str]]:
     """The interfaces of this machine that are up, and their addresses."""
@@ -144,27 +144,27 @@ def is_exportable(name: str) -> bool:
     """Whether a variable of the launcher's environment is passed on to ranks."""
 
 def launched() -> tuple[str, int, int] | None:
-    """The launcher that is not horovodrun, this process's rank and their number; None without."""
+    """The launcher, this process's rank and the size; None under horovodrun or no launcher."""
 
 def init(mpi: Mpi | None = None, comm: int | None = None) -> None:
     """Joins the world described by the environment; a world of one if there is no launcher.
 
-    With `mpi`, the members of the communicator `comm` are the world, and meet over it.
+    With `mpi`, the members of the communicator `comm` form the world, and find each other over it.
     Raises `WorkerRemovedError` if this process is no longer part of its elastic job.
     """
 
 def init_later(arrive: Callable[[], object]) -> None:
-    """Lets this process join its world later, by `arrive`: when it has something to say there.
+    """Defers joining the world until its first collective, which calls `arrive`.
 
-    Until then its rank and the like are those that its environment names.
+    Until then its rank and the like are those in its environment.
     """
 
 def shutdown(error: str | None = None, exiting: bool = False) -> None:
     """Leaves the world; `error` is the exception that ends the process, if one does.
 
-    RuntimeError in a child process of a rank. `exiting` says that the interpreter ends: threads
-    that wait in a collective then wait for ever, since Python would end them in the middle of
-    native code.
+    RuntimeError in a child process of a rank. `exiting` says that the interpreter is exiting:
+    threads that wait in a collective then wait forever, because Python would end them in the middle
+    of native code.
     """
 
 def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
@@ -174,7 +174,7 @@ def start_timeline(path: str | os.PathLike[str], mark_cycles: bool = False) -> N
     """
 
 def stop_timeline() -> None:
-    """Ends the timeline; everything until now is in the file then."""
+    """Ends the timeline; the file is then complete."""
 
 def is_initialized() -> bool:
     """Whether this process is part of a world, or a child process of one that is."""
@@ -182,21 +182,21 @@ def is_initialized() -> bool:
 def in_child() -> bool:
     """Whether this process is a child of a rank and not a rank itself.
 
-    Then it answers as the rank to all questions about places, and raises RuntimeError for the rest.
+    Then rank, size and the like are those of the rank; everything else raises RuntimeError.
     """
 
 def check_may_join() -> None:
-    """RuntimeError in a child of a rank that a launcher has started."""
+    """Raises RuntimeError in a child of a rank that a launcher has started."""
 
 def for_children() -> tuple[int, int, int, int, int, int, int, bool]:
-    """What child processes are to know of this rank.
+    """What child processes need to know about this rank.
 
-    Its process, rank, size, local rank and size, cross rank and size, and whether a launcher has
+    Its process id, rank, size, local rank and size, cross rank and size, and whether a launcher
     started it.
     """
 
 def forked() -> None:
-    """Says that this is a forked child, to which the handles of its parent mean nothing."""
+    """Marks this process as a forked child, in which the handles of its parent are invalid."""
 
 def rank() -> int:
     """This process among all."""
@@ -205,13 +205,13 @@ def size() -> int:
     """The number of processes."""
 
 def local_rank() -> int:
-    """This process among those of its host."""
+    """The rank of this process on its host."""
 
 def local_size() -> int:
     """The number of processes on this host."""
 
 def cross_rank() -> int:
-    """This host among those that have this local rank."""
+    """The rank of this host among the hosts that have this local rank."""
 
 def cross_size() -> int:
     """The number of hosts that have this local rank."""
@@ -244,12 +244,12 @@ def grouped_allreduce(
     """Submits reductions that are negotiated and run as one; all of one element type."""
 
 def allgather(input: Any, name: str, lazy: bool = False, process_set: int = 0) -> int:
-    """Submits a gathering along the first dimension; `wait` gives `(capsule, rows)`."""
+    """Submits an allgather along the first dimension; `wait` returns `(capsule, rows)`."""
 
 def grouped_allgather(
     inputs: Iterable[Any], name: str, lazy: bool = False, process_set: int = 0
 ) -> int:
-    """Submits gatherings that are negotiated and run as one; all of one element type."""
+    """Submits allgathers that are negotiated and run as one; all of one element type."""
 
 def broadcast(
     input: Any, output: Any, name: str, root: int, lazy: bool = False, process_set: int = 0
@@ -270,7 +270,7 @@ def reducescatter(
     lazy: bool = False,
     process_set: int = 0,
 ) -> int:
-    """Submits a reduction of which each member gets its share of the first dimension."""
+    """Submits a reduction; each member gets its share of the first dimension."""
 
 def grouped_reducescatter(
     inputs: Iterable[Any],
@@ -284,14 +284,14 @@ def grouped_reducescatter(
     """Submits such reductions that are negotiated and run as one; all of one element type."""
 
 def arena(length: int) -> Any | None:
-    """Memory that all ranks of this host see: a DLPack capsule of `length` bytes that owns it.
+    """Memory shared by all ranks of this host: a DLPack capsule of `length` bytes that owns it.
 
-    Reducing tensors in place that lie there on every rank copies nothing. What is in the memory is
-    not defined. None if there is no such memory, or no more of it.
+    Reducing tensors in place copies nothing if they are in such memory on every rank. Its contents
+    are undefined. None if there is no such memory, or not enough of it.
     """
 
 def in_arena(address: int) -> bool:
-    """Whether something at this address lies in memory that `arena` gives out in this world."""
+    """Whether this address is in memory that `arena` allocates in this world."""
 
 def barrier(name: str, lazy: bool = False, process_set: int = 0) -> int:
     """Submits a barrier."""
@@ -299,57 +299,57 @@ def barrier(name: str, lazy: bool = False, process_set: int = 0) -> int:
 def join(lazy: bool = False) -> int:
     """Contributes zeros to the reductions of others until all have joined.
 
-    `wait` gives the rank that joined last.
+    `wait` returns the rank that joined last.
     """
 
 def add_process_set(ranks: Iterable[int]) -> int:
-    """Submits the registration of a set, which all ranks must do; `wait` gives its id."""
+    """Submits the registration of a set, which all ranks must do; `wait` returns its id."""
 
 def remove_process_set(id: int) -> int:
     """Submits the removal of a set, which all ranks must do."""
 
 def repeat_allreduce(tensor: Any, name: str, times: int) -> list[float]:
-    """Sums a tensor over all ranks, in place, so many times; gives the seconds of each.
+    """Sums a tensor over all ranks, in place and repeatedly; returns the seconds of each call.
 
     The calls are made without Python between them, for measuring the engine itself.
     """
 
 def poll(handle: int) -> bool:
-    """Whether `wait` would return at once; ValueError for a handle that is not known."""
+    """Whether `wait` would return at once; ValueError for an unknown handle."""
 
 def wait(handle: int) -> Any:
-    """Waits for a handle and forgets it; None for a handle that is not known.
+    """Waits for a handle and forgets it; returns None for an unknown handle.
 
-    Gives the output of `allreduce` and `broadcast`, None for a barrier. For `allgather`, `alltoall`
-    and `reducescatter` it gives `(capsule, rows)`: a DLPack capsule of one-dimensional bytes that
-    owns the result, and the numbers of rows that it got from each member; a share of a reduction
-    has one such number. For a grouped operation it gives the list of these.
+    Returns the output of `allreduce` and `broadcast`, None for a barrier. For `allgather`,
+    `alltoall` and `reducescatter` it returns `(capsule, rows)`: a DLPack capsule of one-dimensional
+    bytes that owns the result, and the number of rows from each member; a share of a reduction has
+    one such number. For a grouped operation it returns a list of these.
     """
 
 def is_elastic() -> bool:
-    """Whether this process is a worker of an elastic job, as its environment has said once."""
+    """Whether this process is a worker of an elastic job; read once from its environment."""
 
 def may_grow() -> bool:
-    """Whether the next world may have another number of ranks: HOROVOD_ELASTIC says so."""
+    """Whether the next world may have another number of ranks (HOROVOD_ELASTIC)."""
 
 def last_loss() -> Any:
-    """The `HorovodInternalError` by which a caller was first told of the end of the world.
+    """The first `HorovodInternalError` that reported the end of the world to a caller.
 
-    None until then, and again in the next world. It is kept for frameworks, which pass on no more
-    than its text.
+    None until then, and again in the next world. It is kept because frameworks pass on only its
+    text.
     """
 
 def elastic_update(seen: int, timeout: float) -> tuple[int, int] | None:
-    """Waits for news of the next world that are later than number `seen`, 0 for any.
+    """Waits for a notice about the next world with a number above `seen`, 0 for any.
 
-    Gives the number of the newest and what has happened since `seen`, added up: 1 if workers will
-    have gone, 2 if some will have come, 4 if hosts were found for some that are not ready. None
-    when `timeout` seconds have passed, and soon if there is no world or it ends. Numbers rise from
-    world to world.
+    Returns the number of the newest notice and what has happened since `seen`, as flags: 1 if
+    workers leave, 2 if workers join, 4 if hosts were found for workers that are not ready. Returns
+    None when `timeout` seconds have passed, or earlier if there is no world or it ends. Numbers
+    increase from world to world.
     """
 
 def elastic_reached(milestone: str) -> None:
-    """Tells the launcher that this worker has the "state", or has made its first "commit".
+    """Reports to the launcher that this worker has the "state", or has made its first "commit".
 
     Does nothing outside an elastic world.
     """
@@ -361,19 +361,19 @@ def elastic_departing(reason: str) -> None:
     """
 
 def fetch_function() -> bytes:
-    """The bytes that the caller of `horovod.run` gave for this job."""
+    """The bytes that the caller of `horovod.run` passed for this job."""
 
 def deliver_result(result: bytes) -> None:
-    """Gives the caller of `horovod.run` bytes from this rank; returns when they are there."""
+    """Sends bytes from this rank to the caller of `horovod.run`; returns once they arrived."""
 
 def tensorflow_problem() -> str | None:
-    """Why TensorFlow has no ops of ours after it has loaded their library; None if it has."""
+    """Why TensorFlow lacks our ops after it has loaded their library; None if it has them."""
 
 def tensorflow_xla_problem() -> str | None:
-    """Gives TensorFlow's XLA our handlers, once; why it cannot have them, None if it has."""
+    """Registers our handlers with TensorFlow's XLA, once; returns why that failed, or None."""
 
 def mxnet_open(path: str) -> None:
-    """Finds the functions of the MXNet loaded from `path`; ImportError names what is gone."""
+    """Finds the functions of the MXNet loaded from `path`; ImportError names a missing one."""
 
 def mxnet_push(
     name: str,
@@ -383,23 +383,23 @@ def mxnet_push(
     outputs: list[tuple[int, list[int], int]],
     priority: int,
 ) -> None:
-    """Lets MXNet's engine run a reduction or a broadcast when the arrays are ready.
+    """Makes MXNet's engine run a reduction or a broadcast when the arrays are ready.
 
-    `how` is the number of the reduction, or None for a broadcast, the factors before and behind it,
-    and the root. Arrays are their handles, shapes and MXNet's numbers of their types, which must be
-    one. What goes in place stands in `outputs` only.
+    `how` is the number of the reduction, or None for a broadcast, the factors before and after it,
+    and the root. Arrays are given by their handles, shapes and MXNet's numbers of their types,
+    which must all be the same. In-place operands are only in `outputs`.
     """
 
 def xla_expect_futures() -> None:
-    """Says that XLA's table of functions has futures though its size does not tell.
+    """Declares that XLA's function table has futures although its size does not show it.
 
-    So it is in the releases 0.5 of jaxlib. In some before, the functions are in other places.
+    This applies to the 0.5 releases of jaxlib. In some earlier ones the functions are elsewhere.
     """
 
 def xla_handler(collective: str) -> Any:
-    """The handler of a collective for compiled programs, as `jax.ffi.register_ffi_target` wants it.
+    """The handler of a collective for compiled programs, for `jax.ffi.register_ffi_target`.
 
-    ValueError for what is none of `allreduce`, `allgather`, `broadcast`, `alltoall` and
+    ValueError unless it is one of `allreduce`, `allgather`, `broadcast`, `alltoall` and
     `reducescatter`.
     """
 
@@ -407,8 +407,8 @@ def xla_handler(collective: str) -> Any:
 class Tunnel:
     """This process's end of a data service's tunnel (`horovod.tensorflow.data`).
 
-    It listens at a port of the address, if one is given. `answer` answers questions to a registry,
-    in threads of the tunnel; what it raises leaves the question without an answer.
+    It listens on a port of the address, if one is given. `answer` answers requests to a registry,
+    in threads of the tunnel; if it raises, the request gets no answer.
     """
 
     def __new__(
@@ -419,22 +419,22 @@ class Tunnel:
     ) -> Tunnel: ...
     @property
     def port(self) -> int:
-        """The port at which it listens; 0 if it does not."""
+        """The port on which it listens; 0 if it does not."""
 
     def reserve(self) -> int:
-        """A port for a server of this process, to which nobody can connect before `serve`."""
+        """Reserves a port for a server of this process; connections fail until `serve`."""
 
     def serve(self, name: str, port: int, path: str) -> None:
-        """Lets callers of this name talk to the server at a reserved port, and nobody else."""
+        """Forwards callers of this name, and no others, to the server on a reserved port."""
 
     def reach(self, name: str, path: str, addresses: list[tuple[str, int]]) -> None:
-        """Lets callers at this path talk to the server of this name that another tunnel has."""
+        """Forwards callers at this path to the server of this name behind another tunnel."""
 
     def retire(self) -> None:
-        """Removes the unix sockets, so that another process may have them; connections stay."""
+        """Removes the unix sockets, so that another process can take over; connections stay."""
 
     def linger(self, seconds: float) -> None:
-        """Waits at most so long for connections that other processes have through it."""
+        """Waits, up to a limit, until no connections of other processes go through it."""
 
     def close(self) -> None:
         """Ends all connections and everything that listens."""
@@ -442,4 +442,4 @@ class Tunnel:
 def tunnel_ask(
     key: bytes, address: str, port: int, question: bytes, seconds: float
 ) -> tuple[bytes, str]:
-    """The answer of the registry there, and this host's own address as seen from there."""
+    """Sends a request to a registry; returns its answer and this host's address as seen there."""

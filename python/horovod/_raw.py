@@ -1,6 +1,6 @@
-"""Handing bare arrays to the native module: what the functions of `raw` share.
+"""Passes bare arrays to the native module: the code that the functions of `raw` share.
 
-`lazy` says that the caller waits at once: then it does the work itself and wakes nobody.
+`lazy` says that the caller waits at once: it then does the work itself and wakes no thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Pending(Generic[Result]):
 
     Args:
         handle: Number of the operation in the native module.
-        finish: Function that makes the result of what the native module returns.
+        finish: Function that turns what the native module returns into the result.
     """
 
     def __init__(self, handle: int, finish: Callable[[Any], Result]) -> None:
@@ -93,7 +93,7 @@ def grouped_allreduce(
 
 
 def allgather(array: Any, name: str | None, process_set: ProcessSet, lazy: bool) -> Pending[Any]:
-    """Submits a gathering along the first dimension."""
+    """Submits an allgather along the first dimension."""
     full, number = _full("allgather", name, process_set)
     source = _readable(array)
     handle = _native.allgather(source, full, lazy, number)
@@ -103,7 +103,7 @@ def allgather(array: Any, name: str | None, process_set: ProcessSet, lazy: bool)
 def grouped_allgather(
     arrays: Sequence[Any], name: str | None, process_set: ProcessSet, lazy: bool
 ) -> Pending[list[Any]]:
-    """Submits gatherings that run together."""
+    """Submits allgathers that run together."""
     full, number = _full("grouped_allgather", name, process_set)
     sources = [_readable(array) for array in arrays]
     handle = _native.grouped_allgather(sources, full, lazy, number)
@@ -139,7 +139,7 @@ def reducescatter(
     process_set: ProcessSet,
     lazy: bool,
 ) -> Pending[Any]:
-    """Submits a reduction of which each rank gets its share of the rows."""
+    """Submits a reduction; each rank gets its share of the rows."""
     check_scatter(op)
     full, number = _full("reducescatter", name, process_set)
     source = _readable(array)
@@ -155,7 +155,7 @@ def grouped_reducescatter(
     process_set: ProcessSet,
     lazy: bool,
 ) -> Pending[list[Any]]:
-    """Submits such reductions that run together."""
+    """Submits several such reductions that run together."""
     check_scatter(op)
     full, number = _full("grouped_reducescatter", name, process_set)
     sources = [_readable(array) for array in arrays]
@@ -164,7 +164,7 @@ def grouped_reducescatter(
 
 
 def _full(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:
-    """The name among the ranks, and the id of the set."""
+    """The name by which ranks match the operation, and the id of the set."""
     number = registered_id(process_set)
     return f"{kind}.{name}" if name else f"{kind}.noname.{next_unnamed(number)}", number
 
@@ -201,7 +201,7 @@ def _is_numpy(array: Any) -> bool:
 
 
 def _library(array: Any) -> Any:
-    """NumPy or torch; torch is loaded if a tensor of it is here."""
+    """The array's library, NumPy or torch; torch is already loaded if this is its tensor."""
     return importlib.import_module("numpy") if _is_numpy(array) else sys.modules["torch"]
 
 
@@ -222,7 +222,7 @@ def _empty_like(array: Any) -> Any:
 
 
 def _rows(made: tuple[Any, list[int]], like: Any) -> Any:
-    """The array of a capsule of bytes, which it owns, and of its numbers of rows."""
+    """Makes an array from a capsule of bytes, which it then owns, and its numbers of rows."""
     capsule, rows = made
     shape = (sum(rows), *like.shape[1:])
     library = _library(like)

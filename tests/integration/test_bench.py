@@ -80,7 +80,7 @@ def test_gloo_is_measured_beside_every_collective(tmp_path):
         assert f"| {collective}" in done.stdout
     assert "torch gloo / Ronde" in done.stdout
     words = "".join(ElementTree.parse(drawing).getroot().itertext())
-    for expected in ("torch gloo", "allreduce, 2 ranks", "1 KiB", "bytes of each rank"):
+    for expected in ("torch gloo", "allreduce, 2 ranks", "1 KiB", "bytes per rank"):
         assert expected in words
 
 

@@ -121,7 +121,7 @@ def test_planted_faults_are_found_with_what_to_do(lab):
     text = result.stdout
     expected = [
         r"error: `node-d`: no ssh server is listening on port 2222\n"
-        r"  fix: start `sshd` there, or name its port with `-p`; try `ssh -p 2222 node-d`\n",
+        r"  fix: start `sshd` there, or pass its port with `-p`; try `ssh -p 2222 node-d`\n",
         r"error: `node-c`: cannot reach `node-b`: (10\.80\.0\.2:\d+ timed out(, )?){3}\n"
         r"  fix: a timeout usually means a firewall",
         r"warning: `node-b`: a process may open only 256 files and sockets \(`ulimit -n`\)",

@@ -90,5 +90,5 @@ def test_a_host_is_lost_with_its_cable_and_another_takes_its_place(tmp_path):
             job.world([0, 2])
             assert job.finish() == 0, job.output()
             output = job.output()
-            assert "[ronde] lost host `node-b`: it does not answer any more" in output
+            assert "[ronde] lost host `node-b`: it stopped responding" in output
             assert "[ronde] recovered with 1 rank: rejoined after " in output

@@ -300,7 +300,7 @@ def test_pods_with_a_secret_meet_and_others_are_told_what_to_do(tmp_path):
     brief = {"RONDE_JOIN_TIMEOUT_SECONDS": "1"}
     for further, words in [
         ({}, ["rank 1 of 2 was started by Kubernetes", "RONDE_SECRET", "openssl rand -hex 32"]),
-        ({**given, **brief}, ["rank 1 has not found rank 0 within 1 s", f":{port}: Connection"]),
+        ({**given, **brief}, ["rank 1 did not find rank 0 within 1 s", f":{port}: Connection"]),
         ({"RONDE_SECRET": "short"}, ["RONDE_SECRET must be 64 hexadecimal digits"]),
     ]:
         alone = run(tmp_path, [], MEET, [pod(1, 2, **further)])

@@ -7,8 +7,8 @@ import pytest
 from horovod import _native
 from horovod._bench import models
 from horovod._bench.channel import Channel, Closed, listen
-from horovod._bench.conductor import Conductor, Group, Refused
 from horovod._bench.memory import Memory, Task, encode
+from horovod._bench.scheduler import Group, Refused, Scheduler
 from horovod._bench.worker import Prepared, Worker
 
 
@@ -91,10 +91,10 @@ class Fake:
 
 def conducted(rounds, **systems):
     report = Told()
-    conductor = Conductor(report, rounds, None)
+    scheduler = Scheduler(report, rounds, None)
     group = Group(Worker(0, systems), [])
-    conductor.systems = dict.fromkeys(systems, group)
-    conductor.measure({"collective": "allreduce", "bytes": 8, "dtype": "float32", "ranks": 1})
+    scheduler.systems = dict.fromkeys(systems, group)
+    scheduler.measure({"collective": "allreduce", "bytes": 8, "dtype": "float32", "ranks": 1})
     return report.messages
 
 
@@ -128,20 +128,20 @@ def test_a_worker_takes_turns_until_the_conductor_ends_or_goes(tmp_path):
     door = listen(str(tmp_path / "turns"))
     for last in ({"do": "end"}, None):
         worker = Channel.to(str(tmp_path / "turns"))
-        conductor = Channel(door.accept()[0])
+        scheduler = Channel(door.accept()[0])
         task = {"collective": "barrier", "bytes": 0, "dtype": "float32", "ranks": 1}
-        conductor.send({"do": "task", "task": task})
+        scheduler.send({"do": "task", "task": task})
         if last:
-            conductor.send(last)
+            scheduler.send(last)
         else:
-            conductor.close()
+            scheduler.close()
         Worker(0, {}).serve(worker)
         worker.close()
         if last:
-            assert conductor.receive() == {"bytes": 0}
+            assert scheduler.receive() == {"bytes": 0}
             with pytest.raises(Closed):
-                conductor.receive()
-            conductor.close()
+                scheduler.receive()
+            scheduler.close()
     door.close()
 
 

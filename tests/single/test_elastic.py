@@ -534,7 +534,7 @@ def test_the_environment_says_what_the_world_is(launcher, monkeypatch):
         monkeypatch.setenv(name, "7")
     for name, number in zip(names, range(1, 7)):
         monkeypatch.setattr(_native, name.lower(), lambda number=number: number)
-    _basics._tell_environment()
+    _basics._update_environment()
     assert [os.environ[f"HOROVOD_{name}"] for name in names] == list("123456")
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")] == list("124")
     monkeypatch.delenv("LOCAL_RANK", raising=False)

@@ -57,7 +57,7 @@ def test_without_a_library_ranks_of_mpirun_do_without(monkeypatch):
     assert (hvd.rank(), hvd.size(), hvd.mpi_enabled()) == (0, 1, False)
     hvd.shutdown()
     monkeypatch.setenv("HOROVOD_CONTROLLER", "mpi")
-    with pytest.raises(ValueError, match="no MPI library can be opened"):
+    with pytest.raises(ValueError, match="no MPI library can be loaded"):
         hvd.init()
     monkeypatch.setenv("HOROVOD_CONTROLLER", "pigeon")
     with pytest.raises(ValueError, match=r"^Unsupported controller type, "):

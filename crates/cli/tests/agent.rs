@@ -280,10 +280,10 @@ fn an_agent_that_dials_in_does_what_any_agent_does() {
     assert_eq!((output.len(), exit), (3_000_000, Exit::Code(0)));
     hired.tell(&DriverToAgent::End);
     assert_eq!(hired.next(), None);
-    assert_eq!(hired.ended(), "its agent, which had dialled in, has ended");
+    assert_eq!(hired.ended(), "its agent, which had dialled in, exited");
     let said = agent.ended();
     assert_eq!(said.code, Some(0), "{}", said.text);
-    assert!(said.text.contains("`node-x` is part of a job, with 3 slots"), "{}", said.text);
+    assert!(said.text.contains("`node-x` joined the job at "), "{}", said.text);
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn a_killed_agent_or_guardian_leaves_nothing() {
         pids.push(dialler);
         signal(if kill_dialler { dialler } else { agent.pid() }, "KILL");
         while hired.next().is_some() {}
-        assert_eq!(hired.ended(), "its agent, which had dialled in, has ended");
+        assert_eq!(hired.ended(), "its agent, which had dialled in, exited");
         assert_gone(&pids);
         let code = agent.ended().code;
         assert_eq!(code, if kill_dialler { Some(137) } else { None });
@@ -403,7 +403,7 @@ fn nobody_and_somebody_else_are_told_apart() {
     assert_eq!(said.code, Some(1));
     let text = format!("error: no job accepted this agent within 1 s: cannot connect to {nowhere}");
     assert!(said.text.contains(&text), "{}", said.text);
-    assert!(said.text.contains("hint: see whether `horovodrun --agents` runs there"));
+    assert!(said.text.contains("hint: check that `horovodrun --agents` is running there"));
 
     let mut driver = Driver::open();
     let said = join_with(&driver.address, &key(2), &[]).ended();
@@ -428,9 +428,9 @@ fn a_refusal_is_told_in_the_launchers_words() {
     }
     let said = agent.ended();
     assert_eq!(said.code, Some(1));
-    let text = format!("does not take this agent: the launcher has Ronde {VERSION}");
+    let text = format!("refused this agent: the launcher has Ronde {VERSION}");
     assert!(said.text.contains(&text), "{}", said.text);
-    assert!(said.text.contains("have the same version of Ronde on both sides"), "{}", said.text);
+    assert!(said.text.contains("install the same version of Ronde on both sides"), "{}", said.text);
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn a_job_that_starts_its_agents_itself_takes_no_others() {
         let meeting = Meeting::told_by(&launched);
         let said = join_with(&meeting.address.to_string(), &meeting.key, &[]).ended();
         assert_eq!(said.code, Some(1));
-        let text = "does not take this agent: this job starts its agents itself";
+        let text = "refused this agent: this job starts its agents itself";
         assert!(said.text.contains(text), "{}", said.text);
         launched.signal("TERM");
         assert_eq!(launched.end().code, Some(143));

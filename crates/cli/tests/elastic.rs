@@ -309,8 +309,8 @@ fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let trouble = "[ronde] host discovery failed, continuing with the known hosts: ";
     let said = |what: &str| format!("{trouble}`{}/discover` {what}", path.display());
-    let garbage = said("printed an invalid list of hosts: line 1: `no such host` is no host\n");
-    let nothing = said("printed an invalid list of hosts: there is no host in it\n");
+    let garbage = said("printed an invalid list of hosts: line 1: `no such host` is not a host\n");
+    let nothing = said("printed an invalid list of hosts: it lists no hosts\n");
     let failed = said("exited with code 3: the cloud is gone\n");
     let hung = said("took longer than 1 s and was killed\n");
     contains_in_order(
@@ -415,7 +415,7 @@ fn what_a_script_prints_cannot_command_the_terminal() {
     let arguments = "-np 1 --host-discovery-script FOLDER/hosts.sh --elastic-timeout 1";
     let ended = Job::start_in(folder, arguments, &[]).launched.end();
     assert_eq!(ended.code, Some(1));
-    assert!(ended.stderr.contains(r"`nodea\u{7}:1` is no host"), "{}", ended.stderr);
+    assert!(ended.stderr.contains(r"`nodea\u{7}:1` is not a host"), "{}", ended.stderr);
     assert!(!ended.stderr.contains(['\u{1b}', '\u{7}']), "{:?}", ended.stderr);
 }
 

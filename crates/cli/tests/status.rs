@@ -116,7 +116,7 @@ fn a_job_is_shown_with_its_ranks_and_who_is_late() {
     for part in [
         "3 ranks on 1 host, world 1, for ",
         "sh -c test",
-        "waits 5.0 s for allreduce layer.1",
+        "waiting 5.0 s for allreduce layer.1",
         "late: rank 1 has not submitted `layer.1` (allreduce); 2 ranks have waited 5.0 s",
     ] {
         assert!(shown.contains(part), "{part}: {shown}");

@@ -284,7 +284,7 @@ fn mistakes() {
     (2)
 
     $ horovodrun -np 2 -H localhost:0 x
-    error: `localhost` offers no slot
+    error: `localhost` has no slots
 
     hint: write each host with its number of slots, as in `-H localhost:4`
     (2)

@@ -1,8 +1,10 @@
-//! Measures how long very many ranks take to meet: `cargo run --release -p ronde-launch --example meet`.
+//! Measures how long a large number of ranks takes to form a world:
+//! `cargo run --release -p ronde-launch --example meet`.
 //!
-//! The ranks are tasks of one process with a real connection each; they join, learn the world, say who
-//! is the first on their host, and learn the layout. The rendezvous is the one that a job has. Prints
-//! the time from the first call to the last layout, and the memory of the whole process.
+//! The ranks are tasks of one process, each with a real connection; they join, learn the world,
+//! report the first rank of their host, and learn the layout. The rendezvous is the one that jobs
+//! use. Prints the time from the first connection to the last layout, and the memory of the whole
+//! process.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -19,10 +21,10 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// One in so many ranks reads what the world is.
+/// One in this many ranks decodes the world.
 const SAMPLE: u32 = 64;
 
-/// Ranks that share a host.
+/// Number of ranks per host.
 const PER_HOST: u32 = 8;
 
 fn main() -> io::Result<()> {
@@ -33,35 +35,36 @@ fn main() -> io::Result<()> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let key = JobKey::from_entropy([7; 32]);
-    let keep = RendezvousServer::start(listener, key.clone(), size, Duration::from_secs(60), None)?;
+    let server =
+        RendezvousServer::start(listener, key.clone(), size, Duration::from_secs(60), None)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
-    let formed = runtime.block_on(everybody(size, address, &key))?;
+    let formed = runtime.block_on(run_all(size, address, &key))?;
     let all = start.elapsed();
     writeln!(
         io::stdout(),
-        "{size} ranks met in {:.2} s (world known after {:.2} s); {} MB for all of them and the \
-         rendezvous",
+        "{size} ranks formed a world in {:.2} s (all knew it after {:.2} s); {} MB for all of them \
+         and the rendezvous",
         all.as_secs_f64(),
         formed.duration_since(start).as_secs_f64(),
         (memory() - before) >> 20
     )?;
-    drop((runtime, keep));
+    drop((runtime, server));
     Ok(())
 }
 
-/// Gives when the last rank has learnt the world.
-async fn everybody(size: u32, address: SocketAddr, key: &JobKey) -> io::Result<Instant> {
+/// Runs all ranks and returns when the last one learned the world.
+async fn run_all(size: u32, address: SocketAddr, key: &JobKey) -> io::Result<Instant> {
     let mut ranks = JoinSet::new();
     for rank in 0..size {
         ranks.spawn(join(Rank(rank), size, address, key.clone()));
     }
     let mut last = Instant::now();
-    let mut stay = Vec::new();
+    let mut connections = Vec::new();
     while let Some(joined) = ranks.join_next().await {
         let (formed, connection) = joined.map_err(io::Error::other)??;
         last = last.max(formed);
-        stay.push(connection);
+        connections.push(connection);
     }
     Ok(last)
 }
@@ -72,7 +75,8 @@ async fn join(
     address: SocketAddr,
     key: JobKey,
 ) -> io::Result<(Instant, TcpStream)> {
-    // All ranks here share one thread: more at a time would only hesitate, and be sent away for it.
+    // All ranks here share one thread: with more at a time, handshakes would be slow enough to be
+    // evicted.
     static CALLS: Semaphore = Semaphore::const_new(64);
     let turn = CALLS.acquire().await.map_err(io::Error::other)?;
     let (mut stream, mut sealer, mut opener) = call(rank, address, &key).await?;
@@ -86,8 +90,8 @@ async fn join(
         unix: Some(format!("ronde-{:024x}", rank.0)),
     });
     stream.write_all(&sealer.seal(&wire::encode(&join))).await?;
-    // Each rank of a real job reads this once, on a core of its own; here one thread would read it
-    // for all. So all frames are opened, and one in so many is read.
+    // In a real job each rank decodes this once, on its own core; here one thread would do it for
+    // all. So every frame is opened, and only a sample is decoded.
     let world = open(&mut stream, &mut opener).await?;
     if rank.0.is_multiple_of(SAMPLE) {
         match wire::decode(&world).map_err(io::Error::other)? {
@@ -98,7 +102,7 @@ async fn join(
     let formed = Instant::now();
     let located = RankToDriver::Located { leader: Rank(host * PER_HOST) };
     stream.write_all(&sealer.seal(&wire::encode(&located))).await?;
-    match hear(&mut stream, &mut opener).await? {
+    match receive(&mut stream, &mut opener).await? {
         DriverToRank::Layout { leaders } if leaders.len() == size as usize => Ok((formed, stream)),
         other => Err(io::Error::other(format!("{other:?}"))),
     }
@@ -123,7 +127,7 @@ async fn call(
     Ok((stream, sealer, opener))
 }
 
-async fn hear(stream: &mut TcpStream, opener: &mut Opener) -> io::Result<DriverToRank> {
+async fn receive(stream: &mut TcpStream, opener: &mut Opener) -> io::Result<DriverToRank> {
     wire::decode(&open(stream, opener).await?).map_err(io::Error::other)
 }
 
@@ -131,13 +135,13 @@ async fn open(stream: &mut TcpStream, opener: &mut Opener) -> io::Result<Vec<u8>
     let mut header = [0; 4];
     stream.read_exact(&mut header).await?;
     let length = frame_length(header).map_err(io::Error::other)?;
-    assert!(length <= MAX_FRAME + 64, "the rendezvous sends no such frames");
+    assert!(length <= MAX_FRAME + 64, "the rendezvous never sends larger frames");
     let mut sealed = vec![0; length];
     stream.read_exact(&mut sealed).await?;
     opener.open(&sealed).map_err(io::Error::other)
 }
 
-/// Bytes of memory that this process has.
+/// Memory of this process, in bytes.
 fn memory() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);

@@ -1,10 +1,10 @@
-//! The pipes between a driver and the Python that called `horovod.run`.
+//! The pipes between a driver and the Python process that called `horovod.run`.
 //!
-//! Python starts the driver as a child. On its standard input it writes eight bytes of length
-//! (little-endian) and the function, and then keeps it open: when it closes, the caller is gone and the
-//! job ends. On its standard output the driver writes frames: a byte for the kind, four for the
-//! rank (in an elastic job, the worker), four for the length, all little-endian, and that many bytes. `python/horovod/runner/caller.py`
-//! is the other end.
+//! Python starts the driver as a child. It writes an eight-byte length (little-endian) and the
+//! function to the driver's standard input, then keeps that pipe open: when it closes, the caller
+//! is gone and the job ends. The driver writes frames to its standard output: one byte for the
+//! kind, four for the rank (in an elastic job, the worker), four for the length, all little-endian,
+//! then that many bytes. `python/horovod/runner/caller.py` is the other end.
 
 use std::io::{self, Read};
 
@@ -12,11 +12,11 @@ use ronde_control::Rank;
 use ronde_control::event::{EndReason, Verdict};
 use ronde_control::job::JobOutcome;
 
-/// What a frame holds.
+/// What a frame carries; the first byte of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// The job has been started; before this, only mistakes are told.
+    /// The job has been started; before this, only usage errors are reported.
     Started = 0,
     /// Lines of standard output.
     Stdout = 1,
@@ -26,27 +26,27 @@ pub enum FrameKind {
     Piece = 3,
     /// A rank's result is complete.
     Complete = 4,
-    /// The job is over: the exit code in a byte, then words if it has failed. The rank is the first
-    /// that failed.
+    /// The job is over: one byte of exit code, then the error text if it failed. The rank is the
+    /// first one that failed.
     Over = 5,
-    /// In an elastic job: a world was formed of these workers, in rank order, four bytes each.
+    /// In an elastic job: a world was formed from these workers, in rank order, four bytes each.
     World = 6,
 }
 
-/// How a result begins that is an exception; any other begins with something else.
+/// First byte of a result that is an exception; no other result starts with it.
 pub const RAISED: u8 = b'e';
 
-/// In the place of a rank where there is none.
+/// Stands in for the rank in frames that have none.
 pub const NOBODY: u32 = u32::MAX;
 
-/// A frame.
+/// Encodes a frame.
 pub fn frame(kind: FrameKind, rank: u32, bytes: &[u8]) -> Vec<u8> {
     let length = (bytes.len() as u32).to_le_bytes();
     [&[kind as u8], &rank.to_le_bytes()[..], &length, bytes].concat()
 }
 
-/// The last frame. Programs that read the exception of Horovod's `run` look for the two lines that tell
-/// the first process and its code.
+/// The last frame. Programs that parse the exception of Horovod's `run` look for the two lines with
+/// the first failed process and its exit code.
 pub fn over(outcome: &JobOutcome) -> Vec<u8> {
     let Verdict { reason, first, text, .. } = &outcome.verdict;
     let text = text.as_deref().unwrap_or_default();
@@ -61,7 +61,7 @@ pub fn over(outcome: &JobOutcome) -> Vec<u8> {
     frame(FrameKind::Over, rank, &[&[outcome.code], text.as_bytes()].concat())
 }
 
-/// Reads the function.
+/// Reads the function that the caller sends.
 pub fn read_function(input: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut length = [0; 8];
     input.read_exact(&mut length)?;
@@ -83,20 +83,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_what_python_reads() {
+    fn frames_have_the_layout_that_python_reads() {
         let verdict = Verdict::of(EndReason::RankFailed, Some("x".into()));
         let outcome = JobOutcome { code: 3, verdict };
         assert_eq!(over(&outcome), [5, 255, 255, 255, 255, 2, 0, 0, 0, 3, b'x']);
         let member = WorkerInfo { worker: Worker(2), rank: Rank(2), host: "a".into(), slot: 0 };
         let first = Some(FailedWorker { member, cause: Cause::default() });
-        let told = over(&JobOutcome { verdict: Verdict { first, ..outcome.verdict }, ..outcome });
+        let failed = over(&JobOutcome { verdict: Verdict { first, ..outcome.verdict }, ..outcome });
         let text = "The first process to do so was:\nProcess name: 2\nExit code: 3\nx";
-        assert_eq!((told[1], &told[10..]), (2, text.as_bytes()));
+        assert_eq!((failed[1], &failed[10..]), (2, text.as_bytes()));
         assert_eq!(frame(FrameKind::Started, NOBODY, b""), [0, 255, 255, 255, 255, 0, 0, 0, 0]);
     }
 
     #[test]
-    fn a_function_is_read_whole_or_not_at_all() {
+    fn a_truncated_function_is_an_error() {
         let pipe = [&[3, 0, 0, 0, 0, 0, 0, 0][..], b"abcd"].concat();
         assert_eq!(read_function(&mut &pipe[..]).unwrap(), b"abc");
         assert!(read_function(&mut &pipe[..10]).is_err());

@@ -1,7 +1,7 @@
-//! The parts of a job that are the same program under another name.
+//! Helper processes of a job, which run the same program.
 //!
-//! Guardian, agent (with a pipe, or one that dials), shim and delegate are started as this very executable with one of the words below as its
-//! first argument. Users never type them.
+//! Guardian, agent (with a pipe, or one that dials in), shim and delegate are this executable with
+//! one of the names below as its first argument. Users never type them.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -15,8 +15,8 @@ pub(crate) const JOINING_AGENT: &str = "__ronde-joining-agent";
 pub(crate) const SHIM: &str = "__ronde-shim";
 pub(crate) const DELEGATE: &str = "__ronde-delegate";
 
-/// Plays the part that the arguments (behind the program's name) ask for, if they ask for one, and
-/// gives its exit code. `program` is this executable.
+/// Runs the helper that the arguments (after the program's name) select, if they select one, and
+/// returns its exit code. `program` is this executable.
 pub fn dispatch(program: &Path, arguments: &[OsString]) -> Option<u8> {
     let (part, rest) = arguments.split_first()?;
     Some(match (part.to_str()?, rest) {

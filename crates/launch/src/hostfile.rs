@@ -1,11 +1,11 @@
-//! Hostfiles: a host on each line, as in `node-a slots=4`.
+//! Parses hostfiles: one host per line, such as `node-a slots=4`.
 //!
-//! Empty lines and what stands behind a `#` are left out. A host without a number has one slot, as
-//! for `mpirun`; one that is named twice has the slots of both. All mistakes are reported at once.
+//! Empty lines and `#` comments are ignored. A host without a number has one slot, as with
+//! `mpirun`; the slots of a host that is listed twice add up. All errors are reported at once.
 
 use crate::hosts::{Host, HostsError, parse_one};
 
-/// The hosts of a file, in its order.
+/// Parses a hostfile; the hosts are in file order.
 pub fn parse(text: &str) -> Result<Vec<Host>, Vec<String>> {
     read_lines(
         text,
@@ -14,15 +14,15 @@ pub fn parse(text: &str) -> Result<Vec<Host>, Vec<String>> {
     )
 }
 
-/// Reads a text with a host on each line; `again` is for one that is named again. A host without a slot
-/// is not there.
+/// Parses a text with one host per line; `again` merges a host that is listed again. Hosts without
+/// slots are left out.
 pub(crate) fn read_lines(
     text: &str,
     read: impl Fn(&str) -> Result<Host, String>,
     again: impl Fn(&mut Host, Host),
 ) -> Result<Vec<Host>, Vec<String>> {
     let mut hosts: Vec<Host> = Vec::new();
-    let mut mistakes = Vec::new();
+    let mut errors = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -33,14 +33,14 @@ pub(crate) fn read_lines(
                 Some(known) => again(known, host),
                 None => hosts.push(host),
             },
-            Err(why) => mistakes.push(format!("line {}: {why}", index + 1)),
+            Err(why) => errors.push(format!("line {}: {why}", index + 1)),
         }
     }
     hosts.retain(|host| host.slots > 0);
-    if hosts.is_empty() && mistakes.is_empty() {
-        mistakes.push("there is no host in it".into());
+    if hosts.is_empty() && errors.is_empty() {
+        errors.push("it lists no hosts".into());
     }
-    if mistakes.is_empty() { Ok(hosts) } else { Err(mistakes) }
+    if errors.is_empty() { Ok(hosts) } else { Err(errors) }
 }
 
 fn host(line: &str) -> Result<Host, HostsError> {
@@ -48,12 +48,12 @@ fn host(line: &str) -> Result<Host, HostsError> {
     let mut words = line.split_whitespace();
     let name = words.next().ok_or_else(invalid)?;
     let mut slots = None;
-    // `slots = 4` is three words and means one.
+    // `slots = 4` is three words but one setting.
     let rest: String = words.collect::<Vec<_>>().join(" ").replace(" =", "=").replace("= ", "=");
     for word in rest.split_whitespace() {
         match word.split_once('=') {
             Some(("slots", number)) => slots = Some(number.to_owned()),
-            // What `mpirun` reads beside it says nothing here.
+            // `mpirun` accepts this option; it has no meaning here.
             Some(("max_slots" | "max-slots", _)) => {}
             _ => return Err(invalid()),
         }
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_stand_on_lines_with_comments_and_blanks_between() {
+    fn comments_and_blank_lines_are_ignored() {
         let text = "\
 # our machines
 node-a slots=4
@@ -90,7 +90,7 @@ node-d:3
 [fe80::1] slots=1
 ";
         let hosts = parse(text).unwrap();
-        let told: Vec<_> = hosts.iter().map(|host| (host.name.as_str(), host.slots)).collect();
+        let parsed: Vec<_> = hosts.iter().map(|host| (host.name.as_str(), host.slots)).collect();
         let expected = [
             ("node-a", 6),
             ("node-b", 2),
@@ -100,16 +100,16 @@ node-d:3
             ("::1", 2),
             ("fe80::1", 1),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(parsed, expected);
     }
 
     #[test]
-    fn mistakes_are_named_by_line_all_at_once() {
-        let mistakes = parse("a slots=x\nb slots=2\nc slots=0\nd 4\n").unwrap_err();
-        assert_eq!(mistakes.len(), 3, "{mistakes:?}");
-        assert!(mistakes[0].starts_with("line 1: Invalid host input"), "{mistakes:?}");
-        assert_eq!(mistakes[1], "line 3: `c` offers no slot");
-        assert!(mistakes[2].starts_with("line 4:") && mistakes[2].contains("d 4"));
-        assert_eq!(parse("# none\n").unwrap_err(), ["there is no host in it"]);
+    fn all_errors_are_reported_with_their_lines() {
+        let errors = parse("a slots=x\nb slots=2\nc slots=0\nd 4\n").unwrap_err();
+        assert_eq!(errors.len(), 3, "{errors:?}");
+        assert!(errors[0].starts_with("line 1: Invalid host input"), "{errors:?}");
+        assert_eq!(errors[1], "line 3: `c` has no slots");
+        assert!(errors[2].starts_with("line 4:") && errors[2].contains("d 4"));
+        assert_eq!(parse("# none\n").unwrap_err(), ["it lists no hosts"]);
     }
 }

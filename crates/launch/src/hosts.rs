@@ -1,7 +1,8 @@
-//! Hosts as the user writes them, and which rank sits where.
+//! Hosts as the user writes them, and the assignment of ranks to their slots.
 //!
-//! `-H node-a:4,me@node-b:4` names hosts and their slots; ranks fill the slots of one host before they
-//! go on to the next. Reachability is not decided here, only whether a name means this machine.
+//! `-H node-a:4,me@node-b:4` lists hosts and their slots; ranks fill all slots of one host before
+//! the next. This module does not check whether a host is reachable, only whether a name means this
+//! machine.
 
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 
@@ -9,14 +10,14 @@ use ronde_control::Rank;
 
 use crate::reach::{ReachMethod, ssh};
 
-/// One host and how many ranks it takes.
+/// One host and its number of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Its name or address, as the user wrote it.
+    /// Name or address, as the user wrote it.
     pub name: String,
-    /// Who to log in as, if the user says so.
+    /// The user to log in as, if given.
     pub user: Option<String>,
-    /// How many ranks it takes.
+    /// Number of ranks that it can run.
     pub slots: u32,
 }
 
@@ -26,52 +27,52 @@ impl Host {
         Host { name: "localhost".into(), user: None, slots }
     }
 
-    /// It was named again: it has the slots of both.
+    /// Merges another entry for the same host: the slots add up.
     pub(crate) fn add(&mut self, again: &Host) {
         self.slots = self.slots.saturating_add(again.slots);
     }
 }
 
-/// Where a rank sits, in Horovod's terms.
+/// A rank's place, in Horovod's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// The rank in this slot.
     pub rank: Rank,
     /// The name of its host.
     pub host: String,
-    /// Its place among the ranks of its host.
+    /// Index among the ranks of its host.
     pub local_rank: u32,
-    /// How many ranks its host has.
+    /// Number of ranks on its host.
     pub local_size: u32,
-    /// Its host's place among the hosts that have this local rank.
+    /// Index of its host among the hosts that have this local rank.
     pub cross_rank: u32,
-    /// How many hosts have this local rank.
+    /// Number of hosts that have this local rank.
     pub cross_size: u32,
 }
 
 /// Why the hosts cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostsError {
-    /// Not a host and its slots.
+    /// The text is not a host with a number of slots.
     #[error(
         "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2. (in `{0}`)"
     )]
     Invalid(String),
-    /// A host that is there for nothing.
-    #[error("`{0}` offers no slot")]
+    /// The host has zero slots.
+    #[error("`{0}` has no slots")]
     NoSlot(String),
-    /// Not enough room.
+    /// The hosts have too few slots.
     #[error("Requested more processes ({requested}) than there are available slots ({available})")]
     TooFew {
-        /// How many ranks there are to be.
+        /// Number of ranks requested.
         requested: u32,
-        /// How many the hosts take.
+        /// Number of slots on all hosts.
         available: u32,
     },
 }
 
-/// Reads `host:slots,host:slots`. A host without a number has one slot, as for `mpirun`; one that is named
-/// twice has the slots of both.
+/// Parses `host:slots,host:slots`. A host without a number has one slot, as with `mpirun`; the
+/// slots of a host that is listed twice add up.
 pub fn parse(text: &str) -> Result<Vec<Host>, HostsError> {
     let mut hosts: Vec<Host> = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -99,7 +100,7 @@ pub(crate) fn parse_one(part: &str) -> Result<Host, HostsError> {
     let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     let is_word = |text: &str| {
         let allowed = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
-        // What starts with a dash would be an option to ssh.
+        // ssh would take a leading dash for an option.
         !text.is_empty() && !text.starts_with('-') && text.chars().all(allowed)
     };
     let valid = bare.parse::<IpAddr>().is_ok() || is_word(bare);
@@ -112,7 +113,7 @@ pub(crate) fn parse_one(part: &str) -> Result<Host, HostsError> {
     }
 }
 
-/// Seats `count` ranks: all slots of a host before those of the next.
+/// Assigns `count` ranks to slots, filling all slots of one host before the next.
 pub fn assign(hosts: &[Host], count: u32) -> Result<Vec<Slot>, HostsError> {
     let available = hosts.iter().fold(0u32, |sum, host| sum.saturating_add(host.slots));
     if count > available {
@@ -144,8 +145,8 @@ pub fn assign(hosts: &[Host], count: u32) -> Result<Vec<Slot>, HostsError> {
     Ok(slots)
 }
 
-/// The hosts that have ranks, with a slot for each of them, and how they are reached from this machine,
-/// which is called `hostname`.
+/// The hosts that have ranks, with one slot per rank, and how to reach them from this machine,
+/// whose name is `hostname`.
 pub fn methods(
     hosts: &[Host],
     slots: &[Slot],
@@ -160,7 +161,7 @@ pub fn methods(
     used.map(|host| (host.clone(), method(&host, hostname, options))).collect()
 }
 
-/// How a host is reached from this machine, which is called `hostname`. May ask the name service.
+/// How to reach a host from this machine, whose name is `hostname`. May query the name service.
 pub fn method(host: &Host, hostname: &str, options: &ssh::SshOptions) -> ReachMethod {
     match host.user.is_none() && is_local(&host.name, hostname) {
         true => ReachMethod::Local,
@@ -191,7 +192,7 @@ fn is_local(name: &str, hostname: &str) -> bool {
     addresses.peek().is_some() && addresses.all(|address| is_own(address.ip()))
 }
 
-/// Only an address of this machine can be bound to.
+/// Whether this machine has the address: only then can it be bound.
 pub(crate) fn is_own(address: IpAddr) -> bool {
     !address.is_unspecified() && UdpSocket::bind((address, 0)).is_ok()
 }
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_read_as_horovod_reads_them_and_need_no_number() {
+    fn hosts_are_parsed_as_in_horovod_and_the_number_is_optional() {
         for (text, expected) in [
             ("localhost:4", vec![host("localhost", 4)]),
             ("node-a.x_y:2,10.0.0.7:1", vec![host("node-a.x_y", 2), host("10.0.0.7", 1)]),
@@ -227,9 +228,9 @@ mod tests {
     }
 
     #[test]
-    fn ranks_fill_one_host_after_the_other() {
+    fn ranks_fill_one_host_after_another() {
         let slots = assign(&[host("a", 2), host("b", 1), host("c", 4)], 5).unwrap();
-        let seats: Vec<_> = slots
+        let places: Vec<_> = slots
             .iter()
             .map(|s| (s.host.as_str(), s.local_rank, s.local_size, s.cross_rank, s.cross_size))
             .collect();
@@ -240,19 +241,19 @@ mod tests {
             ("c", 0, 2, 2, 3),
             ("c", 1, 2, 1, 2),
         ];
-        assert_eq!(seats, expected);
+        assert_eq!(places, expected);
         assert_eq!(slots[4].rank, Rank(4));
     }
 
     #[test]
-    fn more_ranks_than_slots_are_refused_in_horovods_words() {
+    fn too_few_slots_are_reported_in_horovods_words() {
         let error = assign(&[host("a", 4)], 5).unwrap_err();
         let text = "Requested more processes (5) than there are available slots (4)";
         assert_eq!(error.to_string(), text);
     }
 
     #[test]
-    fn this_machine_is_known_by_its_names_and_addresses() {
+    fn this_machine_is_recognized_by_its_names_and_addresses() {
         for name in ["localhost", "127.0.0.1", "127.0.0.2", "::1", "Me"] {
             assert!(is_local(name, "me") || name == "::1", "{name}");
         }
@@ -260,7 +261,7 @@ mod tests {
             assert!(!is_local(name, "me"), "{name}");
         }
         let hosts = parse("me:1,192.0.2.1:1,root@me:1,unused:4").unwrap();
-        // Twice the same name is the same host.
+        // The same name twice is one host.
         assert_eq!(hosts.len(), 3);
         let slots = assign(&hosts, 3).unwrap();
         let methods = methods(&hosts, &slots, "me", &ssh::SshOptions::default());

@@ -13,23 +13,23 @@ use crate::reach::HostProblem;
 /// The first address of the first of these interfaces that has one.
 pub fn address_of(names: &[String]) -> Result<IpAddr, HostProblem> {
     let unknown =
-        |error: io::Error| HostProblem::new(error.to_string(), "leave `--network-interfaces` out");
+        |error: io::Error| HostProblem::new(error.to_string(), "remove `--network-interfaces`");
     pick(names, &all().map_err(unknown)?)
 }
 
 /// All addresses of all interfaces that are up, IPv4 first.
 pub fn all() -> io::Result<Vec<Address>> {
     let found = getifaddrs().map_err(|error| {
-        io::Error::other(format!("the network interfaces cannot be listed: {error}"))
+        io::Error::other(format!("cannot list the network interfaces: {error}"))
     })?;
     let mut all: Vec<Address> = found.filter_map(read).collect();
     all.sort_by_key(|interface| interface.address.is_ipv6());
     Ok(all)
 }
 
-/// Those by which another host might reach this one: not the machine's own, and none that means
-/// something only together with an interface. Aliases of the loopback interface are among them: some
-/// networks route to those.
+/// Addresses that another host might use to reach this one: no loopback addresses, and no
+/// link-local ones, which are valid only with an interface. Other addresses on the loopback
+/// interface count, because some networks route to them.
 pub fn for_others() -> Vec<Address> {
     reachable(all().unwrap_or_default())
 }
@@ -42,7 +42,8 @@ fn reachable(all: Vec<Address>) -> Vec<Address> {
     all.into_iter().filter(|each| !local(each.address)).collect()
 }
 
-/// Those with these names, in the order of the names; all if there are no names.
+/// Addresses of the interfaces with these names, in the order of the names; all of them if `names`
+/// is empty.
 pub fn named(all: &[Address], names: &[String]) -> Vec<Address> {
     match names {
         [] => all.to_vec(),
@@ -72,7 +73,7 @@ fn pick(names: &[String], all: &[Address]) -> Result<IpAddr, HostProblem> {
     found.ok_or_else(|| {
         let mut known: Vec<String> =
             all.iter().map(|each| format!("`{}`", each.interface)).collect();
-        // Each has several addresses, and they come sorted by those.
+        // The entries of one interface are not adjacent, because IPv4 addresses come first.
         let mut seen = BTreeSet::new();
         known.retain(|name| seen.insert(name.clone()));
         let asked: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_name_with_an_address_counts_and_others_are_listed() {
+    fn the_first_name_with_an_address_wins_and_an_error_lists_all_interfaces() {
         assert_eq!(pick(&names("ib0,eth1,lo"), &some()), Ok("10.0.0.1".parse().unwrap()));
         let error = pick(&names("ib0,ib1"), &some()).unwrap_err();
         assert_eq!(error.reason, "no interface named `ib0` or `ib1` has an address");
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_and_link_local_addresses_are_not_for_others() {
+    fn loopback_and_link_local_addresses_are_left_out() {
         let addresses: Vec<String> =
             reachable(some()).iter().map(|each| each.address.to_string()).collect();
         assert_eq!(addresses, ["10.9.9.9", "10.0.0.1", "172.17.0.1", "fd00::1"]);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_machine_has_a_loopback() {
+    fn the_loopback_address_is_listed() {
         assert!(all().unwrap().iter().any(|interface| interface.address.is_loopback()));
     }
 }

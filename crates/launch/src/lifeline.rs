@@ -1,10 +1,10 @@
-//! A connection between the launcher and the agent of another host that shows when one of the two
-//! hosts is gone.
+//! A connection between the launcher and the agent of another host that breaks when either host is
+//! gone.
 //!
-//! Both ends send an empty frame every [`BEAT`], and ask their kernel to give the connection up once
-//! nothing was acknowledged for [`SILENCE`]. Beats are data, so a lost packet is sent again in time;
-//! acknowledgements come from the other kernel, so a host that is merely busy, or a process that is
-//! stopped, is not taken for dead.
+//! Both ends send an empty frame every [`BEAT`] and ask their kernel to drop the connection once
+//! nothing was acknowledged for [`SILENCE`]. Beats are data, so a lost packet is retransmitted in
+//! time; the peer's kernel sends the acknowledgements, so a busy host or a stopped process is not
+//! taken for dead.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,16 +18,16 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::wire::{SealedConnection, call, read_sealed};
 
-/// How often each end says that it is there.
+/// Interval between the beats of each end.
 const BEAT: Duration = Duration::from_millis(250);
 
-/// How long nothing may be acknowledged.
+/// How long data may stay unacknowledged.
 const SILENCE: Duration = Duration::from_millis(1300);
 
-/// How long reaching the launcher may take; it has been reached a moment ago.
+/// How long connecting to the launcher may take; it was reachable a moment ago.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// Reaches the launcher and holds on until the connection breaks.
+/// Connects to the launcher and keeps the connection until it breaks.
 pub(crate) async fn hold_on(addresses: Vec<SocketAddr>, key: JobKey, host: u32) -> io::Error {
     let mut last = io::Error::other("the launcher has no address");
     for address in addresses {
@@ -46,7 +46,7 @@ pub(crate) async fn hold_on(addresses: Vec<SocketAddr>, key: JobKey, host: u32) 
     last
 }
 
-/// Holds an open connection until it breaks, and says how.
+/// Keeps an open connection until it breaks; returns the error.
 pub(crate) async fn hold(sealed: SealedConnection) -> io::Error {
     let SealedConnection { stream, mut sealer, mut opener } = sealed;
     if let Err(error) = set_tcp_user_timeout(&stream, SILENCE.as_millis() as u32) {

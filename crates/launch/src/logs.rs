@@ -1,9 +1,9 @@
-//! Turns what ranks write into lines that say who wrote them.
+//! Splits the output of ranks into lines, each with a prefix that names its rank.
 //!
-//! Every line gets Horovod's prefix, `[2]<stderr>:`, and leaves whole, so that lines of different
-//! ranks never mix and a character is never cut. A carriage return ends a line too, for the sake of
-//! progress bars. The bytes themselves are passed on unchanged, whatever their encoding. In front of
-//! the prefix may stand the time, as C's `asctime` writes it and as Horovod does.
+//! Every line gets Horovod's prefix, `[2]<stderr>:`, and is emitted whole, so that lines of
+//! different ranks never mix and no character is split. A carriage return ends a line too, for
+//! progress bars. The bytes themselves pass through unchanged, whatever their encoding. The prefix
+//! can be preceded by the time, in the format of C's `asctime`, as in Horovod.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use ronde_control::wire::agent::OutputStream;
 use ronde_control::{Rank, Worker};
 
-/// Whether lines begin with the time at which they came.
+/// Whether lines are prefixed with the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Times {
     /// Prefix each line with the time.
@@ -21,7 +21,7 @@ pub enum Times {
     Left,
 }
 
-/// What stands in front of every prefix: the time, or nothing.
+/// The text before every prefix: the time, or nothing.
 #[derive(Debug, Default)]
 pub struct Stamp {
     times: Times,
@@ -30,16 +30,16 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// A stamp that tells the time if that is wanted.
+    /// A stamp that shows the time if `times` says so.
     pub fn new(times: Times) -> Stamp {
         Stamp { times, second: i64::MIN, text: String::new() }
     }
 
-    /// Its text at this moment.
+    /// The text right now.
     pub fn text(&mut self) -> &str {
         if self.times == Times::Shown {
             let now = jiff::Timestamp::now();
-            // Looking up the zone for every line would cost more than the line.
+            // Looking up the time zone for every line would cost more than the line itself.
             if now.as_second() != self.second {
                 self.second = now.as_second();
                 let local = now.to_zoned(jiff::tz::TimeZone::system());
@@ -50,38 +50,39 @@ impl Stamp {
     }
 }
 
-/// The local time of day, as in `14:03:59`, of a moment counted from 1970.
+/// The local time of day, such as `14:03:59`, of a time since 1970.
 pub fn time_of_day(since_1970: Duration) -> String {
     let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
     let moment = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
     moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string()
 }
 
-/// A line that grows beyond this is passed on in pieces.
+/// A longer line is emitted in pieces.
 const LONGEST: usize = 1 << 20;
 
 /// The unfinished lines of all workers.
 #[derive(Default)]
 pub struct Lines {
     partial: HashMap<(Worker, OutputStream), Vec<u8>>,
-    /// The ranks in the prefixes of those whose own numbers are others.
+    /// Ranks to show for workers whose number is not their rank.
     names: HashMap<Worker, Rank>,
-    /// Who wrote last, if that ended with a carriage return: a line feed may still belong to it.
+    /// The stream that wrote last, if it ended with a carriage return: a line feed may still
+    /// follow.
     returned: Option<(Worker, OutputStream)>,
 }
 
 impl Lines {
-    /// From here on the lines of a worker say that they are those of `rank`.
+    /// From now on, the lines of this worker are labeled with `rank`.
     pub fn rename(&mut self, worker: Worker, rank: Rank) {
         self.names.insert(worker, rank);
     }
 
-    /// Whose lines those of a worker say they are: unless told otherwise, worker N is rank N.
+    /// The rank in the prefix of a worker's lines: its own number, unless renamed.
     pub fn name(&self, worker: Worker) -> Rank {
         self.names.get(&worker).copied().unwrap_or(Rank(worker.0))
     }
 
-    /// Takes what a worker wrote; gives the finished lines with their prefixes.
+    /// Adds a worker's output; returns the finished lines with their prefixes.
     pub fn push(
         &mut self,
         worker: Worker,
@@ -120,7 +121,7 @@ impl Lines {
         out
     }
 
-    /// The stream has ended: gives its last line if that had no end.
+    /// The stream has ended: returns its last line if that was unfinished.
     pub fn end(&mut self, worker: Worker, stream: OutputStream, stamp: &str) -> Vec<u8> {
         let last = self.partial.remove(&(worker, stream)).unwrap_or_default();
         if last.is_empty() {
@@ -133,7 +134,7 @@ impl Lines {
         out
     }
 
-    /// All streams have ended: gives what is left of each, by the names in their prefixes.
+    /// All streams have ended: returns the rest of each, with the rank in its prefix.
     pub fn end_all(&mut self, stamp: &str) -> Vec<(Rank, OutputStream, Vec<u8>)> {
         let mut left: Vec<_> = self.partial.keys().copied().collect();
         left.sort_by_key(|(worker, _)| *worker);
@@ -146,7 +147,7 @@ impl Lines {
     }
 }
 
-/// What stands in front of every line.
+/// The prefix of every line.
 pub fn prefix(rank: Rank, stream: OutputStream) -> String {
     match stream {
         OutputStream::Stdout => format!("[{}]<stdout>:", rank.0),
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
     use OutputStream::{Stderr, Stdout};
 
-    fn told(pieces: &[(u32, OutputStream, &str)]) -> String {
+    fn printed(pieces: &[(u32, OutputStream, &str)]) -> String {
         let mut lines = Lines::default();
         let mut out = Vec::new();
         for (rank, stream, text) in pieces {
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_leave_whole_and_with_their_prefix() {
+    fn lines_are_emitted_whole_and_with_their_prefix() {
         for (pieces, expected) in [
             (&[(0, Stdout, "a\nb\n")][..], "[0]<stdout>:a\n[0]<stdout>:b\n"),
             (
@@ -187,12 +188,12 @@ mod tests {
             ),
             (&[][..], ""),
         ] {
-            assert_eq!(told(pieces), expected, "{pieces:?}");
+            assert_eq!(printed(pieces), expected, "{pieces:?}");
         }
     }
 
     #[test]
-    fn processes_that_have_the_same_number_one_after_the_other_do_not_mix() {
+    fn output_of_two_workers_with_the_same_rank_does_not_mix() {
         let mut lines = Lines::default();
         lines.rename(Worker(5), Rank(1));
         let mut out = lines.push(Worker(1), Stdout, b"old", "");
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn no_character_is_cut_and_no_byte_is_lost() {
+    fn no_character_is_split_and_no_byte_is_lost() {
         let text = "größer 火 🎈\n".repeat(50);
         for size in 1..9 {
             let mut lines = Lines::default();
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_does_not_fill_the_memory() {
+    fn an_endless_line_takes_bounded_memory() {
         let mut lines = Lines::default();
         let mut out = 0;
         for _ in 0..100 {
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_stands_in_front_of_every_line_as_asctime_writes_it() {
+    fn every_line_is_prefixed_with_the_time_like_asctime() {
         let mut lines = Lines::default();
         let out = lines.push(Worker(0), Stdout, b"a\nb\nc", "now");
         assert_eq!(out, b"now[0]<stdout>:a\nnow[0]<stdout>:b\n");

@@ -1,9 +1,9 @@
-//! Where a user's files with job keys live: a directory that belongs to the user and that nobody
-//! else may enter.
+//! The directory for a user's files with job keys; it belongs to the user, and nobody else may
+//! enter it.
 //!
-//! Anybody may create a directory in `/tmp`, under any name. So there is a list of places, and one
-//! that somebody else took first is skipped rather than trusted or waited for. Writers and readers
-//! take the first place that is private or free, so that they meet there.
+//! Anyone may create a directory in `/tmp`, under any name. So there is a list of candidates, and
+//! one that someone else has taken is skipped, neither trusted nor waited for. Writers and readers
+//! both use the first candidate that is private or free, so they find each other.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,19 +14,19 @@ use ronde_control::wire::JobKey;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-/// The directories of this user in which a private one may be made.
+/// Directories of this user in which the private one may be created.
 #[derive(Clone, Debug)]
 pub struct PrivateDirs {
-    /// What the system gives each user for the time of a login, if it does.
+    /// The runtime directory of the user's login, if the system has one.
     pub runtime: Option<PathBuf>,
-    /// Where everybody may put files.
+    /// The directory for temporary files, which all users share.
     pub temporary: PathBuf,
     /// The home directory, if there is one.
     pub home: Option<PathBuf>,
 }
 
 impl PrivateDirs {
-    /// The places that this process's environment names.
+    /// The directories that the environment of this process names.
     pub fn here() -> PrivateDirs {
         PrivateDirs::of(|name| std::env::var_os(name).map(PathBuf::from))
     }
@@ -40,7 +40,7 @@ impl PrivateDirs {
         }
     }
 
-    /// The private directory, if it is there already.
+    /// The private directory, if it exists.
     pub fn existing(&self) -> Option<PathBuf> {
         let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
         let mut places = self.candidates().into_iter();
@@ -48,7 +48,7 @@ impl PrivateDirs {
         first.filter(|path| !is_free(path))
     }
 
-    /// The private directory, made if need be; why there is none otherwise.
+    /// The private directory, created if necessary; otherwise the reason.
     pub fn make(&self) -> Result<PathBuf, String> {
         let mut reasons = Vec::new();
         for path in self.candidates() {
@@ -68,10 +68,10 @@ impl PrivateDirs {
     }
 }
 
-/// The longest file with a key: its digits and the end of a line, or somebody's mistake.
+/// We read no more than this of a key file: the digits and a newline need less.
 const LONGEST_KEY: u64 = 1024;
 
-/// The key in a file that nobody but this user may read, or why it is not taken from there.
+/// Reads the key from a file that only this user may read, or returns why not.
 pub fn read_key(path: &Path) -> Result<JobKey, String> {
     let show = path.display();
     let unreadable = |error: io::Error| format!("`{show}` cannot be read: {error}");
@@ -80,14 +80,14 @@ pub fn read_key(path: &Path) -> Result<JobKey, String> {
     key_of(file).map_err(|why| format!("`{show}`: {why}"))
 }
 
-/// The key that somebody has put into an open descriptor of this process.
+/// Reads the key from an open descriptor of this process.
 pub fn read_key_from(descriptor: u32) -> Result<JobKey, String> {
     let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
-    let file = File::open(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let file = File::open(path).map_err(|error| format!("cannot open it: {error}"))?;
     key_of(file)
 }
 
-/// Writes a job's key into a file of the private directory.
+/// Writes a job's key to a file in the private directory.
 pub fn write_key(places: &PrivateDirs, key: &JobKey) -> Result<PrivateFile, String> {
     let path = places.make()?.join(format!("key-{}", std::process::id()));
     let show = path.display().to_string();
@@ -95,7 +95,7 @@ pub fn write_key(places: &PrivateDirs, key: &JobKey) -> Result<PrivateFile, Stri
         .map_err(|error| format!("`{show}`: {error}"))
 }
 
-/// A file that only this user may read; it goes with this.
+/// A file that only this user may read; dropping it removes the file.
 #[derive(Debug)]
 pub struct PrivateFile(PathBuf);
 
@@ -118,24 +118,24 @@ impl Drop for PrivateFile {
     }
 }
 
-/// Writes a new file that only this user may read. What lies there was left by a process that had the
-/// same number and was killed.
+/// Writes a new file that only this user may read. An existing file was left by a killed process
+/// with the same process ID, and is replaced.
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     let _ = fs::remove_file(path);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
 }
 
-/// Opens a file to read it; `flags` say what else is not to happen. A pipe in its place is not waited
-/// for if they have `NONBLOCK`.
+/// Opens a file for reading, with extra `flags`. With `NONBLOCK`, a pipe in its place does not
+/// block.
 pub(crate) fn open(path: &Path, flags: OFlags) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
 }
 
-/// Whether a file is one that only this user, or the superuser, could have written or read; why not.
-/// Reads behind its name.
+/// Checks that only this user, or root, could have written or read the open file; otherwise the
+/// reason, without the file's name.
 pub(crate) fn require_file(file: &File) -> Result<(), String> {
-    let about = file.metadata().map_err(|error| format!("cannot be looked at: {error}"))?;
+    let about = file.metadata().map_err(|error| format!("cannot be inspected: {error}"))?;
     if !about.is_file() {
         return Err("is not a regular file".into());
     }
@@ -144,7 +144,10 @@ pub(crate) fn require_file(file: &File) -> Result<(), String> {
     }
     match about.mode() & 0o077 {
         0 => Ok(()),
-        _ => Err("is not private: others may read it or write to it; run `chmod 600` on it".into()),
+        _ => {
+            Err("is not private: other users may read it or write to it; run `chmod 600` on it"
+                .into())
+        }
     }
 }
 
@@ -154,7 +157,7 @@ fn key_of(file: File) -> Result<JobKey, String> {
     JobKey::from_hex(text.trim_end()).map_err(|error| error.to_string())
 }
 
-/// Makes a directory that only its owner may enter, unless it is there already.
+/// Creates a directory that only its owner may enter, unless it exists.
 pub(crate) fn make(path: &Path) -> Result<(), String> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -175,7 +178,7 @@ fn require(path: &Path) -> Result<(), String> {
     }
     match about.mode() & 0o077 {
         0 => Ok(()),
-        _ => Err(format!("others may enter `{show}`; run `chmod 700` on it")),
+        _ => Err(format!("other users may enter `{show}`; run `chmod 700` on it")),
     }
 }
 
@@ -195,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_not_the_users_alone_is_skipped() {
+    fn a_directory_that_is_not_private_is_skipped() {
         let outer = tempfile::tempdir().unwrap();
         let places = places(outer.path());
         assert_eq!(places.existing(), None);
@@ -204,7 +207,7 @@ mod tests {
         assert_eq!(fs::metadata(&usual).unwrap().mode() & 0o777, 0o700);
         assert_eq!(places.existing(), Some(usual.clone()));
 
-        // What somebody else may do to that name first.
+        // What another user may put there first.
         let spoil: [&dyn Fn(); 3] = [
             &|| {
                 fs::create_dir(&usual).unwrap();
@@ -225,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_taken_from_a_file_that_nobody_else_may_read() {
+    fn a_key_is_read_only_from_a_private_file() {
         let outer = tempfile::tempdir().unwrap();
         let places = places(outer.path());
         let key = JobKey::from_entropy([7; 32]);
@@ -246,17 +249,17 @@ mod tests {
         drop(file);
         assert!(read_key(&path).unwrap_err().contains("cannot be read: No such file"));
         assert!(read_key(outer.path()).unwrap_err().contains("is not a regular file"));
-        assert!(read_key_from(4_000_000).unwrap_err().contains("cannot be read"));
+        assert!(read_key_from(4_000_000).unwrap_err().contains("cannot open it"));
     }
 
     #[test]
-    fn the_directory_of_the_login_comes_first_if_there_is_one() {
+    fn the_runtime_directory_comes_first_if_it_exists() {
         let outer = tempfile::tempdir().unwrap();
         let runtime = outer.path().join("run");
         let places = PrivateDirs { runtime: Some(runtime.clone()), ..places(outer.path()) };
         assert!(places.make().unwrap().starts_with(&places.temporary));
         fs::create_dir(&runtime).unwrap();
-        assert_eq!(places.existing(), None, "nobody has written anything there yet");
+        assert_eq!(places.existing(), None, "nothing was written there yet");
         assert_eq!(places.make().unwrap(), runtime.join("ronde"));
         assert_eq!(places.existing(), Some(runtime.join("ronde")));
         let set = |name: &str| (name == "XDG_RUNTIME_DIR").then(|| PathBuf::from("relative"));

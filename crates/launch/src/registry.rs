@@ -1,10 +1,11 @@
-//! Which jobs of this user run on this machine: a file for each, in a directory that only the user may
-//! enter, with what it takes to ask the job how it stands.
+//! The user's running jobs on this machine: one file per job, in a directory that only the user may
+//! enter, with everything needed to ask the job for its status.
 //!
-//! The file holds the job's key, so the directory must belong to the user and be closed to everybody
-//! else; where there is none (`private`), no file is written, and the job runs without one. The driver
-//! removes its file when it ends. What a killed driver has left is removed by the guardian of its host,
-//! if the job had ranks there, and by whoever looks next: its process is gone, or another has its number.
+//! The file holds the job's key, so the directory must belong to the user and be closed to everyone
+//! else; without such a directory (`private`) no file is written, and the job runs without one. The
+//! driver removes its file when it exits. A file left by a killed driver is removed by the guardian
+//! of its host, if the job had ranks there, and by the next process that lists jobs: the driver's
+//! process is gone, or another one has its process ID.
 
 use std::fs;
 use std::io;
@@ -16,26 +17,26 @@ use serde::{Deserialize, Serialize};
 use crate::private::{PrivateDirs, PrivateFile};
 use crate::supervise::Process;
 
-/// A job that runs.
+/// A running job.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Entry {
     /// Process ID of its driver.
     pub pid: u32,
-    /// Where its rendezvous listens.
+    /// Address of its rendezvous.
     pub address: SocketAddr,
     /// The job key.
     pub key: JobKey,
-    /// How many ranks it has.
+    /// Number of ranks.
     pub ranks: u32,
     /// The command that the ranks run.
     pub command: String,
 }
 
-/// Writes a job's own file, and removes those of jobs that are gone.
+/// Writes a job's file, and removes those of jobs that are gone.
 pub fn register(places: &PrivateDirs, entry: &Entry) -> io::Result<PrivateFile> {
     let folder = places.make().map_err(io::Error::other)?;
     jobs(places);
-    let born = born(entry.pid).ok_or(io::ErrorKind::NotFound)?;
+    let start_time = start_time(entry.pid).ok_or(io::ErrorKind::NotFound)?;
     let address = match entry.address {
         SocketAddr::V4(it) if it.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, it.port()).into(),
         SocketAddr::V6(it) if it.ip().is_unspecified() => (Ipv6Addr::LOCALHOST, it.port()).into(),
@@ -43,11 +44,11 @@ pub fn register(places: &PrivateDirs, entry: &Entry) -> io::Result<PrivateFile> 
     };
     let command = entry.command.replace(['\n', '\r'], " ");
     let entry = Entry { address, command, ..entry.clone() };
-    let text = serde_json::to_string(&(process_space(), &entry))?;
-    PrivateFile::write(folder.join(format!("{}-{born}", entry.pid)), &text)
+    let text = serde_json::to_string(&(process_namespace(), &entry))?;
+    PrivateFile::write(folder.join(format!("{}-{start_time}", entry.pid)), &text)
 }
 
-/// The jobs that run, oldest first. Files of jobs that are gone are removed.
+/// The running jobs, oldest first. Removes the files of jobs that are gone.
 pub fn jobs(places: &PrivateDirs) -> Vec<Entry> {
     let files = places.existing().and_then(|folder| fs::read_dir(folder).ok());
     let mut found = Vec::new();
@@ -57,12 +58,12 @@ pub fn jobs(places: &PrivateDirs) -> Vec<Entry> {
         let (Ok(pid), Ok(since)) = (pid.parse::<u32>(), since.parse::<u64>()) else { continue };
         let Ok(text) = fs::read_to_string(file.path()) else { continue };
         let Ok((space, entry)) = serde_json::from_str::<(String, Entry)>(&text) else { continue };
-        // In another container or on another machine the same number means another process, and
-        // nobody here can tell.
-        if space != process_space() {
+        // In another container or on another machine, the same process ID means another process,
+        // which we cannot see.
+        if space != process_namespace() {
             continue;
         }
-        if born(pid) != Some(since) {
+        if start_time(pid) != Some(since) {
             let _ = fs::remove_file(file.path());
             continue;
         }
@@ -72,14 +73,14 @@ pub fn jobs(places: &PrivateDirs) -> Vec<Entry> {
     found.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// When a living process began, in the system's ticks: together with its number it means one process.
-fn born(pid: u32) -> Option<u64> {
+/// Start time of a live process, in clock ticks: together with its ID it identifies the process.
+fn start_time(pid: u32) -> Option<u64> {
     let process = Process::of(i32::try_from(pid).ok()?)?;
     (!process.is_ending()).then_some(process.started)
 }
 
-/// What a process number refers to: this boot of this machine, and the container on it.
-fn process_space() -> String {
+/// Identifies the namespace of process IDs: this boot of this machine, and the container on it.
+fn process_namespace() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", boot.trim(), link.to_string_lossy())
@@ -92,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// A place of its own, and the directory of jobs that will be there.
+    /// An empty temporary directory, and the directory of jobs in it.
     fn place() -> (tempfile::TempDir, PrivateDirs, PathBuf) {
         let outer = tempfile::tempdir().unwrap();
         let places = PrivateDirs { runtime: None, temporary: outer.path().to_owned(), home: None };
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_found_while_it_runs_and_only_its_user_can_read_of_it() {
+    fn a_running_job_is_listed_and_its_file_is_private() {
         let (_outer, places, folder) = place();
         assert_eq!(jobs(&places).len(), 0);
         let registration = register(&places, &entry(std::process::id())).unwrap();
@@ -126,20 +127,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_driver_left_is_removed_and_other_containers_are_left_alone() {
+    fn files_of_killed_drivers_are_removed_and_those_of_other_containers_kept() {
         let (_outer, places, folder) = place();
         let own = register(&places, &entry(std::process::id())).unwrap();
         let text = fs::read_to_string(own.path()).unwrap();
         fs::write(folder.join("4194304-1"), &text).unwrap();
         fs::write(folder.join(format!("{}-1", std::process::id())), &text).unwrap();
         fs::write(folder.join("4194304-2"), text.replace("pid:", "other:")).unwrap();
-        fs::write(folder.join("nonsense"), "x").unwrap();
+        fs::write(folder.join("garbage"), "x").unwrap();
         assert_eq!(jobs(&places).len(), 1);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
     }
 
     #[test]
-    fn nothing_is_written_where_others_may_enter() {
+    fn nothing_is_written_to_a_directory_that_is_not_private() {
         let (_outer, places, folder) = place();
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(register(&places, &entry(std::process::id())).is_err());

@@ -1,11 +1,11 @@
-//! Words as a shell reads and writes them, for options that hold whole command lines.
+//! Splits and quotes words like a shell, for options that hold whole command lines.
 
-/// A quotation mark that is opened and never closed.
+/// A quotation mark that is never closed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a {0} is opened and not closed")]
+#[error("an opening {0} is never closed")]
 pub struct Unclosed(pub char);
 
-/// Cuts a text into words: at spaces, but not inside quotation marks or behind a backslash.
+/// Splits a text into words: at spaces, but not inside quotation marks or after a backslash.
 pub fn split(text: &str) -> Result<Vec<String>, Unclosed> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -27,7 +27,7 @@ pub fn split(text: &str) -> Result<Vec<String>, Unclosed> {
     mark.map_or(Ok(words), |open| Err(Unclosed(open)))
 }
 
-/// A word as it must be typed to be read as it is.
+/// Quotes a word so that a shell reads it back unchanged.
 pub fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+^".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_cut_as_a_shell_cuts_them() {
+    fn words_are_split_as_in_a_shell() {
         let cases: [(&str, &[&str]); 7] = [
             ("", &[]),
             ("  -x  A --tag-output ", &["-x", "A", "--tag-output"]),
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quoted_word_is_read_as_it_was() {
+    fn a_quoted_word_is_read_back_unchanged() {
         for word in ["", "a", "a b", "it's", "$HOME", "^openib", "a\\b"] {
             assert_eq!(split(&quote(word)).unwrap(), [word]);
         }

@@ -1,9 +1,9 @@
-//! A sealed connection as two plain streams of bytes, for whoever reads and writes frames of their own.
+//! A sealed connection as two plain byte streams, for code that reads and writes its own frames.
 //!
-//! Whoever does not read holds the other end up, and nothing else: a connection whose other end only
-//! stands still is never given up, because bytes that nobody reads are acknowledged by a kernel. While
-//! nothing is on its way the kernels ask each other whether they are there, so that a host that is gone
-//! is noticed in any case; while much is, a lifeline notices sooner.
+//! A user that does not read only blocks its peer: a connection whose peer merely hangs is never
+//! given up, because a kernel acknowledges bytes that no process reads. While nothing is in flight,
+//! the kernels probe each other, so that a dead host is always noticed; while data is in flight, a
+//! lifeline notices sooner.
 
 use std::io;
 use std::time::Duration;
@@ -19,31 +19,32 @@ use tokio::task::JoinHandle;
 
 use crate::wire::{SealedConnection, read_sealed};
 
-/// Bytes in one sealed frame, and on their way between a connection and its user.
+/// Bytes in one sealed frame, and in the buffer between a connection and its user.
 const PIECE: usize = 64 << 10;
 
-/// The longest sealed frame: a piece and what sealing adds.
+/// Largest sealed frame: a piece and what sealing adds.
 const LONGEST: usize = 2 * PIECE;
 
-/// A quiet connection is looked at after the first, then every second, and given up after so many.
+/// A quiet connection is probed after `QUIET`, then every `PROBE_INTERVAL`, and given up after
+/// `PROBES` unanswered probes.
 const QUIET: Duration = Duration::from_secs(4);
-const LOOK: Duration = Duration::from_secs(2);
-const LOOKS: u32 = 4;
+const PROBE_INTERVAL: Duration = Duration::from_secs(2);
+const PROBES: u32 = 4;
 
-/// A connection whose content is bytes.
+/// A connection that carries plain bytes.
 pub(crate) struct ByteStream {
-    /// What the other end says. It ends when the connection does.
+    /// Bytes from the peer. Ends when the connection does.
     pub(crate) reader: ReadHalf<DuplexStream>,
-    /// What the other end is told. Once both halves are dropped, and everything was sent, the
-    /// connection is closed.
+    /// Bytes to the peer. Once both halves are dropped and everything is sent, the connection is
+    /// closed.
     pub(crate) writer: WriteHalf<DuplexStream>,
-    /// Ends when the other end says no more, with why if the connection broke.
+    /// Completes when the peer closes its direction, with an error if the connection broke.
     pub(crate) receiving: JoinHandle<io::Result<()>>,
-    /// Ends when everything was sent.
+    /// Completes when everything is sent.
     pub(crate) sending: JoinHandle<io::Result<()>>,
 }
 
-/// Makes streams of a connection, on which `first` goes ahead of them, in a frame of its own.
+/// Makes streams from a connection; `first` is sent ahead of them, in its own frame.
 pub(crate) fn open(sealed: SealedConnection, first: Option<Vec<u8>>) -> io::Result<ByteStream> {
     let SealedConnection { stream, mut sealer, opener } = sealed;
     let first = first.map(|plain| sealer.seal(&plain)).unwrap_or_default();
@@ -60,12 +61,12 @@ pub(crate) fn open(sealed: SealedConnection, first: Option<Vec<u8>>) -> io::Resu
     })
 }
 
-/// Has the kernel ask a quiet peer whether it is there.
+/// Makes the kernel probe a quiet peer.
 pub(crate) fn notice_silence(stream: &TcpStream) -> io::Result<()> {
     set_socket_keepalive(stream, true)?;
     set_tcp_keepidle(stream, QUIET)?;
-    set_tcp_keepintvl(stream, LOOK)?;
-    set_tcp_keepcnt(stream, LOOKS)?;
+    set_tcp_keepintvl(stream, PROBE_INTERVAL)?;
+    set_tcp_keepcnt(stream, PROBES)?;
     Ok(())
 }
 

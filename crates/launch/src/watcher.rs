@@ -1,4 +1,4 @@
-//! The other end of watching a job: asks its driver how it stands.
+//! The watcher's end: asks a job's driver for status and events.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use ronde_control::wire::{Greeting, decode, encode};
 use crate::registry::Entry;
 use crate::wire::dial;
 
-/// How long a driver that lives may take to answer.
+/// How long a live driver may take to answer.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// A connection to a driver.
@@ -23,7 +23,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Proves to the driver that we hold the job's key, and has it prove the same.
+    /// Connects to the driver; both ends prove that they hold the job's key.
     pub fn connect(entry: &Entry) -> io::Result<Watcher> {
         let (mut stream, (mut sealer, opener)) = dial(entry.address, &entry.key, TIME_LIMIT)?;
         let greeting = Greeting::Watch { version: VERSION.into() };
@@ -31,29 +31,29 @@ impl Watcher {
         Ok(Watcher { stream, sealer, opener })
     }
 
-    /// How the job stands now.
+    /// The current status of the job.
     pub fn ask(&mut self) -> io::Result<Status> {
-        self.say(WatcherToDriver::Ask)?;
-        match self.hear()? {
+        self.send(WatcherToDriver::Ask)?;
+        match self.receive()? {
             DriverToWatcher::Status(status) => Ok(status),
             answer => Err(refused(answer)),
         }
     }
 
-    /// What has happened last and what happens from now on.
+    /// The latest events of the job and all that follow.
     pub fn follow(mut self) -> io::Result<EventStream> {
-        self.say(WatcherToDriver::Follow)?;
-        // Hours may pass in which nothing happens; if the driver's host dies, the kernel notices.
+        self.send(WatcherToDriver::Follow)?;
+        // Hours may pass without an event; if the driver's host dies, the kernel notices.
         self.stream.set_read_timeout(None)?;
         rustix::net::sockopt::set_socket_keepalive(&self.stream, true)?;
         Ok(EventStream(self))
     }
 
-    fn say(&mut self, message: WatcherToDriver) -> io::Result<()> {
+    fn send(&mut self, message: WatcherToDriver) -> io::Result<()> {
         self.stream.write_all(&self.sealer.seal(&encode(&message)))
     }
 
-    fn hear(&mut self) -> io::Result<DriverToWatcher> {
+    fn receive(&mut self) -> io::Result<DriverToWatcher> {
         let mut header = [0; 4];
         self.stream.read_exact(&mut header)?;
         let mut sealed = vec![0; frame_length(header).map_err(io::Error::other)?];
@@ -63,24 +63,24 @@ impl Watcher {
     }
 }
 
-/// A job's events as they come.
+/// A job's events as they arrive.
 pub struct EventStream(Watcher);
 
 impl EventStream {
-    /// Waits for the next event; gives it as JSON, and how many were missed before it. Fails when the job is
-    /// gone, which was told before by its last event unless its driver was killed.
+    /// Waits for the next event; returns it as JSON, and how many were missed before it. Fails when
+    /// the job is gone; its last event announces that, unless its driver was killed.
     pub fn wait(&mut self) -> io::Result<(String, u64)> {
-        match self.0.hear()? {
+        match self.0.receive()? {
             DriverToWatcher::Event { event, missed } => Ok((event, missed)),
             answer => Err(refused(answer)),
         }
     }
 }
 
-/// The driver does not answer what it was asked.
+/// The error for an answer that does not match the question.
 fn refused(answer: DriverToWatcher) -> io::Error {
     match answer {
         DriverToWatcher::Refused { reason } => io::Error::other(reason),
-        _ => io::Error::other("it answered something else than it was asked"),
+        _ => io::Error::other("the driver sent an unexpected answer"),
     }
 }

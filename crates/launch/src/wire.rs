@@ -1,4 +1,5 @@
-//! The handshake and sealed frames on asynchronous sockets, for whoever calls and whoever answers.
+//! The handshake and sealed frames on asynchronous sockets, for both the calling and the answering
+//! side.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -24,7 +25,8 @@ impl SealedConnection {
         self.stream.write_all(&self.sealer.seal(&wire::encode(message))).await
     }
 
-    /// The next message, of at most `longest` bytes sealed; none at the end of the connection.
+    /// Receives the next message, of at most `longest` sealed bytes; `None` at the end of the
+    /// connection.
     pub(crate) async fn hear<M: DeserializeOwned>(
         &mut self,
         longest: usize,
@@ -34,8 +36,8 @@ impl SealedConnection {
     }
 }
 
-/// Proves to `callee`, who should be at the other end, that this process belongs to the job, and has
-/// it prove the same.
+/// Performs the handshake as the caller: proves that this process belongs to the job, and verifies
+/// that the peer is `callee`.
 pub(crate) async fn call(
     mut stream: TcpStream,
     key: &JobKey,
@@ -49,7 +51,7 @@ pub(crate) async fn call(
     Ok(SealedConnection { stream, sealer, opener })
 }
 
-/// Answers a call as `callee`.
+/// Performs the handshake as `callee`.
 pub(crate) async fn answer(
     mut stream: TcpStream,
     key: &JobKey,
@@ -63,7 +65,7 @@ pub(crate) async fn answer(
     Ok(SealedConnection { stream, sealer, opener })
 }
 
-/// The next sealed frame, of at most `longest` bytes; none at the end of the connection.
+/// Reads the next sealed frame, of at most `longest` bytes; `None` at the end of the connection.
 pub(crate) async fn read_sealed(
     input: &mut (impl AsyncRead + Unpin),
     opener: &mut Opener,
@@ -77,14 +79,16 @@ pub(crate) async fn read_sealed(
     }
     let length = frame_length(header).map_err(io::Error::other)?;
     if length > longest {
-        return Err(io::Error::other(format!("a frame of {length} bytes is too long here")));
+        return Err(io::Error::other(format!(
+            "a frame of {length} bytes exceeds the limit of {longest}"
+        )));
     }
     let mut sealed = vec![0; length];
     input.read_exact(&mut sealed).await?;
     opener.open(&sealed).map(Some).map_err(io::Error::other)
 }
 
-/// Calls the launcher like [`call`], for somebody who may block; `time_limit` is for each step.
+/// Like [`call`] to the launcher, blocking; `time_limit` applies to each step.
 pub(crate) fn dial(
     address: SocketAddr,
     key: &JobKey,

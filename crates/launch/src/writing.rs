@@ -1,4 +1,4 @@
-//! Whether a file can be written, found out without writing it.
+//! Checks whether a file can be written, without writing it.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// Why a file cannot be written, or made where there is none. Nothing is changed.
+/// Why a file cannot be written or created; `None` if it can. Changes nothing.
 pub fn unwritable(path: &Path) -> Option<String> {
     match fs::metadata(path) {
         Ok(there) if there.is_dir() => Some("it is a directory".into()),
@@ -15,7 +15,7 @@ pub fn unwritable(path: &Path) -> Option<String> {
     }
 }
 
-/// Why no file can be made beside this one.
+/// Why no file can be created next to this one; `None` if one can.
 pub fn without_neighbours(path: &Path) -> Option<String> {
     unusable(&folder(path))
 }
@@ -27,11 +27,11 @@ fn folder(path: &Path) -> PathBuf {
     }
 }
 
-/// Why no file can be made in a folder.
+/// Why no file can be created in a folder; `None` if one can.
 fn unusable(folder: &Path) -> Option<String> {
     let name = folder.display();
     match fs::metadata(folder) {
-        Ok(there) if !there.is_dir() => Some(format!("`{name}` is no directory")),
+        Ok(there) if !there.is_dir() => Some(format!("`{name}` is not a directory")),
         Ok(_) => {
             let error = io::Error::from(access(folder, Access::WRITE_OK).err()?);
             Some(format!("`{name}`: {error}"))
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_cannot_be_written_are_known_before_and_none_is_made() {
+    fn unwritable_files_are_detected_without_creating_any() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         fs::write(path("file"), "").unwrap();
@@ -54,7 +54,7 @@ mod tests {
             ("file", None),
             ("", Some("it is a directory")),
             ("no/such/t.json", Some("No such file or directory (os error 2)")),
-            ("file/t.json", Some("is no directory")),
+            ("file/t.json", Some("is not a directory")),
         ] {
             let why = unwritable(&path(name));
             assert_eq!(why.is_some(), expected.is_some(), "{name}: {why:?}");

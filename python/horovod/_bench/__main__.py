@@ -1,8 +1,8 @@
 """A rank of Ronde in a measurement: `python -m horovod._bench '{"folder": ..., ...}'`.
 
-`ronde bench` starts it through the launcher, and rank 0 delivers its report there. In the folder,
-which only its user may enter, lies the socket where rank 0 gives the turns; ranks on several hosts
-have no folder, and take turns by collectives.
+`ronde bench` starts it through the launcher, and rank 0 delivers its report there. The folder,
+which only its user can enter, contains the socket over which rank 0 schedules the others; ranks on
+several hosts have no folder, and are scheduled through collectives.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 from horovod import _native
 from horovod._bench import models
 from horovod._bench.channel import Channel, Closed, Message, listen
-from horovod._bench.circle import Circle
-from horovod._bench.conductor import Conductor, Group, Refused, Together
 from horovod._bench.mpirun import Mpirun
 from horovod._bench.ours import Arena, Copy, Engine, Ronde
+from horovod._bench.remote import RemoteRanks
+from horovod._bench.scheduler import Group, Processes, Refused, Scheduler
 from horovod._bench.worker import System, Worker
 from horovod.common import environment
 from horovod.common.basics import HorovodBasics
 
 
 def main() -> None:
-    """Joins the world; rank 0 conducts, the others take turns."""
+    """Joins the world; rank 0 schedules, the others measure when told."""
     plan = json.loads(sys.argv[1])
     turns = str(Path(plan["folder"], "turns")) if plan["folder"] else None
-    # The others connect when the world has formed, for which rank 0 must have listened.
+    # The others connect once the world has formed, so rank 0 must listen before that.
     first = environment.rank() == 0
-    door = listen(turns) if first and turns else None
+    server = listen(turns) if first and turns else None
     basics = HorovodBasics()
     basics.init()
     ours: dict[str, System] = {
@@ -44,85 +44,85 @@ def main() -> None:
     }
     worker = Worker(_native.rank(), ours)
     worker.openings["gloo"] = gloo
-    if door is not None and turns is not None:
-        conduct(plan, Group(worker, meet(door, _native.size())), (door, turns))
+    if server is not None and turns is not None:
+        conduct(plan, Group(worker, meet(server, _native.size())), (server, turns))
     elif first:
-        conduct(plan, Circle(worker), None)
+        conduct(plan, RemoteRanks(worker), None)
     elif turns is not None:
         channel = Channel.to(turns)
         channel.send({"group": "ronde", "rank": worker.rank})
         worker.serve(channel)
     else:
-        Circle(worker).serve()
+        RemoteRanks(worker).serve()
     basics.shutdown()
 
 
 class Report:
-    """The way to the command, through the launcher's sealed connections."""
+    """Sends results to the command, over the launcher's encrypted connections."""
 
     def send(self, message: Message) -> None:
-        """Passes a message on."""
+        """Sends a message to the command."""
         _native.deliver_result(json.dumps(message).encode() + b"\n")
 
 
 def conduct(
-    plan: dict[str, Any], others: Together, entrance: tuple[socket.socket, str] | None
+    plan: dict[str, Any], others: Processes, entrance: tuple[socket.socket, str] | None
 ) -> None:
-    """Everything that rank 0 does beside its own part."""
+    """Runs the schedule on rank 0."""
     size = _native.size()
     report = Report()
-    conductor = Conductor(report, plan["rounds"], plan["seconds"])
-    conductor.systems = dict.fromkeys(plan["systems"], others)
+    scheduler = Scheduler(report, plan["rounds"], plan["seconds"])
+    scheduler.systems = dict.fromkeys(plan["systems"], others)
     versions = {"ronde": _native.__version__}
     mpirun = None
     for peer in plan["compare"]:
         try:
             if peer == "gloo":
                 versions[peer] = others.ask({"do": "open", "system": peer})[0]["version"]
-                conductor.systems[peer] = others
+                scheduler.systems[peer] = others
             elif entrance is None:
-                conductor.leave_out(peer, "its ranks are started on one host only")
+                scheduler.leave_out(peer, "its ranks can only be started on one host")
             else:
                 mpirun = Mpirun(size, *entrance)
                 versions[peer] = mpirun.version
-                conductor.systems[peer] = Group(None, mpirun.channels)
+                scheduler.systems[peer] = Group(None, mpirun.channels)
         except (Refused, OSError, Closed) as error:
-            conductor.leave_out(peer, error)
+            scheduler.leave_out(peer, error)
     report.send({"run": {"machine": machine(), "versions": versions}})
     try:
         for task in tasks(plan, size):
             report.send({"begin": task})
-            measure(conductor, task)
+            measure(scheduler, task)
     finally:
-        for group in {id(group): group for group in conductor.systems.values()}.values():
+        for group in {id(group): group for group in scheduler.systems.values()}.values():
             group.dismiss()
         if mpirun is not None:
             mpirun.end()
     report.send({"done": True})
 
 
-def measure(conductor: Conductor, task: dict[str, Any]) -> None:
-    """One task; when the processes of MPI are gone, it goes on without them."""
+def measure(scheduler: Scheduler, task: dict[str, Any]) -> None:
+    """Measures one task; if the MPI processes are gone, it continues without them."""
     try:
-        conductor.measure(task)
+        scheduler.measure(task)
     except Closed as error:
-        if conductor.systems.pop("mpi", None) is None:
+        if scheduler.systems.pop("mpi", None) is None:
             raise
-        conductor.leave_out("mpi from here on", error)
-        conductor.measure(task)
+        scheduler.leave_out("mpi from here on", error)
+        scheduler.measure(task)
 
 
-def meet(door: socket.socket, size: int) -> list[Channel]:
-    """The channels to the other ranks, in their order."""
+def meet(server: socket.socket, size: int) -> list[Channel]:
+    """Accepts the channels to the other ranks; returns them in rank order."""
     channels: dict[int, Channel] = {}
     while len(channels) < size - 1:
-        channel = Channel(door.accept()[0])
+        channel = Channel(server.accept()[0])
         channels[channel.receive()["rank"]] = channel
     return [channels[rank] for rank in range(1, size)]
 
 
 def tasks(plan: dict[str, Any], size: int) -> list[Message]:
-    """What is to be measured: a step and a barrier have no choice of sizes."""
+    """What to measure: sizes do not apply to a step or a barrier."""
     return [
         {"collective": collective, "bytes": length, "dtype": plan["dtype"], "ranks": size}
         for collective in plan["collectives"]
@@ -131,14 +131,14 @@ def tasks(plan: dict[str, Any], size: int) -> list[Message]:
 
 
 def gloo() -> tuple[System, str]:
-    """Imports torch, which takes seconds, only where it is compared with."""
+    """Imports torch, which takes seconds, only when gloo is compared."""
     from horovod._bench import gloo
 
     return gloo.start()
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """The properties of the machine that the figures depend on."""
     names = [
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text().split("\n")

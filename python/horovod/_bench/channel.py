@@ -1,6 +1,6 @@
 """Messages between the processes of a measurement: one JSON object per line over a unix socket.
 
-A process that waits for its turn is blocked in `receive`, and takes no time from the others.
+A process that waits for its turn is blocked in `receive`, and takes no CPU time from the others.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Message = dict[str, Any]
 
 
 class Closed(Exception):
-    """The other side has gone."""
+    """The peer closed the connection."""
 
 
 class Channel:
-    """One side of a conversation."""
+    """One end of a connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -26,25 +26,25 @@ class Channel:
 
     @classmethod
     def to(cls, path: str) -> Channel:
-        """Connects to who listens at this path."""
+        """Connects to the process that listens at this path."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(path)
         return cls(connection)
 
     def close(self) -> None:
-        """Ends the conversation."""
+        """Closes the connection."""
         self._lines.close()
         self._connection.close()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Says something; raises `Closed` if nobody is there to hear it."""
+        """Sends a message; raises `Closed` if the peer is gone."""
         try:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise Closed(str(error)) from error
 
     def receive(self) -> Message:
-        """Waits for the next message; raises `Closed` if there will be none."""
+        """Waits for the next message; raises `Closed` if the peer is gone."""
         try:
             line = self._lines.readline()
         except OSError as error:
@@ -56,8 +56,8 @@ class Channel:
 
 
 def listen(path: str) -> socket.socket:
-    """Opens the door at this path; whoever may enter its folder may come."""
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    door.bind(path)
-    door.listen(1024)
-    return door
+    """Listens at this path; any process that can enter its folder can connect."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(path)
+    server.listen(1024)
+    return server

@@ -15,7 +15,7 @@ from horovod._bench.worker import Prepared
 
 
 def start() -> tuple[Gloo, str]:
-    """Joins gloo's group, by the variables that the launcher exports; gives its version, too."""
+    """Joins gloo's group with the variables that the launcher exports; also returns its version."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     return Gloo(), f"torch {torch.__version__}"
@@ -25,7 +25,7 @@ class Gloo:
     """Blocking calls of torch.distributed."""
 
     def barrier(self) -> None:
-        """Waits until all ranks are here."""
+        """Waits until all ranks have reached it."""
         dist.barrier()
 
     def prepare(self, task: Task, memory: Memory) -> Prepared:
@@ -54,7 +54,7 @@ class Gloo:
 
 
 def _step(memory: Memory) -> Callable[[], None]:
-    """Buckets, copied in and out, as torch's data-parallel wrapper does it."""
+    """A step in buckets, copied in and out, like torch's data-parallel wrapper."""
     buckets = []
     end = 0
     for row in models.buckets(memory.places):

@@ -1,6 +1,6 @@
-"""The memory that is measured on: mapped by ourselves, so that no framework and no NumPy is needed.
+"""The memory to measure on, mapped directly so that no framework and no NumPy is needed.
 
-All systems of a process work on the same memory, so that it lies in the caches alike for all.
+All systems of a process use the same memory, so that caching is the same for all.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ FORMATS = {
     "int32": "i",
     "int64": "q",
 }
-# A cache line: tensors of one step do not share any.
+# A cache line: tensors of one step do not share one.
 GRAIN = 64
 
 
 class Device:
-    """Where tensors lie, as torch calls it."""
+    """The device of a tensor, in torch's terms."""
 
     type = "cpu"
 
 
 class Tensor:
-    """A piece of memory as the native module takes it: it answers as a torch tensor would."""
+    """A piece of memory that the native module accepts, because it looks like a torch tensor."""
 
     __slots__ = ("address", "dtype", "shape")
 
@@ -50,12 +50,12 @@ class Tensor:
         return self.address
 
     def is_contiguous(self) -> bool:
-        """Always: a tensor is a row of elements."""
+        """Always true: a tensor is a row of elements."""
         return True
 
 
 class Mapping:
-    """Private memory of the process, by its address and by its buffer."""
+    """Private memory of the process, with its address and its buffer."""
 
     def __init__(self, length: int) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -64,7 +64,7 @@ class Mapping:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
 
     def fill(self, element: bytes) -> None:
-        """Writes every element, so that every page is there."""
+        """Writes every element, so that every page is mapped."""
         piece = element * ((1 << 20) // len(element))
         for start in range(0, self.length, len(piece)):
             end = min(self.length, start + len(piece))
@@ -73,7 +73,7 @@ class Mapping:
 
 @dataclass(frozen=True)
 class Task:
-    """What is measured: which collective on how many bytes of each rank."""
+    """What to measure: a collective, and how many bytes each rank submits."""
 
     collective: str
     bytes: int
@@ -87,7 +87,7 @@ class Task:
 
     @property
     def counts(self) -> list[int]:
-        """The elements of each tensor; those that are cut by rank can be cut evenly."""
+        """The number of elements of each tensor; tensors that are split by rank divide evenly."""
         if self.collective in models.STEPS:
             return models.STEPS[self.collective]()
         if self.collective == "barrier":
@@ -104,7 +104,7 @@ class Task:
 
 
 class Memory:
-    """The tensors of a task in `source`, and in `target` room for a result or a copy."""
+    """The tensors of a task in `source`, and space for a result or a copy in `target`."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -119,7 +119,7 @@ class Memory:
         self.zero()
 
     def tensors(self, start: int | None = None) -> list[Tensor]:
-        """The tensors in `source`, or such ones in other memory that starts there."""
+        """The tensors in `source`, or the same tensors in memory that starts at another address."""
         start = self.source.address if start is None else start
         return [
             Tensor(start + place, (count,), self.task.dtype)
@@ -127,16 +127,16 @@ class Memory:
         ]
 
     def zero(self) -> None:
-        """Sums of zeros stay what they are, however often they are made."""
+        """Zeroes everything: sums of zeros do not overflow, however often they are repeated."""
         for mapping in (self.source, self.target):
             mapping.fill(encode(0, self.task.dtype))
 
     def mark(self, rank: int) -> None:
-        """Fills `source` with what belongs to a rank."""
+        """Fills `source` with the value that belongs to a rank."""
         self.source.fill(encode(own(rank), self.task.dtype))
 
     def check(self, address: int) -> None:
-        """Looks at the ends of each part of a result that lies at this address."""
+        """Checks the first and last element of each part of the result at this address."""
         task, size = self.task, self.task.element
         everybody = sum(own(rank) for rank in range(task.ranks))
         for place, length in self.places:
@@ -156,7 +156,7 @@ class Memory:
 
 
 def own(rank: int) -> int:
-    """What a rank contributes; sums stay small enough for every element type."""
+    """The value that a rank contributes; sums stay small enough for every element type."""
     return rank % 3 + 1
 
 

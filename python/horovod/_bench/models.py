@@ -1,4 +1,4 @@
-"""The gradients of two well-known models: numbers of elements, in the order backward makes them."""
+"""The gradients of two well-known models: their sizes in elements, in backward order."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def bert() -> list[int]:
 
 STEPS: dict[str, Callable[[], list[int]]] = {"resnet50": resnet50, "bert": bert}
 
-# What torch's own data-parallel wrapper puts into one call.
+# The bucket size of torch's own data-parallel wrapper.
 BUCKET_BYTES = 25 << 20
 
 
 def buckets(places: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Tensors, by place and bytes, in rows that are reduced as one."""
+    """Groups tensors, given by index and bytes, into buckets that are reduced as one."""
     rows: list[list[tuple[int, int]]] = []
     room = 0
     for place, size in places:

@@ -1,7 +1,7 @@
 """A rank of MPI: `mpirun` starts it, and it calls the library directly through ctypes.
 
-Open MPI's handles are addresses of its symbols; those of MPICH and its family (Intel MPI among
-them) are numbers. A call through ctypes costs about a microsecond more than one from C.
+Open MPI's handles are addresses of its symbols; those of the MPICH family (which includes Intel
+MPI) are numbers. A call through ctypes costs about a microsecond more than one from C.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from horovod._bench.channel import Channel
 from horovod._bench.memory import Memory, Task
 from horovod._bench.worker import Prepared, Worker
 
-# Element types and the sum, as Open MPI's symbols and as the numbers of MPICH's family.
+# Element types and the sum, as Open MPI's symbols and as the numbers of the MPICH family.
 TYPES = {
     "float32": ("ompi_mpi_float", 0x4C00040A),
     "float64": ("ompi_mpi_double", 0x4C00080B),
@@ -48,7 +48,7 @@ class Mpi:
 
     @property
     def rank(self) -> int:
-        """This process among all."""
+        """The rank of this process."""
         return self._number("MPI_Comm_rank")
 
     @property
@@ -58,18 +58,18 @@ class Mpi:
 
     @property
     def version(self) -> str:
-        """What the library calls itself."""
+        """Name and version that the library reports."""
         text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
         self._library.MPI_Get_library_version(text, ctypes.byref(length))
         first = text.value.decode(errors="replace").split(",")[0].split("\n")[0]
         return " ".join(first.replace("Version:", "").split())
 
     def barrier(self) -> None:
-        """Waits until all ranks are here."""
+        """Waits until all ranks have reached it."""
         self._library.MPI_Barrier(self._world)
 
     def finish(self) -> None:
-        """Leaves."""
+        """Finalizes MPI."""
         self._library.MPI_Finalize()
 
     def prepare(self, task: Task, memory: Memory) -> Prepared:
@@ -99,7 +99,7 @@ class Mpi:
         return Prepared(lambda: function(*values), lambda _: result)
 
     def _step(self, memory: Memory) -> Callable[[], None]:
-        """Buckets, copied in and out, one after the other."""
+        """A step in buckets, copied in and out, one after the other."""
         kind, element = self._handle(TYPES[memory.task.dtype]), memory.task.element
         base, flat = memory.source.address, memory.target.address
         rows = []
@@ -136,7 +136,7 @@ class Mpi:
 
     def _check(self, code: int) -> None:
         if code != 0:
-            raise RuntimeError(f"MPI gave the error {code}")
+            raise RuntimeError(f"MPI returned error {code}")
 
 
 def load() -> ctypes.CDLL:
@@ -151,15 +151,15 @@ def load() -> ctypes.CDLL:
     system = ctypes.util.find_library("mpi")
     for candidate in [*found, *([system] if system else []), *names]:
         try:
-            # Open MPI's plug-ins look their symbols up in the whole process.
+            # Open MPI's plug-ins look up their symbols in the whole process.
             return ctypes.CDLL(candidate, mode=os.RTLD_GLOBAL | os.RTLD_NOW)
         except OSError:
             continue
-    raise OSError("there is an `mpirun`, but no libmpi.so beside it or in the system")
+    raise OSError("there is an `mpirun`, but no libmpi.so next to it or in the system")
 
 
 def main() -> None:
-    """Joins MPI's world, then takes turns."""
+    """Joins MPI's world, then measures when told."""
     mpi = Mpi(load())
     channel = Channel.to(sys.argv[1])
     channel.send({"group": "mpi", "rank": mpi.rank, "size": mpi.size, "version": mpi.version})

@@ -1,4 +1,4 @@
-"""Ronde as it is measured: from Python, from engine to engine, and the plain copy beside them."""
+"""Ronde as measured: from Python, in the engine alone, and a plain copy for comparison."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Ronde:
     """Blocking calls of the native module."""
 
     def barrier(self) -> None:
-        """Waits until all ranks are here."""
+        """Waits until all ranks have reached it."""
         _native.wait(_native.barrier("bench.barrier", True))
 
     def prepare(self, task: Task, memory: Memory) -> Prepared:
-        """The same call as a framework's adapter makes it."""
+        """The call that a framework adapter makes."""
         if task.collective == "barrier":
             return Prepared(self.barrier)
         tensors = memory.tensors()
@@ -53,7 +53,7 @@ class Engine(Ronde):
     """Allreduce without Python between the calls."""
 
     def prepare(self, task: Task, memory: Memory) -> Prepared:
-        """One call into the native module makes all calls of a round."""
+        """One call into the native module that makes all calls of a round."""
         if task.collective != "allreduce":
             raise NotImplementedError("only a single allreduce is measured from engine to engine")
         (tensor,) = memory.tensors()
@@ -66,10 +66,10 @@ class Engine(Ronde):
 
 
 class Arena(Ronde):
-    """Allreduce of tensors that lie in the arena, where nothing has to be copied."""
+    """Allreduce of tensors in the arena, which copies nothing."""
 
     def prepare(self, task: Task, memory: Memory) -> Prepared:
-        """The same tensors once more, in memory that all ranks of the host see."""
+        """A second set of the tensors, in memory that all ranks of the host share."""
         if task.collective != "allreduce" and task.collective not in models.STEPS:
             raise NotImplementedError("only reductions are done in place")
         capsule = _native.arena(memory.source.length)
@@ -99,10 +99,10 @@ class Arena(Ronde):
 
 
 class Copy(Ronde):
-    """A plain copy of the same size, on all ranks at once: what the machine's memory gives."""
+    """A plain copy of the same size, on all ranks at once: the limit of the machine's memory."""
 
     def prepare(self, task: Task, memory: Memory) -> Prepared:
-        """A barrier moves nothing that could be copied."""
+        """A copy of as many bytes; a barrier has none."""
         if task.collective == "barrier":
             raise NotImplementedError("a barrier has no bytes")
         into = ctypes.c_void_p(memory.target.address)
@@ -112,7 +112,7 @@ class Copy(Ronde):
 
 
 def _step(tensors: list[Any], names: list[str]) -> None:
-    """All gradients of a step, each on its own, as backward would hand them over."""
+    """All gradients of a step, submitted one by one as in a backward pass."""
     handles = [_native.allreduce(tensor, tensor, name, SUM) for tensor, name in zip(tensors, names)]
     for handle in handles:
         _native.wait(handle)

@@ -1,7 +1,7 @@
-"""One process of a measurement: it does what it is told, and waits asleep for the next turn.
+"""One process of a measurement: it handles requests, and sleeps while it waits for the next.
 
-A system (Ronde, gloo, MPI, a plain copy) is an object that prepares a task on given memory; what it
-prepares is a call, which the worker checks once and then times.
+A system (Ronde, gloo, MPI, a plain copy) is an object that prepares a task on given memory; the
+result is a call, which the worker checks once and then times.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Prepared:
     """A task that is ready to run."""
 
     call: Callable[[], Any]
-    # Where the result of a call lies; none if there is nothing to check.
+    # Address of the result of a call; none if there is nothing to check.
     result: Callable[[Any], int] | None = None
-    # Runs so many calls and gives the seconds of one; none if they are simply made in a loop.
+    # Runs a number of calls and returns the seconds of one; none to make them in a loop.
     run: Callable[[int], float] | None = None
 
 
@@ -30,14 +30,14 @@ class System(Protocol):
     """Something that can be measured."""
 
     def barrier(self) -> None:
-        """Waits until all ranks are here."""
+        """Waits until all ranks have reached it."""
 
     def prepare(self, task: Task, memory: Memory) -> Prepared:
-        """Gets ready; raises if this cannot be done here."""
+        """Prepares a task; raises if that is not possible here."""
 
 
 class Worker:
-    """The systems of this process, and the task that is on."""
+    """The systems of this process, and the current task."""
 
     def __init__(self, rank: int, systems: dict[str, System]) -> None:
         self.rank = rank
@@ -47,7 +47,7 @@ class Worker:
         self._prepared: dict[str, Prepared] = {}
 
     def serve(self, channel: Channel) -> None:
-        """Takes turns until there are no more."""
+        """Handles requests until there are no more."""
         while True:
             try:
                 message = channel.receive()
@@ -55,11 +55,11 @@ class Worker:
                     return
                 channel.send(self.on(message))
             except Closed:
-                # The conductor has gone, and whoever started this process knows why.
+                # The scheduler is gone; the parent of this process reports why.
                 return
 
     def on(self, message: Message) -> Message:
-        """Does one thing; an error is an answer, too."""
+        """Handles one request; errors are returned as answers."""
         try:
             if message["do"] == "open":
                 system, version = self.openings[message["system"]]()
@@ -76,7 +76,7 @@ class Worker:
             return {"error": f"{type(error).__name__}: {error}", "can": can}
 
     def _begin(self, task: Task) -> int:
-        # The old memory goes first: there may not be room for both.
+        # The old memory is freed first: there may not be space for both.
         self._prepared = {}
         self._memory = None
         self._memory = Memory(task)
@@ -97,13 +97,13 @@ class Worker:
         prepared, system = self._prepared[name], self.systems[name]
         system.barrier()
         seconds = prepared.run(times) if prepared.run else timed(prepared.call, times)
-        # Nobody goes to sleep on work that another rank still waits for.
+        # No rank goes to sleep while another still waits for its part.
         system.barrier()
         return seconds
 
 
 def timed(call: Callable[[], Any], times: int) -> float:
-    """The seconds of one of so many calls."""
+    """Makes a number of calls; returns the seconds of one."""
     start = time.perf_counter()
     for _ in range(times):
         call()

@@ -1,7 +1,7 @@
 """Reducing lists of gradients in the backend that Keras runs on.
 
-TensorFlow reduces in its graph (`horovod.tensorflow.reducer`); torch and JAX are handed lists whose
-tensors travel together.
+TensorFlow reduces in its graph (`horovod.tensorflow.reducer`); on torch and JAX all gradients of a
+list are reduced in one call.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def backend_of(keras: Any) -> str:
-    """The name of the backend; Keras 2 has TensorFlow's only."""
+    """The name of the backend; Keras 2 supports only TensorFlow."""
     if not is_keras_3(keras):
         return "tensorflow"
     backend = str(keras.backend.backend())
     if backend not in BACKENDS:
         raise ImportError(
-            f"Keras runs on its backend `{backend}`, and gradients can be reduced on "
+            f"Keras uses the backend `{backend}`, but gradients can be reduced only on "
             f"{', '.join(BACKENDS)}; choose one of them with KERAS_BACKEND",
             name="keras",
         )
@@ -33,12 +33,12 @@ def backend_of(keras: Any) -> str:
 
 def is_keras_3(keras: Any) -> bool:
     """Whether this is Keras 3 or newer."""
-    # Not every module that offers Keras 2 says its version.
+    # Not every module that provides Keras 2 has a version.
     return hasattr(keras, "ops")
 
 
 class GroupReducer:
-    """Reduces lists of gradients of torch or JAX, as `GradientReducer` does those of TensorFlow."""
+    """Reduces lists of torch or JAX gradients, as `GradientReducer` does for TensorFlow."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class GroupReducer:
         self._local: set[int] = set()
 
     def register_local(self, variable: Any) -> None:
-        """The gradient of this variable is not reduced."""
+        """Excludes the gradient of this variable from reduction."""
         self._local.add(id(variable))
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
-        """The gradients of all ranks; None stays None, and local ones are at most scaled."""
+        """Reduces gradients; None stays None, and local gradients are at most scaled."""
         results = list(gradients)
         variables = list(variables) if variables is not None else [None] * len(results)
         size = self._process_set.size()
@@ -109,8 +109,10 @@ def make_reducer(
     scale_local_gradients: bool,
     **options: Any,
 ) -> Any:
-    """What reduces gradients in the backend of this Keras; `options` are those of `compression`,
-    devices, groups and sparse gradients, of which only the first means anything but in TensorFlow.
+    """Creates the reducer for the backend of this Keras.
+
+    `options` are those for compression, devices, groups and sparse gradients; all but compression
+    apply to TensorFlow only.
     """
     if op not in (Average, Sum):
         raise ValueError("op currently only supports Average and Sum")

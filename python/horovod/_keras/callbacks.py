@@ -1,7 +1,7 @@
-"""The callbacks, for whichever Keras they are mixed with.
+"""The callbacks, as mixins for the classes of any Keras.
 
-What they average or send are single numbers or whole variables outside of any graph, so they use
-the engine on bare arrays, and work with every backend.
+They average or send single numbers or whole variables outside any graph, so they use the engine on
+bare arrays, and work with every backend.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SIGNED = {np.dtype(np.uint32): np.dtype(np.int32), np.dtype(np.uint64): np.dtyp
 
 
 class BroadcastGlobalVariables:
-    """Overwrites model and optimizer with those of one rank, once, behind the first batch.
+    """Overwrites model and optimizer with those of one rank, once, after the first batch.
 
-    Only then all variables exist. With JAX they are no longer looked at during training, so there
-    the optimizer is built and all is sent before it.
+    Only then do all variables exist. With JAX they are not read during training, so there the
+    optimizer is built and everything is sent before it.
     """
 
     keras: Any
@@ -78,7 +78,7 @@ class BroadcastGlobalVariables:
         for number, variable in enumerate(chosen.values()):
             if not is_seed(variable):
                 value = value_of(self.keras, variable)
-                # Unsigned words travel as signed ones.
+                # Unsigned integers are sent as signed ones.
                 kind = _SIGNED.get(value.dtype, value.dtype)
                 name = f"keras_variable.{number}"
                 sent = raw.broadcast(value.view(kind), self.root_rank, name)
@@ -205,7 +205,7 @@ class LearningRateSchedule:
             self._correct_momentum(new / old)
 
     def _correct_momentum(self, factor: float) -> None:
-        """Takes the past of the gradients, which came with the old rate, to the new one."""
+        """Scales past gradients, which were collected at the old rate, to the new one."""
         optimizer = self.model.optimizer
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         momentum = getattr(optimizer, "momentum", None)
@@ -213,14 +213,14 @@ class LearningRateSchedule:
             self.restore_momentum = float(value_of(self.keras, momentum))
             assign(self.keras, momentum, self.restore_momentum * factor)
         elif momentum:
-            # A plain number is part of what was compiled. What it is multiplied with is not, and
-            # the product is the same.
+            # A plain number is compiled into the program. The velocities it is multiplied with are
+            # not, so they are scaled instead: the product is the same.
             for velocity in _velocities(optimizer):
                 assign(self.keras, velocity, value_of(self.keras, velocity) * factor)
 
     def _rate(self) -> float:
         if backend_of(self.keras) == "jax":
-            # During training the values are elsewhere until somebody asks for them.
+            # During training the values are elsewhere until they are requested.
             getattr(self.model, "jax_state_sync", _nothing)()
         return float(value_of(self.keras, self._rate_variable()))
 
@@ -239,7 +239,7 @@ class LearningRateSchedule:
         if steps:
             return int(steps)
         if samples and batch:
-            # What Keras 2 says in a graph of TensorFlow 1.
+            # The key that Keras 2 uses in a TensorFlow 1 graph.
             return max(1, int(samples) // int(batch))
         raise ValueError(
             "Could not autodetect the number of steps per epoch. Please specify the "
@@ -262,7 +262,7 @@ class LearningRateWarmup(LearningRateSchedule):
         verbose: int = 0,
     ) -> None:
         def multiplier(epoch: float) -> float:
-            # What counts is the end of the batch, so that the last one has the full rate.
+            # Use the end of the batch, so that the last batch has the full rate.
             epoch += 1.0 / float(self.steps_per_epoch or 1)
             size = _basics.size()
             return 1.0 / size * (epoch * (size - 1) / warmup_epochs + 1)
@@ -294,7 +294,7 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 class PathComesLater:
-    """Refuses to train without the path that is still to be set."""
+    """Raises if training starts before the path is set."""
 
     filepath: Any
 
@@ -320,7 +320,7 @@ def _nothing() -> None:
 
 
 def _velocities(optimizer: Any) -> Iterable[Any]:
-    """What an optimizer with momentum keeps of past gradients."""
+    """The velocities that an optimizer with momentum keeps."""
     return getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []
 
 

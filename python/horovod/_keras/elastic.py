@@ -1,7 +1,7 @@
 """Elastic training with Keras: the state of model and optimizer, and callbacks for `fit`.
 
-For whichever Keras it is given. Variables are copied and sent as arrays outside of any graph, so it
-works with every backend.
+It works with any Keras. Variables are copied and sent as arrays outside any graph, so every backend
+works.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KerasVariables(FrameworkState):
 
     def restore(self) -> None:
         """Go back to the last saved copy."""
-        # What a training with JAX holds that was not finished is not to be looked at any more.
+        # Unfinished values that a JAX training loop holds must not be read any more.
         if hasattr(self.model, "_jax_state_synced"):
             self.model._jax_state_synced = True
         for variable, value in zip(self._variables(), self._kept):
@@ -55,7 +55,7 @@ class KerasVariables(FrameworkState):
         self._keep()
 
     def reset(self) -> None:
-        """Lets JAX compile anew what was made for another number of ranks."""
+        """Makes JAX recompile programs for the new number of ranks."""
         if backend_of(self._keras) == "jax" and self._size != _basics.size():
             from horovod.jax.elastic import forget_programs
 
@@ -63,7 +63,7 @@ class KerasVariables(FrameworkState):
         self._size = _basics.size()
 
     def _keep(self) -> None:
-        # In the middle of a training, JAX has the values elsewhere.
+        # During training, JAX keeps the values elsewhere.
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         self._kept = keep([self._seen(each) for each in self._variables()], self._kept)
@@ -76,10 +76,10 @@ class KerasVariables(FrameworkState):
         return list({id(variable): variable for variable in found}.values())
 
     def _build(self) -> None:
-        """Makes the optimizer's variables: a newcomer needs them before its first step."""
+        """Creates the optimizer's variables: a new rank needs them before its first step."""
         trained = self.model.trainable_variables
         if hasattr(self.optimizer, "build"):
-            # Keras 2 has the same by a private name.
+            # Keras 2 has the same under a private name.
             if not getattr(self.optimizer, "built", getattr(self.optimizer, "_built", False)):
                 self.optimizer.build(trained)
         elif not is_keras_3(self._keras):
@@ -90,10 +90,10 @@ class KerasVariables(FrameworkState):
 
 
 class CommitState:
-    """Commits every so many batches, and at the end of each epoch.
+    """Commits every few batches, and at the end of each epoch.
 
-    Behind the last batch it waits for that end, where the epoch counts as done: from a commit
-    between the two, `fit` could not go on without another batch.
+    It does not commit after the last batch, but at the end of the epoch, when the epoch counts as
+    done: from a commit between the two, `fit` could not continue without another batch.
     """
 
     params: Any
@@ -139,7 +139,7 @@ class CommitState:
 class UpdateBatchState:
     """Keeps `state.batch`: how many batches of the epoch are done.
 
-    An epoch that was interrupted is taken up again where it was: it has fewer batches then.
+    An interrupted epoch resumes where it was, so it then has fewer batches.
     """
 
     model: Any
@@ -169,7 +169,7 @@ class UpdateBatchState:
         self.state.batch = self._done_before + batch + 1
         steps = (self.params or {}).get("steps")
         if self._done_before and steps and self.state.batch >= steps and batch + 1 < steps:
-            # That ends the loop over the batches; behind it comes the end of the epoch.
+            # This ends the loop over the batches; the end of the epoch comes next.
             self.model.stop_training = self._stops = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -185,7 +185,7 @@ class UpdateBatchState:
 
 
 class UpdateEpochState:
-    """Keeps `state.epoch`: how many epochs are done, in all calls of `fit` together."""
+    """Keeps `state.epoch`: how many epochs are done, over all calls of `fit`."""
 
     def __init__(self, state: Any) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Mixed precision: `LossScaleOptimizer` around an optimizer that reduces gradients, or within.
+"""Mixed precision: `LossScaleOptimizer` around, or inside, an optimizer that reduces gradients.
 
-It skips a step whose gradients are not finite, and looks at those of its own rank. Keras 2 lets the
-optimizer within reduce them before; what it makes of reduced gradients must not be reduced again.
-Keras 3 does not: one rank would skip, and the others wait for its gradients. Here its check is
-made one of all ranks. `Model.compile` puts such an optimizer around the model's by itself, so there
-is no other place for it.
+It skips a step whose gradients are not finite, and checks only those of its own rank. Keras 2 lets
+the inner optimizer reduce them first; gradients derived from reduced ones must not be reduced
+again. Keras 3 does not: one rank would skip the step, and the others would wait for its gradients.
+So the check is made over all ranks. `Model.compile` wraps the model's optimizer by itself, so the
+class of Keras has to be changed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _MARK = "_hvd_knows_this"
 
 
 def scales(optimizer: Any) -> bool:
-    """Whether this optimizer hands gradients to another one within."""
+    """Whether this optimizer passes gradients to an inner optimizer."""
     return hasattr(optimizer, "inner_optimizer")
 
 
 def prepare(keras: Any) -> None:
-    """Changes the class of Keras so that it works with an optimizer within that reduces."""
+    """Patches the class of Keras so that it works with an inner optimizer that reduces."""
     if is_keras_3(keras):
         _ask_all_ranks(keras)
     else:
-        # One for each kind of optimizer that there is in Keras 2.
+        # Keras 2 has one for each kind of optimizer.
         for kind in keras.mixed_precision.LossScaleOptimizer.__subclasses__():
             _remember_unscaled(kind)
 

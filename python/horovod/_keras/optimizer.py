@@ -1,9 +1,9 @@
-"""Optimizers of Keras whose gradients are those of all ranks.
+"""Keras optimizers that reduce gradients over all ranks.
 
-The class is made from the class of the optimizer that is wrapped, and has its name and module, so
-that a saved model holds the plain optimizer and loads where this package is not installed. Keras 3
-calls `apply` from everywhere, so gradients are reduced there. Keras 2 has many ways: gradients are
-reduced where they are computed, aggregated or applied, whichever comes first, and only once.
+The class derives from the class of the wrapped optimizer and has its name and module, so that a
+saved model contains the plain optimizer and loads without this package. Keras 3 always calls
+`apply`, so gradients are reduced there. Keras 2 has many entry points: gradients are reduced when
+they are computed, aggregated or applied, whichever comes first, and only once.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _Optimizer = TypeVar("_Optimizer")
 
 
 class Settings:
-    """How an optimizer reduces; what stands behind its class."""
+    """How an optimizer reduces; an attribute of its class."""
 
     def __init__(self, reducer: Any, aggregation: Any) -> None:
         self.reducer = reducer
         self.aggregation = aggregation
-        # Gradients that have been reduced, as long as anybody has them.
+        # Gradients that have been reduced, as long as anything refers to them.
         self._reduced: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        # Whether the program has asked for reduced gradients that it has not applied yet.
+        # Whether the program has requested reduced gradients that it has not applied yet.
         self._asked = False
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The gradients to apply."""
+        """Reduces gradients to apply."""
         if self.aggregation is not None:
             return list(self.aggregation.compute_gradients(gradients, variables))
         return list(self.reducer.reduce(gradients, variables))
 
     def reduce_for_program(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The same for a program that will come back with them, or with what it makes of them."""
+        """Reduces gradients for a program that will apply them later, perhaps modified."""
         reduced = self._reduce_once(gradients, variables, may_be_reduced=False)
         self._asked = True
         return reduced
@@ -46,7 +46,7 @@ class Settings:
     def reduce_to_apply(
         self, gradients: Sequence[Any], variables: Sequence[Any], is_told_reduced: bool
     ) -> list[Any]:
-        """The gradients to apply, of which some or all may have been reduced before."""
+        """Reduces gradients to apply, some or all of which may have been reduced before."""
         reduced = self._reduce_once(gradients, variables, is_told_reduced or self._asked)
         self._asked = False
         return reduced
@@ -57,7 +57,7 @@ class Settings:
         return all(each is None or known.get(id(each)) is each for each in gradients)
 
     def remember(self, gradients: Sequence[Any]) -> None:
-        """Keeps in mind that these are reduced."""
+        """Records that these gradients are reduced."""
         self._reduced.update({id(each): each for each in gradients if each is not None})
 
     def _reduce_once(
@@ -65,9 +65,9 @@ class Settings:
     ) -> list[Any]:
         if self.has_reduced(gradients):
             return list(gradients)
-        # Gradients that a program has changed, or says to have reduced, cannot be told from those
-        # of this rank. An average changes nothing in the former, and keeps the ranks together in
-        # any case.
+        # Gradients that a program has changed, or claims to have reduced, cannot be distinguished
+        # from those of this rank only. Averaging leaves the former unchanged, and keeps the ranks
+        # in sync in any case.
         reduced = (
             self.reducer.averaged(gradients, variables)
             if may_be_reduced
@@ -77,12 +77,12 @@ class Settings:
         return reduced
 
     def is_pass(self) -> bool:
-        """Whether gradients went through `reduce` that may only have been added up."""
+        """Whether `reduce` may only have accumulated the gradients."""
         return self.aggregation is not None and self.aggregation.has_decided
 
 
 class _Distributed:
-    """What both kinds of optimizers get."""
+    """The methods that both kinds of optimizers get."""
 
     _hvd: Settings
 
@@ -100,10 +100,10 @@ class _Distributed:
 
 
 class _Keras3(_Distributed):
-    """Mixed into the class of an optimizer of Keras 3."""
+    """Mixin for the class of a Keras 3 optimizer."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Applies the gradients of all ranks."""
+        """Reduces and applies gradients."""
         grads = list(grads)
         above: Any = super()
         if not grads:
@@ -121,21 +121,21 @@ class _Keras3(_Distributed):
     def stateless_apply(
         self, optimizer_variables: Any, grads: Any, trainable_variables: Any
     ) -> Any:
-        """The same as a function of all variables, which is what JAX needs."""
+        """The same as a pure function of all variables, as JAX needs it."""
         above: Any = super()
         if loss_scale.scales(self):
-            # Its gradients go to the optimizer within, past `apply`.
+            # It passes gradients to the inner optimizer without calling `apply`.
             grads = self._hvd.reduce(list(grads), _tracked(self))
         return above.stateless_apply(optimizer_variables, grads, trainable_variables)
 
     @property
     def variables(self) -> Any:
-        """The variables of the optimizer; programs for Keras 2 call this."""
+        """The variables of the optimizer; programs for Keras 2 call this as a method."""
         return _Callable(super().variables)  # type: ignore[misc]
 
 
 class _Keras2(_Distributed):
-    """Mixed into the class of an optimizer of Keras 2."""
+    """Mixin for the class of a Keras 2 optimizer."""
 
     def compute_gradients(self, loss: Any, var_list: Any, *args: Any, **kwargs: Any) -> Any:
         """The gradients of all ranks, with their variables."""
@@ -147,7 +147,7 @@ class _Keras2(_Distributed):
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> Any:
         above: Any = super()
-        # So older optimizers call it, and Horovod's all.
+        # The name in older optimizers, and in all of Horovod's.
         compute = getattr(above, "_compute_gradients", None)
         if compute is not None:
             pairs = compute(loss, var_list, grad_loss, tape=tape)
@@ -165,7 +165,7 @@ class _Keras2(_Distributed):
         import tensorflow as tf
 
         above: Any = super()
-        # Newer optimizers of Keras 2 do not have it, and Horovod's do.
+        # Newer Keras 2 optimizers do not have it, but Horovod's do.
         compute = getattr(above, "get_gradients", tf.compat.v1.gradients)
         return self._hvd.reduce_for_program(compute(loss, params), tf.nest.flatten(params))
 
@@ -177,7 +177,7 @@ class _Keras2(_Distributed):
         gradients, variables = zip(*pairs)
         return list(zip(self._hvd.reduce_for_program(gradients, variables), variables))
 
-    # Older optimizers have it by this name.
+    # The name in older optimizers.
     _aggregate_gradients = aggregate_gradients
 
     def _computed(self, pairs: Any, args: Any, kwargs: Any) -> Any:
@@ -189,7 +189,7 @@ class _Keras2(_Distributed):
         return self.aggregate_gradients(pairs)
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Applies the gradients of all ranks, whoever has reduced them."""
+        """Applies gradients, after reducing those that are not yet reduced."""
         above: Any = super()
         done = kwargs.pop("skip_gradients_aggregation", False)
         done = not kwargs.pop("experimental_aggregate_gradients", True) or done
@@ -197,7 +197,7 @@ class _Keras2(_Distributed):
         if pairs:
             gradients, variables = zip(*pairs)
             pairs = list(zip(self._hvd.reduce_to_apply(gradients, variables, done), variables))
-        # Every optimizer of Keras 2 knows this argument.
+        # Every Keras 2 optimizer accepts this argument.
         kwargs["experimental_aggregate_gradients"] = False
         if not pairs or not self._hvd.is_pass():
             return above.apply_gradients(pairs, *args, **kwargs)
@@ -212,7 +212,7 @@ class _Keras2(_Distributed):
 
 
 class _Callable(list[Any]):
-    """A list that gives itself when it is called."""
+    """A list that returns itself when it is called."""
 
     def __call__(self) -> list[Any]:
         return self
@@ -230,7 +230,7 @@ def _every_nth(optimizer: Any, apply: Any) -> Any:
         return tf.constant(1)
 
     def counted() -> Any:
-        # A pass counts for schedules of the learning rate whether it is applied or not.
+        # A pass counts for learning rate schedules whether it is applied or not.
         optimizer.iterations.assign_add(1)
         return tf.constant(0)
 
@@ -238,7 +238,7 @@ def _every_nth(optimizer: Any, apply: Any) -> Any:
 
 
 def distributed_class(keras: Any, kind: type) -> type:
-    """A class like `kind` whose instances reduce gradients."""
+    """Derives a class from `kind` whose instances reduce gradients."""
     mixin = _Keras3 if is_keras_3(keras) else _Keras2
     loss_scale.prepare(keras)
     body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
@@ -265,7 +265,7 @@ def make_settings(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Settings:
-    """How an optimizer is to reduce."""
+    """Creates the settings of an optimizer from user arguments."""
     reducer = make_reducer(
         keras,
         name,
@@ -299,7 +299,7 @@ def create_distributed_optimizer(
 ) -> _Optimizer:
     """A new optimizer with the configuration of `optimizer` that reduces gradients."""
     if is_distributed(optimizer):
-        raise ValueError("this optimizer reduces its gradients already; it was wrapped before")
+        raise ValueError("this optimizer already reduces its gradients; it was wrapped before")
     if not (hasattr(optimizer, "get_config") and hasattr(type(optimizer), "from_config")):
         raise ValueError(
             f"{optimizer!r} is not an optimizer of {keras.__name__}; give an instance, such as "
@@ -313,7 +313,7 @@ def create_distributed_optimizer(
 
 
 def distribute_in_place(keras: Any, optimizer: Any, **options: Any) -> None:
-    """Makes an optimizer reduce gradients; all its state stays."""
+    """Makes an optimizer reduce gradients; it keeps its state."""
     if optimizer is None or is_distributed(optimizer):
         return
     settings = make_settings(keras, f"Distributed{type(optimizer).__name__}", **options)
@@ -328,7 +328,7 @@ def load_model(
     custom_objects: Any,
     compression: Any,
 ) -> Any:
-    """A saved model whose optimizer reduces gradients."""
+    """Loads a saved model and makes its optimizer reduce gradients."""
     objects = {kind.__name__: kind for kind in custom_optimizers or []}
     objects.update(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=objects)

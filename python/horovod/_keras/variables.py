@@ -1,4 +1,4 @@
-"""The variables of models and optimizers, in whichever Keras they are."""
+"""The variables of models and optimizers, for any version of Keras."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def variables_of(optimizer: Any) -> Iterable[Any]:
 
 
 def value_of(keras: Any, variable: Any) -> Any:
-    """The value of a variable as an array of its own."""
+    """A copy of the value of a variable, as an array."""
     return np.array(seen(keras, variable))
 
 
 def seen(keras: Any, variable: Any) -> Any:
-    """The value of a variable as an array that may change with it."""
+    """The value of a variable, as an array that may share its memory."""
     if is_keras_3(keras):
         return keras.ops.convert_to_numpy(variable)
     return np.asarray(keras.backend.get_value(variable))
 
 
 def assign(keras: Any, variable: Any, value: Any) -> None:
-    """Gives a variable a value."""
+    """Assigns a value to a variable."""
     if is_keras_3(keras):
         variable.assign(value)
     else:
@@ -38,6 +38,6 @@ def assign(keras: Any, variable: Any, value: Any) -> None:
 
 
 def is_seed(variable: Any) -> bool:
-    """Whether it is the state of a generator of random numbers, which each rank has for itself."""
+    """Whether it is the state of a random number generator, which is local to each rank."""
     name = str(getattr(variable, "path", None) or getattr(variable, "name", ""))
     return "seed_generator" in name

@@ -1,5 +1,5 @@
-"""What `ronde test` runs: does this installation work, with the frameworks that are here?
+"""What `ronde test` runs to check this installation with all installed frameworks.
 
-`__main__` starts a job of two ranks for each part and tells how it went; `parts` is what those
-ranks do.
+`__main__` starts a job of two ranks for each part and prints the result; `parts` is what those
+ranks run.
 """

@@ -1,6 +1,6 @@
 """`python -m horovod._selftest HOROVODRUN [PART...]`: a job on two ranks for each part.
 
-Each part is a job of its own, so that a framework that crashes or hangs takes no other along.
+Each part is a separate job, so that a framework that crashes or hangs does not affect the others.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LAST_LINES = 15
 
 
 class Outcome(NamedTuple):
-    """How a part went: nothing in `trouble` is good."""
+    """The result of a part; `failure` is empty if it succeeded."""
 
-    told: str
-    trouble: str
+    report: str
+    failure: str
     seconds: float
 
 
@@ -49,19 +49,19 @@ def main() -> int:
             continue
         print(f"  {part.title:<18} ", end="", flush=True)
         outcome = run(horovodrun, part)
-        mark = "FAILED" if outcome.trouble else "ok"
-        print(f"{mark:<7} {outcome.told or part.about} ({outcome.seconds:.1f} s)", flush=True)
-        if outcome.trouble:
+        mark = "FAILED" if outcome.failure else "ok"
+        print(f"{mark:<7} {outcome.report or part.about} ({outcome.seconds:.1f} s)", flush=True)
+        if outcome.failure:
             broken.append(part.title)
-            print("\n" + "\n".join(f"    {line}" for line in outcome.trouble.splitlines()) + "\n")
+            print("\n" + "\n".join(f"    {line}" for line in outcome.failure.splitlines()) + "\n")
     if missing:
         print(f"\nNot installed here: {', '.join(missing)}.")
     if broken:
         print(f"\nerror: {', '.join(broken)} failed; the lines above say why", file=sys.stderr)
-        print("\nhint: `ronde doctor` looks at the machine, `ronde env` makes a report for a bug")
+        print("\nhint: `ronde doctor` checks the machine, `ronde env` prints a report for a bug")
         return 1
     if names and missing:
-        print("\nerror: what was asked for is not all installed", file=sys.stderr)
+        print("\nerror: some of the requested frameworks are not installed", file=sys.stderr)
         return 1
     print("\nEverything that was tried works. Now your script:")
     print("  horovodrun -np 2 python train.py")
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def installed(part: Part) -> bool:
-    """Whether its framework is here."""
+    """Whether its framework is installed."""
     needed = [part.module] if part.module else []
     if part is Part.keras:
         needed.append(os.environ.get("KERAS_BACKEND", "tensorflow"))
@@ -78,7 +78,7 @@ def installed(part: Part) -> bool:
 
 def environment(part: Part) -> dict[str, str]:
     """The environment of its ranks."""
-    # Two ranks with a thread for each core would wait for each other.
+    # Two ranks with a thread for each core would compete for the cores.
     env = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     if part is Part.sockets:
         env["RONDE_TRANSPORT"] = "tcp"
@@ -86,7 +86,7 @@ def environment(part: Part) -> dict[str, str]:
 
 
 def run(horovodrun: str, part: Part) -> Outcome:
-    """One part as a job."""
+    """Runs one part as a job."""
     command = [horovodrun, "-np", str(RANKS)]
     command += [sys.executable, "-m", "horovod._selftest.parts", part.name]
     start = time.monotonic()
@@ -104,17 +104,17 @@ def run(horovodrun: str, part: Part) -> Outcome:
         output, _ = job.communicate(timeout=LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         late = f"it was still running after {LIMIT_SECONDS} s"
-        # The launcher ends its ranks, whatever they do.
+        # The launcher ends its ranks in any case.
         job.send_signal(signal.SIGTERM)
         output, _ = job.communicate()
     lines = output.splitlines()
-    told = [line.split("selftest: ", 1)[1] for line in lines if "selftest: " in line]
-    trouble = ""
+    reports = [line.split("selftest: ", 1)[1] for line in lines if "selftest: " in line]
+    failure = ""
     if late or job.returncode != 0:
-        trouble = "\n".join(lines[-LAST_LINES:] + ([late] if late else []))
-    elif not told:
-        trouble = "the ranks exited without printing anything\n" + "\n".join(lines[-LAST_LINES:])
-    return Outcome(told[-1] if told else "", trouble, time.monotonic() - start)
+        failure = "\n".join(lines[-LAST_LINES:] + ([late] if late else []))
+    elif not reports:
+        failure = "the ranks exited without printing anything\n" + "\n".join(lines[-LAST_LINES:])
+    return Outcome(reports[-1] if reports else "", failure, time.monotonic() - start)
 
 
 if __name__ == "__main__":

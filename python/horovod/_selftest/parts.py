@@ -1,6 +1,6 @@
 """The parts of the self-test, as a rank runs them: `python -m horovod._selftest.parts NAME`.
 
-Each checks results that are known beforehand, and ends with an exception if they are wrong.
+Each checks known results, and raises an exception if they are wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from horovod.common import environment
 
 
 class Part(enum.Enum):
-    """What can be tested: its title, the module it needs, and what it does."""
+    """A part: its title, the module it needs, and what it does."""
 
     collectives = ("collectives", "", "allreduce, allgather, broadcast, alltoall, reducescatter")
     sockets = ("over sockets", "", "the same, without shared memory")
@@ -31,13 +31,13 @@ class Part(enum.Enum):
 
 
 def require(found: Any, expected: Any, what: str) -> None:
-    """Ends the part unless the result is the one that was known beforehand."""
+    """Raises unless the result is the expected one."""
     if found != expected:
         raise AssertionError(f"{what} gave {found}, expected {expected}")
 
 
 def done(text: str) -> None:
-    """Rank 0 tells how it went."""
+    """Prints the result, on rank 0."""
     if environment.rank() == 0:
         print(f"selftest: {text}", flush=True)
 
@@ -49,7 +49,7 @@ def engine() -> None:
     hvd.init()
     hvd.barrier()
     if importlib.util.find_spec("numpy") is None:
-        return done("ranks meet; install NumPy to test the collectives")
+        return done("ranks can join; install NumPy to test the collectives")
     import numpy as np
 
     rank, size = hvd.rank(), hvd.size()
@@ -70,7 +70,7 @@ def engine() -> None:
 
 
 def torch() -> None:
-    """Ranks with different data train one model."""
+    """Trains one model on ranks with different data."""
     import torch
 
     import horovod.torch as hvd
@@ -92,7 +92,7 @@ def torch() -> None:
 
 
 def tensorflow() -> None:
-    """Gradients of a tape, with ops of our own in TensorFlow's graph."""
+    """Reduces gradients of a tape, with our ops in TensorFlow's graph."""
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
@@ -109,13 +109,13 @@ def tensorflow() -> None:
     in_graph = tf.function(step)
     for _ in range(2):
         in_graph(tf.constant([[1.0, 2.0]]) * (hvd.rank() + 1))
-    # The average of 1 and 2 ranks' data is 1.5 of it, twice.
+    # The ranks contribute 1 and 2, so each of the two steps averages to 1.5.
     require(weight.numpy().ravel().tolist(), [1.0 - 3.0, 2.0 - 6.0], "two averaged steps")
     done(f"{tf.__version__}: {Part.tensorflow.about}")
 
 
 def keras() -> None:
-    """Keras's own training loop."""
+    """Trains with Keras's own loop."""
     import keras
     import numpy as np
 
@@ -136,7 +136,7 @@ def keras() -> None:
 
 
 def jax() -> None:
-    """A step with its gradients as one program."""
+    """Trains with a step that is one compiled program, including the reduction."""
     import jax
     import jax.numpy as jnp
 
@@ -159,7 +159,7 @@ def jax() -> None:
 
 
 def mxnet() -> None:
-    """Sums and averages of MXNet's arrays."""
+    """Sums and averages MXNet arrays."""
     import mxnet as mx
 
     import horovod.mxnet as hvd

@@ -1,1 +1,1 @@
-"""What all framework adapters share; it imports no framework."""
+"""Shared code of all framework adapters; it imports no framework."""

@@ -1,6 +1,6 @@
-"""Copies of arrays that are kept for going back to, and sending them from rank 0.
+"""Saved copies of arrays, and sending arrays from rank 0.
 
-For frameworks whose variables are best looked at as NumPy arrays.
+For frameworks whose variables are best accessed as NumPy arrays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from horovod import raw
 
 
 def keep(arrays: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
-    """Copies of arrays, in the memory of earlier copies where these fit."""
+    """Copies arrays, into the memory of earlier copies where they fit."""
     made = []
     for position, array in enumerate(arrays):
         former = kept[position] if position < len(kept) else None
@@ -27,8 +27,8 @@ def keep(arrays: Sequence[Any], kept: Sequence[Any]) -> list[Any]:
 
 
 def from_rank_0(arrays: Sequence[Any], name: str) -> list[Any]:
-    """The arrays of rank 0, which has such ones too, all on their way at once."""
-    # As bytes, there may be elements that the engine does not know: nothing is reduced.
+    """Receives arrays of the same shapes from rank 0, all in flight at once."""
+    # Sent as bytes, so that the engine need not know the element type: nothing is reduced.
     pending = [
         raw.broadcast_async(_bytes(array), 0, f"{name}.{number}")
         for number, array in enumerate(arrays)

@@ -1,8 +1,8 @@
-"""Joining and leaving the world, and what this build can do: the part every framework shares.
+"""Joining and leaving the world, and what this build supports: the part all frameworks share.
 
-`world` has the functions for users that call the methods of `_basics`, and says what they do. The
-native module holds the only engine of the process; here is only what belongs to Python: the
-interpreter's exit and Horovod's texts.
+`world` has the documented functions for users, which call the methods of `_basics`. The native
+module holds the only engine of the process; this module has only what belongs to Python: the exit
+of the interpreter and Horovod's messages.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ class HorovodBasics:
 
     def __init__(self) -> None:
         self._exit_pid: int | None = None
-        # Whether it will join when it has something to say in the world.
+        # Whether it will join at its first collective.
         self._is_late = False
-        # Belongs to one world: `init` replaces it, so that no handle of the old one is mistaken.
+        # Belongs to one world: `init` replaces it, so that handles of the old world are not
+        # confused.
         self.pending: dict[int, Any] = {}
         self._process_sets: list[ProcessSet] = []
         self.worlds = 0
         """How many worlds this process has joined."""
         self.joined_at = math.inf
-        """When it joined the current one, by the clock on the wall; never outside of one."""
+        """When it joined the current one, in seconds since the epoch; infinity outside a world."""
 
     def init(
         self, comm: object = None, process_sets: Sequence[ProcessSet] | str | None = None
@@ -53,7 +54,7 @@ class HorovodBasics:
         if by_communicator and isinstance(communicator, list):
             raise NotImplementedError(
                 "process sets from communicators need a communicator as comm, not a list of ranks; "
-                "give init(comm=MPI.COMM_WORLD.Create_group(...))"
+                "call init(comm=MPI.COMM_WORLD.Create_group(...))"
             )
         dynamic = environment.allows_dynamic_sets()
         if _native.is_initialized() and not _native.in_child():
@@ -61,45 +62,45 @@ class HorovodBasics:
                 _find_members(by_communicator, communicator)
             sets.enter_world_again(wanted, dynamic)
             return
-        # Sets are made by all together, so who wants some must be there.
+        # All ranks create sets together, so a rank that wants some must join now.
         if environment.take_latecomer() and _native.is_elastic() and not wanted:
-            # The others are training: they are not to wait until this process is ready.
+            # The others are training: they should not wait until this process is ready.
             self._is_late = True
             _native.init_later(self.arrive)
             sets.enter_world([], dynamic)
-            children.tell()
+            children.publish()
             return
         over = mpi.meeting(communicator)
         if over is None and by_communicator:
             mpi.refuse("process sets from communicators")
-        # Before the engine: MPI must end in order even if the others do not come.
+        # Before the engine: MPI must be finalized even if the other ranks do not join.
         if self._exit_pid != os.getpid():
             self._exit_pid = os.getpid()
             atexit.register(self._leave_at_exit)
         try:
             _native.init(*(over or ()))
         except WorkerRemovedError as removed:
-            # Nothing went wrong, and there is nothing that the program could do about it.
+            # This is not an error, and the program cannot do anything about it.
             print(removed, file=sys.stderr, flush=True)
             raise SystemExit(0) from None
         self.pending = {}
         self._process_sets = wanted
         self.worlds, self.joined_at = self.worlds + 1, time.time()
-        children.tell()
+        children.publish()
         if _native.may_grow():
-            self._tell_environment()
+            self._update_environment()
         try:
             _find_members(by_communicator, communicator)
             sets.enter_world(wanted, dynamic)
-            # Whoever gives a list asks the others, even if it has no communicator in it: they may.
+            # A rank without communicators in its list still takes part: others may have some.
             if over and process_sets is not None and not isinstance(process_sets, str):
-                sets.register_communicators(wanted, _everybodys(by_communicator))
+                sets.register_communicators(wanted, _communicators_of_all_ranks(by_communicator))
         except BaseException:
             self.shutdown()
             raise
 
     def shutdown(self) -> None:
-        """Leaves the world; work in flight fails. `init` may be called again afterwards."""
+        """Leaves the world; operations in flight fail. `init` can be called again afterwards."""
         self._is_late = False
         _native.shutdown()
         children.forget()
@@ -107,7 +108,7 @@ class HorovodBasics:
         sets.leave_world()
 
     def arrive(self) -> None:
-        """Joins the world, if `init` was called and this process has not joined one yet."""
+        """Joins the world, if `init` was called but has deferred joining."""
         if self._is_late:
             self.rejoin()
 
@@ -121,7 +122,7 @@ class HorovodBasics:
         return _native.is_initialized()
 
     def start_timeline(self, file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
-        """Starts a timeline in `file_path`, which rank 0 writes; a running one ends."""
+        """Starts a timeline in `file_path`, which rank 0 writes; a running timeline ends."""
         _native.start_timeline(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
@@ -157,7 +158,7 @@ class HorovodBasics:
         return _native.is_homogeneous()
 
     def mpi_threads_supported(self) -> bool:
-        """Whether the MPI over which the ranks met takes calls from many threads."""
+        """Whether the MPI that connected the ranks supports calls from several threads."""
         if not mpi.enabled():
             raise ValueError(
                 "Horovod MPI is not enabled; Please make sure it's installed and enabled."
@@ -165,19 +166,19 @@ class HorovodBasics:
         return mpi.supports_threads()
 
     def mpi_enabled(self) -> bool:
-        """Whether the ranks met over MPI: under mpirun, if its library can be opened."""
+        """Whether the ranks connected through MPI: under mpirun, if its library can be loaded."""
         return mpi.enabled()
 
     def mpi_built(self) -> bool:
-        """Whether ranks can meet over MPI: always, if there is one when the job starts."""
+        """Whether ranks can connect through MPI: always, if there is one when the job starts."""
         return True
 
     def gloo_enabled(self) -> bool:
-        """Whether ranks met without MPI, which Horovod calls Gloo."""
+        """Whether the ranks connected without MPI, which Horovod calls Gloo."""
         return not mpi.enabled()
 
     def gloo_built(self) -> bool:
-        """Whether ranks can meet without MPI, which Horovod calls Gloo: always."""
+        """Whether ranks can connect without MPI, which Horovod calls Gloo: always."""
         return True
 
     def nccl_built(self) -> int:
@@ -202,7 +203,7 @@ class HorovodBasics:
 
     @cached_property
     def MPI_LIB_CTYPES(self) -> ctypes.CDLL:
-        """The native module for ctypes: it has Horovod's C functions that ask."""
+        """The native module for ctypes: it has Horovod's C query functions."""
         import ctypes
 
         return ctypes.CDLL(_native.__file__)
@@ -211,8 +212,8 @@ class HorovodBasics:
         """The members of every registered process set, by its id."""
         return sets.members_by_id()
 
-    def _tell_environment(self) -> None:
-        """Corrects what the launcher could only guess, for whatever reads it there."""
+    def _update_environment(self) -> None:
+        """Updates the rank and size in the environment, which the launcher could only guess."""
         numbers = {
             "RANK": self.rank(),
             "SIZE": self.size(),
@@ -221,7 +222,7 @@ class HorovodBasics:
             "CROSS_RANK": self.cross_rank(),
             "CROSS_SIZE": self.cross_size(),
         }
-        environment.tell_place(numbers)
+        environment.update_place(numbers)
 
     def _leave_at_exit(self) -> None:
         # A forked child inherits the registration but not the engine.
@@ -229,7 +230,7 @@ class HorovodBasics:
             return
         error = _uncaught_exception()
         _native.shutdown(error, exiting=True)
-        # A rank that fails must not wait for the others.
+        # A failing rank must not wait for the others.
         if error is None:
             mpi.finish()
         else:
@@ -238,19 +239,19 @@ class HorovodBasics:
 
 _basics = HorovodBasics()
 
-children.forget_strangers()
+children.forget_unrelated()
 os.register_at_fork(after_in_child=_native.forked)
 
 
 def _uncaught_exception() -> str | None:
-    """The exception that ends this process, with its traceback; the launcher shows what matters."""
+    """The exception that ends this process, with its traceback; the launcher summarizes it."""
     error: BaseException | None = getattr(sys, "last_value", None)
-    # At a prompt an exception ends a line, not the process.
+    # In an interactive session an exception does not end the process.
     if error is None or sys.flags.interactive or hasattr(sys, "ps1"):
         return None
     try:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        # A command that failed has told its own reason, if somebody has listened.
+        # A failed command explains itself on stderr, if that was captured.
         said = getattr(error, "stderr", None) or ""
         said = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
         return text + "".join(f"its stderr: {line}\n" for line in said.splitlines()[-3:])
@@ -259,7 +260,7 @@ def _uncaught_exception() -> str | None:
 
 
 def _communicator(comm: object) -> object:
-    """The communicator of mpi4py, or the list, that makes the world; None if it is everybody."""
+    """The mpi4py communicator, or the list of ranks, that forms the world; None for all ranks."""
     if comm is None or comm == []:
         return None
     if mpi.is_communicator(comm):
@@ -269,7 +270,7 @@ def _communicator(comm: object) -> object:
             "Invalid type of argument comm. Expected list of rank integers or mpi4py.Comm object, "
             f"got {type(comm).__name__}."
         )
-    # The launcher's word counts: ranks outside the list may never come to meet the others.
+    # The launcher's size counts: ranks outside the list may never join.
     size = environment.size()
     if size is None:
         launched = _native.launched()
@@ -279,11 +280,13 @@ def _communicator(comm: object) -> object:
     if not mpi.can_divide():
         raise NotImplementedError(
             "init(comm=[...]) with some ranks only works under mpirun; start the job on the ranks "
-            "you want with `horovodrun -np N`, or give the list as a process set: "
+            "you want with `horovodrun -np N`, or pass the list as a process set: "
             "init(process_sets=[hvd.ProcessSet([...])])"
         )
     if len(set(comm)) < len(comm) or not all(0 <= rank < size for rank in comm):
-        raise ValueError(f"init(comm={list(comm)}) must list distinct ranks of the {size} in the job")
+        raise ValueError(
+            f"init(comm={list(comm)}) must list distinct ranks of the {size} in the job"
+        )
     return list(comm)
 
 
@@ -292,9 +295,9 @@ def _find_members(process_sets: list[ProcessSet], communicator: object) -> None:
         process_set.ranks = mpi.members(process_set.mpi_comm, communicator)
 
 
-def _everybodys(process_sets: list[ProcessSet]) -> list[list[int]]:
-    """The members of all ranks' communicators."""
-    # Imported here because it stands above this module.
+def _communicators_of_all_ranks(process_sets: list[ProcessSet]) -> list[list[int]]:
+    """The members of the communicators of all ranks."""
+    # Imported here because it depends on this module.
     from horovod.common.objects import allgather_object
 
     own = [each.ranks for each in process_sets if each.ranks is not None]

@@ -1,4 +1,4 @@
-"""What the compressors of all frameworks share."""
+"""Shared code of the compressors of all frameworks."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ __all__ = [
 
 
 class Spelled(type):
-    """Lets a compressor print as users write it: `Compression.none`, not a class in some module."""
+    """Makes a compressor print as users write it: `Compression.none`, not a class in some
+    module."""
 
     spelling: str
 
     def __repr__(cls) -> str:
-        # One that a user derives prints as any class does.
+        # A class that a user derives prints like any class.
         return vars(cls).get("spelling") or super().__repr__()
 
 
 class Compressor:
-    """Base class of what can be given as `compression`: two static methods.
+    """Base class of compressors for arguments named `compression`: two static methods.
 
-    Derive from it to compress in your own way. Both methods are called on every rank, so `compress`
-    must give the same element type everywhere.
+    Derive from it to write your own. Both methods are called on every rank, so `compress` must
+    return the same element type everywhere.
 
     Example:
         ```python
@@ -64,10 +65,10 @@ class Compressor:
 
         Args:
             tensor: Tensor as it was received.
-            ctx: What `compress` returned beside the tensor.
+            ctx: What `compress` returned along with the tensor.
 
         Returns:
-            A tensor of the type that was given to `compress`.
+            A tensor of the type that was passed to `compress`.
 
         Raises:
             NotImplementedError: In this base class.
@@ -76,7 +77,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor, metaclass=Spelled):
-    """Sends tensors as they are: `Compression.none`."""
+    """Sends tensors unchanged: `Compression.none`."""
 
     spelling = "Compression.none"
 
@@ -98,7 +99,7 @@ class NoneCompressor(Compressor, metaclass=Spelled):
 
         Args:
             tensor: Tensor as it was received.
-            ctx: What `compress` returned beside the tensor.
+            ctx: What `compress` returned along with the tensor.
 
         Returns:
             The tensor.
@@ -110,7 +111,7 @@ def checked(compression: Any) -> Any:
     """Return `compression` if it can compress.
 
     Args:
-        compression: What a caller gave.
+        compression: What the caller passed.
 
     Returns:
         The same object.
@@ -120,7 +121,7 @@ def checked(compression: Any) -> Any:
     """
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise ValueError(
-            f"compression is {compression!r}; give Compression.none, Compression.fp16 or a class "
+            f"compression is {compression!r}; pass Compression.none, Compression.fp16 or a class "
             "of your own with `compress` and `decompress`"
         )
     return compression

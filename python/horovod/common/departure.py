@@ -1,8 +1,8 @@
-"""Leaving an elastic job in order when the process is asked to end.
+"""Leaving an elastic job gracefully when the process is asked to end.
 
-The first SIGTERM tells the launcher; training goes on until the ranks look for changes the next
-time, and the others then go on without this one, so that no step is lost. The second ends the
-process at once. A handler that the program has installed is called as well.
+The first SIGTERM notifies the launcher; training continues until the ranks next check for changes,
+and the others then continue without this one, so that no step is lost. The second ends the process
+at once. A handler that the program has installed is called as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REASON = "it was sent SIGTERM"
 
 
 class Departure:
-    """Whether this process has been asked to end, while its training can be left in order."""
+    """Whether this process has been asked to end, while training can be left gracefully."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -29,7 +29,7 @@ class Departure:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, SIGTERM means to leave at the next commit; only where that can be."""
+        """Inside, SIGTERM means to leave at the next commit, where that is possible."""
         can_handle = threading.current_thread() is threading.main_thread()
         if not can_handle or not _native.is_elastic():
             yield
@@ -43,13 +43,13 @@ class Departure:
             signal.signal(signal.SIGTERM, self._former)
 
     def tell(self) -> None:
-        """Tells the launcher of a world that has just been formed, if it was asked before."""
+        """Notifies the launcher again in a new world, if the process was asked to end before."""
         if self.asked:
             _native.elastic_departing(_REASON)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._pid != os.getpid():
-            # A forked child, such as a worker of a pool, ends as it would without us.
+            # A forked child, such as a pool worker, ends as it would without Ronde.
             signal.signal(signal.SIGTERM, self._former)
             os.kill(os.getpid(), signal.SIGTERM)
             return

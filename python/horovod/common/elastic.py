@@ -1,9 +1,9 @@
-"""Training that goes on when ranks die and hosts come and go: the part that all frameworks share.
+"""Elastic training: the part that all frameworks share.
 
-A `State` holds what training needs to go on. `commit` keeps a copy of it in memory; when a rank is
-lost, the others go back to that copy, form the next world without restarting, and the state of rank
-0, which always is one that has it, is given to all. `run_fn` is that loop around the user's
-function. Processes are never restarted here; that is the launcher's part.
+A `State` holds what training needs to continue. `commit` keeps a copy of it in memory; when a rank
+is lost, the others return to that copy, form the next world without restarting, and receive the
+state of rank 0, which always has it. `run_fn` is that loop around the user's function. Processes
+are not restarted here; that is up to the launcher.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class State:
-    """What training needs to go on after ranks were lost or hosts changed; kept in memory.
+    """What training needs to continue after ranks were lost or hosts changed; kept in memory.
 
     Base class of the states of all frameworks. Derive from it and write `save`, `restore` and
     `sync`, or use the state of your framework.
@@ -68,12 +68,12 @@ class State:
     def on_reset(self) -> None:
         """Prepare the state for a new world.
 
-        Forgets old news of hosts, then calls `reset` and the callbacks.
+        Drops old notices about hosts, then calls `reset` and the callbacks.
         """
-        # News may have come for this world already, and those must stay.
+        # Notices for this world may have arrived already, and must be kept.
         since = _basics.joined_at
         waiting = [message for message in self._news() if message[0] >= since]
-        # Ranks on other hosts have other clocks, and rank 0 may have been there.
+        # Clocks of other hosts differ, and rank 0 may have been on another host.
         self._last_updated_timestamp = min(self._last_updated_timestamp, since)
         self._host_messages = _Notices()
         for message in waiting:
@@ -117,7 +117,7 @@ class State:
         """
         before = latest = self._last_updated_timestamp
         combined = int(HostUpdateResult.no_update)
-        # A script that has looked for the notice itself wants the new ranks in its next world.
+        # A script that has read the notice itself wants the new ranks in its next world.
         patient = not getattr(self._host_messages, "seen", False)
         for timestamp, result in self._news():
             if patient and notification_manager.is_early(timestamp):
@@ -125,7 +125,7 @@ class State:
             elif timestamp > latest:
                 latest = timestamp
                 combined |= int(result)
-        before, latest, combined = self._told_by_rank_0((before, latest, combined))
+        before, latest, combined = self._from_rank_0((before, latest, combined))
         self._last_updated_timestamp = latest
         if latest > before:
             raise HostsUpdatedInterrupt(skip_sync=combined == HostUpdateResult.removed)
@@ -158,25 +158,25 @@ class State:
         """Adapt the state to a new set of ranks; does nothing unless overridden."""
 
     def _news(self) -> list[tuple[float, int]]:
-        # Nobody else takes any out.
+        # Nothing else removes any.
         return [self._host_messages.get_nowait() for _ in range(self._host_messages.qsize())]
 
     def _is_needed(self, own: bool) -> bool:
-        """Whether a rank needs the state of rank 0; all must give the same answer."""
+        """Whether a rank needs the state of rank 0; all ranks must agree."""
         return True
 
-    def _told_by_rank_0(self, news: tuple[float, float, int]) -> tuple[float, float, int]:
-        told: tuple[float, float, int] = self._bcast_object(news)
-        return told
+    def _from_rank_0(self, news: tuple[float, float, int]) -> tuple[float, float, int]:
+        received: tuple[float, float, int] = self._bcast_object(news)
+        return received
 
 
 class _Notices(queue.Queue[tuple[float, int]]):
-    """What a state has heard of hosts, and whether its script has looked at that, as some do."""
+    """Notices about hosts, and whether the script has checked for them itself, as some do."""
 
     seen = False
 
     def empty(self) -> bool:
-        """Whether there is nothing."""
+        """Whether there are no notices."""
         nothing = super().empty()
         self.seen = self.seen or not nothing
         return nothing
@@ -221,9 +221,9 @@ class ObjectState(State):
 
 
 class FrameworkState(ObjectState):
-    """A state whose ranks look for changes without pickling anything: it may happen every step."""
+    """A state whose ranks check for changes without pickling, because that may be in every step."""
 
-    # An array to send news in, and what is in it: as a rule the news are the same as before.
+    # An array to send notices in, and its contents: usually they are the same as before.
     _slate: Any = None
     _written: tuple[float, ...] = ()
 
@@ -231,9 +231,9 @@ class FrameworkState(ObjectState):
         array = self._array([float(own)])
         return bool(raw.allreduce(array, "elastic.is_needed", Max, out=array).tolist()[0])
 
-    def _told_by_rank_0(self, news: tuple[float, float, int]) -> tuple[float, float, int]:
+    def _from_rank_0(self, news: tuple[float, float, int]) -> tuple[float, float, int]:
         slate = self._slate if self._written == news else self._array(news)
-        # What becomes of it in a world that ends is not known.
+        # Its contents are undefined if the world ends.
         self._slate, self._written = None, ()
         _native.wait(_native.broadcast(slate, slate, "broadcast.elastic.host_updates", 0, True))
         before, latest, combined = slate.tolist()
@@ -286,7 +286,7 @@ def run_fn(
 
 
 def rejoin() -> None:
-    """Leaves the world and joins the next: what every framework's `run` does between two."""
+    """Leaves the world and joins the next one."""
     _basics.rejoin()
 
 
@@ -303,8 +303,8 @@ def _in_worlds(
         except HorovodInternalError as error:
             loop.on_loss(error)
         except foreign:
-            # What fails in a graph or a program comes as an error of the framework's own, which
-            # says nothing but words. Whether the world has ended is known here.
+            # A failure in a graph or a compiled program is raised as the framework's own error,
+            # which has only a text. Whether the world has ended is known here.
             loss = HorovodInternalError.last()
             if loss is None:
                 raise
@@ -312,7 +312,7 @@ def _in_worlds(
 
 
 class _Loop:
-    """Where the loop around a function stands."""
+    """The state of the loop around a function."""
 
     def __init__(self, state: State, reset: Callable[[], object], departure: Departure) -> None:
         self.state = state
@@ -322,15 +322,15 @@ class _Loop:
         self._needs = True
 
     def join(self) -> None:
-        """Joins the next world, unless this is the first, which has been joined already."""
+        """Joins the next world; the first one has already been joined."""
         if not self._resets:
-            # One who comes late has waited with it until now.
+            # A rank that deferred joining joins now.
             _basics.arrive()
         for number in range(_TRIES if self._resets else 0):
             try:
                 self._reset()
             except HorovodInternalError:
-                # The native module tries by itself as long as there is a launcher.
+                # The native module retries as long as there is a launcher.
                 if number == _TRIES - 1:
                     raise
                 time.sleep(min(0.05 * 2**number, 1.0))
@@ -339,39 +339,40 @@ class _Loop:
                 return
 
     def enter(self) -> None:
-        """Gets the state in a world that has just been joined."""
+        """Receives the state in a world that has just been joined."""
         if self._resets:
             self.state.on_reset()
         self._resets = True
         needed = self._needs
         if _native.is_elastic():
-            # Somebody may have come, or may have lost a rank, while the others thought otherwise.
+            # A rank may be new, or may have lost another, while the rest are unaware of it.
             needed = self.state._is_needed(needed)
         if needed:
             self.state.sync()
         _native.elastic_reached("state")
 
     def on_loss(self, error: HorovodInternalError) -> None:
-        """A rank was lost: what has been done since the last commit is undone.
+        """Undoes what has been done since the last commit, because a rank was lost.
 
-        So is a `sync` that came half way: this rank may have to be the next one to send its state.
+        It also undoes a `sync` that is half done: this rank may have to send its state next.
         """
         text = str(error)
-        if text and error.cause in _UNTOLD:
+        if text and error.cause in _UNREPORTED:
             print(f"horovod: rank {_place()} restarting: {text}", file=sys.stderr, flush=True)
         self.state.restore()
         self._needs = True
 
     def on_update(self, interrupt: HostsUpdatedInterrupt) -> None:
-        """Ranks come or go: all have stopped at the same place, and go on from there."""
-        # So what is sent to newcomers is what the ranks have now, whenever they last committed.
+        """Handles ranks that join or leave: all ranks have stopped, and continue, at the same
+        place."""
+        # New ranks get the current values, whenever the last commit was.
         self.state.save()
         self._needs = not interrupt.skip_sync
 
 
 _TRIES = 6
-# The launcher tells of everything else that ends a world.
-_UNTOLD = ("", "launcher_lost")
+# The launcher reports everything else that ends a world.
+_UNREPORTED = ("", "launcher_lost")
 
 
 def _place() -> str:

@@ -1,8 +1,8 @@
-"""What variables of the environment tell this process, and what it tells others by them.
+"""Environment variables that this process reads, and those that it sets for others.
 
-The one place in Python that reads or writes variables of Horovod's and Ronde's names. They say how
-the process was started; what has become of it since is asked of the native module. That one reads
-the engine's settings at every `init`, and once whether the job is elastic. What is written here is
+This is the only place in Python that reads or writes variables with Horovod's and Ronde's names.
+They say how the process was started; its current state comes from the native module, which reads
+the engine's settings at every `init`, and once whether the job is elastic. Variables set here are
 for child processes and for the user's program, never for another part of this package.
 """
 
@@ -16,38 +16,38 @@ _PARENT = "RONDE_PARENT"
 
 
 def is_launched() -> bool:
-    """Whether `horovodrun` has started this process, or somebody who does as it does."""
+    """Whether `horovodrun`, or a launcher that sets the same variables, started this process."""
     return "HOROVOD_RANK" in os.environ
 
 
 def rank() -> int:
-    """The rank that this process was told to be, for whoever must know before it has joined."""
+    """The rank that the launcher assigned to this process, for use before it has joined."""
     return int(os.environ.get("HOROVOD_RANK", "0"))
 
 
 def size() -> int | None:
-    """The number of ranks that it was told, if it was."""
-    told = os.environ.get("HOROVOD_SIZE")
-    return None if told is None else int(told)
+    """The number of ranks that the launcher set, if any."""
+    value = os.environ.get("HOROVOD_SIZE")
+    return None if value is None else int(value)
 
 
 def host() -> str | None:
-    """Its host, by the name that the user has given it, if it was told."""
+    """Its host, by the name that the user gave it, if the launcher set it."""
     return os.environ.get("HOROVOD_HOSTNAME") or None
 
 
 def slot() -> int:
-    """Its place among the ranks of its host."""
+    """Its slot on its host."""
     return int(os.environ.get("HOROVOD_LOCAL_RANK", "0"))
 
 
 def controller() -> str:
-    """How the ranks are to meet: `mpi`, `gloo` or, if that is left to us, nothing."""
+    """How the ranks should connect: `mpi`, `gloo` or, if it is up to Ronde, an empty string."""
     return os.environ.get("HOROVOD_CONTROLLER", "").lower()
 
 
 def wants_mpi_threads() -> bool:
-    """Whether MPI may be asked to take calls from many threads."""
+    """Whether to initialize MPI with thread support."""
     return os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "0") in ("", "0")
 
 
@@ -57,17 +57,18 @@ def allows_dynamic_sets() -> bool:
 
 
 def allow_dynamic_sets() -> None:
-    """Says so, as Horovod's `init(process_sets="dynamic")` does, from now on."""
+    """Allows dynamic sets from now on, like Horovod's `init(process_sets="dynamic")`."""
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
 
 
 def take_latecomer() -> bool:
-    """Whether the job trained before this process began. Asked again, and in its children: no."""
+    """Whether the job was training before this process started; false in later calls and
+    children."""
     return os.environ.pop("RONDE_LATECOMER", None) == "1"
 
 
-def tell_place(numbers: dict[str, int]) -> None:
-    """Corrects, for the user's program, what the launcher could only guess: `RANK` and the like."""
+def update_place(numbers: dict[str, int]) -> None:
+    """Updates, for the user's program, variables that the launcher could only guess."""
     for name, number in numbers.items():
         os.environ[f"HOROVOD_{name}"] = str(number)
         if name in _TORCHS:
@@ -83,13 +84,13 @@ _TORCHS = {
 }
 
 
-def tell_children(numbers: Iterable[int]) -> None:
-    """Leaves the numbers of this rank for child processes that have nothing else of it yet."""
+def leave_for_children(numbers: Iterable[int]) -> None:
+    """Stores the numbers of this rank for child processes that have no process object yet."""
     os.environ[_PARENT] = " ".join(str(int(number)) for number in numbers)
 
 
-def told_by_parent() -> list[int]:
-    """The numbers that a rank has left there; nothing if there are none."""
+def parent_numbers() -> list[int]:
+    """The numbers that a rank has stored; an empty list if there are none."""
     try:
         return [int(number) for number in os.environ.get(_PARENT, "").split()]
     except ValueError:
@@ -97,5 +98,5 @@ def told_by_parent() -> list[int]:
 
 
 def forget_parent() -> None:
-    """Takes them away, so that no child process reads them."""
+    """Removes these numbers, so that no child process reads them."""
     os.environ.pop(_PARENT, None)

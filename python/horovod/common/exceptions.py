@@ -1,4 +1,4 @@
-"""The exceptions Horovod's users catch, and those that the native module raises."""
+"""The exceptions that Horovod users catch, and those that the native module raises."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = [
 class HorovodInternalError(RuntimeError):
     """A collective failed: a rank was lost, or the ranks disagree about what to do.
 
-    Tell one case from another by the attributes, not by the text. All of them are empty unless the
+    Distinguish cases by the attributes, not by the text. All of them are empty unless the
     world has ended, that is, unless no further collective can succeed before the next `init`.
 
     Args:
@@ -44,9 +44,9 @@ class HorovodInternalError(RuntimeError):
         self.hosts = list(hosts)
         """Their hosts, each once."""
         self.cause = cause
-        """What kind of thing ended the world, such as `signal`, `out_of_memory` or `stalled`."""
+        """What ended the world, such as `signal`, `out_of_memory` or `stalled`."""
         self.tensor = tensor
-        """The tensor that this rank waited for, if it did."""
+        """The tensor that this rank was waiting for, if any."""
 
     @classmethod
     def last(cls) -> HorovodInternalError | None:
@@ -72,14 +72,14 @@ class HorovodInternalError(RuntimeError):
                 raise
             ```
         """
-        # Imported here because these classes can be had without it.
+        # Imported here because these classes are usable without it.
         from horovod import _native
 
         return cast("HorovodInternalError | None", _native.last_loss())
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Hosts were added or removed; training goes on after the ranks have regrouped.
+    """Hosts were added or removed; training continues after the ranks have regrouped.
 
     `hvd.elastic.run` catches it.
 
@@ -98,9 +98,9 @@ class WorkerRemovedError(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A framework has another version than the one this package was built for.
+    """A framework has a different version from the one this package was built for.
 
-    Never raised here, since nothing is built against a framework; Horovod's users catch it.
+    Never raised, because nothing is built against a framework; Horovod users catch it.
 
     Args:
         name: Name of the framework.

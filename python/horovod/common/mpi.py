@@ -1,7 +1,7 @@
-"""MPI, where the launcher or the program brings it along: which library, and when it is used.
+"""MPI, if the launcher or the program uses it: which library to load, and when to use it.
 
-Ronde needs no MPI. Under `mpirun` the ranks meet over it, so that it is initialised and whatever
-else speaks MPI in the program sees a world with the same ranks; tensors never travel over it.
+Ronde does not need MPI. Under `mpirun` the ranks find each other over it, so that it is initialized
+and other MPI code in the program sees a world with the same ranks; tensors never travel over it.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Any, NoReturn
 from horovod import _native
 from horovod.common import environment
 
-# What a library of each family is called.
+# File names of the libraries of each family.
 NAMES = {
     "Open MPI": ("libmpi.so.40", "libmpi.so"),
     "MPICH": ("libmpi.so.12", "libmpich.so.12", "libmpi.so"),
 }
-# Also as wheels rename it.
+# Wheels rename it this way.
 _LIBRARY = re.compile(r"lib(mpi|mpich|mpi_abi)(-[0-9a-f]+)?\.so[.\d]*")
 
 _log = logging.getLogger("horovod")
 
-# The library that this process has met over, or could have.
+# The library that this process has loaded.
 _opened: _native.Mpi | None = None
 _in_use = False
 
 
 def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
-    """The library and the communicator over which the ranks meet; None if they meet otherwise.
+    """The library and communicator over which the ranks connect; None if they use no MPI.
 
-    `comm` is a communicator of mpi4py, a list of some processes, or None for all. MPI is
-    initialised on the way.
+    `comm` is an mpi4py communicator, a list of some processes, or None for all. This initializes
+    MPI.
     """
     global _in_use
     _in_use = False
@@ -48,12 +48,12 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
         return None
     launcher = started[0] if started else ""
     wanted = launcher in NAMES or controller == "mpi"
-    # Whoever has a communicator has loaded the library.
+    # A program that has a communicator has loaded the library.
     mpi = _library(launcher, _candidates(launcher) if wanted else ())
     if mpi is None:
         if controller == "mpi":
             raise ValueError(
-                "HOROVOD_CONTROLLER is `mpi`, but no MPI library can be opened; install Open MPI "
+                "HOROVOD_CONTROLLER is `mpi`, but no MPI library can be loaded; install Open MPI "
                 "or MPICH, or unset it"
             )
         if comm is not None:
@@ -62,15 +62,15 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
     if not wanted and comm is None and not mpi.is_running():
         return None
     mpi.start(environment.wants_mpi_threads())
-    seat = mpi.seat(mpi.world)
-    if comm is None and started and seat != started[1:]:
-        # Each process has a world of its own: the library is not the launcher's.
+    place = mpi.seat(mpi.world)
+    if comm is None and started and place != started[1:]:
+        # The library is not the launcher's, so each process is in its own MPI world.
         if wanted:
             _log.warning(
                 "%s says that this is rank %d of %d, but %s says rank %d of %d; MPI is not used",
                 *started,
                 mpi.family,
-                *seat,
+                *place,
             )
         return None
     _in_use = True
@@ -78,50 +78,52 @@ def meeting(comm: object = None) -> tuple[_native.Mpi, int] | None:
 
 
 def enabled() -> bool:
-    """Whether the ranks of this process's world have met over MPI."""
+    """Whether the ranks of this process's world connected through MPI."""
     return _in_use
 
 
 def supports_threads() -> bool:
-    """Whether that MPI takes calls from many threads."""
+    """Whether that MPI supports calls from several threads."""
     return _opened is not None and _opened.supports_threads()
 
 
 def finish() -> None:
-    """Finalises what `meeting` has initialised, if nobody else has."""
+    """Finalizes MPI if `meeting` initialized it and nothing else has finalized it."""
     if _opened is not None:
         _opened.finish()
 
 
 def fail() -> None:
-    """Sees to it that the job ends when this process, which has failed, does.
+    """Makes the whole job end together with this process, which has failed.
 
-    MPICH's launcher does not end a job of several hosts by itself: ranks that have done their work
-    would wait in `MPI_Finalize` for this one. Open MPI's does, with this process's own exit code.
+    MPICH's launcher does not end a job on several hosts: ranks that are done would wait for this
+    one in `MPI_Finalize`. Open MPI's launcher does, with the exit code of this process.
     """
     if _opened is not None and _opened.family != "Open MPI":
         _opened.abort_at_exit()
 
 
 def can_divide() -> bool:
-    """Whether some ranks of the job can be a world of their own: MPI's launcher has started it."""
+    """Whether some ranks of the job can form their own world: only under MPI's launcher."""
     launched = _native.launched()
     return _controller() == "mpi" or (launched is not None and launched[0] in NAMES)
 
 
 def members(comm: Any, world: Any) -> list[int] | None:
-    """The ranks of a communicator's members in the world that `world`, or all processes, make.
+    """The ranks of a communicator's members in `world`, or among all processes.
 
-    None for the null communicator, which has no members that this process could know.
+    None for the null communicator, whose members this process cannot know.
     """
     from mpi4py import MPI
 
     if comm == MPI.COMM_NULL:
         return None
-    everybody = MPI.COMM_WORLD if world is None else world
+    all_processes = MPI.COMM_WORLD if world is None else world
     group = comm.Get_group()
-    # A class method in mpi4py 3, a method in mpi4py 4: this is right for both.
-    ranks = MPI.Group.Translate_ranks(group, list(range(group.Get_size())), everybody.Get_group())
+    # A class method in mpi4py 3, a method in mpi4py 4: this call works with both.
+    ranks = MPI.Group.Translate_ranks(
+        group, list(range(group.Get_size())), all_processes.Get_group()
+    )
     if MPI.UNDEFINED in ranks:
         raise ValueError(
             f"{comm.Get_name() or 'a communicator'} cannot be a process set: some of its processes "
@@ -131,15 +133,15 @@ def members(comm: Any, world: Any) -> list[int] | None:
 
 
 def is_communicator(comm: object) -> bool:
-    """Whether this is mpi4py's."""
+    """Whether this is an mpi4py communicator."""
     return type(comm).__module__.partition(".")[0] == "mpi4py"
 
 
 def refuse(what: str) -> NoReturn:
-    """Raises what Horovod raises where there is no MPI; `what` is to be left out of init()."""
+    """Raises Horovod's error for missing MPI; `what` is the argument of init() to leave out."""
     raise ValueError(
         "Horovod has not been built with MPI support. Start the job with mpirun or `horovodrun "
-        f"--mpi`, where MPI can be opened at run time, or call init() without {what}."
+        f"--mpi`, where MPI can be loaded at run time, or call init() without {what}."
     )
 
 
@@ -161,12 +163,12 @@ def _handle(mpi: _native.Mpi, comm: object) -> int:
         return mpi.part(comm)
     from mpi4py import MPI
 
-    # The number of an MPICH handle is an int that may be negative in C.
+    # An MPICH handle is an int that may be negative in C.
     return int(MPI._handleof(comm)) & 0xFFFFFFFFFFFFFFFF
 
 
 def _library(launcher: str, candidates: Iterable[str]) -> _native.Mpi | None:
-    """The library that this process has loaded, or else the first of these that can be opened."""
+    """The library that this process has loaded, or else the first candidate that loads."""
     global _opened
     if _opened is not None:
         return _opened
@@ -191,7 +193,7 @@ def _loaded() -> str | None:
 
 
 def _candidates(launcher: str) -> Iterator[str]:
-    """Beside the launcher's command, beside this interpreter, then where the system looks."""
+    """Next to the launcher's command, next to this interpreter, then the system's search path."""
     names = NAMES.get(launcher) or tuple(dict.fromkeys(sum(NAMES.values(), ())))
     folders = []
     command = shutil.which("mpirun")
@@ -200,7 +202,7 @@ def _candidates(launcher: str) -> Iterator[str]:
             folders += [prefix / "lib", prefix / "lib64", prefix / "lib" / "release"]
     folders.append(Path(sys.prefix) / "lib")
     for folder in folders:
-        # `/usr/lib` is the system's own, in whatever way it is arranged.
+        # `/usr/lib` belongs to the system, whatever its layout.
         if folder.parent != Path("/usr"):
             yield from (str(folder / name) for name in names if (folder / name).exists())
     yield from names

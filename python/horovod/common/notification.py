@@ -1,10 +1,11 @@
-"""News from the launcher of an elastic job: which hosts come and go.
+"""Notices from the launcher of an elastic job: which hosts join and leave.
 
-A thread waits for them in the native module while somebody listens, and hands them on with the time
-at which they came. They mean something in one world only: the next one has been formed with them.
+While there are listeners, a thread waits for notices in the native module and passes them on with
+the time of their arrival. A notice is valid in one world only: the next one has taken it into
+account.
 
-Of new ranks there are two notices: one when their host is found, and one when they are ready. In
-between they import and build their models, and the others train on.
+There are two notices about new ranks: one when their host is found, and one when they are ready. In
+between they import and build their models, and the others keep training.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ class HostUpdateResult(enum.IntFlag):
 
 
 class Listener(Protocol):
-    """Who wants to hear news; states do."""
+    """Receives notices; states do."""
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Hosts have come or gone."""
+        """Called when hosts were added or removed."""
 
 
 class WorkerNotificationManager:
-    """Tells listeners of this process when hosts are added or removed."""
+    """Notifies listeners of this process when hosts are added or removed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,7 +67,7 @@ class WorkerNotificationManager:
         with self._lock:
             self._listeners.append(listener)
             if self._thread is None and _native.is_elastic():
-                # Such a thread does not keep a program from ending.
+                # A daemon thread does not keep the program from exiting.
                 self._thread = threading.Thread(
                     target=self._listen, name="horovod-news", daemon=True
                 )
@@ -82,7 +83,7 @@ class WorkerNotificationManager:
             self._listeners = [each for each in self._listeners if each is not listener]
 
     def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Tell all listeners that hosts were added or removed.
+        """Notify all listeners that hosts were added or removed.
 
         Args:
             timestamp: When it happened, in seconds since the epoch.
@@ -111,7 +112,7 @@ class WorkerNotificationManager:
                 world, seen, self._early = _basics.worlds, 0, None
             news = _native.elastic_update(seen, _PATIENCE)
             if world != _basics.worlds:
-                # It may be of the world before, which is over, or of this one: ask again.
+                # It may belong to the previous world, which is over, or to this one: ask again.
                 continue
             if news is not None:
                 seen, flags = news
@@ -123,12 +124,12 @@ class WorkerNotificationManager:
     def _tell(self, flags: int) -> None:
         due = HostUpdateResult(flags & HostUpdateResult.mixed)
         if due & HostUpdateResult.added:
-            # Those of the early notice are ready.
+            # The ranks of the early notice are ready.
             self._early = None
         if due:
             self.handle_hosts_updated(self._now(), due)
         if flags & _COMING and not due & HostUpdateResult.added:
-            # Before anybody hears of it: whoever does may ask at once.
+            # Set before the listeners are called: they may ask for it at once.
             self._early = self._now()
             self.handle_hosts_updated(self._early, HostUpdateResult.added)
 
@@ -139,16 +140,16 @@ class WorkerNotificationManager:
             return self._thread is not None
 
     def _now(self) -> float:
-        # Each time must be later than the last one, even if somebody sets the clock.
+        # Each time must be later than the last one, even if the clock is set back.
         self._latest = max(time.time(), self._latest + 1e-6)
         return self._latest
 
 
-# The bit by which the native module says that hosts were found for ranks that are not ready yet.
+# The native module's flag for hosts that were found for ranks that are not ready yet.
 _COMING = 4
 
 _PATIENCE = 0.5
 _PAUSE = 0.02
 
 notification_manager = WorkerNotificationManager()
-"""The one of this process."""
+"""The notification manager of this process."""

@@ -1,5 +1,4 @@
-"""Bringing Python objects from one rank to all, or to everybody, for frameworks without a way of
-their own.
+"""Broadcasts and gathers Python objects, for frameworks without functions of their own.
 
 Objects travel as cloudpickle bytes between ranks of one job, which have authenticated each other.
 """

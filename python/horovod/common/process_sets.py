@@ -1,8 +1,8 @@
 """Process sets: which ranks take part in a collective.
 
 A set is registered by all ranks together, at `init` or later with `add_process_set`, and has an id
-until it is removed or the world ends. What is known about the sets of one world lies in `_world`;
-the native module knows the members and does the agreeing.
+until it is removed or the world ends. `_world` holds what is known about the sets of one world; the
+native module knows the members and lets the ranks agree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 class ProcessSet:
     """Some ranks of the job, for collectives among only these.
 
-    A set must be registered on all ranks of the job, members or not: give it to
+    A set must be registered on all ranks of the job, members or not: pass it to
     `hvd.init(process_sets=[...])` or `hvd.add_process_set`. The same sets must be registered in the
     same order everywhere.
 
@@ -50,9 +50,9 @@ class ProcessSet:
     """
 
     process_set_id: int | None = None
-    """Number of the set, 0 for that of all ranks; None while it is not registered."""
+    """Id of the set, 0 for the set of all ranks; None while it is not registered."""
     ranks: list[int] | None = None
-    """Ranks of the members, in rising order; None if a communicator has yet to say."""
+    """Ranks of the members, in ascending order; None until a communicator is resolved."""
     mpi_comm: object = None
     """Communicator that the set was made from, or None."""
 
@@ -103,7 +103,7 @@ class ProcessSet:
         return None if members is None else _native.rank() in members
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # A copy, or what another process reads, means the same ranks.
+        # A copy, also in another process, refers to the same ranks.
         if self is global_process_set:
             return "global_process_set"
         if self.mpi_comm is not None:
@@ -113,13 +113,13 @@ class ProcessSet:
     def _members(self) -> list[int] | None:
         if self.process_set_id is None:
             return None
-        # Asking for the size raises the right error before `init`, for the global set.
+        # For the global set, asking for the size raises the right error before `init`.
         size = _native.size()
-        # A child process that has an interpreter of its own has not called `init`.
+        # A child process with its own interpreter has not called `init`.
         return self.ranks or list(range(size)) if self is global_process_set else self.ranks
 
     def __repr__(self) -> str:
-        # In signatures, where it is the default, the set of all ranks goes by its name.
+        # In signatures, where it is the default, the set of all ranks prints as its name.
         return "global_process_set" if self is global_process_set else str(self)
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ global_process_set.process_set_id = 0
 
 
 class _World:
-    """What belongs to one world: its registered sets, and how many unnamed tensors each had."""
+    """The state of one world: its registered sets, and how many unnamed tensors each had."""
 
     def __init__(self) -> None:
         self.dynamic = False
@@ -149,13 +149,13 @@ class _World:
     def register(self, process_set: ProcessSet) -> None:
         ranks = process_set.ranks or []
         if any(rank < 0 for rank in ranks):
-            # The native module's ranks have no sign; it checks the rest.
+            # The native module's ranks are unsigned; it checks the rest.
             raise ValueError(f"Tried to register process set with invalid rank: {ranks[0]}")
         number: int = _native.wait(_native.add_process_set(ranks))
         process_set.process_set_id = number
         self.sets.append(process_set)
         self.numbers.add(number)
-        # The id may have been another set's, with other members.
+        # The id may have belonged to another set, with other members.
         self.unnamed.pop(number, None)
 
 
@@ -167,7 +167,7 @@ def _with_members(ranks: list[int], number: int | None = None) -> ProcessSet:
     known = _world.find(ranks)
     if known is None:
         known = ProcessSet(ranks)
-        # A child process may ask a set that its parent has registered.
+        # A child process may use a set that its parent has registered.
         is_child = children.is_starting() or _native.in_child()
         known.process_set_id = number if is_child else None
     return known
@@ -196,8 +196,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     _require_dynamic("adding")
     if process_set.mpi_comm is not None:
         raise NotImplementedError(
-            "a process set cannot be made from a communicator after init; give it to "
-            "hvd.init(process_sets=[...]), or give hvd.add_process_set the ranks of the members"
+            "a process set cannot be made from a communicator after init; pass it to "
+            "hvd.init(process_sets=[...]), or pass hvd.add_process_set the ranks of the members"
         )
     if _world.find(process_set.ranks) is not None:
         raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
@@ -237,14 +237,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_distinct(process_sets: Sequence[ProcessSet]) -> None:
-    """Refuses a list for `init` that no world could register."""
+    """Raises for a list for `init` that no world could register."""
     for position, process_set in enumerate(process_sets):
         if not isinstance(process_set, ProcessSet):
             raise ValueError(
                 f"process_sets entry number {position} is a {type(process_set).__name__}; "
                 'process_sets must be a list of ProcessSet or "dynamic"'
             )
-        # Whom a communicator has is known when MPI runs.
+        # The members of a communicator are known only when MPI runs.
         if process_set.mpi_comm is None and any(
             other.ranks == process_set.ranks for other in process_sets[:position]
         ):
@@ -267,24 +267,26 @@ def enter_world(process_sets: Sequence[ProcessSet], dynamic: bool) -> None:
             _world.register(process_set)
 
 
-def register_communicators(process_sets: Sequence[ProcessSet], everybodys: list[list[int]]) -> None:
-    """Registers the sets that communicators make, after those that lists make.
+def register_communicators(
+    process_sets: Sequence[ProcessSet], communicators: list[list[int]]
+) -> None:
+    """Registers the sets made from communicators, after those made from lists.
 
-    Each rank knows only the communicators that it belongs to; `everybodys` are those of all ranks,
-    by their members. All ranks register them in the same order.
+    Each rank knows only the communicators that it belongs to; `communicators` are those of all
+    ranks, given by their members. All ranks register them in the same order.
     """
     own = [each for each in process_sets if each.mpi_comm is not None and each.ranks is not None]
     for process_set in own:
         if _world.find(process_set.ranks) or sum(o.ranks == process_set.ranks for o in own) > 1:
             raise _duplicate(process_sets.index(process_set), process_set)
-    for ranks in sorted(everybodys):
+    for ranks in sorted(communicators):
         if _world.find(ranks) is None:
             mine = next((each for each in own if each.ranks == ranks), None)
             _world.register(mine or ProcessSet(ranks))
 
 
 def enter_world_again(process_sets: Sequence[ProcessSet], dynamic: bool) -> None:
-    """Gives sets passed to a second `init` the ids that the first has registered."""
+    """Gives sets passed to a second `init` the ids that the first one registered."""
     known = [_world.find(process_set.ranks) for process_set in process_sets]
     for process_set, registered in zip(process_sets, known):
         if registered is None and process_set.ranks is not None:
@@ -300,7 +302,7 @@ def enter_world_again(process_sets: Sequence[ProcessSet], dynamic: bool) -> None
 
 
 def leave_world() -> None:
-    """Takes the ids of all sets back: they meant something in that world only."""
+    """Clears the ids of all sets: they are valid in one world only."""
     global _world
     for process_set in _world.sets:
         process_set.process_set_id = None
@@ -310,7 +312,7 @@ def leave_world() -> None:
 
 
 def registered_set(ranks: list[int]) -> ProcessSet | None:
-    """The set of these ranks, if there is one; that of all ranks is always there."""
+    """The registered set of these ranks, if there is one; the set of all ranks always exists."""
     return _world.find(ranks)
 
 
@@ -323,9 +325,9 @@ def members_by_id() -> dict[int, list[int]]:
 
 
 def register_together(ranks: list[int]) -> ProcessSet:
-    """The set of these ranks, registered if need be; all ranks must call it, in the same order.
+    """The set of these ranks, registered if necessary; all ranks must call it, in the same order.
 
-    For sets that another interface than Horovod's makes: nobody has to allow them.
+    For sets created through interfaces other than Horovod's, which need no permission.
     """
     known = _world.find(ranks)
     if known is None:
@@ -338,7 +340,7 @@ def registered_id(process_set: ProcessSet) -> int:
     """The id of a set for the native module, which checks the membership."""
     if not isinstance(process_set, ProcessSet):
         raise TypeError(
-            f"process_set is {process_set!r}; give what hvd.add_process_set or hvd.ProcessSet "
+            f"process_set is {process_set!r}; pass what hvd.add_process_set or hvd.ProcessSet "
             "made, or leave it out for all ranks"
         )
     number = process_set.process_set_id
@@ -347,7 +349,7 @@ def registered_id(process_set: ProcessSet) -> int:
     # Asking for the size raises the right error before `init`.
     _native.size()
     if number is not None and _native.in_child():
-        # The native module says why nothing goes from here.
+        # The native module raises the right error.
         return number
     raise ValueError(
         f"{process_set}: Process set provided does not exist, or has not been registered. Give it "
@@ -356,12 +358,12 @@ def registered_id(process_set: ProcessSet) -> int:
 
 
 def next_unnamed(number: int) -> int:
-    """Counts the unnamed tensors of a set, so that its members, and only they, agree on them."""
+    """Numbers the unnamed tensors of a set, so that its members agree on their names."""
     return next(_world.unnamed[number])
 
 
 def restart_unnamed() -> None:
-    """Begins again to count the global set's: after a join the ranks' counts differ."""
+    """Restarts the numbers of the global set: after a join the counts of the ranks differ."""
     _world.unnamed.pop(0, None)
 
 
@@ -383,7 +385,7 @@ def _duplicate(position: int, process_set: ProcessSet) -> ValueError:
 
 
 def __getattr__(name: str) -> Any:
-    # Programs reach the basics through this module, which stands below them.
+    # Programs access the basics through this module, although the basics depend on it.
     if name != "_basics":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from horovod.common.basics import _basics

@@ -1,4 +1,4 @@
-"""The reductions by the numbers that Horovod's users know, and what the old `average` means."""
+"""The reductions with Horovod's numbers, and what the old `average` means."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ReduceOp(enum.IntEnum):
     Max = 4
     Product = 5
 
-    # Programs print these, and put them into file names and generated code, as the numbers that
-    # they have always been; Pythons before 3.11 would print the name.
+    # Programs print these, and put them into file names and generated code, as plain numbers;
+    # Python before 3.11 would print the name.
     __str__ = int.__repr__
     __format__ = int.__format__  # type: ignore[assignment, unused-ignore]
 

@@ -1,4 +1,4 @@
-"""Small things that Horovod's users and tests import from here; the names are Horovod's."""
+"""Small functions that programs written for Horovod import; the names are Horovod's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Frameworks that this release has an adapter for.
+# Frameworks that this release has adapters for.
 _EXTENSIONS = frozenset({"jax", "keras", "mxnet", "tensorflow", "torch"})
 
 
@@ -51,7 +51,7 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
     Args:
         ext_base_name: Name of the framework, such as `torch`.
-        verbose: Whether to print the answer, too (default: False).
+        verbose: Whether to also print the answer (default: False).
 
     Returns:
         True if it can.
@@ -81,7 +81,7 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 def check_installed_version(
     name: str, version: str, exception: BaseException | None = None
 ) -> None:
-    """Accept every version: nothing here is built against a framework.
+    """Accept every version: nothing is built against a framework.
 
     Args:
         name: Name of the framework.

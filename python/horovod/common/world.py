@@ -1,8 +1,8 @@
-"""Joining and leaving the world and the questions about it, as functions.
+"""Functions to join and leave the world, and to query it.
 
-Every framework module offers all of these under the same names: it imports whatever stands in
-`__all__` here, and adds that to its own. They are functions and not the methods of `_basics`, so
-that tools that read the source find their signatures and their documentation.
+Every framework module offers all of these under the same names: it imports everything in `__all__`
+here, and adds it to its own. They are functions rather than the methods of `_basics`, so that tools
+that read the source find their signatures and their documentation.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = 
             of ranks. Anything but all ranks needs `mpirun`.
         process_sets: Process sets to register, the same list of ranks on every rank; or `"dynamic"`
             to allow adding and removing them later (default: none). Under `mpirun` a set may be
-            made from a communicator; each rank then gives those that it belongs to.
+            made from a communicator; each rank then passes those that it belongs to.
 
     Raises:
         ValueError: If an argument is of the wrong type, a process set is listed twice, or the
             settings in the environment are invalid.
         NotImplementedError: If `comm` names only some of the ranks and the job was not started by
-            `mpirun`, or process sets from communicators come with a list of ranks as `comm`.
+            `mpirun`, or process sets from communicators are combined with a list of ranks as
+            `comm`.
         HorovodInternalError: If the other ranks did not join in time.
 
     Example:
@@ -74,7 +75,7 @@ def init(comm: object = None, process_sets: Sequence[ProcessSet] | str | None = 
 def shutdown() -> None:
     """Leave the job; operations in flight fail.
 
-    `init` may be called again afterwards. It runs by itself when the interpreter exits.
+    `init` can be called again afterwards. It runs automatically when the interpreter exits.
     """
     _basics.shutdown()
 

@@ -1,4 +1,4 @@
-"""Loaders that deal out batches, for any framework."""
+"""Data loaders, for any framework."""
 
 from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader
 

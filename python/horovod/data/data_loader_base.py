@@ -1,7 +1,8 @@
-"""Where batches come from: a loader to derive from, and one that loads ahead in a thread.
+"""Data loaders: a base class, and a mixin that loads ahead in a thread.
 
-Nothing here knows a framework, or what a batch is. The thread ends when the loader is closed and
-before the interpreter does; a batch that is being loaded then is waited for, for a while.
+Nothing here depends on a framework, or on what a batch is. The thread ends when the loader is
+closed, and before the interpreter exits; a batch that is being loaded then is waited for, up to a
+limit.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class BaseDataLoader:
         raise NotImplementedError(f"{type(self).__name__} does not say how many batches it has")
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of one epoch, each as `_process_batch` makes it."""
+        """The batches of one epoch, each after `_process_batch`."""
         for batch in self._iterate():
             yield self._process_batch(batch)
 
@@ -65,14 +66,14 @@ class BaseDataLoader:
         raise NotImplementedError(f"{type(self).__name__} does not say where batches come from")
 
     def _process_batch(self, batch: Any) -> Any:
-        """The batch as its user shall see it."""
+        """Transforms a batch before it is returned to the user."""
         return batch
 
 
 class AsyncDataLoaderMixin:
-    """Loads batches ahead in a thread; goes before the loader among the bases.
+    """Loads batches ahead in a thread; put it before the loader in the list of base classes.
 
-    The thread goes on with the next epoch as soon as one is loaded. Iteration that stops in the
+    The thread continues with the next epoch as soon as one is loaded. Iteration that stops in the
     middle of an epoch continues there next time. `_process_batch` runs in the thread that uses the
     batches.
 
@@ -92,23 +93,23 @@ class AsyncDataLoaderMixin:
     ) -> None:
         self.async_loader_queue_size = async_loader_queue_size
         self.debug_data_loader = debug_data_loader
-        self._ahead: _Ahead | None = None
+        self._prefetcher: _Prefetcher | None = None
         super().__init__(*args, **kwargs)
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of one epoch, or the rest of one; an error of the thread is raised here."""
+        """The batches of one epoch, or the rest of one; errors of the thread are raised here."""
         if self.async_loader_queue_size <= 0:
             yield from super().__iter__()  # type: ignore[misc]
             return
-        if self._ahead is None:
+        if self._prefetcher is None:
             epoch: Callable[[], Iterable[Any]] = self._iterate  # type: ignore[attr-defined]
-            self._ahead = _Ahead(epoch, self.async_loader_queue_size)
-        ahead = self._ahead
+            self._prefetcher = _Prefetcher(epoch, self.async_loader_queue_size)
+        prefetcher = self._prefetcher
         while True:
-            batch = ahead.take()
+            batch = prefetcher.take()
             if self.debug_data_loader:
-                _LOG.warning("took a batch, %d more are loaded", ahead.loaded)
-            if not isinstance(batch, _End):
+                _LOG.warning("took a batch, %d more are loaded", prefetcher.loaded)
+            if not isinstance(batch, _EndOfEpoch):
                 yield self._process_batch(batch)  # type: ignore[attr-defined]
                 continue
             if batch.error is not None:
@@ -117,21 +118,21 @@ class AsyncDataLoaderMixin:
             return
 
     def close_async_loader(self) -> None:
-        """End the thread and forget what it has loaded; the next epoch starts a new one."""
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
+        """End the thread and drop what it has loaded; the next epoch starts a new one."""
+        if self._prefetcher is not None:
+            self._prefetcher.close()
+            self._prefetcher = None
 
 
-class _End:
-    """Stands behind the last batch of an epoch, with what made it the last if something failed."""
+class _EndOfEpoch:
+    """Marks the end of an epoch in the queue, with the error if loading failed."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
 
-class _Ahead:
-    """The thread that loads, and the batches between it and whoever uses them."""
+class _Prefetcher:
+    """The thread that loads, and the queue of batches between it and the consumer."""
 
     def __init__(self, epoch: Callable[[], Iterable[Any]], room: int) -> None:
         self._epoch = epoch
@@ -141,20 +142,20 @@ class _Ahead:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._load, name="horovod-data", daemon=True)
         self._thread.start()
-        # A thread inside a framework's code while the interpreter ends can take the process down.
+        # A thread that is in a framework's code while the interpreter exits can crash the process.
         atexit.register(self.close)
 
     @property
     def loaded(self) -> int:
-        """How many batches, and ends of epochs, wait to be taken."""
+        """How many batches and ends of epochs are in the queue."""
         return len(self._ready)
 
     def take(self) -> Any:
-        """The next batch or the end of an epoch; closing ends the wait and the epoch."""
+        """Waits for the next batch or the end of an epoch; closing ends the wait and the epoch."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._closed)
             if self._closed:
-                return _End()
+                return _EndOfEpoch()
             self._changed.notify_all()
             return self._ready.popleft()
 
@@ -174,12 +175,12 @@ class _Ahead:
                 for batch in self._epoch():
                     if not self._put(batch):
                         return
-                self._put(_End())
+                self._put(_EndOfEpoch())
         except Exception as error:
-            self._put(_End(error))
+            self._put(_EndOfEpoch(error))
 
     def _put(self, batch: Any) -> bool:
-        """Waits for room; False if nobody wants batches any more."""
+        """Waits for space in the queue; returns False if it was closed."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._ready) < self._room or self._closed)
             if not self._closed:

@@ -15,86 +15,90 @@ import jax.numpy as jnp
 import numpy as np
 
 from horovod import raw
-from horovod.jax.how import How
+from horovod.jax.spec import CollectiveSpec
 
 _noted: list[str] = []
 
 
-def run(how: How, leaves: Sequence[Any]) -> list[jax.Array]:
-    """The results of a collective on concrete arrays; `how.splits` may be any."""
+def run(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
+    """The results of a collective on concrete arrays; `spec.splits` may be any."""
     _note_device(leaves)
     hosts = [np.asarray(leaf) for leaf in leaves]
-    if how.kind in ("allreduce", "reducescatter"):
+    if spec.kind in ("allreduce", "reducescatter"):
         for host in hosts:
-            _check_reduction(how, host.dtype)
-    return [jnp.asarray(array) for array in run_on_host(how, hosts)]
+            _check_reduction(spec, host.dtype)
+    return [jnp.asarray(array) for array in run_on_host(spec, hosts)]
 
 
-def run_on_host(how: How, hosts: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+def run_on_host(
+    spec: CollectiveSpec, hosts: Sequence[np.ndarray[Any, Any]]
+) -> list[np.ndarray[Any, Any]]:
     """The same on arrays of NumPy."""
-    start = _STARTS[how.kind]
+    start = _STARTS[spec.kind]
     pending: list[tuple[list[int], raw.Pending[list[Any]]]] = []
     sources = [_travelling(host) for host in hosts]
     for number, places in enumerate(_by_type(sources)):
-        name = None if how.given is None else f"{how.given}.{number}"
-        pending.append((places, start(how, [sources[place] for place in places], name)))
+        name = None if spec.given is None else f"{spec.given}.{number}"
+        pending.append((places, start(spec, [sources[place] for place in places], name)))
     results: list[Any] = [None] * len(hosts)
-    for places, flight in pending:
-        for place, array in zip(places, flight.wait()):
+    for places, operation in pending:
+        for place, array in zip(places, operation.wait()):
             results[place] = _arrived(array, hosts[place])
     return results
 
 
-def alltoall(how: How, leaf: Any, splits: Sequence[int]) -> tuple[jax.Array, jax.Array]:
+def alltoall(spec: CollectiveSpec, leaf: Any, splits: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """The rows received by an exchange of unequal shares, and how many came from each."""
     host = np.asarray(leaf)
-    received, rows = raw.alltoall(_travelling(host), splits, how.given, how.process_set)
+    received, rows = raw.alltoall(_travelling(host), splits, spec.given, spec.process_set)
     return jnp.asarray(_arrived(received, host)), jnp.asarray(np.asarray(rows, np.int32))
 
 
-def _allreduce(how: How, arrays: list[Any], name: str | None) -> raw.Pending[list[Any]]:
-    factors = (how.prescale, how.postscale)
-    return raw.grouped_allreduce_async(arrays, name, how.op, *factors, how.process_set)
+def _allreduce(spec: CollectiveSpec, arrays: list[Any], name: str | None) -> raw.Pending[list[Any]]:
+    factors = (spec.prescale, spec.postscale)
+    return raw.grouped_allreduce_async(arrays, name, spec.op, *factors, spec.process_set)
 
 
-def _reducescatter(how: How, arrays: list[Any], name: str | None) -> raw.Pending[list[Any]]:
-    factors = (how.prescale, how.postscale)
-    return raw.grouped_reducescatter_async(arrays, name, how.op, *factors, how.process_set)
+def _reducescatter(
+    spec: CollectiveSpec, arrays: list[Any], name: str | None
+) -> raw.Pending[list[Any]]:
+    factors = (spec.prescale, spec.postscale)
+    return raw.grouped_reducescatter_async(arrays, name, spec.op, *factors, spec.process_set)
 
 
-def _allgather(how: How, arrays: list[Any], name: str | None) -> raw.Pending[list[Any]]:
-    return raw.grouped_allgather_async(arrays, name, how.process_set)
+def _allgather(spec: CollectiveSpec, arrays: list[Any], name: str | None) -> raw.Pending[list[Any]]:
+    return raw.grouped_allgather_async(arrays, name, spec.process_set)
 
 
 class _Each:
     """Operations of single arrays that are waited for together."""
 
-    def __init__(self, flights: list[raw.Pending[Any]]) -> None:
-        self._flights = flights
+    def __init__(self, pending: list[raw.Pending[Any]]) -> None:
+        self._pending = pending
 
     def wait(self) -> list[Any]:
-        return [flight.wait() for flight in self._flights]
+        return [each.wait() for each in self._pending]
 
 
-def _broadcast(how: How, arrays: list[Any], name: str | None) -> Any:
+def _broadcast(spec: CollectiveSpec, arrays: list[Any], name: str | None) -> Any:
     names = [None if name is None else f"{name}.{place}" for place in range(len(arrays))]
     each = zip(arrays, names)
-    return _Each([raw.broadcast_async(a, how.root, n, how.process_set) for a, n in each])
+    return _Each([raw.broadcast_async(a, spec.root, n, spec.process_set) for a, n in each])
 
 
-def _alltoall(how: How, arrays: list[Any], name: str | None) -> Any:
+def _alltoall(spec: CollectiveSpec, arrays: list[Any], name: str | None) -> Any:
     names = [None if name is None else f"{name}.{place}" for place in range(len(arrays))]
     each = zip(arrays, names)
-    flights = [raw.alltoall_async(a, None, n, how.process_set) for a, n in each]
+    pending = [raw.alltoall_async(a, None, n, spec.process_set) for a, n in each]
 
     class _Rows(_Each):
         def wait(self) -> list[Any]:
             return [received for received, _ in super().wait()]
 
-    return _Rows(flights)
+    return _Rows(pending)
 
 
-_STARTS: dict[str, Callable[[How, list[Any], str | None], Any]] = {
+_STARTS: dict[str, Callable[[CollectiveSpec, list[Any], str | None], Any]] = {
     "allgather": _allgather,
     "allreduce": _allreduce,
     "alltoall": _alltoall,
@@ -123,12 +127,12 @@ def _arrived(array: np.ndarray[Any, Any], host: np.ndarray[Any, Any]) -> np.ndar
     return array.view(host.dtype)
 
 
-def _check_reduction(how: How, dtype: np.dtype[Any]) -> None:
-    plain = how.prescale == 1.0 and how.postscale == 1.0
-    if dtype.kind == "c" and how.op not in (raw.Average, raw.Sum):
+def _check_reduction(spec: CollectiveSpec, dtype: np.dtype[Any]) -> None:
+    plain = spec.prescale == 1.0 and spec.postscale == 1.0
+    if dtype.kind == "c" and spec.op not in (raw.Average, raw.Sum):
         raise ValueError("complex numbers can be summed and averaged only")
     unsigned = dtype.kind == "u" and dtype.itemsize >= 4
-    if unsigned and not (plain and how.op in (raw.Sum, raw.Product)):
+    if unsigned and not (plain and spec.op in (raw.Sum, raw.Product)):
         raise ValueError(
             "uint32 and uint64 can be summed and multiplied only, without factors; convert the "
             "array to a signed or floating-point type"

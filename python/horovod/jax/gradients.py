@@ -17,29 +17,29 @@ import numpy as np
 
 from horovod import raw
 from horovod.jax import traced
-from horovod.jax.how import How
+from horovod.jax.spec import CollectiveSpec
 
 Leaves = list[Any]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def collective(how: How, leaves: Leaves) -> Leaves:
+def collective(spec: CollectiveSpec, leaves: Leaves) -> Leaves:
     """The results of a collective."""
-    return traced.run(how, leaves)
+    return traced.run(spec, leaves)
 
 
-def _forward(how: How, leaves: Leaves) -> tuple[Leaves, Any]:
+def _forward(spec: CollectiveSpec, leaves: Leaves) -> tuple[Leaves, Any]:
     # Of arrays that are not needed, only how many rows they have.
     rows = [leaf.shape[0] if leaf.ndim else 0 for leaf in leaves]
     # Not `traced.run`: somebody may take the derivative of the derivative.
-    return collective(dataclasses.replace(how, order=how.order + 1), leaves), _Rows(rows)
+    return collective(dataclasses.replace(spec, order=spec.order + 1), leaves), _Rows(rows)
 
 
-def _backward(how: How, rows: _Rows, cotangents: Leaves) -> tuple[Leaves]:
+def _backward(spec: CollectiveSpec, rows: _Rows, cotangents: Leaves) -> tuple[Leaves]:
     # What is not of a continuous type has no gradient, and does not travel.
     live = [place for place, each in enumerate(cotangents) if each.dtype != jax.dtypes.float0]
-    arrived = _RULES[how.kind](
-        how, [cotangents[place] for place in live], [rows.each[place] for place in live]
+    arrived = _RULES[spec.kind](
+        spec, [cotangents[place] for place in live], [rows.each[place] for place in live]
     )
     gradients: Leaves = [None] * len(cotangents)
     for place, gradient in zip(live, arrived):
@@ -69,45 +69,45 @@ class _Rows:
         return cls(each)
 
 
-def _of_allreduce(how: How, cotangents: Leaves, _: list[int]) -> Leaves:
-    if how.op not in (raw.Average, raw.Sum):
+def _of_allreduce(spec: CollectiveSpec, cotangents: Leaves, _: list[int]) -> Leaves:
+    if spec.op not in (raw.Average, raw.Sum):
         raise NotImplementedError(
             "only sums and averages have gradients; use op=hvd.Sum or hvd.Average, or wrap the "
             "call in jax.lax.stop_gradient"
         )
-    return collective(how.backward("allreduce"), cotangents)
+    return collective(spec.backward("allreduce"), cotangents)
 
 
-def _of_allgather(how: How, cotangents: Leaves, rows: list[int]) -> Leaves:
-    back = how.backward("allreduce", op=raw.Sum)
+def _of_allgather(spec: CollectiveSpec, cotangents: Leaves, rows: list[int]) -> Leaves:
+    back = spec.backward("allreduce", op=raw.Sum)
     summed = collective(back, cotangents)
     counts = [np.asarray([number], np.int64) for number in rows]
     if any(isinstance(each, jax.core.Tracer) for each in cotangents):
-        starts = [how.place() * number for number in rows]
+        starts = [spec.place() * number for number in rows]
     else:
         # Outside of a program ranks may have contributed different numbers of rows.
-        every = raw.grouped_allgather(counts, process_set=how.process_set) if counts else []
-        starts = [int(each[: how.place()].sum()) for each in every]
+        every = raw.grouped_allgather(counts, process_set=spec.process_set) if counts else []
+        starts = [int(each[: spec.place()].sum()) for each in every]
     return [each[start : start + number] for each, start, number in zip(summed, starts, rows)]
 
 
-def _of_broadcast(how: How, cotangents: Leaves, _: list[int]) -> Leaves:
-    summed = collective(how.backward("allreduce", op=raw.Sum), cotangents)
-    if raw.rank() == how.root:
+def _of_broadcast(spec: CollectiveSpec, cotangents: Leaves, _: list[int]) -> Leaves:
+    summed = collective(spec.backward("allreduce", op=raw.Sum), cotangents)
+    if raw.rank() == spec.root:
         return summed
     # Zeros, but made from the sum: a program leaves out what nobody uses, and the others wait.
     return [jnp.where(jnp.isfinite(each), each, 0) * 0 for each in summed]
 
 
-def _of_alltoall(how: How, cotangents: Leaves, _: list[int]) -> Leaves:
-    return collective(how.backward("alltoall"), cotangents)
+def _of_alltoall(spec: CollectiveSpec, cotangents: Leaves, _: list[int]) -> Leaves:
+    return collective(spec.backward("alltoall"), cotangents)
 
 
-def _of_reducescatter(how: How, cotangents: Leaves, rows: list[int]) -> Leaves:
-    members = how.members()
-    factor = how.prescale * how.postscale / (members if how.op == raw.Average else 1)
+def _of_reducescatter(spec: CollectiveSpec, cotangents: Leaves, rows: list[int]) -> Leaves:
+    members = spec.members()
+    factor = spec.prescale * spec.postscale / (members if spec.op == raw.Average else 1)
     scaled = [each * jnp.asarray(factor, each.dtype) for each in cotangents]
-    back = how.backward("allgather", prescale=1.0, postscale=1.0)
+    back = spec.backward("allgather", prescale=1.0, postscale=1.0)
     if not any(number % members for number in rows):
         return collective(back, scaled)
     # Shares differ by a row: they are made equal on the way, and the filling is left behind.

@@ -38,8 +38,8 @@ from horovod.common.reductions import (
 from horovod.jax import eager
 from horovod.jax.compression import Compression, Compressor
 from horovod.jax.gradients import collective
-from horovod.jax.how import How
 from horovod.jax.names import name_here
+from horovod.jax.spec import CollectiveSpec
 
 __all__ = [
     "Adasum",
@@ -123,11 +123,11 @@ def allreduce(
     leaves, structure = _flat(tree)
     pairs = [compression.compress(leaf) for leaf in leaves]
     small = [leaf for leaf, _ in pairs]
-    how = _how("allreduce", small, name, process_set)
-    how = How(
-        **{**how.__dict__, "op": op, "prescale": prescale_factor, "postscale": postscale_factor}
+    spec = _spec("allreduce", small, name, process_set)
+    spec = CollectiveSpec(
+        **{**spec.__dict__, "op": op, "prescale": prescale_factor, "postscale": postscale_factor}
     )
-    reduced = collective(how, small)
+    reduced = collective(spec, small)
     whole = [compression.decompress(leaf, context) for leaf, (_, context) in zip(reduced, pairs)]
     return jax.tree_util.tree_unflatten(structure, whole)
 
@@ -235,8 +235,8 @@ def alltoall(
             "alltoall with splits has results whose shapes are not known inside of jax.jit and "
             "jax.grad; call it outside, or leave splits out and fill up the shares"
         )
-    how = How("alltoall", "", name, process_set)
-    return eager.alltoall(how, tensor, splits)
+    spec = CollectiveSpec("alltoall", "", name, process_set)
+    return eager.alltoall(spec, tensor, splits)
 
 
 def reducescatter(
@@ -330,9 +330,9 @@ def join(device: int = -1) -> int:
 
 def _run(kind: str, tree: Any, name: str | None, process_set: ProcessSet, **settings: Any) -> Any:
     leaves, structure = _flat(tree)
-    how = _how(kind, leaves, name, process_set)
-    how = How(**{**how.__dict__, **settings})
-    return jax.tree_util.tree_unflatten(structure, collective(how, leaves))
+    spec = _spec(kind, leaves, name, process_set)
+    spec = CollectiveSpec(**{**spec.__dict__, **settings})
+    return jax.tree_util.tree_unflatten(structure, collective(spec, leaves))
 
 
 def _check_op(op: Any) -> None:
@@ -368,9 +368,11 @@ def _converted(leaf: Any) -> Any:
         ) from error
 
 
-def _how(kind: str, leaves: list[Any], name: str | None, process_set: ProcessSet) -> How:
+def _spec(
+    kind: str, leaves: list[Any], name: str | None, process_set: ProcessSet
+) -> CollectiveSpec:
     # Asking for the rank raises the right error before `init`, and not only when a program runs.
     _basics.rank()
     tracer = next((leaf for leaf in leaves if isinstance(leaf, jax.core.Tracer)), None)
     full = "" if tracer is None else f"jit.{kind}.{name}" if name else name_here(kind, tracer)
-    return How(kind, full, name, process_set)
+    return CollectiveSpec(kind, full, name, process_set)

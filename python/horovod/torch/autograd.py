@@ -54,8 +54,8 @@ def allgather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -
     if wants_gradient(tensor):
         gathered: torch.Tensor = _Allgather.apply(tensor, name, process_set)
         return gathered
-    flight = submit.allgather(submit.readable(tensor), name, process_set, lazy=True)
-    return flight.wait_with_rows()[0]
+    pending = submit.allgather(submit.readable(tensor), name, process_set, lazy=True)
+    return pending.wait_with_rows()[0]
 
 
 def grouped_allgather(
@@ -118,8 +118,8 @@ class _Allgather(torch.autograd.Function):
     def forward(
         ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
-        flight = submit.allgather(submit.readable(tensor), name, process_set, lazy=True)
-        gathered, rows = flight.wait_with_rows()
+        pending = submit.allgather(submit.readable(tensor), name, process_set, lazy=True)
+        gathered, rows = pending.wait_with_rows()
         ctx.settings = (backward_name(name), process_set, _own_rows(rows, process_set))
         return gathered
 

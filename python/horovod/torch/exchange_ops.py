@@ -94,9 +94,9 @@ def alltoall_async(
             of that name is already in flight, or the element type is not supported.
     """
     rows = rows_to_send(tensor, splits, process_set)
-    flight = submit.alltoall(submit.readable(tensor), rows, name, process_set)
-    flight.tells_splits = splits is not None
-    return flight.keep()
+    pending = submit.alltoall(submit.readable(tensor), rows, name, process_set)
+    pending.tells_splits = splits is not None
+    return pending.keep()
 
 
 def reducescatter(

@@ -175,8 +175,8 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """
     data = bytearray(cloudpickle.dumps(obj))
     tensor = torch.frombuffer(data, dtype=torch.uint8)
-    flight = submit.allgather(tensor, name or "allgather_object", global_process_set, lazy=True)
-    gathered, lengths = flight.wait_with_rows()
+    pending = submit.allgather(tensor, name or "allgather_object", global_process_set, lazy=True)
+    gathered, lengths = pending.wait_with_rows()
     return [cloudpickle.loads(_bytes_of(part)) for part in torch.split(gathered, lengths)]
 
 
@@ -203,13 +203,13 @@ def _bytes_of(tensor: torch.Tensor) -> bytearray:
 
 
 def _broadcast_tensors(named: Sequence[tuple[str | None, torch.Tensor]], root_rank: int) -> None:
-    flights = []
+    pending = []
     for name, tensor in named:
         # A tensor in another memory format, such as channels_last, goes through a copy.
         dense = submit.readable(tensor)
         handle = submit.broadcast(dense, dense, root_rank, name, global_process_set)
-        flights.append((handle, tensor, dense))
-    for handle, tensor, dense in flights:
+        pending.append((handle, tensor, dense))
+    for handle, tensor, dense in pending:
         synchronize(handle)
         if dense is not tensor:
             with torch.no_grad():

@@ -20,9 +20,9 @@ from horovod.common.process_sets import ProcessSet, register_together, registere
 from horovod.torch import submit
 from horovod.torch.distributed import NAME, known_set
 from horovod.torch.flat import deal, even, fill, flat, joined, movable, units
-from horovod.torch.flight import Flight, Tensors, Tower, together
 from horovod.torch.handles import poll, synchronize
 from horovod.torch.reductions import Reduction, reduction
+from horovod.torch.work import RondeWork, Tensors, WorkTracker, together
 
 # PyTorch's stubs describe overloads of which Python groups get one each, and differ by release.
 _Group: Any = dist.ProcessGroup
@@ -40,9 +40,11 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         self._process_set = process_set
         self._name = name
         self._calls = itertools.count()
-        self._letters: dict[tuple[int, int, int], Iterator[int]] = defaultdict(itertools.count)
-        self._tower = Tower(f"ronde-{name}")
-        self._coalesced: list[Flight] | None = None
+        self._message_counts: dict[tuple[int, int, int], Iterator[int]] = defaultdict(
+            itertools.count
+        )
+        self._tracker = WorkTracker(f"ronde-{name}")
+        self._coalesced: list[RondeWork] | None = None
         self._makes_groups = True
         self._description = description
 
@@ -77,7 +79,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Ends the group's thread. The world stays: others may still use it."""
-        self._tower.close()
+        self._tracker.close()
 
     @property
     def new_group(self) -> Callable[..., Any]:
@@ -111,11 +113,11 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
             self._makes_groups = True
         return group if isinstance(group, dist.ProcessGroup) else None
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Flight:
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> RondeWork:
         """Reduces tensors in place."""
         how = reduction(opts)
         if how.bitwise is not None:
-            return together(self._tower, [self._bitwise(tensor, how, opts) for tensor in tensors])
+            return together(self._tracker, [self._bitwise(tensor, how, opts) for tensor in tensors])
         places = [submit.readable(tensor).detach() for tensor in tensors]
         call = (self._next(), how.op, how.prescale, 1.0, self._process_set, _lazy(opts))
         if len(places) == 1:
@@ -126,32 +128,34 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
 
     allreduce_coalesced = allreduce
 
-    def reduce(self, tensors: Tensors, opts: Any) -> Flight:
+    def reduce(self, tensors: Tensors, opts: Any) -> RondeWork:
         """Reduces a tensor; only the root's changes."""
         (tensor,) = tensors
         result = tensor if opts.rootRank == self.rank() else tensor.detach().clone()
         return self.allreduce([result], opts)
 
-    def broadcast(self, tensors: Tensors, opts: Any) -> Flight:
+    def broadcast(self, tensors: Tensors, opts: Any) -> RondeWork:
         """Overwrites a tensor with the root's."""
         return self._send(tensors, opts.rootRank, self._next(), _lazy(opts))
 
-    def allgather(self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None) -> Flight:
+    def allgather(
+        self, output_lists: list[Tensors], inputs: Tensors, opts: Any = None
+    ) -> RondeWork:
         """Gathers a tensor of each rank into a list on all; sizes may differ."""
         gathering = self._gathering(inputs, opts)
 
-        def land() -> Tensors:
+        def wait_result() -> Tensors:
             for outputs, (received, rows) in zip(output_lists, gathering.wait_with_rows()):
                 deal(outputs, received, rows)
             return [output for outputs in output_lists for output in outputs]
 
-        return self._flight(gathering.poll, land)
+        return self._work(gathering.poll, wait_result)
 
     allgather_coalesced = allgather
 
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
-    ) -> Flight:
+    ) -> RondeWork:
         """Gathers tensors of each rank, one behind the other."""
         for output, source in zip(outputs, inputs):
             if output.numel() != source.numel() * self.size():
@@ -161,19 +165,19 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
                 )
         gathering = self._gathering(inputs, opts)
 
-        def land() -> Tensors:
+        def wait_result() -> Tensors:
             return [
                 fill(output, received)
                 for output, (received, _) in zip(outputs, gathering.wait_with_rows())
             ]
 
-        return self._flight(gathering.poll, land)
+        return self._work(gathering.poll, wait_result)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
-    ) -> Flight:
+    ) -> RondeWork:
         """Gathers a tensor of each rank, one behind the other."""
         return self.all_gather_single_coalesced([output], [source], opts)
 
@@ -181,7 +185,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
 
     def reduce_scatter(
         self, outputs: Tensors, input_lists: list[Tensors], opts: Any = None
-    ) -> Flight:
+    ) -> RondeWork:
         """Reduces a list of tensors of which each rank gets its own."""
         sizes = [[each.numel() for each in inputs] for inputs in input_lists]
         if any(set(each) != {output.numel()} for each, output in zip(sizes, outputs)):
@@ -191,7 +195,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
-    ) -> Flight:
+    ) -> RondeWork:
         """Reduces tensors of which each rank gets its share."""
         how = reduction(opts)
         for output, source in zip(outputs, inputs):
@@ -202,29 +206,29 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
                 )
         if how.bitwise is not None or how.op not in (submit.Sum, submit.Average):
             return self._shares_of_allreduce(outputs, inputs, opts)
-        flight = submit.grouped_reducescatter(
+        pending = submit.grouped_reducescatter(
             [flat(source) for source in inputs],
             *(self._next(), how.op, how.prescale, 1.0, self._process_set, _lazy(opts)),
         )
-        return self._flight(flight.poll, lambda: list(map(fill, outputs, flight.wait())))
+        return self._work(pending.poll, lambda: list(map(fill, outputs, pending.wait())))
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
-    ) -> Flight:
+    ) -> RondeWork:
         """Reduces a tensor of which each rank gets its share."""
         return self.reduce_scatter_single_coalesced([output], [source], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def gather(self, output_lists: list[Tensors], inputs: Tensors, opts: Any) -> Flight:
+    def gather(self, output_lists: list[Tensors], inputs: Tensors, opts: Any) -> RondeWork:
         """Gathers a tensor of each rank into a list on the root."""
         source = movable(inputs[0])
         rows = [len(source) if rank == opts.rootRank else 0 for rank in range(self.size())]
         return self._exchange(output_lists[0] if output_lists else [], source, rows, opts)
 
-    def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any) -> Flight:
+    def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any) -> RondeWork:
         """Gives each rank a tensor of the root's list."""
         rows = [0] * self.size()
         source = movable(outputs[0].new_empty(0))
@@ -235,7 +239,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         places[opts.rootRank] = outputs[0]
         return self._exchange(places, source, rows, opts)
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Flight:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> RondeWork:
         """Gives each rank a tensor, and gets one from each."""
         rows = [each.numel() * units(each) for each in inputs]
         return self._exchange(outputs, movable(joined(inputs)), rows, opts)
@@ -247,46 +251,44 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         output_splits: Sequence[int] | None,
         input_splits: Sequence[int] | None,
         opts: Any = None,
-    ) -> Flight:
+    ) -> RondeWork:
         """Gives each rank rows of a tensor, and gets rows from each."""
         rows = [length * units(source) for length in self._lengths(source, input_splits)]
         place = submit.readable(output).detach()
         parts = torch.split(place.view(-1), self._lengths(output, output_splits))
-        flight = self._exchange(parts, movable(source), rows, opts)
-        return (
-            flight if place.data_ptr() == output.data_ptr() else self._back(flight, output, place)
-        )
+        work = self._exchange(parts, movable(source), rows, opts)
+        return work if place.data_ptr() == output.data_ptr() else self._back(work, output, place)
 
     alltoall_base = all_to_all_single
 
-    def barrier(self, opts: Any = None) -> Flight:
+    def barrier(self, opts: Any = None) -> RondeWork:
         """Waits for all members."""
         number = registered_id(self._process_set)
         handle = _native.barrier(f"barrier.{self._next()}", _lazy(opts), number)
         return self._awaiting(handle, list)
 
-    def send(self, tensors: Tensors, destination: int, tag: int) -> Flight:
+    def send(self, tensors: Tensors, destination: int, tag: int) -> RondeWork:
         """Sends a tensor to the other member of a group of two."""
-        return self._letter(tensors, self.rank(), destination, tag)
+        return self._point_to_point(tensors, self.rank(), destination, tag)
 
-    def recv(self, tensors: Tensors, source: int, tag: int) -> Flight:
+    def recv(self, tensors: Tensors, source: int, tag: int) -> RondeWork:
         """Receives a tensor from the other member of a group of two."""
-        return self._letter(tensors, source, self.rank(), tag)
+        return self._point_to_point(tensors, source, self.rank(), tag)
 
-    def recv_anysource(self, _tensors: Tensors, _tag: int) -> Flight:
+    def recv_anysource(self, _tensors: Tensors, _tag: int) -> RondeWork:
         """Always an error."""
         raise NotImplementedError("the ronde backend needs to know the rank that it receives from")
 
     recvAnysource = recv_anysource
 
     def start_coalescing(self, _device: torch.device) -> None:
-        """From now on flights are collected."""
+        """Collects the work submitted from now on."""
         self._coalesced = []
 
-    def end_coalescing(self, _device: torch.device) -> Flight:
-        """One flight for all that were collected."""
-        flights, self._coalesced = self._coalesced or [], None
-        return together(self._tower, flights)
+    def end_coalescing(self, _device: torch.device) -> RondeWork:
+        """Returns one `Work` for everything that was collected."""
+        works, self._coalesced = self._coalesced or [], None
+        return together(self._tracker, works)
 
     _start_coalescing = start_coalescing
     _end_coalescing = end_coalescing
@@ -295,25 +297,25 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         # The engine knows from `noname` that this name does not come again.
         return f"noname.torch.{self._name}.{next(self._calls)}"
 
-    def _flight(self, landed: Callable[[], bool], land: Callable[[], Tensors]) -> Flight:
-        flight = Flight(self._tower, landed, land)
+    def _work(self, is_done: Callable[[], bool], wait_result: Callable[[], Tensors]) -> RondeWork:
+        work = RondeWork(self._tracker, is_done, wait_result)
         if self._coalesced is not None:
-            self._coalesced.append(flight)
-        return flight
+            self._coalesced.append(work)
+        return work
 
-    def _awaiting(self, handle: int, results: Callable[[], Tensors]) -> Flight:
-        def land() -> Tensors:
+    def _awaiting(self, handle: int, results: Callable[[], Tensors]) -> RondeWork:
+        def wait_result() -> Tensors:
             synchronize(handle)
             return results()
 
-        return self._flight(lambda: poll(handle), land)
+        return self._work(lambda: poll(handle), wait_result)
 
-    def _back(self, flight: Flight, tensor: torch.Tensor, place: torch.Tensor) -> Flight:
-        def land() -> Tensors:
-            flight.wait()
+    def _back(self, work: RondeWork, tensor: torch.Tensor, place: torch.Tensor) -> RondeWork:
+        def wait_result() -> Tensors:
+            work.wait()
             return _put_back([tensor], [place])
 
-        return self._flight(flight.is_completed, land)
+        return self._work(work.is_completed, wait_result)
 
     def _gathering(self, inputs: Tensors, opts: Any) -> Any:
         sources = [movable(each) for each in inputs]
@@ -321,14 +323,14 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
 
     def _exchange(
         self, places: Sequence[torch.Tensor], source: torch.Tensor, rows: list[int], opts: Any
-    ) -> Flight:
-        flight = submit.alltoall(source, rows, self._next(), self._process_set, _lazy(opts))
+    ) -> RondeWork:
+        pending = submit.alltoall(source, rows, self._next(), self._process_set, _lazy(opts))
 
-        def land() -> Tensors:
-            deal(places, *flight.wait_with_rows())
+        def wait_result() -> Tensors:
+            deal(places, *pending.wait_with_rows())
             return list(places)
 
-        return self._flight(flight.poll, land)
+        return self._work(pending.poll, wait_result)
 
     def _lengths(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
         """How many elements go to each rank, or come from it."""
@@ -337,38 +339,40 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         row = tensor[:1].numel()
         return [rows * row for rows in splits]
 
-    def _bitwise(self, tensor: torch.Tensor, how: Reduction, opts: Any) -> Flight:
+    def _bitwise(self, tensor: torch.Tensor, how: Reduction, opts: Any) -> RondeWork:
         gathering = self._gathering([tensor], opts)
 
-        def land() -> Tensors:
+        def wait_result() -> Tensors:
             ((received, rows),) = gathering.wait_with_rows()
             return [fill(tensor, how.of(torch.split(received, rows)))]
 
-        return self._flight(gathering.poll, land)
+        return self._work(gathering.poll, wait_result)
 
-    def _shares_of_allreduce(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Flight:
+    def _shares_of_allreduce(self, outputs: Tensors, inputs: Tensors, opts: Any) -> RondeWork:
         wholes = [flat(source).clone() for source in inputs]
-        flight = self.allreduce(wholes, opts)
+        work = self.allreduce(wholes, opts)
 
-        def land() -> Tensors:
-            flight.wait()
+        def wait_result() -> Tensors:
+            work.wait()
             shares = (whole.chunk(self.size())[self.rank()] for whole in wholes)
             return list(map(fill, outputs, shares))
 
-        return self._flight(flight.is_completed, land)
+        return self._work(work.is_completed, wait_result)
 
-    def _letter(self, tensors: Tensors, source: int, destination: int, tag: int) -> Flight:
+    def _point_to_point(
+        self, tensors: Tensors, source: int, destination: int, tag: int
+    ) -> RondeWork:
         if self.size() != 2 or source == destination:
             raise NotImplementedError(
                 f"the ronde backend sends from one rank to one other only in groups of two, but "
                 f"this group has {self.size()} ranks; make one with "
                 f"torch.distributed.new_group([...]) on all ranks"
             )
-        number = next(self._letters[source, destination, tag])
+        number = next(self._message_counts[source, destination, tag])
         name = f"noname.torch.{self._name}.{source}.{destination}.{tag}.{number}"
         return self._send(tensors, source, name, lazy=False)
 
-    def _send(self, tensors: Tensors, root: int, name: str, lazy: bool) -> Flight:
+    def _send(self, tensors: Tensors, root: int, name: str, lazy: bool) -> RondeWork:
         (tensor,) = tensors
         place = submit.readable(tensor).detach()
         row = movable(place)

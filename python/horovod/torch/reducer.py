@@ -43,7 +43,7 @@ class Reducer:
         self._passes = passes
         self._buckets: list[_Bucket] = []
         self._gradients: dict[int, _Gradient] = {}
-        self._flights: list[_Flight] = []
+        self._pending: list[_PendingReduction] = []
         # The accumulators that carry the hooks on torch before 2.1 live only as long as these.
         self._accumulators: list[Any] = []
         self.dirty = False
@@ -55,7 +55,7 @@ class Reducer:
     @property
     def in_flight(self) -> bool:
         """Whether reductions have been submitted that nobody has waited for."""
-        return bool(self._flights)
+        return bool(self._pending)
 
     def adopt(self, members: Sequence[tuple[torch.Tensor, str]], grouped: bool = False) -> None:
         """Takes over parameters, by name, that are reduced as one bucket."""
@@ -72,9 +72,9 @@ class Reducer:
         """Submits what has not been submitted, and waits until every gradient is reduced."""
         for bucket in self._buckets:
             self._submit(bucket, bucket.rest())
-        flights = self._flights
+        pending = self._pending
         self.reset(self._passes)
-        errors = [error for error in map(_finish, flights) if error is not None]
+        errors = [error for error in map(_finish, pending) if error is not None]
         if errors:
             raise errors[0]
 
@@ -85,7 +85,7 @@ class Reducer:
 
     def handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
         """For each parameter in flight a handle, and what decompressing its gradient needs."""
-        return {key: value for flight in self._flights for key, value in flight.handles().items()}
+        return {key: value for each in self._pending for key, value in each.handles().items()}
 
     def start(self, parameter: torch.Tensor) -> tuple[Any, Any]:
         """Submits the gradient of one parameter ahead of the others; gives what `handles` has."""
@@ -106,7 +106,7 @@ class Reducer:
     def reset(self, passes: int) -> None:
         """Forgets what is in flight and expects `passes` backward passes before the next step."""
         self._passes = passes
-        self._flights = []
+        self._pending = []
         self.dirty = False
         for bucket in self._buckets:
             bucket.expect(passes)
@@ -152,11 +152,11 @@ class Reducer:
             gradient.submitted = True
             grad = _grad(gradient)
             if grad.is_sparse and not self._reduction.sparse_as_dense:
-                self._flights.append(_SparseFlight(gradient, grad, self._reduction))
+                self._pending.append(_SparseReduction(gradient, grad, self._reduction))
             else:
                 dense.append(gradient)
         if dense:
-            self._flights.append(_DenseFlight(dense, bucket.grouped, self._reduction))
+            self._pending.append(_DenseReduction(dense, bucket.grouped, self._reduction))
 
 
 class _Gradient:
@@ -211,7 +211,7 @@ class _Bucket:
         return rest
 
 
-class _DenseFlight:
+class _DenseReduction:
     """An allreduce in flight, of one gradient or of a group."""
 
     def __init__(self, gradients: Sequence[_Gradient], grouped: bool, reduction: Reduction) -> None:
@@ -221,7 +221,7 @@ class _DenseFlight:
         # A gradient in another memory format, such as channels_last, goes through a copy.
         self._sent = [submit.readable(tensor) for tensor, _ in pairs]
         self._contexts = [context for _, context in pairs]
-        how = (
+        options = (
             gradients[0].name,
             reduction.op,
             reduction.prescale,
@@ -229,9 +229,9 @@ class _DenseFlight:
             reduction.process_set,
         )
         if grouped:
-            self._handle = submit.grouped_allreduce(self._sent, self._sent, *how)
+            self._handle = submit.grouped_allreduce(self._sent, self._sent, *options)
         else:
-            self._handle = submit.allreduce(self._sent[0], self._sent[0], *how)
+            self._handle = submit.allreduce(self._sent[0], self._sent[0], *options)
 
     def handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
         pairs = zip(self._gradients, self._contexts)
@@ -248,7 +248,7 @@ class _DenseFlight:
                 grad.copy_(reduced)
 
 
-class _SparseFlight:
+class _SparseReduction:
     """A sparse gradient in flight."""
 
     def __init__(self, gradient: _Gradient, grad: torch.Tensor, reduction: Reduction) -> None:
@@ -263,20 +263,20 @@ class _SparseFlight:
         self._parameter.grad = self._sum.wait()
 
 
-_Flight = Union[_DenseFlight, _SparseFlight]
+_PendingReduction = Union[_DenseReduction, _SparseReduction]
 
 
 def reduce_alone(parameter: torch.Tensor, name: str, reduction: Reduction) -> tuple[Any, Any]:
     """Submits one gradient of an optimizer that has no reducer; gives handle and context."""
     gradient = _Gradient(parameter, name, _Bucket(grouped=False))
     gradient.fill()
-    return _DenseFlight([gradient], False, reduction).handles()[parameter]
+    return _DenseReduction([gradient], False, reduction).handles()[parameter]
 
 
-def _finish(flight: _Flight) -> Exception | None:
+def _finish(reduction: _PendingReduction) -> Exception | None:
     # One failure must not leave the others in flight.
     try:
-        flight.finish()
+        reduction.finish()
     except Exception as error:
         return error
     return None

@@ -1,7 +1,7 @@
-//! `ronde bench --calibrate`: tries algorithms against each other and writes a tuning for this machine.
+//! `ronde bench --calibrate`: compares algorithms and writes a tuning for this machine.
 //!
-//! What is tried and what follows from it is decided in `control::bench::calibration`. Here the jobs
-//! are run, short ones under one and the other algorithm in turn, and the outcome is told.
+//! `control::bench::calibration` decides what to try and what follows from it. This module runs
+//! short jobs, alternating between two algorithms, and reports the result.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -17,22 +17,22 @@ use super::results::{BenchRun, ENGINE, MachineInfo};
 use super::{cannot_write, progress, units, write};
 use crate::messages::UserError;
 
-/// How often each side has its turn.
+/// Number of turns for each algorithm.
 const TURNS: usize = 6;
 
 pub(super) fn run(program: &Path, plan: &BenchPlan, file: &Path) -> Result<(), BenchFailure> {
     let [placements] = plan.placements.as_slice() else {
-        let error = "`--calibrate` takes one number of ranks at a time";
-        let hint = "give the number that you train with, as in `-np 4`";
+        let error = "`--calibrate` takes a single number of ranks";
+        let hint = "pass the number that you train with, as in `-np 4`";
         return Err(BenchFailure::Mistake(UserError::new(error, hint)));
     };
-    // Rather now than after a minute.
+    // Fail now rather than after a minute of measuring.
     let opened = OpenOptions::new().append(true).create(true).open(file);
     opened.map_err(|error| cannot_write(file, &error))?;
-    let (mut tuning, mut machine, mut told) =
+    let (mut tuning, mut machine, mut lines) =
         (Tuning::default(), MachineInfo::default(), Vec::new());
     for experiment in EXPERIMENTS {
-        let asked = plan.transports.iter().any(|way| way == experiment.transport);
+        let asked = plan.transports.iter().any(|transport| transport == experiment.transport);
         if !asked || (placements.slots.len() as u32) < experiment.least_ranks {
             continue;
         }
@@ -43,15 +43,15 @@ pub(super) fn run(program: &Path, plan: &BenchPlan, file: &Path) -> Result<(), B
         let all = trials(turns.iter());
         if let Some(found) = confirmed([&halves[0], &halves[1]], &all, before) {
             tuning = tuning.with(&experiment.knob, found.threshold);
-            told.push(words(experiment.knob.name, before, &found));
+            lines.push(summary(experiment.knob.name, before, &found));
         }
     }
     write(file, &text(&tuning, &machine, placements.slots.len()))?;
-    told.push(format!("Use it: RONDE_TUNING={} horovodrun …", file.display()));
-    super::print(&(told.join("\n") + "\n"))
+    lines.push(format!("To use it: RONDE_TUNING={} horovodrun …", file.display()));
+    super::print(&(lines.join("\n") + "\n"))
 }
 
-/// What one turn gave: the times of all rounds by size, for the one and for the other algorithm.
+/// Result of one turn: the times of all rounds by size, for each of the two algorithms.
 type TurnTimes = [BTreeMap<u64, Vec<f64>>; 2];
 
 /// Gives both algorithms their turns on every size.
@@ -73,7 +73,7 @@ fn try_out(
     let (mut turns, mut last) = (Vec::new(), None);
     for turn in 0..TURNS {
         progress(&format!("{}: turn {} of {TURNS}", experiment.knob.name, turn + 1));
-        // The first changes from turn to turn, so that a machine that gets busy favours nobody.
+        // The order alternates, so that a machine that gets busy favors neither side.
         let sides = if turn % 2 == 0 { [(0, below), (1, above)] } else { [(1, above), (0, below)] };
         let mut times = TurnTimes::default();
         for (side, tuning) in sides {
@@ -99,8 +99,8 @@ fn try_out(
     Ok((turns, last))
 }
 
-/// The times of both algorithms on the sizes that both have measured. The lower decile counts: it is
-/// what the machine can do when nobody disturbs.
+/// The times of both algorithms for the sizes that both have measured. We use the lowest decile: it
+/// is what the machine can do undisturbed.
 fn trials<'a>(turns: impl Iterator<Item = &'a TurnTimes>) -> Vec<SizeTrial> {
     let mut pooled = TurnTimes::default();
     for (side, (bytes, rounds)) in turns.flat_map(|turn| {
@@ -116,19 +116,19 @@ fn trials<'a>(turns: impl Iterator<Item = &'a TurnTimes>) -> Vec<SizeTrial> {
     below.iter().filter_map(trial).collect()
 }
 
-/// A tuning as the value of a variable.
+/// A tuning as the value of an environment variable.
 fn inline(tuning: Tuning) -> String {
     let values = Tuning::TABLE.iter().map(|knob| format!("{}={}", knob.name, tuning.value(knob)));
     values.collect::<Vec<_>>().join(",")
 }
 
-fn words(knob: &str, before: u64, found: &Crossing) -> String {
+fn summary(knob: &str, before: u64, found: &Crossing) -> String {
     match found.threshold == before {
         true => {
             format!("{knob}: keeping {}; nothing else is reliably faster", units::bytes(before))
         }
         false => format!(
-            "{knob}: {} becomes {}; the sizes tried take {:.1} % less time on average",
+            "{knob}: {} becomes {}; the measured sizes take {:.1} % less time on average",
             units::bytes(before),
             units::bytes(found.threshold),
             (1.0 - 1.0 / found.gain) * 100.0
@@ -138,8 +138,8 @@ fn words(knob: &str, before: u64, found: &Crossing) -> String {
 
 fn text(tuning: &Tuning, machine: &MachineInfo, ranks: usize) -> String {
     format!(
-        "# Where one algorithm ends and the next begins, found by `ronde bench --calibrate`\n\
-         # on {}, {} cores, with {ranks} ranks, by Ronde {VERSION}.\n\
+        "# Thresholds between algorithms, measured by `ronde bench --calibrate`\n\
+         # on {}, {} cores, with {ranks} ranks, using Ronde {VERSION}.\n\
          # Use it with RONDE_TUNING=<this file>.\n{tuning}",
         machine.cpu, machine.cores
     )
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn a_written_tuning_can_be_parsed() {
         let tuning = Tuning { one_shot: 12345, ..Tuning::default() };
         let machine = MachineInfo { cpu: "Example CPU".into(), cores: 2, ..MachineInfo::default() };
         let file = text(&tuning, &machine, 4);
@@ -171,15 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_told_with_what_it_gained() {
+    fn a_change_is_reported_with_its_gain() {
         let found = Crossing { threshold: 8192, gain: 1.081 };
-        let told = words("one_shot", 16384, &found);
+        let changed = summary("one_shot", 16384, &found);
         assert_eq!(
-            told,
-            "one_shot: 16 KiB becomes 8 KiB; the sizes tried take 7.5 % less time on average"
+            changed,
+            "one_shot: 16 KiB becomes 8 KiB; the measured sizes take 7.5 % less time on average"
         );
         assert_eq!(
-            words("one_shot", 8192, &found),
+            summary("one_shot", 8192, &found),
             "one_shot: keeping 8 KiB; nothing else is reliably faster"
         );
     }

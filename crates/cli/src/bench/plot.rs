@@ -1,5 +1,5 @@
-//! The times as a drawing: one panel per run and collective, both axes logarithmic, one line per
-//! system with bars for the middle 80 % of its rounds. SVG is text; no library is needed to write it.
+//! Plots the times as SVG: one panel per run and collective, both axes logarithmic, one line per
+//! system with bars for the middle 80 % of its rounds. SVG is text, so we need no library.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ use super::results::{BenchRun, SYSTEMS};
 use super::units;
 
 const PANEL: (f64, f64) = (520.0, 340.0);
-/// Room in a panel for what stands left, right, above and below the axes.
+/// Space left of, right of, above and below the axes of a panel.
 const MARGIN: (f64, f64, f64, f64) = (72.0, 20.0, 44.0, 52.0);
 const TOP: f64 = 64.0;
-/// Colours that are told apart by most eyes, and in the order of the systems.
-const COLOURS: [&str; 6] = ["#d55e00", "#cc79a7", "#e69f00", "#0072b2", "#009e73", "#888888"];
+/// Colors that most people can distinguish, in the order of the systems.
+const COLORS: [&str; 6] = ["#d55e00", "#cc79a7", "#e69f00", "#0072b2", "#009e73", "#888888"];
 
-/// One line of a panel: a system by its place in the table of systems, and its points.
+/// One line of a panel: the index of a system in the table of systems, and its points.
 struct PlotLine {
     system: usize,
     points: Vec<(u64, Figures)>,
@@ -26,7 +26,7 @@ struct Panel {
     lines: Vec<PlotLine>,
 }
 
-/// All runs in one drawing. What has no sizes is left to the table.
+/// All runs in one drawing. Benchmarks without sizes appear only in the table.
 pub(super) fn svg(runs: &[BenchRun]) -> String {
     let panels: Vec<Panel> = runs.iter().flat_map(panels).collect();
     let columns = panels.len().clamp(1, 2);
@@ -39,7 +39,7 @@ pub(super) fn svg(runs: &[BenchRun]) -> String {
     );
     let machine = runs.first().map(|run| &run.machine);
     let machine = machine.map(|machine| format!("{}, {} cores", machine.cpu, machine.cores));
-    let title = format!("Time of one call on {}", machine.unwrap_or_default());
+    let title = format!("Time per call on {}", machine.unwrap_or_default());
     text(&mut out, (16.0, 24.0), "font-size=\"15\" font-weight=\"bold\"", &title);
     legend(&mut out, &panels);
     for (number, panel) in panels.iter().enumerate() {
@@ -50,21 +50,21 @@ pub(super) fn svg(runs: &[BenchRun]) -> String {
         out += "</g>\n";
     }
     if panels.is_empty() {
-        let nothing = "nothing that was measured has a choice of sizes";
+        let nothing = "nothing was measured at different sizes";
         text(&mut out, (16.0, TOP + 24.0), "", nothing);
     }
     out + "</svg>\n"
 }
 
 fn panels(run: &BenchRun) -> Vec<Panel> {
-    let way = match (run.hosts, run.transport.as_str()) {
+    let place = match (run.hosts, run.transport.as_str()) {
         (2.., _) => format!("{} hosts", run.hosts),
         (_, "tcp") => "TCP".to_owned(),
         _ => "shared memory".to_owned(),
     };
     let sized = run.collectives().into_iter().filter(|collective| collective.has_sizes());
     let panel = |collective: Benchmark| Panel {
-        title: format!("{collective}, {} ranks, {way}", run.ranks),
+        title: format!("{collective}, {} ranks, {place}", run.ranks),
         lines: lines(run, collective),
     };
     sized.map(panel).collect()
@@ -83,7 +83,7 @@ fn lines(run: &BenchRun, collective: Benchmark) -> Vec<PlotLine> {
     lines.filter(|line| !line.points.is_empty()).collect()
 }
 
-/// The systems that have a line somewhere, above all panels.
+/// The systems that have a line in any panel, above all panels.
 fn legend(out: &mut String, panels: &[Panel]) {
     let mut x = 16.0;
     for (system, (_, name)) in SYSTEMS.iter().enumerate() {
@@ -106,7 +106,7 @@ fn draw(out: &mut String, panel: &Panel) {
     sizes.dedup();
     let low = points().map(|(_, figures)| figures.p10).fold(f64::INFINITY, f64::min);
     let high = points().map(|(_, figures)| figures.p90).fold(0.0, f64::max);
-    // Whole powers of ten, so that each line of the grid has a round number.
+    // Whole powers of ten, so that each grid line has a round number.
     let decades = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let decades = (decades.0, decades.1.max(decades.0 + 1));
     let (first, last) = (sizes[0].max(1) as f64, sizes[sizes.len() - 1].max(2) as f64);
@@ -142,7 +142,7 @@ fn axes(
         let _ = writeln!(out, "<path d=\"M{left} {at:.1}H{end}\" stroke=\"#dddddd\"/>");
         text(out, (left - 8.0, at + 4.0), "text-anchor=\"end\"", &round(seconds));
     }
-    // Labels that would run into each other are left out, their marks are not.
+    // Overlapping labels are left out, but their grid lines are drawn.
     let mut free = 0.0;
     for bytes in sizes {
         let at = x(*bytes);
@@ -157,14 +157,14 @@ fn axes(
     let _ =
         writeln!(out, "<path d=\"M{left} {top}V{floor}H{end}\" fill=\"none\" stroke=\"black\"/>");
     let middle = (left + end) / 2.0;
-    text(out, (middle, floor + 40.0), "text-anchor=\"middle\"", "bytes of each rank");
+    text(out, (middle, floor + 40.0), "text-anchor=\"middle\"", "bytes per rank");
     let at = (top + floor) / 2.0;
     let turned = format!("text-anchor=\"middle\" transform=\"rotate(-90 16 {at})\"");
-    text(out, (16.0, at), &turned, "time of one call");
+    text(out, (16.0, at), &turned, "time per call");
 }
 
 fn curve(out: &mut String, line: &PlotLine, x: &dyn Fn(u64) -> f64, y: &dyn Fn(f64) -> f64) {
-    let colour = COLOURS[line.system];
+    let color = COLORS[line.system];
     let mut path = String::new();
     for (bytes, figures) in &line.points {
         let verb = if path.is_empty() { 'M' } else { 'L' };
@@ -173,11 +173,11 @@ fn curve(out: &mut String, line: &PlotLine, x: &dyn Fn(u64) -> f64, y: &dyn Fn(f
     let _ = writeln!(out, "<path d=\"{path}\" {}/>", stroke(line.system));
     for (bytes, Figures { median, p10, p90 }) in &line.points {
         let (x, high, low) = (x(*bytes), y(*p90), y(*p10));
-        let _ = writeln!(out, "<path d=\"M{x:.1} {high:.1}V{low:.1}\" stroke=\"{colour}\"/>");
+        let _ = writeln!(out, "<path d=\"M{x:.1} {high:.1}V{low:.1}\" stroke=\"{color}\"/>");
         let title = format!("{}: {}", SYSTEMS[line.system].1, units::seconds(*median));
         let _ = writeln!(
             out,
-            "<circle cx=\"{x:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"><title>{}</title></circle>",
+            "<circle cx=\"{x:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{color}\"><title>{}</title></circle>",
             y(*median),
             escaped(&title)
         );
@@ -186,15 +186,15 @@ fn curve(out: &mut String, line: &PlotLine, x: &dyn Fn(u64) -> f64, y: &dyn Fn(f
 
 fn stroke(system: usize) -> String {
     let dashes = if system == SYSTEMS.len() - 1 { " stroke-dasharray=\"4 3\"" } else { "" };
-    format!("fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{dashes}", COLOURS[system])
+    format!("fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{dashes}", COLORS[system])
 }
 
-fn text(out: &mut String, at: (f64, f64), attributes: &str, words: &str) {
-    let words = escaped(words);
-    let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\" {attributes}>{words}</text>", at.0, at.1);
+fn text(out: &mut String, at: (f64, f64), attributes: &str, text: &str) {
+    let text = escaped(text);
+    let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\" {attributes}>{text}</text>", at.0, at.1);
 }
 
-/// A power of ten without digits behind the point.
+/// Formats a power of ten without decimals.
 fn round(seconds: f64) -> String {
     match seconds {
         ..0.9e-6 => format!("{:.0} ns", seconds * 1e9),
@@ -204,8 +204,8 @@ fn round(seconds: f64) -> String {
     }
 }
 
-fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -214,14 +214,13 @@ mod tests {
     use crate::bench::results::sample;
 
     #[test]
-    fn every_system_has_a_line_and_a_name() {
+    fn every_system_has_a_line_and_a_label() {
         let drawing = svg(&[sample()]);
         for (_, name) in SYSTEMS {
             assert!(drawing.contains(&format!(">{name}</text>")), "{name}");
         }
-        for words in ["allreduce, 2 ranks, shared memory", "64 MiB", "1 µs", "bytes of each rank"]
-        {
-            assert!(drawing.contains(words), "{words}");
+        for text in ["allreduce, 2 ranks, shared memory", "64 MiB", "1 µs", "bytes per rank"] {
+            assert!(drawing.contains(text), "{text}");
         }
         assert!(!drawing.contains("NaN") && !drawing.contains("inf"));
     }
@@ -245,18 +244,18 @@ mod tests {
     }
 
     #[test]
-    fn names_of_machines_cannot_break_the_drawing() {
+    fn machine_names_are_escaped() {
         let mut run = sample();
         run.machine.cpu = "A<B> & C".into();
         assert!(svg(&[run]).contains("A&lt;B&gt; &amp; C"));
     }
 
     #[test]
-    fn one_size_or_none_can_be_drawn() {
+    fn a_single_size_or_none_can_be_plotted() {
         let mut run = sample();
         run.rows.truncate(1);
         assert!(!svg(&[run.clone()]).contains("NaN"));
         run.rows.clear();
-        assert!(svg(&[run]).contains("nothing that was measured"));
+        assert!(svg(&[run]).contains("nothing was measured"));
     }
 }

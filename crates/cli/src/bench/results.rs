@@ -1,4 +1,4 @@
-//! What rank 0 reports, line by line, and all of it as one JSON document.
+//! The report of rank 0, line by line, and all of it as one JSON document.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use ronde_control::bench::{Benchmark, Figures, ratio};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Ronde called from Python: what all others are compared with.
+/// Ronde called from Python, the baseline of all ratios.
 pub(super) const OURS: &str = "ronde";
-/// The same without Python between the calls.
+/// Ronde called from native code, without Python between the calls.
 pub(super) const ENGINE: &str = "engine";
-/// The same on tensors that all ranks of the host see.
+/// Ronde called from Python, on tensors in memory that all ranks of the host share.
 pub(super) const ARENA: &str = "arena";
-/// The plain copy.
+/// A plain copy.
 pub(super) const COPY: &str = "memcpy";
-/// Everything that can be measured, in the order in which it is shown.
+/// All systems that can be measured, in display order.
 pub(super) const SYSTEMS: [(&str, &str); 6] = [
     (OURS, "Ronde"),
     (ENGINE, "engine to engine"),
@@ -29,37 +29,37 @@ pub(super) const SYSTEMS: [(&str, &str); 6] = [
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ReportLine {
-    /// Something that the user should know.
+    /// A message for the user.
     Note(String),
-    /// Where and with what it is measured.
+    /// The machine and the versions of the systems.
     Run { machine: MachineInfo, versions: BTreeMap<String, String> },
-    /// What is measured from now on.
+    /// The next task begins.
     Begin(BenchTask),
     /// A task and the times of its rounds.
     Row(ResultRow),
-    /// Everything has been measured.
+    /// Whether everything has been measured.
     Done(bool),
 }
 
-/// What the figures depend on.
+/// Properties of the machine that affect the results.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct MachineInfo {
     pub(super) cpu: String,
     pub(super) cores: u32,
-    /// How busy it was at the start: the average number of threads that wanted a core.
+    /// Load average at the start: the mean number of threads that wanted a core.
     pub(super) load: f64,
     pub(super) kernel: String,
     pub(super) python: String,
 }
 
-/// What is measured.
+/// What to measure.
 #[derive(Debug, Deserialize)]
 pub(super) struct BenchTask {
     pub(super) collective: Benchmark,
     pub(super) bytes: u64,
 }
 
-/// A task and the seconds of one call in each round, by system.
+/// A task, and the seconds per call in each round, by system.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ResultRow {
     pub(super) collective: Benchmark,
@@ -73,18 +73,18 @@ impl ResultRow {
         Figures::of(self.seconds.get(system)?)
     }
 
-    /// How many times longer than ours another system took.
+    /// How many times as long as Ronde another system took.
     pub(super) fn times_ours(&self, system: &str) -> Option<f64> {
         ratio(self.seconds.get(system)?, self.seconds.get(OURS)?)
     }
 
-    /// How many plain copies of the same size take as long as ours.
+    /// How many plain copies of the same size take as long as Ronde.
     pub(super) fn copies(&self) -> Option<f64> {
         ratio(self.seconds.get(OURS)?, self.seconds.get(COPY)?)
     }
 }
 
-/// All that one job reported.
+/// Everything that one job reported.
 #[derive(Clone, Debug)]
 pub(super) struct BenchRun {
     pub(super) ranks: u32,
@@ -111,8 +111,8 @@ impl BenchRun {
         }
     }
 
-    pub(super) fn take(&mut self, told: ReportLine) {
-        match told {
+    pub(super) fn take(&mut self, line: ReportLine) {
+        match line {
             ReportLine::Note(note) => self.notes.push(note),
             ReportLine::Run { machine, versions } => {
                 self.machine = machine;
@@ -124,7 +124,7 @@ impl BenchRun {
         }
     }
 
-    /// The collectives that were measured, in their order.
+    /// The collectives that were measured, in order.
     pub(super) fn collectives(&self) -> Vec<Benchmark> {
         let mut found: Vec<Benchmark> = self.rows.iter().map(|row| row.collective).collect();
         found.dedup();
@@ -136,7 +136,7 @@ impl BenchRun {
     }
 }
 
-/// All figures, with every round, for other programs.
+/// All results, with every round, for other programs.
 pub(super) fn json(runs: &[BenchRun]) -> String {
     let runs: Vec<Value> = runs.iter().map(run).collect();
     let all = json!({ "ronde": VERSION, "unit": "seconds", "runs": runs });
@@ -182,7 +182,7 @@ fn row(row: &ResultRow, ranks: u32) -> Value {
     })
 }
 
-/// A run with every system, as rank 0 would report it, for the tests of what is shown.
+/// A run with every system, as rank 0 would report it, for tests of tables and plots.
 #[cfg(test)]
 pub(super) fn sample() -> BenchRun {
     let mut run = BenchRun::new(2, "auto");
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_has_every_round_and_what_follows_from_them() {
+    fn the_document_has_every_round_and_derived_figures() {
         let all: Value = serde_json::from_str(&json(&[sample()])).unwrap();
         let row = &all["runs"][0]["rows"][1];
         assert_eq!(row["collective"], "allreduce");

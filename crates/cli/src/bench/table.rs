@@ -1,4 +1,4 @@
-//! The results as tables in Markdown: they read well on a screen, and stay tables where they are kept.
+//! Results as Markdown tables, which read well on a screen and when pasted into a document.
 
 use ronde_control::bench::Benchmark;
 
@@ -6,25 +6,25 @@ use super::results::{ARENA, BenchRun, COPY, ENGINE, OURS, ResultRow, SYSTEMS};
 use super::units;
 use crate::tables;
 
-/// Below this a copy takes as long as the call that makes it, and says nothing about memory.
+/// Below this size a copy is dominated by the call itself and says nothing about memory.
 const LEAST_COPY: u64 = 4096;
 
 const LEGEND: &str = "\
 Times are medians over rounds, with the 10th to 90th percentile in parentheses; a round is the mean
 time of its calls on the slowest rank. Ratios are medians of the ratios round by round: above 1,
-Ronde was faster. GB/s are Ronde's, by NCCL's definitions: the algorithm's and the bus's. `copies` is
-how many plain copies of a rank's tensor, made by all ranks at once, take as long as the call.
+Ronde was faster. GB/s and bus GB/s are Ronde's bandwidths as NCCL defines them. `copies` is how
+many plain copies of a rank's tensor, made by all ranks at once, take as long as the call.
 ";
 
-/// What is left out first where a terminal is too narrow for all columns.
+/// Columns to drop first if a terminal is too narrow, in this order.
 const LESS: [&str; 5] = ["engine to engine", "from the arena", "bus GB/s", "copies", "GB/s"];
 
 const NARROW: &str = "\
 Some columns are hidden because the terminal is too narrow; use a wider one, redirect the output, or add `--json`.
 ";
 
-/// One table for each collective of each run, and what to know about them. Columns for which there is no
-/// room in `width` are left out, the least first.
+/// One table for each collective of each run, then notes and a legend. Columns that do not fit into
+/// `width` are dropped, the least important first.
 pub(super) fn markdown(runs: &[BenchRun], width: Option<u16>) -> String {
     let mut out = String::new();
     let mut left_out = false;
@@ -42,8 +42,8 @@ pub(super) fn markdown(runs: &[BenchRun], width: Option<u16>) -> String {
     out + LEGEND + if left_out { NARROW } else { "" }
 }
 
-/// Leaves columns out until the rest fits; whether there were any. The times of peers go last: their
-/// ratios stay.
+/// Drops columns until the rest fits, and returns whether it dropped any. The times of peers go
+/// last; their ratios stay.
 fn narrow(columns: &mut Vec<Column>, width: usize) -> bool {
     let count = columns.len();
     let wide = |columns: &[Column]| {
@@ -65,11 +65,11 @@ fn narrow(columns: &mut Vec<Column>, width: usize) -> bool {
 /// A heading and its cells.
 type Column = (String, Vec<String>);
 
-/// Behind the name of a peer.
+/// Suffix of the column with a peer's ratio.
 const RATIO: &str = " / Ronde";
 
 fn heading(run: &BenchRun) -> String {
-    let way = match (run.hosts, run.transport.as_str()) {
+    let place = match (run.hosts, run.transport.as_str()) {
         (2.., _) => format!("on {} hosts", run.hosts),
         (_, "tcp") => "over TCP".to_owned(),
         _ => "in shared memory".to_owned(),
@@ -79,13 +79,13 @@ fn heading(run: &BenchRun) -> String {
         .iter()
         .filter_map(|(system, name)| {
             let version = run.versions.get(*system)?;
-            // A peer's own name says more than the option's.
+            // The MPI's own name is more specific than ours.
             Some(if *system == "mpi" { version.clone() } else { format!("{name} ({version})") })
         })
         .collect();
     let machine = &run.machine;
     format!(
-        "## {} {ranks} {way}\n\n{}, {} cores, load {:.1} at the start, Linux {}; {}\n\n",
+        "## {} {ranks} {place}\n\n{}, {} cores, load {:.1} at the start, Linux {}; {}\n\n",
         run.ranks,
         machine.cpu,
         machine.cores,
@@ -187,8 +187,8 @@ mod tests {
 
         Times are medians over rounds, with the 10th to 90th percentile in parentheses; a round is the mean
         time of its calls on the slowest rank. Ratios are medians of the ratios round by round: above 1,
-        Ronde was faster. GB/s are Ronde's, by NCCL's definitions: the algorithm's and the bus's. `copies` is
-        how many plain copies of a rank's tensor, made by all ranks at once, take as long as the call.
+        Ronde was faster. GB/s and bus GB/s are Ronde's bandwidths as NCCL defines them. `copies` is how
+        many plain copies of a rank's tensor, made by all ranks at once, take as long as the call.
         ");
     }
 }

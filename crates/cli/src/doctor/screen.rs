@@ -1,5 +1,5 @@
-//! A visit as people read it: what runs where, what each machine has, the ways between them, and what
-//! to do.
+//! The doctor's report for people: software and hardware of each host, the speed between hosts, and
+//! what to fix.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,14 +12,14 @@ use ronde_control::doctor::{
 
 use crate::tables::plain;
 
-/// Up to so many hosts the ways between them are a table; of more, only the worst are shown.
+/// Up to this many hosts, the paths between them are shown as a table; otherwise only the worst.
 const MATRIX: usize = 8;
 
-/// The packages in the order in which they are shown, if anybody has them.
+/// Packages in display order; one that no host has is left out.
 const PACKAGES: [&str; 9] =
     ["ronde", "horovod", "torch", "tensorflow", "keras", "jax", "mxnet", "lightning", "numpy"];
 
-/// Everything, tables first.
+/// The whole report, tables first.
 pub(super) fn text(report: &DoctorReport, taken: Duration, width: Option<u16>) -> String {
     let count = plural(report.hosts.len(), "host");
     let mut text = format!("Ronde {VERSION}: {count} in {:.1} s\n\n", taken.as_secs_f64());
@@ -29,13 +29,13 @@ pub(super) fn text(report: &DoctorReport, taken: Duration, width: Option<u16>) -
     if !report.speeds.is_empty() {
         text += "\n";
         text += &match report.hosts.len() <= MATRIX {
-            true => plain(&ways(report), &[], width),
+            true => plain(&paths(report), &[], width),
             false => worst(&report.speeds),
         };
     }
     text += "\n";
     for finding in &report.findings {
-        text += &told(finding);
+        text += &finding_text(finding);
     }
     text + &verdict(report)
 }
@@ -101,8 +101,8 @@ fn machines(hosts: &[HostReport]) -> Vec<Vec<String>> {
     with_header(&header, hosts.iter().map(row))
 }
 
-/// What each row sends to each column, and how long a few bytes take there and back.
-fn ways(report: &DoctorReport) -> Vec<Vec<String>> {
+/// A table with the speed from each row to each column, and the round-trip time.
+fn paths(report: &DoctorReport) -> Vec<Vec<String>> {
     let names: Vec<&str> = report.hosts.iter().map(|host| host.name.as_str()).collect();
     let mut header = vec!["from \\ to"];
     header.extend(&names);
@@ -118,25 +118,25 @@ fn ways(report: &DoctorReport) -> Vec<Vec<String>> {
     with_header(&header, names.iter().map(row))
 }
 
-/// Of many hosts, the ways that hold the others up.
+/// For many hosts: the slowest and farthest paths.
 fn worst(speeds: &[Speed]) -> String {
-    let mut measured: Vec<&Speed> = speeds.iter().filter(|way| way.problem.is_none()).collect();
+    let mut measured: Vec<&Speed> = speeds.iter().filter(|path| path.problem.is_none()).collect();
     let mut text = format!("{} measured\n", plural(measured.len(), "path"));
-    measured.sort_by_key(|way| way.bytes_per_second);
-    for way in measured.iter().take(3) {
-        let _ = writeln!(text, "  slowest: `{}` to `{}`, {}", way.from, way.to, speed(way));
+    measured.sort_by_key(|path| path.bytes_per_second);
+    for path in measured.iter().take(3) {
+        let _ = writeln!(text, "  slowest: `{}` to `{}`, {}", path.from, path.to, speed(path));
     }
-    if let Some(way) = measured.get(measured.len() / 2) {
-        let _ = writeln!(text, "  median: {}", speed(way));
+    if let Some(path) = measured.get(measured.len() / 2) {
+        let _ = writeln!(text, "  median: {}", speed(path));
     }
-    measured.sort_by_key(|way| std::cmp::Reverse(way.round_trip_micros));
-    for way in measured.iter().take(1) {
-        let _ = writeln!(text, "  farthest: `{}` to `{}`, {}", way.from, way.to, speed(way));
+    measured.sort_by_key(|path| std::cmp::Reverse(path.round_trip_micros));
+    for path in measured.iter().take(1) {
+        let _ = writeln!(text, "  farthest: `{}` to `{}`, {}", path.from, path.to, speed(path));
     }
     text
 }
 
-fn told(finding: &Finding) -> String {
+fn finding_text(finding: &Finding) -> String {
     let Finding { severity, hosts, what, fix } = finding;
     let names: Vec<String> = hosts.iter().map(|host| format!("`{host}`")).collect();
     format!("{}: {}: {what}\n  fix: {fix}\n", word(*severity), names.join(", "))
@@ -206,7 +206,7 @@ fn clock(clock: ClockOffset) -> String {
     let seconds = clock.ahead_micros as f64 * 1e-6;
     match clock.ahead_micros.unsigned_abs() {
         1_000_000.. => format!("{seconds:+.1} s"),
-        // A tenth of a millisecond is less than the question takes.
+        // Smaller offsets are below the precision of the measurement.
         ..50 => "0.0 ms".into(),
         _ => format!("{:+.1} ms", seconds * 1e3),
     }
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    fn way(from: &str, to: &str, round_trip_micros: u32) -> Speed {
+    fn path(from: &str, to: &str, round_trip_micros: u32) -> Speed {
         Speed {
             from: from.into(),
             to: to.into(),
@@ -271,7 +271,7 @@ mod tests {
 
     fn finding(severity: Severity, hosts: &[&str]) -> Finding {
         let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
-        Finding { severity, hosts, what: "it is so".into(), fix: "do this".into() }
+        Finding { severity, hosts, what: "a problem".into(), fix: "do this".into() }
     }
 
     fn shown(report: &DoctorReport) -> String {
@@ -279,12 +279,12 @@ mod tests {
     }
 
     #[test]
-    fn a_few_hosts_are_tables() {
+    fn a_few_hosts_are_shown_as_tables() {
         let trouble = Some(HostProblem::new("", ""));
         let lost = HostReport { name: "node-lost".into(), slots: 1, trouble, ..Default::default() };
         let report = DoctorReport {
             hosts: vec![host("a"), host("b"), lost],
-            speeds: vec![way("a", "b", 58), way("b", "a", 12_300)],
+            speeds: vec![path("a", "b", 58), path("b", "a", 12_300)],
             findings: vec![
                 finding(Severity::Error, &["node-lost"]),
                 finding(Severity::Warning, &["a", "b"]),
@@ -310,11 +310,11 @@ mod tests {
         b          9.44 Gb/s, 12.3 ms  -                 -
         node-lost  -                   -                 -
 
-        error: `node-lost`: it is so
+        error: `node-lost`: a problem
           fix: do this
-        warning: `a`, `b`: it is so
+        warning: `a`, `b`: a problem
           fix: do this
-        note: `a`: it is so
+        note: `a`: a problem
           fix: do this
 
         1 error, 1 warning: a job on these hosts would not start
@@ -322,9 +322,10 @@ mod tests {
     }
 
     #[test]
-    fn of_many_hosts_the_worst_ways_are_shown() {
+    fn for_many_hosts_the_worst_paths_are_shown() {
         let names: Vec<String> = (0..9).map(|number| format!("n{number}")).collect();
-        let mut speeds: Vec<Speed> = names.iter().map(|name| way(name, "n0", 60)).skip(1).collect();
+        let mut speeds: Vec<Speed> =
+            names.iter().map(|name| path(name, "n0", 60)).skip(1).collect();
         speeds[3].bytes_per_second = 1_000_000;
         speeds[4].round_trip_micros = 90_000;
         let hosts = names.iter().map(|name| host(name)).collect();

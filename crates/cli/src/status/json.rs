@@ -1,4 +1,4 @@
-//! A look at a job as JSON, for other programs.
+//! A job's status as JSON, for other programs.
 
 use ronde_control::status::{RankState, RankStatus, TensorStatus};
 use ronde_launch::registry::Entry;
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::Snapshot;
 
-/// A job of several.
+/// An entry in the list of jobs.
 pub(super) fn job(job: &Entry) -> Value {
     json!({ "job": job.pid, "ranks": job.ranks, "command": job.command })
 }
 
-/// One look.
+/// The status of one job.
 pub(super) fn snapshot(snapshot: &Snapshot<'_>) -> Value {
     let ranks: Vec<Value> = snapshot
         .status
@@ -49,8 +49,8 @@ fn value(event: &str) -> Option<Value> {
     serde_json::from_str(event).ok()
 }
 
-fn rank(snapshot: &Snapshot<'_>, index: usize, standing: &RankStatus) -> Value {
-    let RankStatus { rank, host, slot, pid, state, report } = standing;
+fn rank(snapshot: &Snapshot<'_>, index: usize, status: &RankStatus) -> Value {
+    let RankStatus { rank, host, slot, pid, state, report } = status;
     let (word, how) = match state {
         RankState::Starting => ("starting", None),
         RankState::Running => ("running", None),

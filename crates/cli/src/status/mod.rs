@@ -1,4 +1,4 @@
-//! `ronde status`: how a running job of this user on this machine stands, live or once.
+//! `ronde status`: shows the status of this user's running jobs on this machine, live or once.
 
 mod json;
 mod table;
@@ -22,15 +22,15 @@ use crate::tables::terminal_width;
 /// Show the status of your running jobs on this machine
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Which job, by the process id of its `horovodrun`; needed where several run
+    /// Process ID of the job's `horovodrun`; if omitted and you have several jobs, they are listed
     #[arg(value_name = "JOB")]
     job: Option<u32>,
 
-    /// Show it once instead of every second
+    /// Print the status once instead of every second
     #[arg(long)]
     once: bool,
 
-    /// Print the last events, and each new one as it comes, until the job ends
+    /// Print the latest events, then each new one, until the job ends
     #[arg(long, conflicts_with = "once")]
     follow: bool,
 
@@ -39,11 +39,11 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Between two looks, and between the two that rates need when there is only one table.
+/// Interval between two updates, and between the two queries that rates need with `--once`.
 const PERIOD: Duration = Duration::from_secs(1);
 const SHORT: Duration = Duration::from_millis(500);
 
-/// One look at a job, and the one before it.
+/// The status of a job, and the previous one with the time between them.
 struct Snapshot<'a> {
     job: &'a Entry,
     status: Status,
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &Arguments) -> u8 {
     }
 }
 
-/// The job that is meant; none where there are several.
+/// The job to show; `None` if there are several and the user named none.
 fn choose(jobs: &[Entry], wanted: Option<u32>) -> Result<Option<&Entry>, (UserError, u8)> {
     match (jobs, wanted) {
         ([], _) => {
@@ -73,7 +73,7 @@ fn choose(jobs: &[Entry], wanted: Option<u32>) -> Result<Option<&Entry>, (UserEr
             Some(job) => Ok(Some(job)),
             None => {
                 let all: Vec<String> = jobs.iter().map(|job| job.pid.to_string()).collect();
-                let hint = format!("these run: {}", all.join(", "));
+                let hint = format!("these are running: {}", all.join(", "));
                 Err((UserError::new(format!("there is no job {pid}"), hint), USAGE))
             }
         },
@@ -88,14 +88,14 @@ fn list(jobs: &[Entry], arguments: &Arguments) -> u8 {
     if let Err(code) = show(&table::jobs(jobs, terminal_width()), false) {
         return code;
     }
-    say(&format!("\nhint: `ronde status {}` shows the first of them", jobs[0].pid));
+    say(&format!("\nhint: `ronde status {}` shows the first one", jobs[0].pid));
     0
 }
 
 fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
     let lost = |error: io::Error| {
         let error = format!("job {} does not answer: {error}", job.pid);
-        report_error(&UserError::new(error, "it may just have ended; run `ronde status` again"), 1)
+        report_error(&UserError::new(error, "it may have just ended; run `ronde status` again"), 1)
     };
     let mut watcher = Watcher::connect(job).map_err(lost)?;
     if arguments.follow {
@@ -129,7 +129,7 @@ fn watch(job: &Entry, arguments: &Arguments) -> Result<u8, u8> {
     }
 }
 
-/// Prints events as they come, until the last one.
+/// Prints events as they arrive, until the last one.
 fn follow(
     mut events: EventStream,
     arguments: &Arguments,
@@ -138,9 +138,9 @@ fn follow(
     loop {
         let (event, missed) = events.wait().map_err(&lost)?;
         if missed > 0 {
-            say(&format!("{missed} events were missed: they came too fast"));
+            say(&format!("missed {missed} events, which arrived too fast"));
         }
-        // One of a kind that this version does not know is shown as it is.
+        // An event of a kind that this version does not know is printed as JSON.
         let text = match arguments.json {
             true => event.clone(),
             false => table::event(&event).unwrap_or_else(|| event.clone()),
@@ -161,7 +161,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Whoever ran at the last look does not any more.
+    /// Marks all ranks as ended.
     fn end(&mut self) {
         for one in &mut self.status.ranks {
             if !matches!(one.state, RankState::Ended(_)) {
@@ -170,7 +170,7 @@ impl Snapshot<'_> {
         }
     }
 
-    /// Tensors and bytes of a rank per second since the last look.
+    /// Collectives and bytes of a rank per second since the previous status.
     fn rates(&self, index: usize) -> Option<(f64, f64)> {
         let (before, passed) = self.before.as_ref()?;
         let old = before.ranks.get(index)?.report.as_ref()?;
@@ -180,7 +180,7 @@ impl Snapshot<'_> {
     }
 }
 
-/// Writes to standard output; whoever does not read any more ends this.
+/// Writes to standard output; fails with an exit code, for example if the reader is gone.
 fn show(text: &str, clear: bool) -> Result<(), u8> {
     let clear = if clear { "\x1b[H\x1b[2J" } else { "" };
     let mut out = io::stdout().lock();

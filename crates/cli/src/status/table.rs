@@ -1,4 +1,4 @@
-//! A look at a job as a table, for people.
+//! A job's status as a table, for people.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::bench::units;
 use crate::tables;
 
 const HEADS: [&str; 9] =
-    ["rank", "host", "pid", "state", "collectives", "/s", "bytes", "/s", "last, or waits for"];
+    ["rank", "host", "pid", "state", "collectives", "/s", "bytes", "/s", "last, or waiting for"];
 
-/// Columns of numbers, which stand to the right.
+/// Whether each column is right-aligned; numbers are.
 const RIGHT: [bool; 9] = [true, false, true, false, true, true, true, true, false];
 
-/// Characters of a tensor's name that are shown: its end, which tells more.
+/// Number of characters of a tensor's name to show; its end is the most specific part.
 const NAME: usize = 40;
 
-/// The jobs there are, in columns that fit into `width`.
+/// A table of jobs that fits into `width`.
 pub(super) fn jobs(jobs: &[Entry], width: Option<u16>) -> String {
     let mut rows = vec![["job", "ranks", "command"].map(str::to_owned).to_vec()];
     rows.extend(
@@ -30,7 +30,7 @@ pub(super) fn jobs(jobs: &[Entry], width: Option<u16>) -> String {
     tables::plain(&rows, &[true, true, false], width)
 }
 
-/// One look, in columns that fit into `width`.
+/// The status of one job, with a table that fits into `width`.
 pub(super) fn snapshot(snapshot: &Snapshot<'_>, width: Option<u16>) -> String {
     let status = &snapshot.status;
     let mut hosts: Vec<&str> = status.ranks.iter().map(|one| one.host.as_str()).collect();
@@ -61,7 +61,7 @@ pub(super) fn snapshot(snapshot: &Snapshot<'_>, width: Option<u16>) -> String {
     text
 }
 
-/// An event that came as JSON: when, and what.
+/// Formats an event from JSON: time and text.
 pub(super) fn event(json: &str) -> Option<String> {
     let JobEvent { time, what, .. } = serde_json::from_str(json).ok()?;
     Some(format!("{}  {}", time_of_day(time.0), what.text()))
@@ -73,8 +73,8 @@ fn late_line(late: &LateRank) -> String {
     format!("late: {rank} has not submitted `{tensor}` ({kind}); {have} waited {}\n", long(*age))
 }
 
-fn row(snapshot: &Snapshot<'_>, index: usize, standing: &RankStatus) -> Vec<String> {
-    let state = match &standing.state {
+fn row(snapshot: &Snapshot<'_>, index: usize, rank_status: &RankStatus) -> Vec<String> {
+    let state = match &rank_status.state {
         RankState::Starting => "starting",
         RankState::Running => "running",
         RankState::Joined => "in world",
@@ -82,12 +82,12 @@ fn row(snapshot: &Snapshot<'_>, index: usize, standing: &RankStatus) -> Vec<Stri
         RankState::Ended(how) => how,
     };
     let mut cells = vec![
-        standing.rank.0.to_string(),
-        standing.host.clone(),
-        standing.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+        rank_status.rank.0.to_string(),
+        rank_status.host.clone(),
+        rank_status.pid.map(|pid| pid.to_string()).unwrap_or_default(),
         state.to_owned(),
     ];
-    let Some(report) = &standing.report else {
+    let Some(report) = &rank_status.report else {
         cells.resize(HEADS.len(), String::new());
         return cells;
     };
@@ -112,8 +112,8 @@ fn doing(report: &RankReport) -> String {
         (Some(tensor), _) => {
             let (age, others) = (long(tensor.age), others(report.outstanding));
             match tensor.released {
-                true => format!("moves {}{others}, {age}", named(tensor)),
-                false => format!("waits {age} for {}{others}", named(tensor)),
+                true => format!("transferring {}{others}, {age}", named(tensor)),
+                false => format!("waiting {age} for {}{others}", named(tensor)),
             }
         }
         (None, Some(tensor)) => format!("{}, {} ago", named(tensor), long(tensor.age)),
@@ -125,7 +125,7 @@ fn named(tensor: &TensorStatus) -> String {
     let length = tensor.name.chars().count();
     let end: String = tensor.name.chars().skip(length.saturating_sub(NAME)).collect();
     let cut = if length > NAME { "…" } else { "" };
-    // Names that nobody gave begin with the kind.
+    // Generated names start with the kind.
     match tensor.name.starts_with(tensor.kind.as_str()) {
         true => format!("{cut}{end}"),
         false => format!("{} {cut}{end}", tensor.kind),
@@ -136,7 +136,7 @@ fn count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// `4.2 s`, `3 min 5 s`, `2 h 7 min`.
+/// Formats a duration: `4.2 s`, `3 min 5 s`, `2 h 7 min`.
 fn long(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -160,7 +160,7 @@ mod tests {
         TensorStatus { name: name.into(), kind, set: 0, released, age }
     }
 
-    fn standing(rank: u32, state: RankState, report: Option<RankReport>) -> RankStatus {
+    fn rank_status(rank: u32, state: RankState, report: Option<RankReport>) -> RankStatus {
         let pid = (state != RankState::Starting).then_some(4000 + rank);
         RankStatus { rank: Rank(rank), host: "node-a".into(), slot: rank, pid, state, report }
     }
@@ -180,17 +180,17 @@ mod tests {
             epoch: 1,
             events: vec![r#"{"number":1,"time":0.5,"event":"hosts_known"}"#.into(), "?".into()],
             ranks: vec![
-                standing(0, RankState::Joined, Some(report(&waits))),
-                standing(1, RankState::Joined, Some(report(&[]))),
-                standing(2, RankState::Silent, None),
-                standing(3, RankState::Starting, None),
-                standing(4, RankState::Ended("exited with code 0".into()), None),
+                rank_status(0, RankState::Joined, Some(report(&waits))),
+                rank_status(1, RankState::Joined, Some(report(&[]))),
+                rank_status(2, RankState::Silent, None),
+                rank_status(3, RankState::Starting, None),
+                rank_status(4, RankState::Ended("exited with code 0".into()), None),
             ],
         }
     }
 
     #[test]
-    fn a_look_says_who_does_what_and_who_is_late() {
+    fn the_table_shows_what_each_rank_does_and_which_is_late() {
         let job = Entry {
             pid: 3990,
             address: "127.0.0.1:1".parse().unwrap(),
@@ -206,8 +206,8 @@ mod tests {
         insta::assert_snapshot!(snapshot, @r"
         job 3990: 5 ranks on 1 host, world 1, for 12 min 34 s: python train.py
 
-        rank  host     pid  state               collectives  /s     bytes      /s  last, or waits for
-           0  node-a  4000  in world                   1000  50  1000 MiB  50 MiB  waits 4.2 s for allreduce layer.4.weight and 1 more
+        rank  host     pid  state               collectives  /s     bytes      /s  last, or waiting for
+           0  node-a  4000  in world                   1000  50  1000 MiB  50 MiB  waiting 4.2 s for allreduce layer.4.weight and 1 more
            1  node-a  4001  in world                   1000  50  1000 MiB  50 MiB  allreduce layer.3.weight, 1.2 s ago
            2  node-a  4002  no answer
            3  node-a        starting
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_as_people_tell_them() {
+    fn durations_are_readable() {
         for (millis, expected) in [
             (40, "0.0 s"),
             (4_200, "4.2 s"),

@@ -1,7 +1,7 @@
-//! How the processes of a worker are: whether they run, or are stopped, frozen or stuck in the kernel.
+//! Condition of a worker's processes: running, stopped, frozen or stuck in the kernel.
 //!
-//! A worker may be a shell that waits for the Python which somebody has stopped, so everything in the
-//! worker's session is looked at, and of that the process in the worst state is named.
+//! A worker may be a shell waiting for a Python that was stopped, so we check every process in the
+//! worker's session and report the one in the worst state.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,8 @@ use rustix::process::Pid;
 
 use crate::supervise;
 
-/// The worst state among the processes of each worker; workers go by the leaders of their sessions.
+/// The worst state among the processes of each worker; each worker is given with its session
+/// leader.
 pub(super) fn of(workers: &[(Worker, Pid)]) -> Vec<(Worker, Condition)> {
     if workers.is_empty() {
         return Vec::new();
@@ -22,7 +23,7 @@ pub(super) fn of(workers: &[(Worker, Pid)]) -> Vec<(Worker, Condition)> {
         let session = leader.as_raw_nonzero().get();
         let members = all.iter().filter(|process| process.session == session);
         let states = members.map(|process| (state(process.state, process.pid), process));
-        // Of equally bad ones the worker's own process counts.
+        // On a tie, the worker's own process is reported.
         let (state, worst) = states.max_by_key(|(state, one)| (*state, one.pid == session))?;
         let (pid, command) = (worst.pid.unsigned_abs(), worst.command.clone());
         Some((*worker, Condition { pid, command, state }))
@@ -40,7 +41,7 @@ fn state(letter: char, pid: i32) -> ProcessState {
     }
 }
 
-/// Whether a process lies in a frozen cgroup, of either version.
+/// Whether a process is in a frozen cgroup (v1 or v2).
 fn is_frozen(pid: i32) -> bool {
     let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     groups.lines().any(|line| match line.splitn(3, ':').collect::<Vec<_>>()[..] {
@@ -65,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stopped_grandchild_is_what_is_wrong_with_a_rank() {
+    fn a_stopped_grandchild_is_reported_for_its_worker() {
         let script = "sleep 100 & echo $!; wait";
         let mut worker = Command::new("setsid")
             .args(["sh", "-c", script])
@@ -93,6 +94,6 @@ mod tests {
         assert_eq!(pid, child.as_raw_nonzero().get().unsigned_abs());
         kill_process(child, Signal::KILL).unwrap();
         worker.wait().unwrap();
-        assert_eq!(of(&workers), [], "nothing is left to look at");
+        assert_eq!(of(&workers), [], "no process is left");
     }
 }

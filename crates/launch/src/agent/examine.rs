@@ -1,8 +1,7 @@
-//! How a host is: what an agent finds out for `ronde doctor`.
+//! What an agent finds out about its host for `ronde doctor`.
 //!
-//! Everything is read from the system but two things that only others know: the installed packages,
-//! for which a Python runs, and the GPUs, for which `nvidia-smi` does. Neither gets longer than
-//! [`LIMIT`].
+//! Everything is read from the system, except the installed packages, which a Python process lists,
+//! and the GPUs, which `nvidia-smi` lists. Both programs are stopped after [`LIMIT`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,12 +16,12 @@ use tokio::time::timeout;
 
 use crate::interfaces;
 
-/// How long a program may take.
+/// Time limit for each program.
 const LIMIT: Duration = Duration::from_millis(2500);
 
 const PACKAGES: &str = include_str!("packages.py");
 
-/// Finds everything out. `program` is this executable.
+/// Collects all facts about this host. `program` is this executable.
 pub(super) async fn facts(program: &Path) -> Facts {
     let (python, gpus) = tokio::join!(python(program), gpus());
     let name = rustix::system::uname();
@@ -50,7 +49,7 @@ fn cpus() -> Cpus {
     }
 }
 
-/// The machine's memory, or what the container has of it.
+/// The machine's memory, or the container's limit if that is lower.
 fn memory() -> MemoryInfo {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let (total, available) = (kibibytes(&text, "MemTotal:"), kibibytes(&text, "MemAvailable:"));
@@ -89,20 +88,20 @@ async fn python(program: &Path) -> Python {
     }
 }
 
-/// The Python for which this command was installed, or the one on the PATH.
+/// The Python that this command was installed for, or else the one on the PATH.
 fn interpreter(program: &Path) -> PathBuf {
     let beside = program.parent().map(|folder| folder.join("python"));
     beside.filter(|python| python.is_file()).unwrap_or_else(|| "python3".into())
 }
 
-/// What the program in `packages.py` prints.
+/// Parses the output of `packages.py`.
 fn packages(text: &str) -> Python {
     let lines = text.lines().filter_map(|line| line.split_once(' '));
     let mut named: BTreeMap<String, String> =
         lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect();
     let version = named.remove("python");
     let executable = named.remove("executable").unwrap_or_default();
-    let problem = version.is_none().then(|| "says nothing".to_owned());
+    let problem = version.is_none().then(|| "printed nothing".to_owned());
     Python { executable, version, packages: named, problem }
 }
 
@@ -110,13 +109,13 @@ async fn gpus() -> Gpus {
     let query = ["--query-gpu=driver_version,memory.total,name", "--format=csv,noheader"];
     match output(Command::new("nvidia-smi").args(query)).await {
         Ok(text) => devices(&text),
-        // A host without it has no GPU of this kind.
+        // Without `nvidia-smi`, the host has no NVIDIA GPU.
         Err(problem) if problem == ABSENT => Gpus::default(),
         Err(problem) => Gpus { problem: Some(problem), ..Gpus::default() },
     }
 }
 
-/// Lines such as `570.1, 143771 MiB, NVIDIA H200`.
+/// Parses lines such as `570.1, 143771 MiB, NVIDIA H200`.
 fn devices(text: &str) -> Gpus {
     let mut gpus = Gpus::default();
     for line in text.lines() {
@@ -133,7 +132,7 @@ fn devices(text: &str) -> Gpus {
 
 const ABSENT: &str = "was not found";
 
-/// What a program writes, if it ends well and in time; else what is wrong with it.
+/// The standard output of a program that succeeds in time, or else what went wrong.
 async fn output(command: &mut Command) -> Result<String, String> {
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = match timeout(LIMIT, command.output()).await {
@@ -147,9 +146,9 @@ async fn output(command: &mut Command) -> Result<String, String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = [output.stderr, output.stdout].map(|said| last_line(&said));
-    let said = said.into_iter().find(|line| !line.is_empty()).unwrap_or_default();
-    Err(format!("failed ({}): {said}", output.status))
+    let lines = [output.stderr, output.stdout].map(|text| last_line(&text));
+    let message = lines.into_iter().find(|line| !line.is_empty()).unwrap_or_default();
+    Err(format!("failed ({}): {message}", output.status))
 }
 
 fn last_line(text: &[u8]) -> String {
@@ -162,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_has_processors_memory_and_limits() {
+    fn this_machine_has_cpus_memory_and_limits() {
         let (cpus, memory) = (cpus(), memory());
         assert!(cpus.usable >= 1 && cpus.online >= 1, "{cpus:?}");
         assert!(memory.available_bytes <= memory.total_bytes, "{memory:?}");
@@ -172,11 +171,11 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_print_is_read() {
+    fn program_output_is_parsed() {
         let python = packages("executable /venv/bin/python\npython 3.11.2\ntorch 2.9.0+cpu\n");
         assert_eq!(python.version.as_deref(), Some("3.11.2"));
         assert_eq!(python.packages["torch"], "2.9.0+cpu");
-        assert_eq!(packages("").problem.as_deref(), Some("says nothing"));
+        assert_eq!(packages("").problem.as_deref(), Some("printed nothing"));
         let gpus = devices("570.1, 143771 MiB, NVIDIA H200\n570.1, 143771 MiB, NVIDIA H200\n");
         assert_eq!((gpus.devices.len(), gpus.driver.as_deref()), (2, Some("570.1")));
         assert_eq!(gpus.devices[0].name, "NVIDIA H200");
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_wrong_with_a_program_is_said() {
+    async fn a_failed_program_is_explained() {
         let shell = |script: &'static str| async move {
             output(Command::new("sh").args(["-c", script])).await
         };

@@ -1,8 +1,8 @@
-//! An agent that nobody of the job has started: it dials the launcher, offers its host, and once it is
-//! taken it is an agent like any other, whose pipe is that connection.
+//! An agent that the job did not start: it dials the launcher and offers its host. Once accepted,
+//! it is an agent like any other, with that connection as its pipe.
 //!
-//! It may be there before the launcher is, so it tries again until its time is up. What would be the
-//! same the next time ends it at once: a refusal, or somebody who does not hold the key.
+//! The agent may start before the launcher, so it retries until its time limit. It gives up early
+//! on an error that a retry cannot fix: a refusal, or a peer that does not hold the key.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -23,43 +23,43 @@ use crate::reach::HostProblem;
 use crate::stream::{self, ByteStream};
 use crate::wire::{SealedConnection, call};
 
-/// How long one address may take to answer, and to prove itself.
+/// How long one address may take to answer and authenticate.
 const CALL: Duration = Duration::from_secs(5);
 
-/// How long a launcher that has proved itself may take to answer an offer.
+/// How long an authenticated launcher may take to answer an offer.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Between two rounds of calls.
+/// Pause between two rounds of dialing.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// So many times somebody without the key is called before it is believed that nobody else will come.
-const STRANGERS: u32 = 3;
+/// After this many consecutive rounds that reach a peer without the key, we give up.
+const WRONG_KEY_ROUNDS: u32 = 3;
 
-/// The longest answer to an offer.
+/// Largest answer to an offer, in bytes.
 const LONGEST_ANSWER: usize = 4096;
 
-/// An offer that is to be made.
+/// An offer for an agent to make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentOffer {
-    /// Where the launcher may be, each as `host:port`.
+    /// Addresses to try for the launcher, each as `host:port`.
     pub addresses: Vec<String>,
-    /// What this host is to be called.
+    /// Name of this host in the job.
     pub name: String,
-    /// How many ranks it can take.
+    /// Number of ranks that it can run.
     pub slots: u32,
     /// How long to try.
     pub time_limit: Duration,
 }
 
-/// The agent as a process of its own, whose standard input holds the offering and the key.
+/// The agent as a process of its own; its standard input holds the offer and the key.
 pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
-    // Whoever signals the group of the guardian means the guardian, who passes it on.
+    // A signal to the guardian's process group is meant for the guardian, which passes it on.
     let _ = setsid();
     let mut words = Vec::new();
     let read = io::stdin().read_to_end(&mut words);
     let Ok((agent_offer, key)) = wire::decode::<(AgentOffer, JobKey)>(&words) else {
-        tracing::error!(?read, "the guardian has not said what to join");
+        tracing::error!(?read, "the guardian sent no valid offer");
         return 1;
     };
     let mark = mark.to_string_lossy().into_owned();
@@ -67,11 +67,11 @@ pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
         None => 1,
         Some(Ok(AgentExit::Dismissed)) => 0,
         Some(Ok(AgentExit::Stopped)) => 128 + TERMINATE,
-        Some(Ok(AgentExit::Abandoned)) => complain(&HostProblem::new(
-            "the launcher has gone, or cannot be reached any more",
-            "the ranks here were ended; see what the launcher said",
+        Some(Ok(AgentExit::Abandoned)) => report_problem(&HostProblem::new(
+            "the launcher exited or cannot be reached any more",
+            "the ranks on this host were stopped; see the launcher's output",
         )),
-        Some(Err(trouble)) => complain(&trouble),
+        Some(Err(problem)) => report_problem(&problem),
     }
 }
 
@@ -93,21 +93,21 @@ async fn take_part(
     };
     let ByteStream { reader, writer, sending, .. } = stream::open(sealed, None).map_err(broken)?;
     let agent_exit = run((reader, writer), program.to_owned(), mark).await.map_err(broken)?;
-    // The last news are on their way.
+    // Let the last messages reach the driver.
     let _ = timeout(DRAIN, sending).await;
     Ok(agent_exit)
 }
 
-/// What is in the way of an offer at an address.
+/// Why an offer to an address failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum OfferFailure {
     #[error("cannot connect to {0} ({1})")]
-    Nobody(String, String),
+    Unreachable(String, String),
     #[error("the process listening at {0} has a different job key")]
-    Stranger(String),
-    #[error("the launcher at {0} does not take this agent: {1}")]
+    WrongKey(String),
+    #[error("the launcher at {0} refused this agent: {1}")]
     Refused(String, String),
-    /// It has hung up instead of answering.
+    /// The launcher closed the connection instead of answering.
     #[error("the launcher at {0} hung up on this agent")]
     Silent(String),
 }
@@ -118,27 +118,30 @@ async fn dial(
     mark: &str,
 ) -> Result<SealedConnection, HostProblem> {
     let end = Instant::now() + agent_offer.time_limit;
-    let (mut pause, mut strangers, mut told) = (FIRST_PAUSE, 0, false);
+    let (mut pause, mut wrong_key_rounds, mut is_reported) = (FIRST_PAUSE, 0, false);
     loop {
         let mut seen = Vec::new();
         for address in &agent_offer.addresses {
             match offer(address, agent_offer, key, mark).await {
                 Ok(sealed) => {
                     let AgentOffer { name, slots, .. } = agent_offer;
-                    note(&format!("`{name}` is part of a job, with {slots} slots, for {address}"));
+                    print_line(&format!("`{name}` joined the job at {address} with {slots} slots"));
                     return Ok(sealed);
                 }
-                Err(obstacle) => seen.push(obstacle),
+                Err(failure) => seen.push(failure),
             }
         }
-        let is_stranger = |why: &OfferFailure| matches!(why, OfferFailure::Stranger(_));
-        strangers = if seen.iter().any(is_stranger) { strangers + 1 } else { 0 };
+        let has_wrong_key = |why: &OfferFailure| matches!(why, OfferFailure::WrongKey(_));
+        wrong_key_rounds = if seen.iter().any(has_wrong_key) { wrong_key_rounds + 1 } else { 0 };
         let is_final = |why: &OfferFailure| matches!(why, OfferFailure::Refused(..));
-        if strangers >= STRANGERS || seen.iter().any(is_final) || Instant::now() + pause >= end {
+        if wrong_key_rounds >= WRONG_KEY_ROUNDS
+            || seen.iter().any(is_final)
+            || Instant::now() + pause >= end
+        {
             return Err(explain(&seen, agent_offer.time_limit));
         }
-        if !std::mem::replace(&mut told, true) {
-            note(&format!("waiting for the launcher: {}", listed(&seen)));
+        if !std::mem::replace(&mut is_reported, true) {
+            print_line(&format!("waiting for the launcher: {}", listed(&seen)));
         }
         sleep(pause).await;
         pause = (2 * pause).min(LONGEST_PAUSE);
@@ -155,10 +158,10 @@ async fn offer(
     let calling = timeout(CALL, call(stream, key, Callee::Launcher)).await;
     let mut sealed = match calling {
         Ok(Ok(sealed)) => sealed,
-        // Whoever holds another key hangs up as soon as it has heard us.
-        Ok(Err(_)) => return Err(OfferFailure::Stranger(address.into())),
+        // A peer with another key closes the connection after our first message.
+        Ok(Err(_)) => return Err(OfferFailure::WrongKey(address.into())),
         Err(_) => {
-            return Err(OfferFailure::Nobody(address.into(), "it does not say anything".into()));
+            return Err(OfferFailure::Unreachable(address.into(), "it sends nothing".into()));
         }
     };
     let greeting = Greeting::Agent {
@@ -180,16 +183,16 @@ async fn offer(
     }
 }
 
-/// Reaches the first of the addresses that a name has.
+/// Connects to the first address of a name that answers.
 async fn connect(name: &str) -> Result<TcpStream, OfferFailure> {
-    let nobody = |why: String| OfferFailure::Nobody(name.to_owned(), why);
-    let found = lookup_host(name).await.map_err(|error| nobody(error.to_string()))?;
-    let mut last = nobody("the name has no address".into());
+    let unreachable = |why: String| OfferFailure::Unreachable(name.to_owned(), why);
+    let found = lookup_host(name).await.map_err(|error| unreachable(error.to_string()))?;
+    let mut last = unreachable("the name has no address".into());
     for address in found {
         match timeout(CALL, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => last = nobody(error.to_string()),
-            Err(_) => last = nobody("it does not answer".into()),
+            Ok(Err(error)) => last = unreachable(error.to_string()),
+            Err(_) => last = unreachable("it does not answer".into()),
         }
     }
     Err(last)
@@ -199,27 +202,27 @@ fn listed(seen: &[OfferFailure]) -> String {
     seen.iter().map(OfferFailure::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// What is certain is told rather than what may change.
+/// Reports a permanent failure in preference to one that may pass.
 fn explain(seen: &[OfferFailure], time_limit: Duration) -> HostProblem {
     if let Some(refused) = seen.iter().find(|why| matches!(why, OfferFailure::Refused(..))) {
         return HostProblem::new(
             refused.to_string(),
-            "start the job with `horovodrun --agents`, and have the same version of Ronde on both \
-             sides",
+            "start the job with `horovodrun --agents`, and install the same version of Ronde on \
+             both sides",
         );
     }
-    if let Some(stranger) = seen.iter().find(|why| matches!(why, OfferFailure::Stranger(_))) {
+    if let Some(wrong_key) = seen.iter().find(|why| matches!(why, OfferFailure::WrongKey(_))) {
         return HostProblem::new(
-            stranger.to_string(),
-            "give it the key of the job (`--key-file`, `--key-fd` or RONDE_JOB_KEY), and see whether \
-             that is the job's address",
+            wrong_key.to_string(),
+            "pass the key of the job (`--key-file`, `--key-fd` or RONDE_JOB_KEY), and check that \
+             this is the job's address",
         );
     }
     let hint = match seen.iter().any(|why| matches!(why, OfferFailure::Silent(_))) {
-        true => "have the same version of Ronde on both sides",
+        true => "install the same version of Ronde on both sides",
         false => {
-            "see whether `horovodrun --agents` runs there and no firewall is in between; `--timeout` \
-             says how long to try"
+            "check that `horovodrun --agents` is running there and that no firewall blocks the \
+             connection; `--timeout` sets how long to try"
         }
     };
     let seconds = time_limit.as_secs();
@@ -229,11 +232,11 @@ fn explain(seen: &[OfferFailure], time_limit: Duration) -> HostProblem {
     )
 }
 
-fn note(text: &str) {
+fn print_line(text: &str) {
     let _ = writeln!(io::stderr(), "[ronde] {}", printable(text));
 }
 
-fn complain(HostProblem { reason, hint }: &HostProblem) -> u8 {
+fn report_problem(HostProblem { reason, hint }: &HostProblem) -> u8 {
     let text = format!("error: {reason}\n\nhint: {hint}");
     let _ = writeln!(io::stderr(), "{}", printable(&text));
     1
@@ -244,21 +247,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_certain_is_said_before_what_may_change() {
-        let nobody = OfferFailure::Nobody("a:1".into(), "refused".into());
-        let stranger = OfferFailure::Stranger("b:2".into());
+    fn permanent_failures_are_reported_first() {
+        let unreachable = OfferFailure::Unreachable("a:1".into(), "refused".into());
+        let wrong_key = OfferFailure::WrongKey("b:2".into());
         let refused = OfferFailure::Refused("c:3".into(), "too late".into());
         let reason = |seen: &[_]| explain(seen, Duration::from_secs(7)).reason;
         assert_eq!(
-            reason(&[nobody.clone(), stranger.clone(), refused]),
-            "the launcher at c:3 does not take this agent: too late"
+            reason(&[unreachable.clone(), wrong_key.clone(), refused]),
+            "the launcher at c:3 refused this agent: too late"
         );
         assert_eq!(
-            reason(&[nobody.clone(), stranger]),
+            reason(&[unreachable.clone(), wrong_key]),
             "the process listening at b:2 has a different job key"
         );
         assert_eq!(
-            reason(&[nobody]),
+            reason(&[unreachable]),
             "no job accepted this agent within 7 s: cannot connect to a:1 (refused)"
         );
     }

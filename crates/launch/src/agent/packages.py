@@ -1,4 +1,4 @@
-"""Tells the agent which Python this is and what is installed for it, one name and value to a line.
+"""Prints this Python's version and installed packages, one name and value per line.
 
 Only the packages' own metadata is read: importing a framework takes seconds. The agent runs this
 with `-c`, so that it works where Ronde itself is not installed.
@@ -6,12 +6,12 @@ with `-c`, so that it works where Ronde itself is not installed.
 
 import sys
 
-# The folder in which the agent happens to run.
+# Drop the agent's working directory from the search path.
 sys.path[:] = [path for path in sys.path if path]
 
-import importlib.metadata  # noqa: E402  the search path comes first
+import importlib.metadata  # noqa: E402  after the search path is set
 
-# Some packages come under several names.
+# Some packages are published under several names.
 NAMES = {
     "ronde": ["ronde"],
     "horovod": ["horovod"],

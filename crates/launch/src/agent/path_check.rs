@@ -18,15 +18,15 @@ use super::speed_test;
 use crate::interfaces;
 use crate::wire::{answer, call};
 
-/// How long a caller may take to prove itself.
-const HEARING: Duration = Duration::from_secs(5);
+/// How long a caller may take to authenticate.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long to wait after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// An agent among those of other hosts. Dropping it ends all that it has begun.
+/// Listens for the agents of other hosts and dials them. Dropping it aborts all its tasks.
 pub(super) struct PathCheckServer {
-    /// The job's key and this host's number, once the driver has told them.
+    /// The job's key and this host's number, once the driver has sent them.
     pub(super) identity: Option<(JobKey, u32)>,
     tasks: JoinSet<()>,
     news: mpsc::Sender<AgentToDriver>,
@@ -37,7 +37,8 @@ impl PathCheckServer {
         PathCheckServer { identity: None, tasks: JoinSet::new(), news }
     }
 
-    /// Listens on the addresses of these interfaces, or of all that others may reach.
+    /// Listens on the addresses of these interfaces, or on all addresses that other hosts may
+    /// reach.
     pub(super) async fn listen(
         &mut self,
         (key, host): (JobKey, u32),
@@ -57,7 +58,7 @@ impl PathCheckServer {
         AgentToDriver::Listening { listeners, known, ports: free_ports(ports) }
     }
 
-    /// Dials every address at once; the news tell what came of each.
+    /// Dials all addresses concurrently and sends the outcome of each to the driver.
     pub(super) fn dial(&mut self, targets: Vec<DialTarget>, limit: Duration) {
         let Some((key, _)) = &self.identity else { return };
         for DialTarget { callee, addresses } in targets {
@@ -71,7 +72,7 @@ impl PathCheckServer {
         }
     }
 
-    /// Measures the way to another; the news tell what came of it.
+    /// Measures the path to another host and sends the outcome to the driver.
     pub(super) fn measure(&mut self, callee: Callee, address: SocketAddr, load: Duration) {
         let Some((key, _)) = self.identity.clone() else { return };
         let news = self.news.clone();
@@ -81,19 +82,19 @@ impl PathCheckServer {
         });
     }
 
-    /// Ends listening and dialling.
+    /// Stops listening and dialing.
     pub(super) fn end(&mut self) {
         self.tasks.abort_all();
     }
 }
 
-/// Answers those who hold the key; who says nothing makes room for others.
+/// Answers callers that hold the key. A caller that sends nothing is evicted if others wait.
 async fn receive(listener: TcpListener, key: JobKey, callee: Callee) {
     let start = Instant::now();
     let mut admission =
-        Admission::new(AdmissionLimits { deadline: HEARING, ..AdmissionLimits::default() });
+        Admission::new(AdmissionLimits { deadline: HANDSHAKE_LIMIT, ..AdmissionLimits::default() });
     let mut unproven = BTreeMap::new();
-    let (mut hearings, mut trials) = (JoinSet::new(), JoinSet::new());
+    let (mut handshakes, mut trials) = (JoinSet::new(), JoinSet::new());
     loop {
         let opens_at = admission.opens_at();
         let is_open = start.elapsed() >= opens_at;
@@ -104,23 +105,24 @@ async fn receive(listener: TcpListener, key: JobKey, callee: Callee) {
                     let evicted = evicted.and_then(|evicted| unproven.remove(&evicted));
                     evicted.iter().for_each(AbortHandle::abort);
                     let key = key.clone();
-                    let hearing = hearings.spawn(async move {
-                        (caller, timeout(HEARING, answer(stream, &key, callee)).await)
+                    let handshake = handshakes.spawn(async move {
+                        (caller, timeout(HANDSHAKE_LIMIT, answer(stream, &key, callee)).await)
                     });
-                    unproven.insert(caller, hearing);
+                    unproven.insert(caller, handshake);
                 }
-                // The machine is short of something, most likely descriptors; that may pass.
+                // The machine has run out of a resource, most likely descriptors; that may be
+                // temporary.
                 Err(error) => {
                     tracing::debug!(%error, "a connection could not be accepted");
                     sleep(PAUSE).await;
                 }
             },
-            Some(heard) = hearings.join_next() => {
-                let Ok((caller, proven)) = heard else { continue };
+            Some(finished) = handshakes.join_next() => {
+                let Ok((caller, proven)) = finished else { continue };
                 unproven.remove(&caller);
                 admission.leave(caller);
                 if let Ok(Ok(sealed)) = proven {
-                    trials.spawn(timeout(HEARING, speed_test::answer(sealed)));
+                    trials.spawn(timeout(HANDSHAKE_LIMIT, speed_test::answer(sealed)));
                 }
             }
             Some(_) = trials.join_next() => {}
@@ -145,13 +147,13 @@ async fn reach(address: SocketAddr, key: &JobKey, callee: Callee, limit: Duratio
     };
     match timeout(limit.saturating_sub(start.elapsed()), call(stream, key, callee)).await {
         Ok(Ok(_)) => Dial::Reached { micros: start.elapsed().as_micros().min(1 << 31) as u32 },
-        // Whoever answers without the key, or hangs up on a call for another, is not the one.
+        // A peer without the key, or one that rejects this callee, is not the host we want.
         Ok(Err(_)) => Dial::Stranger,
         Err(_) => Dial::TimedOut,
     }
 }
 
-/// Ports that are free at this moment, all different.
+/// Distinct ports that are free right now.
 pub(crate) fn free_ports(count: u32) -> Vec<u16> {
     let bound: Vec<_> = (0..count)
         .map_while(|_| std::net::TcpListener::bind((std::net::Ipv4Addr::UNSPECIFIED, 0)).ok())

@@ -14,7 +14,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::sleep;
 
-/// Reads one plain frame; none at the end of the pipe.
+/// Reads one unencrypted frame; returns `None` at the end of the pipe.
 pub(crate) async fn read_frame<M: serde::de::DeserializeOwned>(
     input: &mut (impl AsyncRead + Unpin),
 ) -> io::Result<Option<M>> {
@@ -47,7 +47,7 @@ pub(super) async fn read(mut input: impl AsyncRead + Unpin, commands: mpsc::Send
     }
 }
 
-/// Writes to the driver until all who have news are gone, or the driver is.
+/// Writes to the driver until all senders are dropped or the pipe is closed.
 pub(super) async fn write(
     mut output: impl AsyncWrite + Unpin,
     mut news: mpsc::Receiver<AgentToDriver>,
@@ -69,12 +69,12 @@ pub(super) async fn write(
     }
 }
 
-/// A read of less than this is followed by a pause, in which more gathers: a worker that writes each line
-/// by itself would otherwise cost a message for each. The first line after a silence waits for nothing.
+/// After a read shorter than this we pause so that more output accumulates: otherwise a worker that
+/// writes line by line costs a message per line. The first line after a silence is sent at once.
 const FEW: usize = 4 << 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Passes on what a worker writes, as fast as the driver prints it.
+/// Forwards a worker's output, no faster than the driver prints it.
 pub(super) async fn forward(
     worker: Worker,
     stream: OutputStream,
@@ -103,7 +103,8 @@ pub(super) async fn forward(
     let _ = news.send(AgentToDriver::OutputEnd { worker, stream }).await;
 }
 
-/// Passes standard input on to a worker. A worker that does not want it any more loses nothing.
+/// Forwards standard input to a worker. If the worker has closed its end, the piece is still
+/// acknowledged.
 pub(super) async fn feed(
     mut end: pipe::Sender,
     mut pieces: mpsc::Receiver<Vec<u8>>,

@@ -1,10 +1,9 @@
-//! Two agents measure the way between them, on a connection that has begun with the handshake.
+//! Speed test between two agents, on a connection that starts with the handshake.
 //!
-//! 1. The caller sends an `Echo` a few times over and takes the time of each answer.
-//! 2. It says `Load` and then sends bytes that mean nothing for a while, unsealed: it is the network
-//!    that is measured, not the cipher.
-//! 3. The other counts them, without the first quarter of the time, when a connection is still slow,
-//!    and says what it `Carried`.
+//! 1. The caller sends `Echo` several times and times each answer.
+//! 2. It sends `Load`, then zeros for a while, unencrypted: we measure the network, not the cipher.
+//! 3. The peer counts the bytes, leaving out the first quarter of the time, in which a connection
+//!    is still speeding up, and answers with what it `Carried`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,20 +17,20 @@ use tokio::time::timeout;
 
 use crate::wire::{SealedConnection, call};
 
-/// How many echoes are timed.
+/// Number of echoes to time.
 const ECHOES: usize = 20;
 
-/// The longest message between agents.
+/// Largest message between agents, in bytes.
 const LONGEST: usize = 128;
 
-/// The longest time for which somebody may send, and how long the rest may take.
+/// Longest load that a caller may send, and the time limit for everything else.
 const LONGEST_LOAD: Duration = Duration::from_secs(2);
 const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// Bytes that are sent or received at once.
+/// Buffer size for sending and receiving.
 const PIECE: usize = 256 << 10;
 
-/// The caller's side.
+/// The calling side.
 pub(super) async fn measure(
     key: &JobKey,
     callee: Callee,
@@ -39,18 +38,18 @@ pub(super) async fn measure(
     load: Duration,
 ) -> Result<Rate, String> {
     let load = load.min(LONGEST_LOAD);
-    let talking = async {
+    let testing = async {
         let stream = TcpStream::connect(address).await?;
-        talk(call(stream, key, callee).await?, load).await
+        run(call(stream, key, callee).await?, load).await
     };
-    match timeout(load + TIME_LIMIT, talking).await {
+    match timeout(load + TIME_LIMIT, testing).await {
         Ok(Ok(rate)) => Ok(rate),
         Ok(Err(error)) => Err(format!("{address}: {error}")),
         Err(_) => Err(format!("{address} timed out")),
     }
 }
 
-async fn talk(mut sealed: SealedConnection, load: Duration) -> io::Result<Rate> {
+async fn run(mut sealed: SealedConnection, load: Duration) -> io::Result<Rate> {
     let mut trips = Vec::with_capacity(ECHOES);
     for _ in 0..ECHOES {
         let start = Instant::now();
@@ -72,13 +71,13 @@ async fn talk(mut sealed: SealedConnection, load: Duration) -> io::Result<Rate> 
             bytes_per_second: (u128::from(bytes) * 1_000_000 / u128::from(micros.max(1))) as u64,
             round_trip_micros: trips[ECHOES / 2],
         }),
-        _ => Err(io::Error::other("the other side did not say what it received")),
+        _ => Err(io::Error::other("the peer did not report what it received")),
     }
 }
 
-/// The other side. A caller that only wanted to know whether anybody is there hangs up at once.
+/// The answering side. A caller that only checks reachability hangs up at once.
 pub(super) async fn answer(mut sealed: SealedConnection) -> io::Result<()> {
-    // One more than is ever sent, so that nobody can keep this side busy for ever.
+    // One more message than a caller sends, so that no peer can keep us busy forever.
     for _ in 0..=ECHOES {
         match sealed.hear(LONGEST).await? {
             Some(AgentToAgent::Echo) => sealed.say(&AgentToAgent::Echo).await?,
@@ -86,7 +85,7 @@ pub(super) async fn answer(mut sealed: SealedConnection) -> io::Result<()> {
                 let load = Duration::from_millis(millis.into()).min(LONGEST_LOAD);
                 let carried = timeout(load + TIME_LIMIT, count(&mut sealed.stream, load)).await??;
                 sealed.say(&carried).await?;
-                // The caller hangs up when it has read that.
+                // The caller hangs up after reading the result.
                 let _ = timeout(TIME_LIMIT, sealed.hear::<AgentToAgent>(LONGEST)).await;
                 return Ok(());
             }
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_way_is_measured_and_a_stranger_gets_no_figures() {
+    async fn a_path_is_measured_only_with_the_right_key() {
         let key = JobKey::from_entropy([1; 32]);
         let (listener, address) = listener().await;
         let callee = Callee::Host(1);
@@ -143,16 +142,16 @@ mod tests {
         let rate = measure(&key, callee, address, Duration::from_millis(40)).await.unwrap();
         assert!(rate.bytes_per_second > 1_000_000, "{rate:?}");
         assert!(rate.round_trip_micros > 0, "{rate:?}");
-        let stranger = JobKey::from_entropy([2; 32]);
-        assert!(measure(&stranger, callee, address, Duration::from_millis(40)).await.is_err());
+        let wrong_key = JobKey::from_entropy([2; 32]);
+        assert!(measure(&wrong_key, callee, address, Duration::from_millis(40)).await.is_err());
         answering.abort();
     }
 
     #[tokio::test]
-    async fn a_peer_that_stands_still_ends_the_measurement() {
+    async fn a_peer_that_hangs_times_out() {
         let (listener, address) = listener().await;
         let key = JobKey::from_entropy([1; 32]);
-        let standing = tokio::spawn(async move {
+        let hanging = tokio::spawn(async move {
             let _connection = listener.accept().await;
             std::future::pending::<()>().await;
         });
@@ -160,6 +159,6 @@ mod tests {
         let error = measure(&key, Callee::Host(1), address, Duration::from_millis(10)).await;
         assert_eq!(error, Err(format!("{address} timed out")));
         assert!(start.elapsed() < TIME_LIMIT * 2);
-        standing.abort();
+        hanging.abort();
     }
 }

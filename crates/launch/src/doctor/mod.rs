@@ -1,8 +1,8 @@
-//! A visit to the hosts of a job that is not there yet: their agents are started as for a job, asked
-//! how they are and how they reach each other, and dismissed.
+//! Checks the hosts of a future job: starts agents on them as a job would, asks each about its host
+//! and which others it reaches, and dismisses them.
 //!
-//! What is asked, and what the answers mean, is decided in `ronde-control`; this is its hands. It
-//! never waits longer than the visit says, whatever the hosts do.
+//! `ronde-control` decides what to ask and what the answers mean; this module carries it out. It
+//! never waits longer than the plan allows, whatever the hosts do.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -22,33 +22,33 @@ use crate::reach::ReachMethod;
 use crate::supervise::{self, Scope};
 use crate::{LaunchError, block_on};
 
-/// How long agents have to say goodbye.
-const FAREWELL: Duration = Duration::from_millis(1500);
+/// How long agents may take to exit.
+const EXIT_LIMIT: Duration = Duration::from_millis(1500);
 
-/// News that may wait; whoever brings more waits.
-const NEWS: usize = 1024;
+/// Number of inputs that may queue before senders have to wait.
+const INPUT_QUEUE: usize = 1024;
 
 /// The hosts to check, and how to reach them.
 #[derive(Clone, Debug)]
 pub struct DoctorPlan {
-    /// The hosts, how each is reached, and how many ranks it is to take.
+    /// The hosts, how each is reached, and how many ranks it would run.
     pub hosts: Vec<(String, ReachMethod, u32)>,
     /// This executable, which is also the agent.
     pub program: PathBuf,
-    /// The interfaces by which hosts may reach each other; all if there are none.
+    /// Network interfaces that hosts may use to reach each other; all of them if empty.
     pub interfaces: Vec<String>,
-    /// How long hosts have to answer.
+    /// How long hosts may take to answer.
     pub limit: Duration,
 }
 
-/// Visits all hosts at once and gives what was found: the blocking form for `main`.
+/// Checks all hosts concurrently and returns the findings; blocks.
 pub fn doctor_run(plan: &DoctorPlan) -> Result<DoctorReport, LaunchError> {
     block_on(run(plan))
 }
 
 async fn run(plan: &DoctorPlan) -> Result<DoctorReport, LaunchError> {
     let begin = Instant::now();
-    let (sender, mut news) = mpsc::channel(NEWS);
+    let (sender, mut news) = mpsc::channel(INPUT_QUEUE);
     let mut doctor = Doctor::start(plan, sender).await?;
     while !doctor.doctor_run.is_over() {
         tokio::select! {
@@ -65,7 +65,7 @@ async fn run(plan: &DoctorPlan) -> Result<DoctorReport, LaunchError> {
 struct Doctor {
     doctor_run: DoctorRun,
     agents: Vec<AgentHandle>,
-    /// When each agent was last asked for the time, by both clocks of this machine.
+    /// When each agent was last asked for the time, on both clocks of this machine.
     asked: Vec<(Instant, u64)>,
     service: tokio::task::JoinHandle<()>,
 }
@@ -87,13 +87,13 @@ impl Doctor {
         let agents: Vec<AgentHandle> =
             plan.hosts.iter().enumerate().map(agent).collect::<Result<_, _>>()?;
         let service = tokio::spawn(service::run(listener, key.clone(), news));
-        let door = (key, plan.interfaces.clone());
+        let listen = (key, plan.interfaces.clone());
         let setup_host = |(name, method, slots): &(String, ReachMethod, u32)| {
             (SetupHost { name: name.clone(), here: method.traits().network }, *slots)
         };
-        let side_connections = plan.hosts.iter().map(setup_host).collect();
+        let setup_hosts = plan.hosts.iter().map(setup_host).collect();
         Ok(Doctor {
-            doctor_run: DoctorRun::new(side_connections, addresses, door, plan.limit),
+            doctor_run: DoctorRun::new(setup_hosts, addresses, listen, plan.limit),
             asked: vec![(Instant::now(), 0); agents.len()],
             agents,
             service,
@@ -103,18 +103,18 @@ impl Doctor {
     fn on(&mut self, news: DriverInput, now: Duration) {
         let (index, event) = match news {
             DriverInput::Hello(index, version) => (index, DoctorInput::Hello { version }),
-            DriverInput::AgentGone(index, trouble) => {
+            DriverInput::AgentGone(index, problem) => {
                 self.agents[index].gone = true;
-                (index, DoctorInput::Gone(trouble))
+                (index, DoctorInput::Gone(problem))
             }
             DriverInput::Agent(index, AgentToDriver::Time { unix_micros }) => {
                 (index, DoctorInput::Told(self.compare(index, unix_micros)))
             }
             DriverInput::Agent(index, message) => (index, DoctorInput::Said(message)),
-            // Nobody joins, and nobody has anything to print.
+            // No rank joins and no output arrives here.
             _ => return,
         };
-        tracing::info!(host = self.agents[index].host, ?event, "news of a host");
+        tracing::info!(host = self.agents[index].host, ?event, "input from a host");
         for (host, command) in self.doctor_run.on(index, event, now) {
             if command == DriverToAgent::AskTime {
                 self.asked[host] = (Instant::now(), unix_micros());
@@ -123,7 +123,7 @@ impl Doctor {
         }
     }
 
-    /// An agent's clock beside this machine's.
+    /// Offset of an agent's clock from this machine's.
     fn compare(&self, index: usize, unix_micros: u64) -> ClockOffset {
         let (asked, sent) = self.asked[index];
         let round_trip_micros = asked.elapsed().as_micros() as u64;
@@ -131,7 +131,7 @@ impl Doctor {
         ClockOffset { ahead_micros: unix_micros as i64 - middle as i64, round_trip_micros }
     }
 
-    /// Dismisses the agents; those that never came, or do not go, are not waited for.
+    /// Dismisses the agents, without waiting for those that never connected or do not exit.
     async fn leave(mut self, report: &DoctorReport, news: &mut mpsc::Receiver<DriverInput>) {
         for (agent, host) in self.agents.iter_mut().zip(&report.hosts) {
             match host.facts.is_some() {
@@ -139,7 +139,7 @@ impl Doctor {
                 false => agent.kill(),
             }
         }
-        let _ = timeout(FAREWELL, async {
+        let _ = timeout(EXIT_LIMIT, async {
             while self.agents.iter().any(|agent| !agent.gone) {
                 if let Some(DriverInput::AgentGone(index, _)) = news.recv().await {
                     self.agents[index].gone = true;
@@ -156,7 +156,7 @@ impl Doctor {
     }
 }
 
-/// What time it is, by this machine's clock.
+/// The time in microseconds since 1970, by this machine's clock.
 pub(crate) fn unix_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
 }

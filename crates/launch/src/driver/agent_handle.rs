@@ -1,4 +1,4 @@
-//! The driver's hold on one agent: the link to it and the tasks that serve the link.
+//! The driver's handle on one agent: the link to it and the tasks that serve the link.
 
 use std::io;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::reach::link::AgentOutput;
 use crate::reach::{AgentLink, AgentTraits, HostProblem};
 use crate::supervise::{self, Scope};
 
-/// Commands that may wait for an agent that does not read.
+/// Number of commands that may queue for an agent that does not read.
 const COMMANDS: usize = 16 << 10;
 
-/// The longest line in front of an agent's own first one.
+/// Longest line that may precede the agent's preamble, in bytes.
 const LONGEST_LINE: u64 = 16 << 10;
 
 /// The driver's handle on one agent.
@@ -27,14 +27,14 @@ pub(crate) struct AgentHandle {
     pub(crate) mark: String,
     pub(crate) traits: AgentTraits,
     pub(crate) gone: bool,
-    /// Why it was let go, if that is known better than its link can tell.
-    silent: Option<HostProblem>,
+    /// Why we gave the agent up, if we know better than its link does.
+    silence_reason: Option<HostProblem>,
     commands: mpsc::Sender<DriverToAgent>,
     stop: Option<oneshot::Sender<()>>,
 }
 
 impl AgentHandle {
-    /// Takes hold of an agent, whose processes carry `mark`; its news will carry `index`.
+    /// Starts serving an agent whose processes carry `mark`; its messages carry `index`.
     pub(crate) fn new(
         index: usize,
         (host, mark): (String, String),
@@ -46,50 +46,58 @@ impl AgentHandle {
         let traits = link.traits;
         let line = LinkTasks { index, host: host.clone(), news };
         tokio::spawn(line.serve(link, outgoing, stopped));
-        AgentHandle { host, mark, traits, gone: false, silent: None, commands, stop: Some(stop) }
-    }
-
-    /// Sends a command. An agent that does not read for so long that the queue is full is as good as
-    /// gone; the driver's own time limits end that.
-    pub(crate) fn tell(&self, command: DriverToAgent) {
-        if self.commands.try_send(command).is_err() {
-            tracing::debug!(host = self.host, "the agent does not take commands");
+        AgentHandle {
+            host,
+            mark,
+            traits,
+            gone: false,
+            silence_reason: None,
+            commands,
+            stop: Some(stop),
         }
     }
 
-    /// Its link has ended; gives why. Nothing is left behind on this machine.
+    /// Sends a command. If the agent has not read for so long that the queue is full, the command
+    /// is dropped: the driver's own time limits will give the agent up.
+    pub(crate) fn tell(&self, command: DriverToAgent) {
+        if self.commands.try_send(command).is_err() {
+            tracing::debug!(host = self.host, "dropped a command: the agent does not read");
+        }
+    }
+
+    /// The link has ended; returns why. Kills what is left of the agent on this machine.
     pub(crate) fn shut_down(&mut self, host_problem: HostProblem) -> HostProblem {
         self.gone = true;
         // The guardian has done this already, unless it was killed too.
         if self.traits.child && !supervise::sweep(&self.mark, Scope::Marked) {
             tracing::warn!(host = self.host, "some processes of the job cannot be killed");
         }
-        self.silent.take().unwrap_or(host_problem)
+        self.silence_reason.take().unwrap_or(host_problem)
     }
 
-    /// A host that does not answer any more is let go; what was known of it goes with it.
+    /// Gives up a host whose lifeline broke.
     pub(crate) fn fell_silent(&mut self, error: &io::Error) {
         tracing::info!(host = self.host, %error, "the lifeline of a host was cut");
-        // An agent that ends closes it, too; then its link tells more.
+        // An agent that exits closes its lifeline too; then its link reports more.
         if error.kind() != io::ErrorKind::UnexpectedEof {
             let hint = "check that the host is up and connected to the network";
-            self.let_go(format!("it stopped responding ({error})"), hint);
+            self.abandon(format!("it stopped responding ({error})"), hint);
         }
     }
 
-    /// A host that has said nothing for so long is let go.
+    /// Gives up a host that has not answered for a long time.
     pub(crate) fn never_answered(&mut self, during: Duration) {
-        let hint = "see whether the host, or the container that the ranks run in, is paused, frozen \
-                    or out of memory";
-        self.let_go(format!("it has not answered for {} s", during.as_secs()), hint);
+        let hint = "check whether the host, or the container that the ranks run in, is paused, \
+                    frozen or out of memory";
+        self.abandon(format!("it has not answered for {} s", during.as_secs()), hint);
     }
 
-    fn let_go(&mut self, reason: String, hint: &str) {
-        self.silent = Some(HostProblem { reason, hint: hint.into() });
+    fn abandon(&mut self, reason: String, hint: &str) {
+        self.silence_reason = Some(HostProblem { reason, hint: hint.into() });
         self.kill();
     }
 
-    /// Does not wait for it any longer.
+    /// Stops waiting for the agent.
     pub(crate) fn give_up(&mut self) {
         self.kill();
         if self.traits.child {
@@ -97,7 +105,7 @@ impl AgentHandle {
         }
     }
 
-    /// Cuts the link, upon which the agent ends everything.
+    /// Cuts the link; the agent then ends all its processes.
     pub(crate) fn kill(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
@@ -113,7 +121,7 @@ struct LinkTasks {
 }
 
 impl LinkTasks {
-    /// Reads an agent's news until its link closes, then says how it ended.
+    /// Reads an agent's messages until its link closes, then reports how it ended.
     async fn serve(
         self,
         link: AgentLink,
@@ -130,7 +138,8 @@ impl LinkTasks {
         };
         tokio::select! {
             () = reading => {}
-            // An error means that the driver has ended and dropped the other side: the same thing.
+            // An error means that the driver ended and dropped the sender, which has the same
+            // effect.
             _ = stopped => {
                 let _ = cut.send(());
             }
@@ -150,7 +159,7 @@ impl LinkTasks {
         if self.news.send(DriverInput::Hello(self.index, version.clone())).await.is_err() {
             return Ok(());
         }
-        // Of another version nothing but its line is understood; it waits to be ended.
+        // From another version we understand only the preamble; that agent waits to be ended.
         if version != ronde_control::VERSION {
             return tokio::io::copy(pipe, &mut tokio::io::sink()).await.map(|_| ());
         }
@@ -164,7 +173,8 @@ impl LinkTasks {
     }
 }
 
-/// Reads lines up to the agent's own first one; gives its version. What was read before is not its.
+/// Reads lines up to the agent's preamble and returns its version. Earlier lines are not the
+/// agent's.
 async fn preamble(
     pipe: &mut (impl AsyncBufRead + Unpin),
     heard: &AgentOutput,
@@ -197,7 +207,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_a_login_shell_prints_is_told_from_the_agent() {
+    async fn output_of_a_login_shell_is_kept_apart_from_the_agents() {
         let heard = AgentOutput::default();
         let mut pipe = BufReader::new(&b"Welcome!\nronde-agents\nronde-agent 1.2\nrest"[..]);
         assert_eq!(preamble(&mut pipe, &heard).await.unwrap().as_deref(), Some("1.2"));

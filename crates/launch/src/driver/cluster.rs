@@ -1,5 +1,5 @@
-//! The cluster that TensorFlow's own strategies find in `TF_CONFIG`: every rank is a worker, with an
-//! address and a port of its own on which nothing else listens.
+//! The cluster that TensorFlow's own strategies read from `TF_CONFIG`: every rank is a worker, with
+//! an address and a free port of its own.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -8,12 +8,11 @@ use ronde_control::host_setup::HostPlan;
 
 use crate::hosts::Slot;
 
-/// Longer than this, no process can be started with it.
+/// Largest value that fits into a process's environment, in bytes.
 const LONGEST: usize = 100 << 10;
 
-/// The workers in rank order, as all of them know each other; none if a port is missing. `hosts` are
-/// their names with what the muster found for each; of a host's ports the first is
-/// torch.distributed's.
+/// The workers in rank order, the same for every rank; empty if a port is missing. `hosts` holds
+/// each host's name and the plan from host set-up; the first port of a host is torch.distributed's.
 pub(super) fn workers(slots: &[Slot], hosts: &[(&str, &HostPlan)]) -> Vec<SocketAddr> {
     let worker = |slot: &Slot| {
         let (_, plan) = hosts.iter().find(|(name, _)| *name == slot.host)?;
@@ -24,7 +23,7 @@ pub(super) fn workers(slots: &[Slot], hosts: &[(&str, &HostPlan)]) -> Vec<Socket
     slots.iter().map(worker).collect::<Option<Vec<_>>>().unwrap_or_default()
 }
 
-/// The variable's value for one rank, unless there is no cluster or it is too large.
+/// Value of `TF_CONFIG` for one rank; `None` if there is no cluster or the value is too large.
 pub(super) fn config(workers: &[SocketAddr], rank: Rank) -> Option<String> {
     let all: Vec<String> = workers.iter().map(|worker| format!("\"{worker}\"")).collect();
     let text = format!(
@@ -57,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn on_one_host_they_are_at_its_loopback_address() {
+    fn workers_of_a_single_host_use_loopback() {
         let slots = assign(&hosts::parse("a:2").unwrap(), 2).unwrap();
         let found = workers(&slots, &[("a", &plan(&[], &[1, 2, 3]))]);
         assert_eq!(found, ["127.0.0.1:2", "127.0.0.1:3"].map(|at| at.parse().unwrap()));
@@ -66,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_no_process_could_be_told_of_is_left_out() {
+    fn a_cluster_too_large_for_the_environment_is_left_out() {
         let worker: SocketAddr = "10.0.0.1:2".parse().unwrap();
         assert!(config(&vec![worker; 4096], Rank(7)).is_some());
         assert_eq!(config(&vec![worker; 20_000], Rank(7)), None);

@@ -1,10 +1,10 @@
-//! The stream of what happens in a job: each event gets its number and its time here, and goes on to
-//! everybody who reads it: the screen, the file of `--event-log`, and those who follow.
+//! The stream of a job's events: each event gets its number and time here and goes to every reader:
+//! the screen, the file of `--event-log`, and followers.
 //!
-//! Nobody who reads holds up the job. The file is written by a thread of its own; if it is so slow that
-//! too many events wait, the next ones are left out of it, and an event says how many as soon as there is
-//! room. A follower that does not keep up is told how many it has missed. What is kept for those who come
-//! later is bounded, too.
+//! No reader can delay the job. A separate thread writes the file; if it falls too far behind,
+//! events are dropped from the file, and once there is space again an event says how many. A
+//! follower that falls behind learns how many events it missed. The history kept for later
+//! followers is bounded too.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -23,27 +23,27 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{LaunchError, machine};
 
-/// Events that may wait for the disk.
+/// Number of events that may queue for the disk.
 const WAITING: usize = 1024;
 
-/// Events that may wait for one follower.
+/// Number of events that may queue for one follower.
 const BEHIND: usize = 256;
 
-/// Events that are kept for those who come later, and their bytes.
+/// Number of events kept for later followers, and their total size.
 const KEPT: usize = 256;
 const KEPT_BYTES: usize = 1 << 20;
 
 /// How long the last event may take to reach the file and the followers.
-const FAREWELL: Duration = Duration::from_secs(5);
+const FINISH_LIMIT: Duration = Duration::from_secs(5);
 
-/// What somebody is given who follows: the events that are kept, and where the next ones come from.
+/// What a follower gets: the events kept so far, and a channel for later ones.
 pub(crate) struct Subscription {
     pub(super) kept: Vec<Arc<str>>,
-    /// Behind the last one comes none.
+    /// `None` follows the last event.
     pub(super) next: broadcast::Receiver<Option<Arc<str>>>,
 }
 
-/// The stream and its readers, but for the screen.
+/// The stream and its readers, except the screen.
 pub(super) struct EventBus {
     kind: JobKind,
     next: u64,
@@ -56,14 +56,14 @@ pub(super) struct EventBus {
 struct EventLogFile {
     lines: mpsc::Sender<Arc<str>>,
     dropped: u64,
-    /// Whether the user has been told that it cannot be written.
-    is_told: bool,
+    /// Whether the user knows that the file cannot be written.
+    is_reported: bool,
     thread: JoinHandle<Option<String>>,
 }
 
 impl EventBus {
-    /// Nothing has happened yet. The file is there from now on; `lost` is called, once and on another
-    /// thread, if it cannot be written any more.
+    /// Opens an empty stream and creates the file. `lost` is called, once and on another thread, if
+    /// writing the file fails.
     pub(super) fn open(
         kind: JobKind,
         file: Option<&Path>,
@@ -74,13 +74,13 @@ impl EventBus {
         Ok(EventBus { kind, next: 0, kept: VecDeque::new(), log, followers })
     }
 
-    /// Takes in what happened, and gives the line to show on the screen, if there is one.
+    /// Records an event and returns the line to show on the screen, if any.
     pub(super) fn record(&mut self, what: JobEventKind) -> Option<String> {
         let line = what.line().filter(|_| what.is_shown_in(self.kind));
         if let (JobEventKind::OutputLost { output: OutputKind::EventLog, .. }, Some(log)) =
             (&what, &mut self.log)
         {
-            log.is_told = true;
+            log.is_reported = true;
         }
         if let Some(count) = self.log.as_mut().and_then(EventLogFile::dropped) {
             self.append(JobEventKind::EventsDropped { count });
@@ -89,13 +89,13 @@ impl EventBus {
         line.map(|line| printable(&line).into_owned())
     }
 
-    /// The last events as JSON, oldest first, no more than `count`.
+    /// The last events as JSON, oldest first, at most `count`.
     pub(super) fn last(&self, count: usize) -> Vec<String> {
         let skipped = self.kept.len().saturating_sub(count);
         self.kept.iter().skip(skipped).map(|event| String::from(&**event)).collect()
     }
 
-    /// Somebody follows from now on.
+    /// Subscribes a follower.
     pub(super) fn follow(&self) -> Subscription {
         let kept = self.kept.iter().cloned().collect();
         Subscription { kept, next: self.followers.subscribe() }
@@ -106,7 +106,7 @@ impl EventBus {
         if let Some(log) = &mut self.log {
             log.write(&event);
         }
-        // There may be nobody.
+        // Sending fails if there are no followers.
         let _ = self.followers.send(Some(event.clone()));
         self.kept.push_back(event);
         let mut bytes: usize = self.kept.iter().map(|event| event.len()).sum();
@@ -123,35 +123,34 @@ impl EventBus {
         serde_json::to_string(&event).expect("an event has only names as keys").into()
     }
 
-    /// Records the last event and waits a moment until everybody has it. Gives a line for the user if it
-    /// turns out only now that the log cannot be written.
+    /// Records the last event and waits briefly until every reader has it. Returns a line for the
+    /// user if only now the log turns out to be unwritable.
     pub(super) async fn finish(mut self, what: JobEventKind) -> Option<String> {
         let mut line = None;
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + FINISH_LIMIT;
         if let Some(log) = self.log.as_ref().filter(|log| log.dropped > 0) {
-            // Room for how many are missing, and for the last event.
+            // Space for the number of dropped events and for the last event.
             let _ = timeout_at(until, log.lines.reserve_many(2)).await;
         }
         if let Some(count) = self.log.as_mut().and_then(EventLogFile::dropped) {
             self.append(JobEventKind::EventsDropped { count });
         }
         let event = self.stamp(what);
-        if let Some(EventLogFile { lines, thread, is_told, .. }) = self.log {
+        if let Some(EventLogFile { lines, thread, is_reported, .. }) = self.log {
             let _ = timeout_at(until, lines.send(event.clone())).await;
             drop(lines);
             let written = tokio::task::spawn_blocking(|| thread.join());
             let lost = match timeout_at(until, written).await {
                 Ok(joined) => joined.ok().and_then(Result::ok).flatten(),
-                Err(_) => Some(format!("it takes longer than {} s", FAREWELL.as_secs())),
+                Err(_) => Some(format!("it took longer than {} s", FINISH_LIMIT.as_secs())),
             };
-            let lost = lost.filter(|_| !is_told);
-            line =
-                lost.map(|reason| format!("the end of the event log cannot be written: {reason}"));
+            let lost = lost.filter(|_| !is_reported);
+            line = lost.map(|reason| format!("could not write the end of the event log: {reason}"));
         }
         for last in [Some(event), None] {
             let _ = self.followers.send(last);
         }
-        // They hang up when they have passed on the last event.
+        // Followers hang up once they have passed on the last event.
         let _ = timeout_at(until, self.followers.closed()).await;
         line
     }
@@ -173,10 +172,10 @@ impl EventLogFile {
                 Some(reason)
             })
             .map_err(machine("start a thread"))?;
-        Ok(EventLogFile { lines, dropped: 0, is_told: false, thread })
+        Ok(EventLogFile { lines, dropped: 0, is_reported: false, thread })
     }
 
-    /// How many events are missing, if that can be told now.
+    /// The number of dropped events, once there is space to record it.
     fn dropped(&mut self) -> Option<u64> {
         let has_room = self.lines.capacity() > 1;
         (self.dropped > 0 && has_room).then(|| std::mem::take(&mut self.dropped))
@@ -189,16 +188,17 @@ impl EventLogFile {
     }
 }
 
-/// Makes the file. If it is a pipe that nobody reads, that is an error: a job must not wait for a reader.
+/// Creates the file. A pipe without a reader is an error: a job must not wait for a reader.
 fn make(path: &Path) -> io::Result<File> {
-    let at_once = OFlags::NONBLOCK.bits() as i32;
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
     let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).custom_flags(at_once).open(path)?;
+    let file =
+        options.write(true).create(true).truncate(true).custom_flags(nonblocking).open(path)?;
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
 }
 
-/// Writes each event as it comes, as a line that is whole: nothing is kept back.
+/// Writes each event immediately, as a complete line.
 fn write_all(mut file: File, mut events: mpsc::Receiver<Arc<str>>) -> io::Result<()> {
     while let Some(event) = events.blocking_recv() {
         file.write_all(format!("{event}\n").as_bytes())?;
@@ -231,7 +231,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.jsonl");
         let mut event_bus = EventBus::open(JobKind::Elastic, Some(&path), |_| {}).unwrap();
-        assert!(path.exists(), "before anything has happened");
+        assert!(path.exists(), "the file exists before the first event");
         assert_eq!(event_bus.record(host(0)), None);
         let line = event_bus.record(JobEventKind::HostsKnown);
         assert_eq!(line.as_deref(), Some("host discovery works again"));
@@ -244,18 +244,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_stands_still_misses_events_and_says_how_many() {
+    async fn a_blocked_file_drops_events_and_records_how_many() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let alone = EventBus::open(JobKind::Fixed, Some(&path), |_| {});
-        assert!(alone.is_err(), "nobody reads the pipe");
-        let at_once = OFlags::NONBLOCK.bits() as i32;
-        let mut pipe = OpenOptions::new().read(true).custom_flags(at_once).open(&path).unwrap();
+        let unread = EventBus::open(JobKind::Fixed, Some(&path), |_| {});
+        assert!(unread.is_err(), "nobody reads the pipe");
+        let nonblocking = OFlags::NONBLOCK.bits() as i32;
+        let mut pipe = OpenOptions::new().read(true).custom_flags(nonblocking).open(&path).unwrap();
         let mut event_bus = EventBus::open(JobKind::Fixed, Some(&path), |_| {}).unwrap();
         fcntl_setfl(&pipe, OFlags::empty()).unwrap();
-        // More than a pipe and the channel hold.
+        // More than the pipe and the channel can hold.
         for number in 0..WAITING + 4096 {
             event_bus.record(host(number));
         }
@@ -272,26 +272,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_is_full_is_told_once_and_holds_up_nobody() {
-        let (tell, told) = std_mpsc::channel();
+    async fn a_full_disk_is_reported_once_and_delays_nothing() {
+        let (report, reported) = std_mpsc::channel();
         let path = Path::new("/dev/full");
-        let lost = move |reason| tell.send(reason).unwrap();
+        let lost = move |reason| report.send(reason).unwrap();
         let mut event_bus = EventBus::open(JobKind::Fixed, Some(path), lost).unwrap();
         (0..9).for_each(|number| drop(event_bus.record(host(number))));
         let line = event_bus.finish(end()).await.unwrap();
-        assert!(line.starts_with("the end of the event log cannot be written: No space"), "{line}");
-        let reasons: Vec<String> = told.iter().collect();
+        assert!(line.starts_with("could not write the end of the event log: No space"), "{line}");
+        let reasons: Vec<String> = reported.iter().collect();
         assert!(matches!(&reasons[..], [one] if one.contains("No space left")), "{reasons:?}");
     }
 
     #[test]
-    fn a_file_that_cannot_be_made_is_an_error() {
+    fn a_file_that_cannot_be_created_is_an_error() {
         let made = EventBus::open(JobKind::Fixed, Some(Path::new("/nowhere/at/all")), |_| {});
         assert!(matches!(made, Err(LaunchError::EventLog { .. })));
     }
 
     #[tokio::test]
-    async fn a_follower_gets_what_is_kept_and_what_comes_and_hears_what_it_missed() {
+    async fn a_follower_gets_kept_and_new_events_and_the_number_missed() {
         let mut event_bus = EventBus::open(JobKind::Fixed, None, |_| {}).unwrap();
         (0..3).for_each(|number| drop(event_bus.record(host(number))));
         let Subscription { kept, mut next } = event_bus.follow();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_kept_history_is_bounded() {
         let mut event_bus = EventBus::open(JobKind::Fixed, None, |_| {}).unwrap();
         (0..2 * KEPT).for_each(|number| drop(event_bus.record(host(number))));
         assert_eq!((event_bus.kept.len(), event_bus.last(5).len()), (KEPT, 5));

@@ -1,7 +1,7 @@
-//! Hands the function of `horovod.run` to the ranks that come for it, and takes what they return.
+//! Hands the function of `horovod.run` to the ranks that ask for it, and receives their results.
 //!
-//! What is on its way back to the caller is bounded: a rank sends no more while the caller has so
-//! much to read. The bytes are never looked into.
+//! Result data in flight to the caller is bounded: a rank stops sending while the caller has
+//! [`WINDOW`] pieces left to read. The contents are never inspected.
 
 use std::io;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::DriverInput;
 use crate::wire::SealedConnection;
 
-/// Pieces of results that the caller has not read yet.
+/// Number of result pieces that the caller may have left to read.
 const WINDOW: usize = 16;
 
-/// The function of a job, and the way back for what it returns.
+/// The function of a job, and the flow control of its results.
 pub(super) struct RemoteCall {
     function: Arc<[u8]>,
-    /// How many ranks may come, if that is known.
+    /// The number of ranks, if it is known.
     ranks: Option<usize>,
     window: Arc<Semaphore>,
 }
 
-/// What came back from a rank.
+/// A part of a rank's result.
 pub(crate) enum CallResult {
-    /// Bytes, and their part of the window, which is free again when this is dropped.
+    /// Some bytes, and their permit in the window, which is released when this is dropped.
     Piece(Vec<u8>, OwnedSemaphorePermit),
     /// End of the data.
     End,
@@ -46,11 +46,11 @@ impl RemoteCall {
             return Some(other_version(&rank.to_string(), version, VERSION));
         }
         let ranks = self.ranks.filter(|ranks| rank.index() >= *ranks)?;
-        Some(format!("there is no {rank} in a job of {ranks}"))
+        Some(format!("there is no {rank}: the job has {ranks} ranks"))
     }
 }
 
-/// Serves somebody who came to fetch or to deliver.
+/// Serves a rank that fetches the function or delivers its result.
 pub(super) async fn serve(
     mut sealed: SealedConnection,
     greeting: Greeting,
@@ -69,22 +69,22 @@ pub(super) async fn serve(
         return sealed.say(&CallMessage::Refused { reason }).await;
     }
     match greeting {
-        Greeting::Fetch { .. } => hand_out(&mut sealed, &remote_call.function).await,
-        _ => take_back(&mut sealed, *rank, remote_call, news).await,
+        Greeting::Fetch { .. } => send_function(&mut sealed, &remote_call.function).await,
+        _ => receive_result(&mut sealed, *rank, remote_call, news).await,
     }
 }
 
-async fn hand_out(sealed: &mut SealedConnection, function: &[u8]) -> io::Result<()> {
+async fn send_function(sealed: &mut SealedConnection, function: &[u8]) -> io::Result<()> {
     for piece in function.chunks(LARGEST_PIECE) {
         sealed.say(&CallMessage::Piece { bytes: piece.to_vec() }).await?;
     }
     sealed.say(&CallMessage::End).await?;
-    // The rank hangs up when it has read everything.
+    // The rank hangs up after reading everything.
     let _ = sealed.stream.read(&mut [0]).await;
     Ok(())
 }
 
-async fn take_back(
+async fn receive_result(
     sealed: &mut SealedConnection,
     rank: Rank,
     remote_call: &RemoteCall,
@@ -94,8 +94,8 @@ async fn take_back(
     loop {
         let call_message = sealed.hear(MAX_FRAME).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let CallMessage::Piece { bytes } = call_message else { break };
-        let place = remote_call.window.clone().acquire_owned().await.map_err(io::Error::other)?;
-        news.send(DriverInput::Returned(rank, CallResult::Piece(bytes, place)))
+        let permit = remote_call.window.clone().acquire_owned().await.map_err(io::Error::other)?;
+        news.send(DriverInput::Returned(rank, CallResult::Piece(bytes, permit)))
             .await
             .map_err(over)?;
     }

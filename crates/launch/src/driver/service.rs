@@ -1,9 +1,9 @@
 //! The rendezvous as a server: a socket, the handshake, and frames in both directions.
 //!
-//! Everybody must prove that they hold the job's key before a byte of theirs means anything. Only so
-//! many may be unproven at a time; who makes room when that many are, and who has taken too long, is
-//! decided in `ronde_control::admission`, so that idle strangers cannot keep ranks out. What the ranks'
-//! words mean is decided elsewhere.
+//! A caller must prove that it holds the job's key before we act on anything it sends. The number
+//! of unauthenticated connections is bounded; `ronde_control::admission` decides which of them is
+//! evicted and when one has taken too long, so that idle connections without the key cannot keep
+//! ranks out. The meaning of the ranks' messages is decided elsewhere.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,30 +27,30 @@ use crate::lifeline;
 use crate::reach::dialled::DialledAgent;
 use crate::wire::{SealedConnection, answer, read_sealed};
 
-/// How many may wait to be taken in; the system may allow fewer.
+/// Connections that may wait to be accepted; the system may allow fewer.
 const BACKLOG: i32 = 4096;
 
-/// How far callers have come, on its way to the one who decides about them.
+/// Number of handshake steps that may queue for the accept loop.
 const STEPS: usize = 256;
 
-/// The longest greeting, before which nobody is trusted with more.
+/// Largest greeting, in bytes; larger messages are accepted only after it.
 const LONGEST_GREETING: usize = 4096;
 
-/// Messages that may wait for a rank that does not read; then its connection is closed.
+/// Number of messages that may queue for a rank that does not read; then its connection is closed.
 const OUTBOX: usize = 256;
 
 /// How long a rank may take to read its last message and hang up.
-const FAREWELL: Duration = Duration::from_secs(5);
+const HANG_UP_LIMIT: Duration = Duration::from_secs(5);
 
-/// The way to a rank. Dropping it closes the connection once everything was sent.
+/// Queue of messages to a rank. Dropping it closes the connection once everything is sent.
 pub(crate) type Outbox = mpsc::Sender<Arc<[u8]>>;
 
-/// The ways to all ranks that are there.
+/// The outboxes of all connected ranks.
 #[derive(Default)]
 pub(crate) struct Outboxes(HashMap<ConnectionId, Outbox>);
 
 impl Outboxes {
-    /// What a piece of news means to the job, if it concerns those who meet.
+    /// Translates an input into the job machine's terms, if it concerns the rendezvous.
     pub(crate) fn take_in(&mut self, news: DriverInput) -> Option<JobInput> {
         match news {
             DriverInput::Greeted(connection, greeting, outbox) => {
@@ -66,7 +66,8 @@ impl Outboxes {
         }
     }
 
-    /// Queues the same message, encoded once, for all of these; who does not read is cut off.
+    /// Queues the same message, encoded once, for all of these; a rank that does not read is cut
+    /// off.
     pub(crate) fn tell(&mut self, connections: Vec<ConnectionId>, message: &DriverToRank) {
         let message: Arc<[u8]> = wire::encode(message).into();
         for connection in connections {
@@ -77,12 +78,12 @@ impl Outboxes {
         }
     }
 
-    /// Ends a connection once everything was sent.
+    /// Closes a connection once everything is sent.
     pub(crate) fn close(&mut self, connection: ConnectionId) {
         self.0.remove(&connection);
     }
 
-    /// Whether nothing waits to be sent.
+    /// Whether everything has been sent.
     pub(crate) fn are_empty(&self) -> bool {
         self.0.values().all(|outbox| outbox.capacity() == outbox.max_capacity())
     }
@@ -90,12 +91,12 @@ impl Outboxes {
 
 /// Serves until dropped.
 pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<DriverInput>) {
-    // Ranks come all at once, and whoever finds the queue full tries again a second later.
+    // Ranks connect all at once, and one that finds the queue full retries a second later.
     let _ = rustix::net::listen(&listener, BACKLOG);
     let (steps, mut progress) = mpsc::channel(STEPS);
     let mut handshakes = Handshakes::new();
     loop {
-        // Whoever has proved itself must not make room, so all that was said is read first.
+        // Read all progress first, so that a connection that has authenticated is not evicted.
         while let Ok((caller, step)) = progress.try_recv() {
             handshakes.step(caller, step);
         }
@@ -115,7 +116,8 @@ pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<D
                     });
                     handshakes.tasks.insert(caller, task.abort_handle());
                 }
-                // The machine is short of something, most likely descriptors; that may pass.
+                // The machine has run out of a resource, most likely descriptors; that may be
+                // temporary.
                 Err(error) => {
                     tracing::debug!(%error, "a connection could not be accepted");
                     sleep(Duration::from_millis(100)).await;
@@ -127,7 +129,7 @@ pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<D
     }
 }
 
-/// Serves until dropped, for somebody who wants nothing but the agents that dial in.
+/// Like `run`, for a caller that wants only the agents that dial in.
 pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<DialledAgent>) {
     let (sender, mut news) = mpsc::channel(STEPS);
     let passing_on = async {
@@ -145,19 +147,19 @@ pub async fn offers(listener: TcpListener, key: JobKey, offers: mpsc::Sender<Dia
     }
 }
 
-/// Those who have not yet proved and named themselves.
+/// Callers that have not yet authenticated and sent a greeting.
 struct Handshakes {
     start: Instant,
     admission: Admission,
     tasks: HashMap<Caller, AbortHandle>,
 }
 
-/// What a caller has done.
+/// Progress of a caller.
 #[derive(Clone, Copy)]
 enum CallerStep {
-    /// It has come that far.
+    /// The handshake has reached this point.
     Reached(HandshakeProgress),
-    /// It has named itself, or has gone.
+    /// The caller has sent its greeting, or the connection is closed.
     Done,
 }
 
@@ -171,7 +173,7 @@ impl Handshakes {
         self.start.elapsed()
     }
 
-    /// Somebody has come, and may have taken another's place.
+    /// Admits a new connection, which may evict another.
     fn arrive(&mut self) -> Caller {
         let (caller, evicted) = self.admission.arrive(Origin::Unknown, self.now());
         if let Some(evicted) = evicted {
@@ -190,7 +192,8 @@ impl Handshakes {
         }
     }
 
-    /// Does what its time has come for; gives when there is room for another, and when to look again.
+    /// Handles timers that are due; returns when the next connection may be accepted, and when to
+    /// wake up.
     fn tick(&mut self) -> (Instant, Option<Instant>) {
         let now = self.now();
         for late in self.admission.expire(now) {
@@ -216,7 +219,7 @@ impl Handshakes {
     }
 }
 
-/// Somebody who has proved and named themselves.
+/// A connection that has authenticated, and its greeting.
 type Authenticated = (SealedConnection, Greeting);
 
 async fn meet(
@@ -251,13 +254,13 @@ async fn serve(
         Greeting::Fetch { .. } | Greeting::Deliver { .. } | Greeting::Watch { .. } => {
             DriverInput::Guest(sealed, greeting)
         }
-        // Whoever comes for anything else is refused by the one who decides about ranks.
+        // All other callers go to the job machine, which refuses those that are not ranks.
         _ => return attend(connection, (sealed, greeting), news).await,
     };
     let _ = news.send(other).await;
 }
 
-/// Serves a rank until one of the two has said its last.
+/// Serves a rank until it disconnects or its outbox is closed.
 async fn attend(
     connection: ConnectionId,
     (sealed, greeting): Authenticated,
@@ -271,7 +274,7 @@ async fn attend(
     let (input, output) = stream.into_split();
     let writing = async {
         send(output, sealer, outgoing).await;
-        sleep(FAREWELL).await;
+        sleep(HANG_UP_LIMIT).await;
     };
     tokio::select! {
         result = receive(connection, input, opener, &news) => {

@@ -1,5 +1,5 @@
-//! Those who come to the rendezvous for something else than meeting; each is served by a task of its
-//! own, which ends with the driver.
+//! Connections to the rendezvous that do not join a world; each is served by its own task, which
+//! ends with the driver.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::remote_call::{self, RemoteCall};
 use super::{DriverInput, watchers};
 use crate::wire::SealedConnection;
 
-/// The guests of a job.
+/// The side connections of a job.
 pub(super) struct SideConnections {
     remote_call: Option<Arc<RemoteCall>>,
     news: mpsc::Sender<DriverInput>,
@@ -19,7 +19,8 @@ pub(super) struct SideConnections {
 }
 
 impl SideConnections {
-    /// Expects those who come for `function`, if there is one; `ranks` is how many, if that is known.
+    /// Serves calls for `function`, if there is one; `ranks` is the number of ranks, if it is
+    /// known.
     pub(super) fn new(
         function: Option<Arc<[u8]>>,
         ranks: Option<usize>,
@@ -29,9 +30,9 @@ impl SideConnections {
         SideConnections { remote_call: remote_call.map(Arc::new), news, tasks: JoinSet::new() }
     }
 
-    /// Serves somebody who has proved that they hold the key.
+    /// Serves an authenticated connection.
     pub(super) fn receive(&mut self, sealed: SealedConnection, greeting: Greeting) {
-        // Those who have been served are forgotten.
+        // Drop the tasks that have finished.
         while self.tasks.try_join_next().is_some() {}
         let (remote_call, news) = (self.remote_call.clone(), self.news.clone());
         self.tasks.spawn(async move {
@@ -42,7 +43,7 @@ impl SideConnections {
                 }
             };
             if let Err(error) = served {
-                tracing::debug!(%error, "a guest has gone");
+                tracing::debug!(%error, "a side connection broke");
             }
         });
     }

@@ -1,4 +1,4 @@
-//! What it takes to start agents: a socket where they reach the driver, and a link to each.
+//! Starting agents: the socket where they reach the driver, and a link to each.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,17 +12,17 @@ use super::agent_handle::AgentHandle;
 use crate::reach::ReachMethod;
 use crate::{LaunchError, interfaces, machine};
 
-/// How far a job reaches.
+/// Whether a job leaves this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     /// All hosts are this machine.
     ThisMachine,
-    /// Some are not, or may come that are not.
+    /// Some hosts are, or may turn out to be, other machines.
     Hosts,
 }
 
 impl Span {
-    /// That of a job whose hosts are reached so.
+    /// The span of a job whose hosts are reached with these methods.
     pub fn of<'a>(mut methods: impl Iterator<Item = &'a ReachMethod>) -> Span {
         match methods.all(|method| method.traits().network) {
             true => Span::ThisMachine,
@@ -31,8 +31,8 @@ impl Span {
     }
 }
 
-/// Where the ranks will meet, and the addresses by which the hosts may try to reach it. `alone` is
-/// the one if all hosts are this machine.
+/// Opens the rendezvous socket; returns it with the addresses that hosts may try. `alone` is the
+/// address to use if all hosts are this machine.
 pub(crate) async fn listen(
     span: Span,
     alone: IpAddr,
@@ -41,7 +41,7 @@ pub(crate) async fn listen(
     listen_at((span == Span::ThisMachine).then_some(alone), 0, interfaces).await
 }
 
-/// The same at one address, or at all addresses.
+/// Like [`listen`], at one address or at all of them.
 pub(crate) async fn listen_at(
     address: Option<IpAddr>,
     port: u16,
@@ -61,20 +61,20 @@ pub(crate) async fn listen_at(
     let port = listener.local_addr().map_err(failed())?.port();
     let others = interfaces::for_others();
     let named = interfaces::named(&others, interfaces);
-    // The names may be those of other hosts: the dialling decides.
+    // The names may be those of other hosts' interfaces: dialing will tell.
     let chosen = if named.is_empty() { others } else { named };
     let addresses: Vec<IpAddr> = chosen.iter().map(|each| each.address).collect();
     Ok((listener, addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()))
 }
 
-/// Starts an agent on a host; its news will carry `index`, and `id` makes the mark of its processes.
+/// Starts an agent on a host; its messages carry `index`, and its processes are marked with `id`.
 pub(crate) fn agent(
     index: usize,
     (host, method): (&str, &ReachMethod),
     (program, id): (&Path, &str),
     news: &mpsc::Sender<DriverInput>,
 ) -> io::Result<AgentHandle> {
-    // Each agent has its own mark, because two names may mean one machine.
+    // Each agent has its own mark, because two host names may mean one machine.
     let mark = format!("{id}-{index}");
     let link = method.start(program, &mark)?;
     Ok(AgentHandle::new(index, (host.to_owned(), mark), link, news.clone()))

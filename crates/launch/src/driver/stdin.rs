@@ -1,9 +1,9 @@
-//! Reads the launcher's standard input, one piece at a time: for rank 0, or to see whether the caller of
-//! `horovod.run` lives.
+//! Reads the launcher's standard input, one piece at a time: for rank 0, or to notice when the
+//! caller of `horovod.run` is gone.
 //!
-//! A thread of its own, because a terminal or a file cannot be awaited. It reads only when the last
-//! piece was taken, and never from a terminal whose foreground belongs to somebody else: that would
-//! stop the whole launcher when it runs in the background.
+//! It uses its own thread, because a terminal or a file cannot be awaited. It reads only after the
+//! last piece was consumed, and never from a terminal while another process group is in the
+//! foreground: that would stop the whole launcher when it runs in the background.
 
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::sync::mpsc;
@@ -17,17 +17,17 @@ use tokio::sync::mpsc::Sender;
 
 use super::DriverInput;
 
-/// How often a job in the background looks whether it has come to the foreground.
+/// How often a background job checks whether it is in the foreground.
 const BACKGROUND: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The thread's controls; dropping them ends it.
+/// Controls the thread; dropping it ends the thread.
 pub(super) struct Stdin {
     wanted: mpsc::Sender<()>,
     _stop: PipeWriter,
 }
 
 impl Stdin {
-    /// Starts the thread, which tells each piece that it was asked for, and nothing more after the end.
+    /// Starts the thread, which sends each requested piece, then ends at the end of the input.
     pub(super) fn start(news: Sender<DriverInput>) -> io::Result<Stdin> {
         let (wanted, requests) = mpsc::channel();
         let (stopped, stop) = io::pipe()?;
@@ -44,14 +44,14 @@ impl Stdin {
         Ok(Stdin { wanted, _stop: stop })
     }
 
-    /// Asks for the next piece.
+    /// Requests the next piece.
     pub(super) fn next(&self) {
-        // At the end of the input the thread has gone, and there is no next piece.
+        // At the end of the input the thread has exited, and there is no next piece.
         let _ = self.wanted.send(());
     }
 }
 
-/// The next piece, an empty one at the end, none when the thread is to end.
+/// The next piece, an empty one at the end of the input, `None` if the thread is to exit.
 fn read(stopped: &PipeReader) -> Option<Vec<u8>> {
     let mut input = io::stdin();
     loop {

@@ -1,4 +1,4 @@
-//! Those who watch the job: whoever holds its key may ask how it stands, as often as they like.
+//! Watchers: any process that holds the job's key may ask for its status, as often as it likes.
 
 use std::io;
 
@@ -15,13 +15,13 @@ use crate::private::PrivateFile;
 use crate::registry::{self, Entry};
 use crate::wire::{SealedConnection, read_sealed};
 
-/// The longest question.
+/// Largest question, in bytes.
 const LONGEST: usize = 256;
 
-/// The way back to somebody who has asked.
+/// Where to send the answer to a status question.
 pub(super) type Reply = oneshot::Sender<Status>;
 
-/// Lists the job where watchers look for it.
+/// Registers the job where `ronde status` looks for it.
 pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Option<PrivateFile> {
     let command: Vec<_> = job.command.iter().map(|word| word.to_string_lossy()).collect();
     let entry = Entry {
@@ -36,7 +36,7 @@ pub(super) fn register(job: &Job, listener: &TcpListener, key: &JobKey) -> Optio
         .ok()
 }
 
-/// Answers until the watcher hangs up.
+/// Answers questions until the watcher hangs up.
 pub(super) async fn serve(
     mut sealed: SealedConnection,
     version: &str,
@@ -44,8 +44,8 @@ pub(super) async fn serve(
 ) -> io::Result<()> {
     if version != VERSION {
         let reason = format!(
-            "the job runs Ronde {VERSION} and this is Ronde {version}: use the `ronde` that lies \
-             beside the job's `horovodrun`"
+            "the job runs Ronde {VERSION} and this is Ronde {version}: use the `ronde` installed \
+             next to the job's `horovodrun`"
         );
         return sealed.say(&DriverToWatcher::Refused { reason }).await;
     }
@@ -62,7 +62,7 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// Tells what happens until the job ends, no faster than the watcher reads.
+/// Sends events until the job ends, no faster than the watcher reads.
 async fn follow(mut sealed: SealedConnection, news: &mpsc::Sender<DriverInput>) -> io::Result<()> {
     let (follower, following) = oneshot::channel();
     news.send(DriverInput::Followed(follower)).await.map_err(io::Error::other)?;
@@ -82,7 +82,7 @@ async fn follow(mut sealed: SealedConnection, news: &mpsc::Sender<DriverInput>) 
                 Err(RecvError::Lagged(count)) => missed += count,
                 Ok(None) | Err(RecvError::Closed) => return Ok(()),
             },
-            // There is nothing more to say for a follower: it has gone.
+            // A follower sends nothing more, so this means that it has disconnected.
             _ = hang_up => return Ok(()),
         }
     }

@@ -1,12 +1,13 @@
-//! How ranks that another launcher has started meet: rank 0 keeps the rendezvous in its own process.
+//! How ranks that another launcher started find each other: rank 0 runs the rendezvous in its own
+//! process.
 //!
-//! 1. Rank 0 listens, with a key that nobody else has, and writes an invitation: key and addresses.
-//! 2. The invitation reaches the other ranks over MPI, or as a private note in a file; or they need
-//!    none, because the user has given all ranks a secret.
-//! 3. Each of them tries the addresses until one answers that holds the key. An invitation that an
-//!    earlier job has left behind fails here, and is looked at again until its time is over.
+//! 1. Rank 0 listens, with a fresh key, and writes an invitation: key and addresses.
+//! 2. The invitation reaches the other ranks over MPI or through a private rendezvous file. They
+//!    need none if the user gave all ranks a secret.
+//! 3. Each rank tries the addresses until one answers that holds the key. An invitation that an
+//!    earlier job left behind fails here, and the rank looks again until its time limit.
 //!
-//! From there on everything is as under `horovodrun`.
+//! From there on everything works as under `horovodrun`.
 
 mod probe;
 pub mod rendezvous_file;
@@ -26,13 +27,13 @@ use crate::{hosts, interfaces};
 use rendezvous_file::RendezvousFile;
 use server::RendezvousServer;
 
-/// After how long a rank says what it waits for.
+/// How long a rank waits before it logs what it is waiting for.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// How long to wait between two looks, at first and at last.
+/// Pause between two attempts, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
-/// Why the ranks could not meet, in words.
+/// Why the ranks could not find each other, as text.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct GatherError(String);
@@ -47,15 +48,16 @@ impl GatherError {
     }
 }
 
-/// Where the ranks meet; on rank 0 also what keeps the place open.
+/// The open rendezvous; on rank 0, with its server.
 pub struct OpenRendezvous {
-    /// Where, and with which key.
+    /// Addresses and key of the rendezvous.
     pub rendezvous_info: RendezvousInfo,
-    /// The service, on rank 0. The place is closed when it is dropped.
+    /// The server, on rank 0. Dropping it closes the rendezvous.
     pub server: Option<RendezvousServer>,
 }
 
-/// Finds the others of a job, as `rendezvous_method` says; `limit` is the time for it, and for every gathering.
+/// Finds the other ranks of a job with `rendezvous_method`; `limit` is the time limit for that, and
+/// for forming every world.
 pub fn gather(
     started: &LaunchedProcess,
     rendezvous_method: &RendezvousMethod,
@@ -64,10 +66,10 @@ pub fn gather(
 ) -> Result<OpenRendezvous, GatherError> {
     match rendezvous_method {
         RendezvousMethod::Secret { key, host, port } if started.rank == Rank(0) => {
-            let door = listen(started.spread, Some(host), *port)?;
-            invite(started.size, door, key.clone(), None, limit)
+            let listener = listen(started.spread, Some(host), *port)?;
+            invite(started.size, listener, key.clone(), None, limit)
         }
-        RendezvousMethod::Secret { key, host, port } => look(started.rank, limit, || {
+        RendezvousMethod::Secret { key, host, port } => find_rank_0(started.rank, limit, || {
             let addresses = resolve(host, *port)?;
             Ok(Invitation { addresses, key: key.clone() })
         }),
@@ -76,14 +78,14 @@ pub fn gather(
                 .map_err(GatherError::rendezvous_file)?;
             match started.rank {
                 Rank(0) => open(started, Some(rendezvous_file), limit),
-                rank => look(rank, limit, || rendezvous_file.read()),
+                rank => find_rank_0(rank, limit, || rendezvous_file.read()),
             }
         }
     }
 }
 
-/// Rank 0: opens the place where `started.size` ranks meet, and leaves the note that leads there, unless
-/// the invitation travels otherwise.
+/// Rank 0: opens the rendezvous for `started.size` ranks and writes the rendezvous file, unless the
+/// invitation is sent some other way.
 pub fn open(
     started: &LaunchedProcess,
     rendezvous_file: Option<RendezvousFile>,
@@ -92,20 +94,20 @@ pub fn open(
     let (listener, addresses) = listen(started.spread, started.first_host.as_deref(), 0)?;
     let key = crate::new_key().map_err(GatherError::machine)?;
     if let Some(rendezvous_file) = &rendezvous_file {
-        // Whatever an earlier job of the same name has left is replaced.
+        // This replaces a file that an earlier job of the same name left behind.
         let invitation = Invitation { addresses: addresses.clone(), key: key.clone() };
         rendezvous_file.write(&invitation).map_err(GatherError::rendezvous_file)?;
     }
     invite(started.size, (listener, addresses), key, rendezvous_file, limit)
 }
 
-/// Another rank: follows an invitation that came otherwise.
+/// Other ranks: use an invitation that was received some other way.
 pub fn follow(
     rank: Rank,
     invitation: &Invitation,
     limit: Duration,
 ) -> Result<OpenRendezvous, GatherError> {
-    look(rank, limit, || Ok(invitation.clone()))
+    find_rank_0(rank, limit, || Ok(invitation.clone()))
 }
 
 fn invite(
@@ -120,15 +122,15 @@ fn invite(
     Ok(OpenRendezvous { rendezvous_info: rendezvous_info(addresses, key), server: Some(server) })
 }
 
-/// Looks for an invitation, and for somebody behind it, until the time is over.
-fn look(
+/// Retries until an invitation is found and rank 0 answers, or the time limit is reached.
+fn find_rank_0(
     rank: Rank,
     limit: Duration,
     find: impl Fn() -> Result<Invitation, String>,
 ) -> Result<OpenRendezvous, GatherError> {
     let start = Instant::now();
     let (mut pause, longest) = PAUSES;
-    let mut told = false;
+    let mut is_reported = false;
     loop {
         let found = find().and_then(|invitation| {
             let address = probe::probe(&invitation)?;
@@ -141,20 +143,20 @@ fn look(
         let waited = start.elapsed();
         if waited >= limit {
             let (seconds, advice) = (limit.as_secs(), RendezvousMethod::ADVICE);
-            let text = format!("{rank} has not found rank 0 within {seconds} s: {last}. {advice}");
+            let text = format!("{rank} did not find rank 0 within {seconds} s: {last}. {advice}");
             return Err(GatherError(text));
         }
-        if waited >= SILENCE && !told {
+        if waited >= SILENCE && !is_reported {
             tracing::warn!("{rank} has waited {} s for rank 0: {last}", waited.as_secs());
-            told = true;
+            is_reported = true;
         }
         std::thread::sleep(pause.min(limit - waited));
         pause = (pause * 2).min(longest);
     }
 }
 
-/// The meeting at addresses of rank 0. Each rank listens for the others on every address of its host,
-/// unless all are on this one.
+/// The rendezvous at these addresses of rank 0. Each rank listens on every address of its host,
+/// unless all ranks are on one host.
 fn rendezvous_info(addresses: Vec<SocketAddr>, key: JobKey) -> RendezvousInfo {
     let listen = match addresses.iter().all(|address| address.ip().is_loopback()) {
         true => Vec::new(),
@@ -163,8 +165,8 @@ fn rendezvous_info(addresses: Vec<SocketAddr>, key: JobKey) -> RendezvousInfo {
     RendezvousInfo { addresses, key, listen, keeper: RendezvousOwner::FirstRank }
 }
 
-/// Listens no wider than the job is: on loopback if all ranks are here. Port 0 is any. Gives every
-/// address at which others may reach it, too, the best first.
+/// Listens only as widely as the job needs: on loopback if all ranks are on this host. Port 0 means
+/// any. Also returns the addresses that others may use, best first.
 fn listen(
     spread: Spread,
     host: Option<&str>,
@@ -177,7 +179,7 @@ fn listen(
     };
     let listener = match spread {
         Spread::OneHost => at(Ipv4Addr::LOCALHOST.into())?,
-        // A kernel without IPv6 listens without it.
+        // Falls back to IPv4 on a kernel without IPv6.
         Spread::Hosts => {
             at(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| at(Ipv4Addr::UNSPECIFIED.into()))?
         }
@@ -191,12 +193,12 @@ fn listen(
     Ok((listener, addresses))
 }
 
-/// The addresses of this machine, best first: by which it is known as rank 0's host, by which it
-/// reaches the world, then all others.
+/// The addresses of this machine, best first: the ones its name as rank 0's host resolves to, the
+/// one that the default route uses, then all others.
 fn own_addresses(host: Option<&str>) -> Vec<IpAddr> {
     let named = host.and_then(|host| resolve(host, 0).ok()).unwrap_or_default();
     let named = named.into_iter().map(|address| address.ip());
-    // Nothing is sent: connecting such a socket only asks the routes.
+    // Connecting a UDP socket sends nothing; it only consults the routing table.
     let outward = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
         socket.local_addr()
@@ -216,7 +218,7 @@ fn own_addresses(host: Option<&str>) -> Vec<IpAddr> {
 fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     match (host, port).to_socket_addrs() {
         Ok(addresses) => Ok(addresses.collect()),
-        Err(error) => Err(format!("the host of rank 0, `{host}`, cannot be found: {error}")),
+        Err(error) => Err(format!("cannot resolve `{host}`, the host of rank 0: {error}")),
     }
 }
 

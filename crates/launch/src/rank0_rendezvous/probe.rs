@@ -1,7 +1,7 @@
-//! Asking at an invitation's addresses who is there, before joining.
+//! Checks an invitation's addresses before joining.
 //!
-//! Only somebody who holds the key can answer the handshake, so neither a port that another program
-//! has by now nor an address that means another machine here is mistaken for rank 0.
+//! Only a process that holds the key can complete the handshake, so neither a port that another
+//! program uses by now nor an address that means another machine here is mistaken for rank 0.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use ronde_control::launcher::Invitation;
 
 use crate::wire::dial;
 
-/// How long one address may take.
+/// Time limit for one address.
 const TIME_LIMIT: Duration = Duration::from_secs(2);
 
-/// The first address at which somebody holds the key, or what went wrong at each.
+/// The first address where a process with the key answers, or what went wrong at each.
 pub(super) fn probe(invitation: &Invitation) -> Result<SocketAddr, String> {
     let mut failures = Vec::new();
     for address in &invitation.addresses {

@@ -1,9 +1,10 @@
-//! The note by which rank 0 tells the other ranks of its user where to meet, and with which key.
+//! The rendezvous file, with which rank 0 tells the other ranks of its user where to connect, and
+//! with which key.
 //!
-//! A file that only its owner can read, put in place whole or not at all. A reader believes it only if
-//! it belongs to the same user and nobody else can read it, and only after the one whom it names has
-//! proved that it holds the key: so neither a stranger's file nor one left over from an earlier job
-//! leads anybody astray. It is removed once all have met.
+//! Only its owner can read it, and it is put in place atomically. A reader trusts it only if it
+//! belongs to the same user and nobody else can read it, and only after the process it names has
+//! proved that it holds the key. So neither another user's file nor one left over from an earlier
+//! job misleads a rank. It is removed once all ranks have joined.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,14 +17,14 @@ use rustix::fs::OFlags;
 use crate::private::{self, PrivateDirs};
 use crate::supervise;
 
-/// The note of one job.
+/// The rendezvous file of one job.
 #[derive(Clone, Debug)]
 pub struct RendezvousFile {
     path: PathBuf,
 }
 
 impl RendezvousFile {
-    /// The note of this job; makes the directory for it if it must be private.
+    /// The rendezvous file of this job; creates its directory if that must be private.
     pub(super) fn of(
         started: &LaunchedProcess,
         rendezvous_method: &RendezvousMethod,
@@ -44,7 +45,7 @@ impl RendezvousFile {
         Ok(RendezvousFile { path: folder.join(name(started)?) })
     }
 
-    /// Puts the note in place, whole, instead of what may be there.
+    /// Puts the file in place atomically, replacing any other.
     pub(super) fn write(&self, invitation: &Invitation) -> Result<(), String> {
         let path = &self.path;
         let failed = |error: io::Error| format!("`{}`: {error}", path.display());
@@ -55,31 +56,32 @@ impl RendezvousFile {
         fs::rename(&draft, path).map_err(failed)
     }
 
-    /// What the note says, or why nothing can be learned from it yet.
+    /// Reads the invitation, or returns why it is not available yet.
     pub(super) fn read(&self) -> Result<Invitation, String> {
         let place = self.path.display();
         let unreadable =
-            |error: io::Error| format!("its note at `{place}` cannot be read: {error}");
-        // In a folder that others share, anybody may put a pipe or a link under this name: neither
-        // is waited for or followed.
+            |error: io::Error| format!("cannot read the rendezvous file at `{place}`: {error}");
+        // In a shared directory, anyone may put a pipe or a link under this name: we neither wait
+        // for one nor follow it.
         let file = match private::open(&self.path, OFlags::NOFOLLOW | OFlags::NONBLOCK) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(format!("it has left no note at `{place}`"));
+                return Err(format!("there is no rendezvous file at `{place}`"));
             }
             Err(error) => return Err(unreadable(error)),
         };
-        private::require_file(&file).map_err(|why| format!("the note at `{place}` {why}"))?;
+        private::require_file(&file)
+            .map_err(|why| format!("the rendezvous file at `{place}` {why}"))?;
         let mut text = String::new();
         file.take(Invitation::LONGEST as u64).read_to_string(&mut text).map_err(unreadable)?;
         Invitation::from_text(&text)
             .ok_or_else(|| format!("this version cannot read the rendezvous file at `{place}`"))
     }
 
-    /// Takes the note away.
+    /// Removes the file.
     pub(super) fn remove(&self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            tracing::debug!(%error, "the note by which the ranks met could not be removed");
+            tracing::debug!(%error, "could not remove the rendezvous file");
         }
     }
 }
@@ -88,11 +90,11 @@ impl RendezvousFile {
 fn name(started: &LaunchedProcess) -> Result<String, String> {
     let job = match (&started.job, started.launcher) {
         (Some(job), _) => job.clone(),
-        // MPICH's launcher tells no name, but it is the same process for all ranks of a host.
+        // MPICH's launcher gives the job no name, but it is one process for all ranks of a host.
         (None, LauncherKind::Mpich) => supervise::origin("PMI_RANK")
             .map(|(pid, since)| format!("{pid}-{since}"))
             .ok_or("cannot see the launcher's process; set RONDE_SECRET")?,
-        (None, launcher) => return Err(format!("{launcher} has not named the job")),
+        (None, launcher) => return Err(format!("{launcher} gave the job no name")),
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' };
     let short: String = job.chars().map(plain).take(80).collect();

@@ -1,7 +1,8 @@
-//! The rendezvous in rank 0's process: a thread with the same service that the driver has.
+//! The rendezvous in rank 0's process: a thread that runs the same service as the driver.
 //!
-//! It stays for the life of the process, since the ranks may meet again. When rank 0 ends, its last
-//! words still reach the others: they are what tells a failure of rank 0 from its sudden death.
+//! It lives as long as the process, because the ranks may form a world again. When rank 0 exits,
+//! its last messages still reach the other ranks: they distinguish a failure of rank 0 from a
+//! sudden death.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -19,21 +20,21 @@ use super::rendezvous_file::RendezvousFile;
 use crate::driver::DriverInput;
 use crate::driver::service::{self, Outboxes};
 
-/// News that may wait; whoever brings more waits.
-const NEWS: usize = 1024;
+/// Number of inputs that may queue before senders have to wait.
+const INPUT_QUEUE: usize = 1024;
 
-/// How long rank 0's last words may take to reach the others.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// How long rank 0's last messages may take to reach the other ranks.
+const DRAIN_LIMIT: Duration = Duration::from_millis(500);
 
-/// The service; it ends when this is dropped.
+/// The service; dropping it ends the service.
 pub struct RendezvousServer {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl RendezvousServer {
-    /// Lets `size` ranks with the key meet at a socket, again and again; `limit` bounds a gathering.
-    /// The note that has led them there is removed once all have met.
+    /// Lets `size` ranks with the key form worlds, again and again; `limit` is the time limit for
+    /// each. Removes the rendezvous file once all ranks have joined.
     pub fn start(
         listener: std::net::TcpListener,
         key: JobKey,
@@ -80,40 +81,40 @@ async fn serve(
     mut state: RendezvousState,
     mut stopped: oneshot::Receiver<()>,
 ) {
-    let (sender, mut news) = mpsc::channel(NEWS);
+    let (sender, mut news) = mpsc::channel(INPUT_QUEUE);
     let service = tokio::spawn(service::run(listener, key, sender));
     loop {
         let wakeup = state.machine.next_wakeup().map(|time| state.start + time);
         tokio::select! {
-            Some(item) = news.recv() => state.hear(item),
+            Some(item) = news.recv() => state.on_input(item),
             () = sleep_until(wakeup.unwrap_or(state.start)), if wakeup.is_some() => {
-                state.meet(JobInput::Tick);
+                state.decide(JobInput::Tick);
             }
             _ = &mut stopped => break,
         }
     }
-    let end = Instant::now() + FAREWELL;
+    let end = Instant::now() + DRAIN_LIMIT;
     while (state.own.is_some() || !state.outboxes.are_empty()) && Instant::now() < end {
         tokio::select! {
-            Some(item) = news.recv() => state.hear(item),
+            Some(item) = news.recv() => state.on_input(item),
             () = sleep(Duration::from_millis(1)) => {}
         }
     }
     service.abort();
 }
 
-/// The decision, and the ways to those it concerns.
+/// The job machine, and the connections that its actions need.
 struct RendezvousState {
     machine: JobMachine,
     outboxes: Outboxes,
-    /// Rank 0's own connection, until it has said its last.
+    /// Rank 0's own connection, until it has sent its last message.
     own: Option<ConnectionId>,
     rendezvous_file: Option<RendezvousFile>,
     start: Instant,
 }
 
 impl RendezvousState {
-    fn hear(&mut self, news: DriverInput) {
+    fn on_input(&mut self, news: DriverInput) {
         let Some(event) = self.outboxes.take_in(news) else { return };
         match &event {
             JobInput::Greeted(connection, Greeting::Rendezvous { rank: Rank(0), .. }) => {
@@ -127,10 +128,10 @@ impl RendezvousState {
             }
             _ => {}
         }
-        self.meet(event);
+        self.decide(event);
     }
 
-    fn meet(&mut self, event: JobInput) {
+    fn decide(&mut self, event: JobInput) {
         for action in self.machine.on(event, self.start.elapsed()) {
             match action {
                 JobAction::Tell(connections, message) => self.outboxes.tell(connections, &message),
@@ -146,7 +147,7 @@ impl RendezvousState {
                         tracing::warn!("{line}");
                     }
                 }
-                // Nobody has started these ranks, so nothing else can be done for them.
+                // Rank 0 did not start these ranks, so it can do nothing else about them.
                 _ => {}
             }
         }

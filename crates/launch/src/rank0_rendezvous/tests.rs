@@ -1,4 +1,4 @@
-//! Gatherings of ranks that are threads here, and notes that must not be believed.
+//! Ranks as threads that find each other, and rendezvous files that must not be trusted.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -26,22 +26,24 @@ fn places(temporary: &Path) -> PrivateDirs {
     PrivateDirs { runtime: None, temporary: temporary.to_owned(), home: None }
 }
 
-fn notes(temporary: &TempDir) -> Vec<std::path::PathBuf> {
+fn rendezvous_files(temporary: &TempDir) -> Vec<std::path::PathBuf> {
     let folder = temporary.path().join(format!("ronde-{}", rustix::process::geteuid().as_raw()));
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
 #[test]
-fn ranks_of_one_host_meet_by_a_note_that_only_their_user_can_read() {
+fn ranks_of_one_host_meet_through_a_private_file() {
     let temporary = tempfile::tempdir().unwrap();
     let places = places(temporary.path());
     std::thread::scope(|scope| {
         let late =
             scope.spawn(|| gather(&started(1, "a"), &RendezvousMethod::HostNote, &places, SOON));
         let first = gather(&started(0, "a"), &RendezvousMethod::HostNote, &places, SOON).unwrap();
-        let rendezvous_file =
-            notes(&temporary).into_iter().find(|path| path.extension().is_none()).unwrap();
+        let rendezvous_file = rendezvous_files(&temporary)
+            .into_iter()
+            .find(|path| path.extension().is_none())
+            .unwrap();
         assert_eq!(
             std::fs::metadata(&rendezvous_file).unwrap().permissions().mode() & 0o777,
             0o600
@@ -54,18 +56,19 @@ fn ranks_of_one_host_meet_by_a_note_that_only_their_user_can_read() {
 }
 
 #[test]
-fn what_an_earlier_job_has_left_fools_nobody() {
+fn a_file_left_by_an_earlier_job_misleads_no_rank() {
     let temporary = tempfile::tempdir().unwrap();
     let places = places(temporary.path());
-    // A job that died before all had met: its note names a port where nobody is any more.
+    // A job that died before all ranks joined: its file names a port where nothing listens any
+    // more.
     let earlier = gather(&started(0, "a"), &RendezvousMethod::HostNote, &places, SOON).unwrap();
     drop(earlier);
-    assert_eq!(notes(&temporary).len(), 1);
+    assert_eq!(rendezvous_files(&temporary).len(), 1);
     let brief = Duration::from_millis(50);
     let error =
         gather(&started(1, "a"), &RendezvousMethod::HostNote, &places, brief).err().unwrap();
     let text = error.to_string();
-    assert!(text.starts_with("rank 1 has not found rank 0 within 0 s: no process with"), "{text}");
+    assert!(text.starts_with("rank 1 did not find rank 0 within 0 s: no process with"), "{text}");
     assert!(text.contains("RONDE_SECRET"), "{text}");
     std::thread::scope(|scope| {
         let late =
@@ -76,12 +79,12 @@ fn what_an_earlier_job_has_left_fools_nobody() {
 }
 
 #[test]
-fn a_note_that_others_can_read_or_a_folder_that_others_can_enter_is_refused() {
+fn a_file_or_directory_that_is_not_private_is_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let brief = Duration::from_millis(20);
     let places = places(temporary.path());
     let first = gather(&started(0, "a"), &RendezvousMethod::HostNote, &places, SOON).unwrap();
-    let rendezvous_file = notes(&temporary).remove(0);
+    let rendezvous_file = rendezvous_files(&temporary).remove(0);
     let refusal = |places: &PrivateDirs| {
         gather(&started(1, "a"), &RendezvousMethod::HostNote, places, brief)
             .err()
@@ -89,22 +92,22 @@ fn a_note_that_others_can_read_or_a_folder_that_others_can_enter_is_refused() {
             .to_string()
     };
     std::fs::set_permissions(&rendezvous_file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    assert!(refusal(&places).contains("others may read it"));
+    assert!(refusal(&places).contains("other users may read it"));
     std::fs::set_permissions(&rendezvous_file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let elsewhere = temporary.path().join("elsewhere");
     std::fs::rename(&rendezvous_file, &elsewhere).unwrap();
     symlink(&elsewhere, &rendezvous_file).unwrap();
-    assert!(refusal(&places).contains("cannot be read"));
+    assert!(refusal(&places).contains("cannot read the rendezvous file"));
     std::fs::remove_file(&rendezvous_file).unwrap();
-    assert!(refusal(&places).contains("has left no note at"));
+    assert!(refusal(&places).contains("there is no rendezvous file at"));
     let folder = rendezvous_file.parent().unwrap();
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
-    assert!(refusal(&places).contains("others may enter"));
+    assert!(refusal(&places).contains("other users may enter"));
     drop(first);
 }
 
 #[test]
-fn a_pipe_in_the_place_of_a_note_holds_nobody_up() {
+fn a_pipe_in_place_of_the_file_blocks_no_rank() {
     let shared = tempfile::tempdir().unwrap();
     let places = places(shared.path());
     let directory = Some(shared.path().to_string_lossy().into_owned());
@@ -119,14 +122,14 @@ fn a_pipe_in_the_place_of_a_note_holds_nobody_up() {
     let refusal =
         gather(&started(1, "a"), &rendezvous_method, &places, brief).err().unwrap().to_string();
     assert!(refusal.contains("is not a regular file"), "{refusal}");
-    // Rank 0 puts its note in the pipe's place.
+    // Rank 0 replaces the pipe with its file.
     let first = gather(&started(0, "a"), &rendezvous_method, &places, SOON).unwrap();
     let found = gather(&started(1, "a"), &rendezvous_method, &places, SOON).unwrap();
     assert_eq!(found.rendezvous_info.key, first.rendezvous_info.key);
 }
 
 #[test]
-fn ranks_meet_elsewhere_when_the_usual_folder_is_taken() {
+fn ranks_meet_in_another_directory_when_the_usual_one_is_taken() {
     let outer = tempfile::tempdir().unwrap();
     let user = rustix::process::geteuid().as_raw();
     let taken = outer.path().join(format!("ronde-{user}"));
@@ -135,7 +138,7 @@ fn ranks_meet_elsewhere_when_the_usual_folder_is_taken() {
     let refusal =
         gather(&started(0, "a"), &RendezvousMethod::HostNote, &places(outer.path()), SOON);
     let refusal = refusal.err().unwrap().to_string();
-    assert!(refusal.contains("others may enter"), "{refusal}");
+    assert!(refusal.contains("other users may enter"), "{refusal}");
     let places = PrivateDirs { home: Some(outer.path().to_owned()), ..places(outer.path()) };
     std::thread::scope(|scope| {
         let late =
@@ -147,7 +150,7 @@ fn ranks_meet_elsewhere_when_the_usual_folder_is_taken() {
 }
 
 #[test]
-fn jobs_with_different_names_have_different_notes() {
+fn jobs_with_different_names_have_different_files() {
     let temporary = tempfile::tempdir().unwrap();
     let places = places(temporary.path());
     let long = "x".repeat(200);
@@ -155,12 +158,12 @@ fn jobs_with_different_names_have_different_notes() {
     let first = names.map(|job| {
         gather(&started(0, job), &RendezvousMethod::HostNote, &places, SOON).unwrap();
     });
-    assert_eq!(notes(&temporary).len(), first.len());
+    assert_eq!(rendezvous_files(&temporary).len(), first.len());
 }
 
 #[test]
-fn ranks_with_a_secret_meet_at_a_port_and_strangers_do_not() {
-    // A port that is free now, and which nobody else on loopback is given meanwhile but by chance.
+fn only_ranks_with_the_secret_meet_at_a_port() {
+    // This port is free now, and unlikely to be assigned to another process in the meantime.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let rendezvous_method = |seed: u8| RendezvousMethod::Secret {
         key: JobKey::from_entropy([seed; 32]),
@@ -173,9 +176,9 @@ fn ranks_with_a_secret_meet_at_a_port_and_strangers_do_not() {
         let first = gather(&started(0, "a"), &rendezvous_method(1), &places, SOON).unwrap();
         assert_eq!(late.join().unwrap().unwrap().rendezvous_info, first.rendezvous_info);
         let brief = Duration::from_millis(20);
-        let stranger =
+        let wrong_secret =
             gather(&started(1, "a"), &rendezvous_method(2), &places, brief).err().unwrap();
-        assert!(stranger.to_string().contains("no process with the job key answers at"));
+        assert!(wrong_secret.to_string().contains("no process with the job key answers at"));
         let second = gather(&started(0, "b"), &rendezvous_method(1), &places, SOON).err().unwrap();
         assert!(second.to_string().contains(&format!("cannot listen on 127.0.0.1:{port}")));
     });
@@ -184,11 +187,11 @@ fn ranks_with_a_secret_meet_at_a_port_and_strangers_do_not() {
 #[test]
 fn a_job_of_several_hosts_is_found_at_addresses_that_others_reach() {
     let started = LaunchedProcess { spread: Spread::Hosts, ..started(0, "a") };
-    let gathered = open(&started, None, SOON).unwrap();
-    let RendezvousInfo { addresses, key, .. } = gathered.rendezvous_info.clone();
+    let opened = open(&started, None, SOON).unwrap();
+    let RendezvousInfo { addresses, key, .. } = opened.rendezvous_info.clone();
     let invitation = Invitation { addresses, key };
     let outside = |address: &SocketAddr| !address.ip().is_loopback();
-    // A machine without any network has its loopback only.
+    // A machine without a network has only loopback.
     let alone = own_addresses(None) == [IpAddr::from(Ipv4Addr::LOCALHOST)];
     assert!(alone || invitation.addresses.iter().all(outside), "{invitation:?}");
     let found = follow(Rank(1), &invitation, SOON).unwrap();

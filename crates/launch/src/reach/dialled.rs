@@ -1,5 +1,5 @@
-//! An agent that nobody here has started: it has dialled the rendezvous, proved that it holds the job's
-//! key, and offers its host. Its pipe is the connection on which it came.
+//! An agent that the driver did not start: it dialled the rendezvous, proved that it holds the
+//! job's key, and offers its host. Its connection to the rendezvous becomes its pipe.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,33 +15,33 @@ use super::{AgentLink, AgentTraits, HostProblem};
 use crate::stream::{self, ByteStream};
 use crate::wire::SealedConnection;
 
-/// A host that is on offer.
+/// A host that is offered to the job.
 pub struct DialledAgent {
-    /// What it calls itself.
+    /// The name that the agent gave.
     pub name: String,
-    /// How many ranks it can take.
+    /// Number of ranks that it can run.
     pub slots: u32,
-    /// What all processes of its ranks are to carry in their environment.
+    /// The mark that all processes of its ranks carry in their environment.
     pub mark: String,
-    /// The version of Ronde there.
+    /// The agent's version of Ronde.
     pub version: String,
-    /// The connection on which it has come.
+    /// The connection that the agent opened.
     pub(crate) sealed: SealedConnection,
 }
 
 impl DialledAgent {
-    /// Where it has come from.
+    /// The address that the agent connected from.
     pub fn address(&self) -> Option<IpAddr> {
         self.sealed.stream.peer_addr().ok().map(|address| address.ip().to_canonical())
     }
 
-    /// Why it cannot be taken, if it is of another version.
+    /// Why it cannot be accepted, if its version differs.
     pub fn mismatch(&self) -> Option<String> {
         (self.version != VERSION)
             .then(|| format!("the launcher has Ronde {VERSION} and the agent has {}", self.version))
     }
 
-    /// Makes it one of the job's agents.
+    /// Accepts it as one of the job's agents.
     pub fn take(self) -> io::Result<AgentLink> {
         let network = self.address().is_some_and(|address| address.is_loopback());
         let taken = wire::encode(&OfferAnswer::Taken);
@@ -68,11 +68,11 @@ impl DialledAgent {
         })
     }
 
-    /// Sends it away with a word why.
+    /// Refuses the offer with a reason.
     pub fn refuse(self, reason: &str) {
-        tracing::info!(host = self.name, reason, "an agent that has dialled in is refused");
+        tracing::info!(host = self.name, reason, "refused an agent that dialled in");
         let (mut sealed, refused) = (self.sealed, OfferAnswer::Refused { reason: reason.into() });
-        // Whoever does not listen to that learns nothing.
+        // If the agent does not read the answer, there is nothing more to do.
         tokio::spawn(async move {
             let _ = sealed.say(&refused).await;
             let _ = sealed.stream.shutdown().await;
@@ -83,13 +83,13 @@ impl DialledAgent {
 fn explain(result: io::Result<()>) -> HostProblem {
     match result {
         Ok(()) => HostProblem::new(
-            "its agent, which had dialled in, has ended",
-            "see what it said there, and whether a scheduler, a time limit or a lack of memory has \
+            "its agent, which had dialled in, exited",
+            "check its output there, and whether a scheduler, a time limit or a lack of memory \
              ended it",
         ),
         Err(error) => HostProblem::new(
-            format!("the connection that its agent had dialled broke: {error}"),
-            "see whether the host is up and its network cable is in",
+            format!("the connection from its agent broke: {error}"),
+            "check that the host is up and connected to the network",
         ),
     }
 }

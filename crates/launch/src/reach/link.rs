@@ -1,7 +1,7 @@
-//! An agent as the driver has it: two directions, a way to cut them, and how it ended.
+//! The driver's link to an agent: two directions, a way to cut them, and how it ended.
 //!
-//! Whoever makes a link (a file in `reach/` each) knows what stands behind it, a child process or a
-//! connection; whoever uses one does not.
+//! Code that makes a link (one file in `reach/` each) knows whether a child process or a connection
+//! is behind it; code that uses a link does not.
 
 use std::io;
 use std::pin::Pin;
@@ -16,43 +16,44 @@ use tokio::time::timeout;
 
 use super::HostProblem;
 
-/// Bytes of what is not an agent's that are kept, to explain what went wrong.
-const NOISE: usize = 16 << 10;
+/// Bytes of other output to keep for explaining a failure.
+const KEPT_BYTES: usize = 16 << 10;
 
-/// How long the last words of a process that has closed its pipe may take.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long the rest of the standard error of a process that closed its pipe may take.
+const STDERR_LIMIT: Duration = Duration::from_millis(500);
 
-/// The driver's end of the way to an agent.
+/// The driver's end of the link to an agent.
 pub struct AgentLink {
-    /// What the agent says: its first line, then frames. Other lines may come before them.
+    /// From the agent: its preamble, then frames. Other lines may precede them.
     pub reader: Box<dyn AsyncRead + Send + Unpin>,
-    /// What the agent is told, in frames.
+    /// Frames to the agent.
     pub writer: Box<dyn AsyncWrite + Send + Unpin>,
     /// What the agent shares with the driver.
     pub traits: AgentTraits,
-    /// What was heard that is no frame.
+    /// Output that is not frames.
     pub heard: AgentOutput,
-    /// Cuts the link, upon which the agent ends everything on its host. Dropping it cuts nothing.
+    /// Cuts the link, whereupon the agent ends everything on its host. Dropping it cuts nothing.
     pub cut: oneshot::Sender<()>,
-    /// Comes once nothing of the link is left at this end, and says why. Both directions are to be
-    /// dropped before it is awaited.
+    /// Completes once nothing of the link is left at this end, and returns why. Drop both
+    /// directions before awaiting it.
     pub ended: Pin<Box<dyn Future<Output = HostProblem> + Send>>,
 }
 
-/// What an agent shares with the driver, because of the way in which it came.
+/// What an agent shares with the driver, which depends on how it was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentTraits {
-    /// Whether it is a child of the driver, who sweeps up what it may leave behind on this machine.
-    /// Any other one may vanish with its host, which its link need not show: it needs a lifeline.
+    /// Whether it is a child of the driver, which then cleans up after it on this machine. Any
+    /// other agent may vanish with its host, which its link does not necessarily notice: it needs a
+    /// lifeline.
     pub child: bool,
-    /// Whether it has the driver's network, so that a loopback address will do.
+    /// Whether it is on the driver's network, so that a loopback address works.
     pub network: bool,
-    /// Whether its ranks inherit the driver's environment, or their host has one of its own.
+    /// Whether its ranks inherit the driver's environment; otherwise they get that of their host.
     pub environment: bool,
 }
 
-/// What was heard of an agent apart from frames: whoever reads a link adds to it, and whoever explains
-/// its end looks at it.
+/// What an agent printed other than frames: the reader of a link adds to it, and the code that
+/// explains the link's end reads it.
 #[derive(Clone, Debug, Default)]
 pub struct AgentOutput(Arc<Mutex<OutputLines>>);
 
@@ -63,40 +64,40 @@ struct OutputLines {
 }
 
 impl AgentOutput {
-    /// The agent is there.
+    /// The agent has sent its preamble.
     pub fn greeted(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).greeted = true;
     }
 
-    /// Keeps some of what is not the agent's.
+    /// Keeps a line that is not from the agent.
     pub fn keep(&self, line: &[u8]) {
         let OutputLines { said, .. } = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         said.extend_from_slice(line);
-        let surplus = said.len().saturating_sub(NOISE);
+        let surplus = said.len().saturating_sub(KEPT_BYTES);
         said.drain(..surplus);
     }
 
-    /// Whether the agent had been there, and what else was said.
+    /// Whether the agent has sent its preamble, and the other output.
     pub fn summary(&self) -> (bool, String) {
-        let words = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        (words.greeted, String::from_utf8_lossy(&words.said).into_owned())
+        let output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (output.greeted, String::from_utf8_lossy(&output.said).into_owned())
     }
 }
 
-/// What is known of a process at this end of a link when it has ended.
+/// What is known about the end of the process at this end of a link.
 pub struct ProcessEnd<'a> {
     /// Exit status of the process.
     pub status: io::Result<ExitStatus>,
-    /// Whether the agent had been there.
+    /// Whether the agent had sent its preamble.
     pub greeted: bool,
-    /// What was written before, or instead of, what an agent says: on standard output and error.
+    /// Output on standard output and error before, or instead of, the agent's.
     pub said: &'a str,
 }
 
 impl AgentLink {
-    /// The link to an agent whose pipe is the standard input and output of a child process. What the
-    /// child writes to standard error is kept if that is a pipe, and logged as `host`'s; `explain` says
-    /// why it has ended.
+    /// The link to an agent whose pipe is the standard input and output of a child process. If the
+    /// child's standard error is a pipe, it is kept, and logged with `host`; `explain` says why the
+    /// child ended.
     pub(super) fn from_child(
         mut child: Child,
         (host, traits): (&str, AgentTraits),
@@ -111,7 +112,7 @@ impl AgentLink {
             .take()
             .map(|pipe| tokio::spawn(listen(pipe, heard.clone(), host.to_owned())));
         let (cut, is_cut) = oneshot::channel();
-        let words = heard.clone();
+        let output = heard.clone();
         let ended = async move {
             let status = tokio::select! {
                 status = child.wait() => status,
@@ -121,9 +122,9 @@ impl AgentLink {
                 }
             };
             if let Some(listening) = listening {
-                let _ = timeout(LAST_WORDS, listening).await;
+                let _ = timeout(STDERR_LIMIT, listening).await;
             }
-            let (greeted, said) = words.summary();
+            let (greeted, said) = output.summary();
             explain(&ProcessEnd { status, greeted, said: &said })
         };
         Ok(AgentLink {
@@ -137,12 +138,12 @@ impl AgentLink {
     }
 }
 
-/// Takes what a process complains about.
+/// Keeps and logs the standard error of a process.
 async fn listen(pipe: impl AsyncRead + Unpin, heard: AgentOutput, host: String) {
     let mut pipe = BufReader::new(pipe);
     loop {
         let mut line = Vec::new();
-        match (&mut pipe).take(NOISE as u64).read_until(b'\n', &mut line).await {
+        match (&mut pipe).take(KEPT_BYTES as u64).read_until(b'\n', &mut line).await {
             Ok(0) | Err(_) => return,
             Ok(_) => {
                 tracing::info!(host, "{}", String::from_utf8_lossy(&line).trim_end());
@@ -160,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    const TIES: AgentTraits = AgentTraits { child: true, network: true, environment: true };
+    const TRAITS: AgentTraits = AgentTraits { child: true, network: true, environment: true };
 
     fn link(script: &str) -> AgentLink {
         let child = Command::new("sh")
@@ -169,15 +170,15 @@ mod tests {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        let explain = |remains: &ProcessEnd<'_>| {
-            let status = remains.status.as_ref().unwrap();
-            HostProblem { reason: status.to_string(), hint: remains.said.into() }
+        let explain = |end: &ProcessEnd<'_>| {
+            let status = end.status.as_ref().unwrap();
+            HostProblem { reason: status.to_string(), hint: end.said.into() }
         };
-        AgentLink::from_child(child.unwrap(), ("here", TIES), explain).unwrap()
+        AgentLink::from_child(child.unwrap(), ("here", TRAITS), explain).unwrap()
     }
 
     #[tokio::test]
-    async fn a_child_that_ends_is_explained_with_its_last_words() {
+    async fn the_end_of_a_child_is_explained_with_its_last_output() {
         let mut link = link("read line; echo \"$line\"; echo why >&2; exit 3");
         tokio::io::AsyncWriteExt::write_all(&mut link.writer, b"hello\n").await.unwrap();
         let mut said = String::new();
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_child_that_would_run_for_ever_ends_when_its_link_is_cut() {
+    async fn cutting_the_link_ends_a_child() {
         let link = link("exec sleep 1000");
         link.cut.send(()).unwrap();
         assert!(link.ended.await.reason.contains("signal: 9"));

@@ -1,7 +1,7 @@
-//! Ways to get an agent onto a host, one each.
+//! The methods of getting an agent onto a host, one per module.
 //!
-//! Whatever the way, the driver gets an [`AgentLink`]: what the agent says, what it is told, and, if it
-//! ends too early, words about what went wrong and what to do.
+//! Each of them gives the driver an [`AgentLink`]: messages in both directions and, if the agent
+//! ends too early, what went wrong and what to do about it.
 
 pub mod dialled;
 pub mod link;
@@ -14,21 +14,21 @@ use std::path::Path;
 pub use link::{AgentLink, AgentTraits, ProcessEnd};
 pub use ronde_control::host_setup::HostProblem;
 
-/// What to do about an agent that ends without a word.
+/// Hint for an agent that ended without an error message.
 const VERBOSE: &str = "run it again with `--verbose` to see each step";
 
 /// How a host is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReachMethod {
-    /// It is this machine.
+    /// The host is this machine.
     Local,
-    /// By the system's ssh.
+    /// Through the system's ssh.
     Ssh(ssh::Destination),
 }
 
 impl ReachMethod {
-    /// Starts an agent. `program` is this executable and `mark` is what all processes of its ranks
-    /// will carry in their environment.
+    /// Starts an agent. `program` is this executable; all processes of its ranks carry `mark` in
+    /// their environment.
     pub fn start(&self, program: &Path, mark: &str) -> io::Result<AgentLink> {
         match self {
             ReachMethod::Local => local::start(program, mark),
@@ -36,11 +36,11 @@ impl ReachMethod {
         }
     }
 
-    /// What an agent that is reached so shares with the driver.
+    /// What an agent that is reached this way shares with the driver.
     pub fn traits(&self) -> AgentTraits {
         match self {
-            ReachMethod::Local => local::TIES,
-            ReachMethod::Ssh(_) => ssh::TIES,
+            ReachMethod::Local => local::TRAITS,
+            ReachMethod::Ssh(_) => ssh::TRAITS,
         }
     }
 }

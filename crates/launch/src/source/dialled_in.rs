@@ -1,5 +1,5 @@
-//! Hosts whose agents dial in: the driver starts none, but waits for them at an address and with a key
-//! that are known to whoever starts them.
+//! Hosts whose agents dial in: the driver starts none. It waits for them at an address and with a
+//! key that the agents must be given.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -15,29 +15,29 @@ use crate::private::PrivateFile;
 /// The agents that a job waits for.
 #[derive(Clone, Debug)]
 pub struct DialledIn {
-    /// How many must have come before the job begins.
+    /// Number of agents that must have connected before the job starts.
     pub agents: u32,
-    /// What they must hold.
+    /// The key that they must hold.
     pub key: JobKey,
-    /// Where they have it from.
+    /// Where they get the key from.
     pub place: KeyPlace,
-    /// Where they reach the driver. The unspecified address means all addresses, port 0 any port.
+    /// Where they reach the driver. The unspecified address means all addresses; port 0, any port.
     pub listen: SocketAddr,
 }
 
-/// Where agents have a job's key from.
+/// Where agents get a job's key from.
 #[derive(Clone, Debug)]
 pub enum KeyPlace {
-    /// From `RONDE_JOB_KEY` in their environment, as the driver has.
+    /// From `RONDE_JOB_KEY` in their environment, like the driver.
     Environment,
-    /// From a file of the user's.
+    /// From a file of the user.
     File(PathBuf),
-    /// From a file that was made for this job, and goes with it.
+    /// From a file that was created for this job and is removed with it.
     Made(Arc<PrivateFile>),
 }
 
 impl DialledIn {
-    /// Opens the socket for them; gives the addresses by which other hosts may try to reach it.
+    /// Opens the socket for the agents; returns it with the addresses that other hosts may try.
     pub async fn open(
         &self,
         interfaces: &[String],
@@ -46,8 +46,8 @@ impl DialledIn {
         start::listen_at(address, self.listen.port(), interfaces).await
     }
 
-    /// Tells the user how to start an agent, without the key itself. `addresses` are those by which the
-    /// driver may be reached.
+    /// Text that tells the user how to start an agent, without the key itself. `addresses` are
+    /// those of the driver.
     pub fn invitation(&self, addresses: &[SocketAddr]) -> String {
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         let command = format!("ronde agent --join {}", addresses.join(","));
@@ -60,7 +60,7 @@ impl DialledIn {
         let how = match file.map(Path::display) {
             None => format!("`{command}` with the same RONDE_JOB_KEY in its environment"),
             Some(file) => format!(
-                "`{command} --key-file {file}`, with a copy of that file which only you may read"
+                "`{command} --key-file {file}`, with a copy of that file that only you can read"
             ),
         };
         format!("waiting for {count} {noun} to connect; on each host, run {how}")
@@ -77,14 +77,14 @@ mod tests {
     }
 
     #[test]
-    fn users_are_told_how_to_start_an_agent_but_not_the_key() {
+    fn the_invitation_says_how_to_start_an_agent_without_the_key() {
         let addresses = ["10.0.0.1:4000", "[fd00::1]:4000"].map(|it| it.parse().unwrap());
         let file = wanted("[::]:4000", KeyPlace::File("/home/me/job.key".into()));
         assert_eq!(
             file.invitation(&addresses),
             "waiting for 2 agents to connect; on each host, run `ronde agent --join \
              10.0.0.1:4000,[fd00::1]:4000 --key-file /home/me/job.key`, with a copy of that file \
-             which only you may read"
+             that only you can read"
         );
         let environment = wanted("[::]:4000", KeyPlace::Environment);
         let text = environment.invitation(&addresses);
@@ -94,12 +94,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_address_is_the_one_that_was_asked_for() {
+    async fn the_socket_has_the_requested_address() {
         let any = wanted("127.0.0.1:0", KeyPlace::Environment);
         let (first, addresses) = any.open(&[]).await.unwrap();
         assert_eq!(addresses, [first.local_addr().unwrap()]);
         let taken = DialledIn { listen: addresses[0], ..any };
-        assert!(taken.open(&[]).await.is_err(), "somebody has that port");
+        assert!(taken.open(&[]).await.is_err(), "the port is in use");
         let port = addresses[0].port();
         drop(first);
         let (again, _) = taken.open(&[]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Where the hosts of a job come from; what each kind needs to know is a file of its own.
+//! Where the hosts of a job come from; each kind has its own module.
 
 pub mod dialled_in;
 mod script;
@@ -23,16 +23,16 @@ use crate::{LaunchError, new_key};
 /// Where the hosts of a job come from.
 #[derive(Clone, Debug)]
 pub enum HostSource {
-    /// The user has named them, once and for all.
+    /// The user listed them; the list never changes.
     Listed(Vec<(Host, ReachMethod)>),
-    /// A script names them, again and again; they are reached by ssh in this way.
+    /// A script lists them, again and again; they are reached through ssh with these options.
     Script(Script, ssh::SshOptions),
-    /// They come by themselves: their agents dial in.
+    /// Their agents dial in.
     DialledIn(DialledIn),
 }
 
 impl HostSource {
-    /// Its name, as the job and those who follow it know it.
+    /// The kind of source, as the job machine and the events name it.
     pub fn kind(&self) -> HostSourceKind {
         match self {
             HostSource::Listed(_) => HostSourceKind::List,
@@ -41,7 +41,7 @@ impl HostSource {
         }
     }
 
-    /// The key of a job on such hosts, its socket, and the addresses by which hosts may try to reach it.
+    /// The key of a job on these hosts, its socket, and the addresses that hosts may try.
     pub(crate) async fn open(
         &self,
         job: &Job,
@@ -54,7 +54,8 @@ impl HostSource {
         Ok((new_key()?, listener, addresses))
     }
 
-    /// How far the job reaches. A script may name any host, but without a network there is only one.
+    /// Whether the job leaves this machine. A script may list any host, but a machine without a
+    /// network has only itself.
     pub(crate) fn span(&self) -> Span {
         let is_here = match self {
             HostSource::Listed(hosts) => return Span::of(hosts.iter().map(|(_, method)| method)),

@@ -1,8 +1,8 @@
-//! The user's script that says which hosts there are, run again and again.
+//! The user's script that lists the hosts, run again and again.
 //!
-//! Whatever the script does, the job goes on with what it knew: the driver is told when the hosts
-//! change, and when what is wrong with the script does. It runs in a session of its own, which ends
-//! with the launcher, and is killed when it takes longer than its limit.
+//! Whatever the script does, the job continues with the hosts it knows. The driver is notified when
+//! the hosts change, and when the script's error does. The script runs in its own session, which
+//! ends with the launcher, and is killed when it exceeds its time limit.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,26 +22,26 @@ use crate::hosts::{self, Host};
 use crate::reach::{ReachMethod, ssh};
 use crate::supervise::ended;
 
-/// More than this no script has to say.
+/// Bytes of output that are read; the rest is ignored.
 const LONGEST: u64 = 4 << 20;
 
-/// Bytes of what a script complains about that are quoted.
+/// Characters of the script's last error line that are quoted.
 const QUOTE: usize = 400;
 
-/// A script that names hosts.
+/// A script that lists hosts.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// A file, or a line for the shell.
+    /// A file, or a command line for the shell.
     pub command: OsString,
-    /// The slots of a host for which it names no number.
+    /// Slots of a host that is listed without a number.
     pub slots: Option<u32>,
-    /// The time from its end to its next start.
+    /// Time from its end to its next start.
     pub interval: Duration,
-    /// How long it may take.
+    /// Time limit for one run.
     pub limit: Duration,
 }
 
-/// A script that is run until the driver ends.
+/// Runs a script repeatedly until the driver ends.
 pub(crate) struct Search {
     pub(crate) script: Script,
     pub(crate) ssh: ssh::SshOptions,
@@ -54,11 +54,11 @@ impl Search {
         let mut methods = BTreeMap::new();
         let mut last = None;
         loop {
-            let found = self.look().await;
+            let found = self.run_once().await;
             if last.as_ref() != Some(&found) {
                 last = Some(found.clone());
                 let found = match found {
-                    Ok(hosts) => Ok(self.with_ways(hosts, &mut methods).await),
+                    Ok(hosts) => Ok(self.with_methods(hosts, &mut methods).await),
                     Err(why) => Err(why),
                 };
                 if self.news.send(DriverInput::Hosts(found)).await.is_err() {
@@ -69,7 +69,7 @@ impl Search {
         }
     }
 
-    async fn look(&self) -> Result<Vec<Host>, String> {
+    async fn run_once(&self) -> Result<Vec<Host>, String> {
         let name = self.script.command.display();
         let about = |what: String| format!("`{name}` {what}");
         let child = self.start().map_err(|error| about(format!("cannot be run: {error}")))?;
@@ -84,12 +84,12 @@ impl Search {
         };
         drop(running);
         parse(&result.map_err(about)?, self.script.slots)
-            .map_err(|mistakes| about(format!("printed an invalid list of hosts: {mistakes}")))
+            .map_err(|errors| about(format!("printed an invalid list of hosts: {errors}")))
     }
 
     fn start(&self) -> std::io::Result<Child> {
         let file = self.job.cwd.join(&self.script.command);
-        // A file is run as a shell would run it, even without a first line that says what it is for.
+        // A file is run as a shell would run it, even without a `#!` line.
         let line: [OsString; 2] = match file.is_file() {
             true => ["\"$0\"".into(), file.into()],
             false => [self.script.command.clone(), "sh".into()],
@@ -106,8 +106,8 @@ impl Search {
             .spawn()
     }
 
-    /// How to reach each host; the name service is asked once for each.
-    async fn with_ways(
+    /// Adds how to reach each host; the name service is queried once per host.
+    async fn with_methods(
         &self,
         hosts: Vec<Host>,
         methods: &mut BTreeMap<(Option<String>, String), ReachMethod>,
@@ -120,7 +120,7 @@ impl Search {
                 None => {
                     let (asked, ssh) = (host.clone(), self.ssh.clone());
                     let method = move || hosts::method(&asked, &hosts::hostname(), &ssh);
-                    // A look-up that panics is nobody's; the host is then tried by ssh.
+                    // If the look-up panics, the host is left out this time.
                     let Ok(method) = tokio::task::spawn_blocking(method).await else { continue };
                     methods.insert(key, method.clone());
                     method
@@ -132,16 +132,16 @@ impl Search {
     }
 }
 
-/// What the script prints, if it ends well.
+/// The script's output, if it succeeds.
 async fn listen(child: &mut Child) -> Result<String, String> {
     let (Some(mut output), Some(mut errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err("has no pipe".into());
     };
-    let (said, complaints) = tokio::join!(read(&mut output), read(&mut errors));
+    let (text, errors_text) = tokio::join!(read(&mut output), read(&mut errors));
     let status = child.wait().await.map_err(|error| format!("cannot be waited for: {error}"))?;
     match status.success() {
-        true => Ok(String::from_utf8_lossy(&said).into_owned()),
-        false => Err(failed(status, &String::from_utf8_lossy(&complaints))),
+        true => Ok(String::from_utf8_lossy(&text).into_owned()),
+        false => Err(failed(status, &String::from_utf8_lossy(&errors_text))),
     }
 }
 
@@ -151,19 +151,20 @@ async fn read(pipe: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     bytes
 }
 
-fn failed(status: ExitStatus, complaints: &str) -> String {
-    let last = complaints.lines().map(str::trim).rfind(|line| !line.is_empty());
+fn failed(status: ExitStatus, errors_text: &str) -> String {
+    let last = errors_text.lines().map(str::trim).rfind(|line| !line.is_empty());
     let last: String = last.unwrap_or_default().chars().take(QUOTE).collect();
     let how = ended(status);
     if last.is_empty() { how } else { format!("{how}: {last}") }
 }
 
-/// A script that runs, and all that it has started: it leads a group of its own, which ends with this.
+/// A running script and everything it started: it leads its own process group, which is killed on
+/// drop.
 struct ScriptRun(Child);
 
 impl Drop for ScriptRun {
     fn drop(&mut self) {
-        // While it has not been waited for, its number is its own.
+        // Until the child is waited for, its process ID cannot be reused.
         let pid = self.0.id().and_then(|pid| Pid::from_raw(pid as i32));
         if let Some(pid) = pid {
             let _ = kill_process_group(pid, Signal::KILL);

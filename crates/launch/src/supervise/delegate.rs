@@ -1,8 +1,10 @@
-//! The parent of another launcher that starts ranks for `horovod.run`, which outlives it to clear up.
+//! The parent of another launcher that starts ranks for `horovod.run`; it outlives that launcher to
+//! clean up.
 //!
-//! It passes signals on and waits. When the driver dies, it gets a signal itself, and asks the launcher
-//! to end: that is how ranks on other hosts end, too. A launcher may die of writing to a driver that
-//! has gone, before it has ended its ranks; so whatever is left on this host is killed here at the end.
+//! It passes signals on and waits. When the driver dies, the kernel signals it, and it asks the
+//! launcher to stop, which also stops the ranks on other hosts. The launcher may die from writing
+//! to a driver that is gone, before it has stopped its ranks; so this process finally kills
+//! everything that is left on this host.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,7 +18,7 @@ use super::{Scope, end_with, shim, signal_child, sweep};
 use crate::signals::{self, Signals};
 use ronde_control::job::ending::GRACE;
 
-/// Runs `command`; gives its exit code, 128 and more for a signal.
+/// Runs `command`; returns its exit code, 128 plus the signal if one killed it.
 pub fn run(mark: &OsStr, parent: &OsStr, command: &OsString, arguments: &[OsString]) -> u8 {
     let _ = setsid();
     let _ = set_child_subreaper(Some(getpid()));
@@ -25,7 +27,7 @@ pub fn run(mark: &OsStr, parent: &OsStr, command: &OsString, arguments: &[OsStri
         runtime.block_on(async {
             let signals = signals::listen()?;
             if !end_with(parent, Signal::TERM) {
-                return Err(io::Error::other("the driver has gone"));
+                return Err(io::Error::other("the driver is gone"));
             }
             let child = Command::new(command).args(arguments).spawn()?;
             wait(child, signals).await

@@ -1,9 +1,9 @@
-//! The parent of the agent, which outlives it to clear up.
+//! The parent of the agent; it outlives the agent to clean up.
 //!
-//! The guardian does nothing but wait. Because it is a subreaper, whatever the agent leaves behind
+//! The guardian only waits. It is a subreaper, so every process that the agent leaves behind
 //! becomes its child and can be found, even without the job's mark. It has its own session, so that
-//! the keys of a terminal reach only the driver. It keeps the agent's end of the pipe open: when the
-//! driver sees it closed, nothing is left on this host.
+//! the terminal's signals reach only the driver. It keeps the agent's end of the pipe open: when
+//! the driver sees that closed, nothing is left on this host.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,7 +19,7 @@ use crate::agent::join::AgentOffer;
 use crate::private::PrivateDirs;
 use crate::{driver, hidden, registry, signals};
 
-/// Starts the agent and waits for its end; gives its exit code, 128 and more for a signal.
+/// Starts the agent and waits for it; returns its exit code, 128 plus the signal if one killed it.
 pub fn run(program: &Path, mark: &OsStr) -> u8 {
     let _ = setsid();
     let own = getpid();
@@ -28,17 +28,17 @@ pub fn run(program: &Path, mark: &OsStr) -> u8 {
     let mut agent = Command::new(program);
     let status = agent.arg(hidden::AGENT).arg(mark).arg(number).status();
     sweep(&mark.to_string_lossy(), Scope::Family);
-    // A driver on this host that was killed has left its entry behind.
+    // A killed driver on this host has left its registry entry behind.
     registry::jobs(&PrivateDirs::here());
     status.map(super::code).unwrap_or_else(|error| {
-        tracing::error!(%error, "the agent could not be started, or not be waited for");
+        tracing::error!(%error, "could not start the agent or wait for it");
         126
     })
 }
 
-/// The same for an agent that dials in, whose guardian users have started: it makes this offering to
-/// whoever holds the key, which stands on no command line.
-/// Somebody who wants this process to stop means the agent.
+/// Like [`run`], for an agent that dials in and whose guardian was started by the user. The
+/// agent makes this offer to a launcher that holds the key; the key is never on a command line. A
+/// signal to this process is meant for the agent.
 pub fn run_joining(program: &Path, agent_offer: &AgentOffer, key: &JobKey) -> io::Result<u8> {
     let own = getpid();
     let _ = set_child_subreaper(Some(own));
@@ -53,20 +53,20 @@ pub fn run_joining(program: &Path, agent_offer: &AgentOffer, key: &JobKey) -> io
         if let Some(mut pipe) = agent.stdin.take() {
             pipe.write_all(&encode(&(agent_offer, key))).await?;
         }
-        let mut told = None;
+        let mut last_signal = None;
         let status = loop {
             tokio::select! {
                 status = agent.wait() => break status?,
                 signal = signals.next() => {
-                    // The first request to end lets the agent leave in order; it may have reached it,
-                    // too.
-                    let leave = signal == Signal::TERM.as_raw() && told.is_none();
+                    // The first SIGTERM lets the agent leave in order; the agent may have received
+                    // it as well.
+                    let leave = signal == Signal::TERM.as_raw() && last_signal.is_none();
                     signal_child(&agent, if leave { Signal::USR1.as_raw() } else { signal });
-                    told = Some(signal);
+                    last_signal = Some(signal);
                 }
             }
         };
-        Ok(match (status.code(), told) {
+        Ok(match (status.code(), last_signal) {
             (Some(code @ 0..=1), _) => code as u8,
             (_, Some(signal)) => 128 + signal as u8,
             _ => super::code(status),

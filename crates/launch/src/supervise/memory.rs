@@ -1,17 +1,17 @@
-//! Whether the kernel has killed for lack of memory in this process's control group.
+//! Counts the kernel's out-of-memory kills in this process's cgroup.
 
 use std::fs;
 
-/// How often it has so far, zero where there are no control groups to ask. Compare two to know whether
-/// it did in between.
+/// Number of kills so far, zero without cgroups. Compare two values to know whether one happened in
+/// between.
 pub fn out_of_memory_kills() -> u64 {
     let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let count = paths(&group).iter().find_map(|path| count(&fs::read_to_string(path).ok()?));
     count.unwrap_or(0)
 }
 
-/// The files that hold the count, of both generations of control groups, most telling first. In a
-/// container the group's path may be that of the outside; then the mounted root is the group.
+/// The files with the count, for cgroup v1 and v2, most specific first. In a container the path may
+/// be the outer one; then the mounted root is the group.
 fn paths(group: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for line in group.lines() {
@@ -37,11 +37,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_generations_of_control_groups_are_understood() {
-        let modern = paths("0::/user.slice/x\n");
-        assert_eq!(modern[0], "/sys/fs/cgroup/user.slice/x/memory.events");
-        let old = paths("5:cpu,cpuacct:/\n4:memory:/docker/ab\n");
-        assert_eq!(old[0], "/sys/fs/cgroup/memory/docker/ab/memory.oom_control");
+    fn both_cgroup_versions_are_understood() {
+        let v2 = paths("0::/user.slice/x\n");
+        assert_eq!(v2[0], "/sys/fs/cgroup/user.slice/x/memory.events");
+        let v1 = paths("5:cpu,cpuacct:/\n4:memory:/docker/ab\n");
+        assert_eq!(v1[0], "/sys/fs/cgroup/memory/docker/ab/memory.oom_control");
         assert_eq!(count("low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\n"), Some(2));
         assert_eq!(count("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"), Some(1));
         assert_eq!(count(""), None);

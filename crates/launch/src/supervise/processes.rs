@@ -1,4 +1,4 @@
-//! The processes of this machine, as `/proc` shows them.
+//! The processes of this machine, from `/proc`.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,7 +8,7 @@ use rustix::process::{Pid, geteuid};
 
 use super::{MARK, Scope};
 
-/// A process at one moment. When it started tells it from a later one of the same number.
+/// A process at one moment. Its start time distinguishes it from a later one with the same ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
@@ -22,27 +22,27 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process of this number, if it lives.
+    /// The process with this ID, if it is alive.
     pub(crate) fn of(pid: i32) -> Option<Process> {
-        // Its name may be of any bytes.
+        // Its name may contain any bytes.
         parse(pid, &String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
     }
 
-    /// Whether it is about to be gone: it closes its files before it is.
+    /// Whether it is exiting: it closes its files before it is gone.
     pub(crate) fn is_ending(&self) -> bool {
         const PF_EXITING: u64 = 4;
         self.flags & PF_EXITING != 0
     }
 }
 
-/// All living processes.
+/// All live processes.
 pub(crate) fn living() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse().ok());
     pids.filter_map(Process::of).collect()
 }
 
-/// All living processes but `root` that the mark and the scope select.
+/// All live processes, except `root`, that match the mark or the scope.
 pub(super) fn find(mark: &str, scope: Scope, root: Pid) -> Vec<Process> {
     let all = living();
     let root = root.as_raw_nonzero().get();
@@ -57,14 +57,14 @@ pub(super) fn find(mark: &str, scope: Scope, root: Pid) -> Vec<Process> {
     all.into_iter().filter(wanted).collect()
 }
 
-/// The nearest ancestor of this process that does not have this variable, and when it started: whoever
-/// has set the variable for us, however many shells stand between.
+/// The nearest ancestor of this process without this variable, and its start time: the process that
+/// set the variable for us, however many shells are in between.
 pub(crate) fn origin(variable: &str) -> Option<(i32, u64)> {
     let mut process = Process::of(std::process::id() as i32)?;
     let start = format!("{variable}=");
     loop {
         process = Process::of(process.parent)?;
-        // The environment of somebody else's process cannot be read: it is none of the job.
+        // We cannot read the environment of another user's process, which is not part of the job.
         let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
         let mut entries = environment.split(|byte| *byte == 0);
         if !entries.any(|entry| entry.starts_with(start.as_bytes())) {
@@ -73,9 +73,9 @@ pub(crate) fn origin(variable: &str) -> Option<(i32, u64)> {
     }
 }
 
-/// Reads a line of `/proc/PID/stat`, unless it is of a process that has already died.
+/// Parses a line of `/proc/PID/stat`; `None` if the process is dead.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
-    // The name, in parentheses, may itself hold spaces and parentheses.
+    // The name, in parentheses, may itself contain spaces and parentheses.
     let (front, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let state = fields.first()?.chars().next()?;
@@ -126,7 +126,7 @@ mod tests {
     const STAT: &str = "77 (a) b (c) S 5 77 77 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 1234 9 9";
 
     #[test]
-    fn a_name_full_of_parentheses_does_not_confuse() {
+    fn parentheses_in_a_name_are_parsed() {
         let seen = parse(77, STAT).unwrap();
         assert_eq!((seen.pid, seen.parent, seen.session), (77, 5, 77));
         assert_eq!((seen.state, seen.started, seen.is_ending()), ('S', 1234, false));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_text_hides_nobody() {
+    fn a_process_whose_name_is_not_utf8_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join(OsStr::from_bytes(b"x\xff"));
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_are_found_over_generations_and_cycles_end() {
+    fn descendants_of_all_generations_are_found_and_cycles_end() {
         let process = |pid, parent| Process { pid, parent, ..parse(77, STAT).unwrap() };
         let all = [process(2, 1), process(3, 2), process(4, 3), process(9, 8), process(8, 9)];
         assert_eq!(descendants(&all, 2), HashSet::from([3, 4]));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_alive_and_never_found() {
+    fn this_process_is_alive_but_never_selected() {
         let own = rustix::process::getpid();
         assert!(Process::of(own.as_raw_nonzero().get()).is_some_and(|own| !own.is_ending()));
         assert_eq!(Process::of(i32::MAX), None);

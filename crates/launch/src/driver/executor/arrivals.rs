@@ -1,4 +1,4 @@
-//! Hosts on their way into a job: agents are sent for or dial in, hosts come together, and are there.
+//! Hosts that join a job: agents are started or dial in, their hosts are set up, and become ready.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -18,27 +18,27 @@ use crate::reach::dialled::DialledAgent;
 use crate::reach::{HostProblem, ReachMethod};
 use crate::{LaunchError, machine};
 
-/// How long one call between hosts may take.
+/// Time limit for one connection attempt between hosts.
 const CALL: Duration = Duration::from_secs(5);
 
 impl Driver<'_> {
-    /// Gets agents onto hosts: all in one party in a job that needs all of them.
+    /// Gets agents onto hosts, all in one batch if the job needs all of them.
     pub(super) fn reach(&mut self, hosts: Vec<(AgentId, String)>, now: Time) -> Vec<JobInput> {
         let mut events = Vec::new();
-        let mut side_connections = Vec::new();
+        let mut setup_hosts = Vec::new();
         for (id, host) in hosts {
             match self.reach_one(id, &host) {
-                Ok(setup_host) => side_connections.push((id, setup_host)),
+                Ok(setup_host) => setup_hosts.push((id, setup_host)),
                 Err(error) => events.push(self.unreached(id, host, error)),
             }
         }
-        let together = if self.needs_all_hosts() { side_connections.len().max(1) } else { 1 };
-        for side_connections in side_connections.chunks(together) {
+        let together = if self.needs_all_hosts() { setup_hosts.len().max(1) } else { 1 };
+        for setup_hosts in setup_hosts.chunks(together) {
             let (launcher, time) = (self.context.addresses.clone(), (self.job.start_timeout, now));
-            let party = HostSetup::new(VERSION, side_connections.to_vec(), launcher, time);
+            let batch = HostSetup::new(VERSION, setup_hosts.to_vec(), launcher, time);
             self.parties.push(match self.span {
-                Span::ThisMachine => party,
-                Span::Hosts => party.among_others(),
+                Span::ThisMachine => batch,
+                Span::Hosts => batch.among_others(),
             });
         }
         events
@@ -69,15 +69,15 @@ impl Driver<'_> {
         }
     }
 
-    /// Asks a party what an event means, and does it.
+    /// Passes an event to the batch of this host, and carries out the resulting actions.
     pub(super) fn gather(&mut self, id: AgentId, event: host_setup::HostSetupInput, now: Time) {
-        let party = self.parties.iter_mut().find(|party| party.awaits(id));
-        let actions = party.map(|party| party.on(id, event, now)).unwrap_or_default();
+        let batch = self.parties.iter_mut().find(|batch| batch.awaits(id));
+        let actions = batch.map(|batch| batch.on(id, event, now)).unwrap_or_default();
         self.proceed(actions, now);
     }
 
     pub(super) fn proceed(&mut self, actions: Vec<HostSetupAction>, now: Time) {
-        self.parties.retain(|party| !party.is_over());
+        self.parties.retain(|batch| !batch.is_over());
         for action in actions {
             match action {
                 HostSetupAction::Listen(id) => self.listen(id),
@@ -86,8 +86,8 @@ impl Driver<'_> {
                     self.tell(id, DriverToAgent::Dial { targets, limit_millis });
                 }
                 HostSetupAction::Start(plans) => self.arrived(plans, now),
-                HostSetupAction::Fail(troubles, text) => {
-                    for (id, host_problem) in troubles {
+                HostSetupAction::Fail(problems, text) => {
+                    for (id, host_problem) in problems {
                         self.failed(id, host_problem, now);
                     }
                     if self.needs_all_hosts() {
@@ -121,48 +121,48 @@ impl Driver<'_> {
         self.forget(host, now);
     }
 
-    /// Whether the job begins with all its hosts or not at all.
+    /// Whether the job starts with all its hosts or not at all.
     fn needs_all_hosts(&self) -> bool {
-        !self.job.job_spec.outlives_losses() && !self.comes_by_itself()
+        !self.job.job_spec.outlives_losses() && !self.agents_dial_in()
     }
 
-    /// Whether hosts come by themselves: nobody else starts their agents again.
-    fn comes_by_itself(&self) -> bool {
+    /// Whether agents dial in, in which case nobody restarts them.
+    fn agents_dial_in(&self) -> bool {
         self.job.job_spec.source == HostSourceKind::DialledIn
     }
 
-    /// An agent that nobody here has started offers its host.
+    /// Handles an agent that dialled in and offers its host.
     pub(super) fn offered(&mut self, offer: DialledAgent, now: Time) {
-        if !self.comes_by_itself() {
+        if !self.agents_dial_in() {
             return offer.refuse("this job starts its agents itself");
         }
         if let Some(mismatch) = offer.mismatch() {
             return offer.refuse(&mismatch);
         }
         if !self.machine.takes_hosts() {
-            return offer.refuse("the job takes no more hosts");
+            return offer.refuse("the job accepts no more hosts");
         }
         let taken = |name: &str| self.hosts.iter().any(|known| known.name == name);
-        // Two agents may be on one machine, or on machines of one name.
+        // Two agents may run on one machine, or on machines with the same name.
         let names = (2..).map(|number| format!("{}-{number}", offer.name));
         let name = std::iter::once(offer.name.clone()).chain(names).find(|name| !taken(name));
         let name = name.unwrap_or_default();
         tracing::info!(host = name, slots = offer.slots, address = ?offer.address(), "an agent dialled in");
         self.hosts.push(Host { name: name.clone(), user: None, slots: offer.slots });
         self.waiting.insert(name, offer);
-        self.listed_anew(now);
+        self.hosts_changed(now);
     }
 
-    /// A host whose agent had dialled in is not on offer any more.
+    /// Removes a host whose agent had dialled in.
     pub(super) fn forget(&mut self, host: Option<String>, now: Time) {
-        if let Some(host) = host.filter(|_| self.comes_by_itself()) {
+        if let Some(host) = host.filter(|_| self.agents_dial_in()) {
             self.hosts.retain(|known| known.name != host);
-            self.listed_anew(now);
+            self.hosts_changed(now);
         }
     }
 
-    /// The hosts are others now.
-    fn listed_anew(&mut self, now: Time) {
+    /// The list of hosts has changed.
+    fn hosts_changed(&mut self, now: Time) {
         if !self.job.job_spec.outlives_losses() {
             self.slots = hosts::assign(&self.hosts, self.job.job_spec.start).unwrap_or_default();
         }
@@ -170,7 +170,7 @@ impl Driver<'_> {
         self.decide(JobInput::Discovered(self.hosts.iter().map(offer).collect()), now);
     }
 
-    /// Has an agent listen for the others, and find ports.
+    /// Makes an agent listen for the other hosts and find free ports.
     fn listen(&self, id: AgentId) {
         if let Some(agent) = self.agents.get(&id) {
             agent.handle.tell(DriverToAgent::Listen {
@@ -182,13 +182,13 @@ impl Driver<'_> {
         }
     }
 
-    /// How many free ports a host needs: one for torch.distributed's own rendezvous, and one for each
-    /// rank that is known to run there.
+    /// Number of free ports that a host needs: one for torch.distributed's own rendezvous, and one
+    /// for each rank known to run there.
     fn ports_for(&self, host: &str) -> u32 {
         1 + self.slots.iter().filter(|slot| slot.host == host).count() as u32
     }
 
-    /// Hosts have arrived: workers can be started there.
+    /// Hosts are ready: workers can be started on them.
     fn arrived(&mut self, mut plans: Vec<(AgentId, HostPlan)>, now: Time) {
         tracing::info!(?plans, "hosts have arrived");
         for (id, plan) in &mut plans {
@@ -207,7 +207,7 @@ impl Driver<'_> {
         }
         for (id, plan) in plans {
             let Some(agent) = self.agents.get_mut(&id) else { continue };
-            // One that is a child can only vanish together with the launcher.
+            // A child agent runs on this machine and needs no lifeline.
             if !agent.handle.traits.child {
                 agent.handle.tell(DriverToAgent::Stay { addresses: plan.rendezvous.clone() });
             }
@@ -223,6 +223,6 @@ impl Driver<'_> {
     pub(super) fn found(&mut self, hosts: Vec<(Host, ReachMethod)>, now: Time) {
         self.methods.extend(hosts.iter().map(|(host, method)| (host.name.clone(), method.clone())));
         self.hosts = hosts.into_iter().map(|(host, _)| host).collect();
-        self.listed_anew(now);
+        self.hosts_changed(now);
     }
 }

@@ -1,6 +1,6 @@
-//! What ssh says when it fails, turned into what happened and what to do.
+//! Turns ssh's error messages into what happened and what to do.
 //!
-//! Its messages are the same in every locale; what none of the lines below knows is passed on.
+//! The messages are the same in every locale; an unknown one is passed on.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -15,87 +15,87 @@ use crate::supervise::ended;
 /// ssh's own exit code when the connection, not the command, failed.
 const SSH_FAILED: i32 = 255;
 
-/// Explains why ssh ended before the agent was there, or before it was dismissed.
-pub fn explain(destination: &Destination, remains: &ProcessEnd<'_>) -> HostProblem {
+/// Explains why ssh ended before the agent started, or before it was dismissed.
+pub fn explain(destination: &Destination, end: &ProcessEnd<'_>) -> HostProblem {
     let Destination { login, options } = destination;
-    let status = match &remains.status {
+    let status = match &end.status {
         Ok(status) => *status,
         Err(error) => {
-            return HostProblem::new(format!("ssh cannot be waited for: {error}"), VERBOSE);
+            return HostProblem::new(format!("cannot wait for ssh: {error}"), VERBOSE);
         }
     };
-    if remains.said.contains("cannot run `ssh`") {
+    if end.said.contains("cannot run `ssh`") {
         return HostProblem::new(
             "there is no `ssh` on this machine",
             "install it: `openssh-client`",
         );
     }
-    let known = known(login, options, remains.said);
-    if let Some(known) = known.filter(|_| !remains.greeted || status.code() == Some(SSH_FAILED)) {
+    let known = known(login, options, end.said);
+    if let Some(known) = known.filter(|_| !end.greeted || status.code() == Some(SSH_FAILED)) {
         return known;
     }
-    let last = remains.said.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let last = end.said.lines().map(str::trim).rfind(|line| !line.is_empty());
     let last = last.map(|line| format!(": {line}")).unwrap_or_default();
     match (status.code(), status.signal()) {
         (_, Some(signal)) => HostProblem::new(
             format!("its ssh connection was killed by {}{last}", signal_name(signal)),
-            "somebody ended the ssh process of this job on the launcher's machine",
+            "something killed this job's ssh process on the launcher's machine",
         ),
         (Some(SSH_FAILED), _) => HostProblem::new(
             format!("its ssh connection broke{last}"),
-            format!("see whether `{}` answers", command(login, options)),
+            format!("check that `{}` works", command(login, options)),
         ),
-        (Some(code), _) if remains.greeted => HostProblem::new(
+        (Some(code), _) if end.greeted => HostProblem::new(
             format!("its agent {}{last}", ended(status)),
             match code {
                 129..=192 => {
-                    "see what killed it there: a scheduler, a time limit or a lack of memory"
+                    "find out what killed it there: a scheduler, a time limit or a lack of memory"
                 }
                 _ => VERBOSE,
             },
         ),
         (code, _) => HostProblem::new(
-            format!("no agent could be started there (exit code {}){last}", code.unwrap_or(0)),
-            format!("see what `{} horovodrun --version` says", command(login, options)),
+            format!("could not start an agent there (exit code {}){last}", code.unwrap_or(0)),
+            format!("check the output of `{} horovodrun --version`", command(login, options)),
         ),
     }
 }
 
-/// What the matter is, if ssh says it in one of the known ways.
+/// The problem and its fix, if ssh printed one of the known messages.
 fn known(login: &str, options: &SshOptions, said: &str) -> Option<HostProblem> {
     let host = login.rsplit('@').next().unwrap_or(login);
     let port = options.port.map_or("its port".into(), |port| format!("port {port}"));
     let try_it = command(login, options);
-    let says = |text: &str| said.contains(text);
+    let contains = |text: &str| said.contains(text);
     Some(match () {
-        () if says("ronde-agent: not found") => HostProblem::new(
+        () if contains("ronde-agent: not found") => HostProblem::new(
             "Ronde is not installed there, or `horovodrun` is not in the PATH of its ssh sessions",
             format!(
-                "install it there, best at the same path as here: {}",
+                "install it there, preferably at the same path as here: {}",
                 install::command(PACKAGE_VERSION)
             ),
         ),
-        () if says("REMOTE HOST IDENTIFICATION HAS CHANGED") => {
+        () if contains("REMOTE HOST IDENTIFICATION HAS CHANGED") => {
             let target = options.port.map_or(host.to_owned(), |port| format!("[{host}]:{port}"));
             HostProblem::new(
-                "ssh refuses it because its host key is not the one that was known",
+                "ssh refuses it because its host key has changed",
                 format!(
                     "if the host was reinstalled, remove the old key with `ssh-keygen -R \
                      '{target}'`; if not, someone may be intercepting the connection"
                 ),
             )
         }
-        () if says("host key is known for") || says("Host key verification failed") => {
+        () if contains("host key is known for") || contains("Host key verification failed") => {
             let why = match options.strict {
                 Strictness::Strict => {
                     "ssh does not know its host key, and `--ssh-strict` was given"
                 }
                 Strictness::FirstUse => "ssh does not accept its host key",
             };
-            let look = format!("look at the key with `ssh-keyscan {host}`");
-            HostProblem::new(why, format!("{look} and add it to `~/.ssh/known_hosts`"))
+            let check = format!("check the key with `ssh-keyscan {host}`");
+            HostProblem::new(why, format!("{check} and add it to `~/.ssh/known_hosts`"))
         }
-        () if says("Permission denied") => {
+        () if contains("Permission denied") => {
             let mut lines = said.lines().map(str::trim);
             let line = lines.find(|line| line.contains("Permission denied")).unwrap_or_default();
             HostProblem::new(
@@ -105,27 +105,29 @@ fn known(login: &str, options: &SshOptions, said: &str) -> Option<HostProblem> {
                 ),
             )
         }
-        () if says("Could not resolve hostname") => HostProblem::new(
+        () if contains("Could not resolve hostname") => HostProblem::new(
             format!("cannot resolve the host name `{host}`"),
             "check its spelling, `/etc/hosts` and DNS, or use its address",
         ),
-        () if says("Connection refused") => HostProblem::new(
+        () if contains("Connection refused") => HostProblem::new(
             format!("no ssh server is listening on {port}"),
-            format!("start `sshd` there, or name its port with `-p`; try `{try_it}`"),
+            format!("start `sshd` there, or pass its port with `-p`; try `{try_it}`"),
         ),
-        () if says("No route to host") || says("Network is unreachable") => HostProblem::new(
-            "there is no network route to it",
-            format!("check that it is up and its address is right; try `{try_it}`"),
-        ),
-        () if says("timed out") => HostProblem::new(
+        () if contains("No route to host") || contains("Network is unreachable") => {
+            HostProblem::new(
+                "there is no network route to it",
+                format!("check that it is up and its address is right; try `{try_it}`"),
+            )
+        }
+        () if contains("timed out") => HostProblem::new(
             format!("it did not answer ssh on {port} in time"),
-            format!("check that it is up and no firewall is in between; try `{try_it}`"),
+            format!("check that it is up and no firewall blocks it; try `{try_it}`"),
         ),
         () => return None,
     })
 }
 
-/// The command that a user would try by hand.
+/// The command for the user to try.
 fn command(login: &str, options: &SshOptions) -> String {
     let words = [vec!["ssh".into()], options.words(), vec![login.into()]].concat();
     words.join(OsStr::new(" ")).display().to_string()
@@ -144,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn what_ssh_says_becomes_what_happened_and_what_to_do() {
+    fn messages_of_ssh_become_a_reason_and_a_hint() {
         for (code, said, reason, hint) in [
             (255, "me@b: Permission denied (publickey).", "login failed", "ssh-copy-id me@b"),
             (
                 255,
                 "@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
-                "not the one that was known",
+                "its host key has changed",
                 "ssh-keygen -R '[b]:2222'",
             ),
             (255, "No ED25519 host key is known for b", "host key", "known_hosts"),
@@ -164,7 +166,7 @@ mod tests {
             (255, "connect to host b: Connection timed out", "in time", "firewall"),
             (255, "connect to host b: No route to host", "no network route", "ssh -p 2222 me@b"),
             (127, "motd\nronde-agent: not found", "not installed", "`pip install "),
-            (255, "kex_exchange_identification: odd", "broke: kex_exchange", "answers"),
+            (255, "kex_exchange_identification: odd", "broke: kex_exchange", "works"),
             (126, "sh: 1: bad", "exit code 126): sh: 1: bad", "horovodrun --version"),
         ] {
             let host_problem = explained(code, false, said);
@@ -174,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_breaks_later_is_told_from_an_agent_that_does() {
+    fn a_broken_connection_is_distinguished_from_an_agent_that_died() {
         let broken = explained(255, true, "Connection to b closed by remote host.");
         assert!(broken.reason.contains("ssh connection broke"), "{broken:?}");
-        let killed = explained(137, true, "Permission denied, said a rank");
+        let killed = explained(137, true, "Permission denied, from a rank");
         assert_eq!(
             killed.reason,
-            "its agent was killed by signal 9 (SIGKILL): Permission denied, said a rank"
+            "its agent was killed by signal 9 (SIGKILL): Permission denied, from a rank"
         );
     }
 }

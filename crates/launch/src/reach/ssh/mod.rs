@@ -1,8 +1,9 @@
 //! An agent on another host, through the system's `ssh`, so that the user's configuration, keys,
-//! agent and jump hosts count.
+//! agent and jump hosts apply.
 //!
-//! One connection per host. It never asks anything: whoever would have to type a password or confirm
-//! a key gets an error instead. Nothing secret is on its command line; the job's key travels inside.
+//! One connection per host. It never prompts: where ssh would ask for a password or to confirm a
+//! key, the user gets an error instead. The command line holds no secret; the job's key travels
+//! inside the connection.
 
 pub mod messages;
 
@@ -17,49 +18,49 @@ use super::{AgentLink, AgentTraits, ProcessEnd};
 use crate::hidden;
 use crate::shell::quote;
 
-/// What an agent on another host shares with the driver: nothing.
-pub const TIES: AgentTraits = AgentTraits { child: false, network: false, environment: false };
+/// An agent on another host shares nothing with the driver.
+pub const TRAITS: AgentTraits = AgentTraits { child: false, network: false, environment: false };
 
-/// Looks for this program where it lies here, then where the remote shell finds one, and becomes the
-/// guardian. Says so if there is none.
+/// Looks for this program at its path on this machine, then on the remote PATH, and becomes the
+/// guardian. Prints an error if there is none.
 const SCRIPT: &str = "for p in \"$1\" horovodrun; do \
      if command -v \"$p\" >/dev/null 2>&1; then exec \"$p\" \"$2\" \"$3\"; fi; \
      done; echo \"ronde-agent: not found\" >&2; exit 127";
 
-/// Whom to reach, and how.
+/// A host to reach, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// `host` or `user@host`, as ssh takes it.
+    /// `host` or `user@host`, in ssh's syntax.
     pub login: String,
-    /// What all hosts of a job share.
+    /// Options that all hosts of a job share.
     pub options: SshOptions,
 }
 
-/// What the user says about ssh.
+/// The user's options for ssh.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SshOptions {
-    /// Another port than that of the user's configuration.
+    /// Port, if it differs from the user's configuration.
     pub port: Option<u16>,
-    /// A key to use.
+    /// File of the private key to use.
     pub identity: Option<PathBuf>,
-    /// Whether hosts whose key is not known yet are refused.
+    /// Whether to refuse hosts whose key is unknown.
     pub strict: Strictness,
-    /// How long a connection may take, in seconds.
+    /// Time limit for a connection, in seconds.
     pub time_limit: u64,
 }
 
-/// What happens to hosts whose key is not known.
+/// What to do with hosts whose key is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// Their key is accepted and remembered.
+    /// Accept their key and remember it.
     #[default]
     FirstUse,
-    /// They are refused.
+    /// Refuse them.
     Strict,
 }
 
 impl SshOptions {
-    /// What keeps ssh from asking anybody anything, for an `-o` each.
+    /// Options that keep ssh from prompting, each for an `-o`.
     pub(crate) fn unasking(&self) -> [String; 2] {
         let checking = match self.strict {
             Strictness::FirstUse => "accept-new",
@@ -68,7 +69,7 @@ impl SshOptions {
         ["BatchMode=yes".to_owned(), format!("StrictHostKeyChecking={checking}")]
     }
 
-    /// The words of ssh's command line for the port and the key.
+    /// The arguments of ssh for the port and the key.
     pub(crate) fn words(&self) -> Vec<OsString> {
         let port = self.port.map(|port| ["-p".into(), port.to_string().into()]);
         let key = self.identity.as_ref().map(|key| ["-i".into(), key.into()]);
@@ -76,10 +77,10 @@ impl SshOptions {
     }
 }
 
-/// Starts ssh, which starts the guardian there.
+/// Starts ssh, which starts the guardian on the host.
 pub fn start(destination: &Destination, program: &Path, mark: &str) -> io::Result<AgentLink> {
-    // The shim makes ssh end with this process, whatever happens, and keeps the keys of a terminal
-    // from it.
+    // The shim makes ssh end with this process in any case, and shields it from the terminal's
+    // signals.
     let child = Command::new(program)
         .arg(hidden::SHIM)
         .arg(std::process::id().to_string())
@@ -90,21 +91,21 @@ pub fn start(destination: &Destination, program: &Path, mark: &str) -> io::Resul
         .spawn()?;
     let destination = destination.clone();
     let host = destination.login.clone();
-    let explain = move |remains: &ProcessEnd<'_>| messages::explain(&destination, remains);
-    AgentLink::from_child(child, (&host, TIES), explain)
+    let explain = move |end: &ProcessEnd<'_>| messages::explain(&destination, end);
+    AgentLink::from_child(child, (&host, TRAITS), explain)
 }
 
 fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsString> {
     let Destination { login, options } = destination;
     let mut command: Vec<OsString> = ["ssh", "-T", "-x"].map(OsString::from).to_vec();
-    let further = [
+    let more = [
         format!("ConnectTimeout={}", options.time_limit),
-        // The connection to the launcher notices a dead host sooner; this is for half-dead ones.
+        // The lifeline notices a dead host sooner; this is for half-dead ones.
         "ServerAliveInterval=5".to_owned(),
         "ServerAliveCountMax=6".to_owned(),
         "LogLevel=ERROR".to_owned(),
     ];
-    for option in options.unasking().into_iter().chain(further) {
+    for option in options.unasking().into_iter().chain(more) {
         command.extend([OsString::from("-o"), option.into()]);
     }
     command.extend(options.words());
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn ssh_never_asks_and_gets_what_the_user_says() {
+    fn ssh_never_prompts_and_gets_the_users_options() {
         let options = SshOptions {
             port: Some(12345),
             identity: Some("/keys/id".into()),
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remote_command_survives_a_shell() {
+    fn the_remote_command_survives_quoting() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("it's $here");
         std::fs::write(&program, "#!/bin/sh\necho \"$1|$2\"\n").unwrap();

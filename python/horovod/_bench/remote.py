@@ -1,6 +1,6 @@
-"""Taking turns by collectives of our own, where ranks of several hosts share no folder.
+"""Scheduling through collectives, for ranks on several hosts, which share no folder.
 
-While one system is measured, ranks wait asleep in the engine for the next message.
+While another system is measured, ranks sleep in the engine until the next message.
 """
 
 from __future__ import annotations
@@ -9,46 +9,46 @@ import json
 
 from horovod import _native
 from horovod._bench.channel import Message
-from horovod._bench.conductor import unrefused
+from horovod._bench.scheduler import unrefused
 from horovod._bench.worker import Worker
 
 
-class Circle:
-    """All ranks of this world; rank 0 asks, everybody answers."""
+class RemoteRanks:
+    """All ranks of this world; rank 0 sends requests, all ranks answer."""
 
     def __init__(self, worker: Worker) -> None:
         try:
             import numpy
         except ImportError as error:
-            raise RuntimeError("measuring on several hosts takes NumPy on each of them") from error
+            raise RuntimeError("measuring on several hosts needs NumPy on each of them") from error
         from horovod import raw
 
         self._numpy, self._raw = numpy, raw
         self._own = worker
 
     def ask(self, message: Message) -> list[Message]:
-        """All answers, in rank order; raises `Refused` if one is an error."""
+        """Sends a request; returns all answers in rank order, or raises `Refused` for an error."""
         self._tell(message)
         return unrefused(self._answers(self._own.on(message)))
 
     def dismiss(self) -> None:
-        """Nobody has another turn."""
+        """Tells the processes that there is no more work."""
         self._tell({"do": "end"})
 
     def serve(self) -> None:
-        """Takes turns until there are no more."""
+        """Handles requests until there are no more."""
         while (message := self._tell(None))["do"] != "end":
             self._answers(self._own.on(message))
 
     def _tell(self, message: Message | None) -> Message:
-        """Rank 0's message, on every rank."""
+        """Sends rank 0's message to every rank."""
         text = json.dumps(message).encode()
         length = self._raw.broadcast(self._numpy.array([len(text)]), 0, name="turn.length")
         space = self._numpy.zeros(int(length[0]), self._numpy.uint8)
         if message is not None:
             space[:] = self._numpy.frombuffer(text, self._numpy.uint8)
-        told: Message = json.loads(self._raw.broadcast(space, 0, name="turn").tobytes())
-        return told
+        received: Message = json.loads(self._raw.broadcast(space, 0, name="turn").tobytes())
+        return received
 
     def _answers(self, own: Message) -> list[Message]:
         line = json.dumps(own).encode() + b"\n"

@@ -1,8 +1,8 @@
-"""Rank 0 as the conductor: who measures when, and how often.
+"""Rank 0 as the scheduler: which system measures when, and how often.
 
-Rounds of all systems alternate, so that what else happens on the machine meets all of them, and the
-first of a round changes from round to round. A round is so many calls that it lasts a while; its
-figure is the time of one call on the rank that was slowest.
+Rounds of all systems alternate, so that other work on the machine affects all of them, and a
+different system goes first each time. A round has enough calls to last a while; its figure is the
+time of one call on the slowest rank.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from horovod._bench.channel import Channel, Closed, Message
 from horovod._bench.worker import Worker
 
-# A round lasts about this long, so that the clock and the start do not matter.
+# A round lasts about this long, so that clock resolution and start-up do not matter.
 ROUND_SECONDS = 0.02
 MOST_CALLS = 1000
 WARM_UP_CALLS = 3
@@ -27,28 +27,28 @@ OURS = ("ronde", "engine", "arena", "memcpy")
 
 
 class Refused(Exception):
-    """A system cannot do what it was asked for."""
+    """A system could not do what it was asked to."""
 
 
 class Unsupported(Refused):
-    """It never can."""
+    """A system does not support a task at all."""
 
 
-class Report(Protocol):
-    """Where results go."""
+class ReportSink(Protocol):
+    """Receives results."""
 
     def send(self, message: Message) -> None:
-        """Passes a message on to the command."""
+        """Sends a message to the command."""
 
 
-class Together(Protocol):
-    """Processes that do everything together."""
+class Processes(Protocol):
+    """Processes that handle every request together."""
 
     def ask(self, message: Message) -> list[Message]:
-        """All answers, in rank order; raises `Refused` if one is an error."""
+        """Sends a request; returns all answers in rank order, or raises `Refused` for an error."""
 
     def dismiss(self) -> None:
-        """Nobody has another turn."""
+        """Tells the processes that there is no more work."""
 
 
 class Group:
@@ -59,7 +59,7 @@ class Group:
         self._others = others
 
     def ask(self, message: Message) -> list[Message]:
-        """All answers, in rank order; raises `Refused` if one is an error."""
+        """Sends a request; returns all answers in rank order, or raises `Refused` for an error."""
         for channel in self._others:
             channel.send(message)
         answers = [self._own.on(message)] if self._own else []
@@ -67,7 +67,7 @@ class Group:
         return unrefused(answers)
 
     def dismiss(self) -> None:
-        """Nobody has another turn."""
+        """Tells the processes that there is no more work."""
         for channel in self._others:
             try:
                 channel.send({"do": "end"})
@@ -76,7 +76,7 @@ class Group:
 
 
 def unrefused(answers: list[Message]) -> list[Message]:
-    """The answers, unless one is an error."""
+    """Returns the answers, or raises if one is an error."""
     for rank, answer in enumerate(answers):
         if "error" in answer:
             kind = Refused if answer.get("can", True) else Unsupported
@@ -84,21 +84,21 @@ def unrefused(answers: list[Message]) -> list[Message]:
     return answers
 
 
-class Conductor:
-    """The systems by name, each with the processes it runs in; the first one is Ronde."""
+class Scheduler:
+    """Measures systems, each given by name with the processes it runs in; the first is Ronde."""
 
-    def __init__(self, report: Report, rounds: int, seconds: float | None) -> None:
-        self.systems: dict[str, Together] = {}
+    def __init__(self, report: ReportSink, rounds: int, seconds: float | None) -> None:
+        self.systems: dict[str, Processes] = {}
         self._report = report
         self._rounds = rounds
         self._seconds = seconds
 
     def leave_out(self, name: str, reason: object) -> None:
-        """A system is not there: that is said, and the rest goes on."""
+        """Reports that a system is not measured; the rest continues."""
         self._report.send({"note": f"{name} is left out: {reason}"})
 
     def measure(self, task: dict[str, Any]) -> None:
-        """All rounds of one task on all systems that can do it."""
+        """Measures all rounds of one task on all systems that support it."""
         groups = {id(group): group for group in self.systems.values()}
         answers: list[Message] = []
         for group in groups.values():

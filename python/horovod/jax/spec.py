@@ -9,7 +9,7 @@ from horovod.raw import Sum
 
 
 @dataclasses.dataclass(frozen=True)
-class How:
+class CollectiveSpec:
     """A collective without its arrays."""
 
     kind: str
@@ -24,7 +24,7 @@ class How:
     # How many derivatives have been taken of it; each has a collective of its own.
     order: int = 0
 
-    def backward(self, kind: str, **changes: object) -> How:
+    def backward(self, kind: str, **changes: object) -> CollectiveSpec:
         """The collective of the backward pass."""
         step = f"backward{self.order or ''}"
         return dataclasses.replace(

@@ -10,7 +10,7 @@ NEXTEST := $(shell cargo nextest --version 2>/dev/null)
 UV := .venv/bin/uv pip install --quiet --python .venv
 
 # Folders are listed too: their timestamps change when a file in them is added or removed.
-SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md \
+SOURCES := Cargo.toml Cargo.lock pyproject.toml README.md docs/troubleshooting.md \
   $(shell find build_backend crates python -name __pycache__ -prune -o -print)
 
 # Everything the recipes start uses `horovodrun` and `python` of this checkout. Bytecode is kept:

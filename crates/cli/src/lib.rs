@@ -11,6 +11,7 @@ mod config;
 mod doctor;
 mod elastic;
 mod environment;
+mod explain;
 mod files;
 mod flags;
 mod horovodrun;

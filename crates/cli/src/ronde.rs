@@ -12,6 +12,7 @@ use crate::bench;
 use crate::completion;
 use crate::doctor;
 use crate::environment;
+use crate::explain;
 use crate::horovodrun::{hidden_part, log_to_stderr, report_error, show_help, tell};
 use crate::messages::{USAGE, UserError, say};
 use crate::selftest;
@@ -38,6 +39,7 @@ enum Command {
     Completion(completion::Arguments),
     Doctor(doctor::Arguments),
     Env(environment::Arguments),
+    Explain(explain::Arguments),
     Status(status::Arguments),
     Test(selftest::Arguments),
 }
@@ -70,6 +72,7 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
         }
         Some(Command::Completion(arguments)) => completion::run::<Arguments>(&arguments),
         Some(Command::Env(arguments)) => environment::run(program, &arguments),
+        Some(Command::Explain(arguments)) => explain::run(&arguments),
         Some(Command::Status(arguments)) => status::run(&arguments),
         Some(Command::Test(arguments)) => selftest::run(program, &arguments),
         None => show_help(&Arguments::command().render_help()),

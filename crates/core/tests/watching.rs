@@ -201,7 +201,9 @@ fn a_death_makes_the_others_dump_their_flight_recorder() {
             assert!(lines[0].starts_with(&format!("{{\"rank\":{rank},\"size\":3")), "{text}");
             assert!(lines[0].contains("lost rank 2 (testhost, slot 2)"), "{text}");
             assert!(lines[1].contains(r#""state":"finished","kind":"ALLREDUCE","name":"good""#));
-            assert!(lines[1].contains(&format!("\"ranks\":3,\"bucket\":1,\"transport\":\"{way}\"")));
+            assert!(
+                lines[1].contains(&format!("\"ranks\":3,\"bucket\":1,\"transport\":\"{way}\""))
+            );
             assert!(lines[1].contains(if way == "SHM" { "oneshot" } else { "doubling" }), "{text}");
             assert!(lines[1].contains(r#""bytes":400"#) && lines[1].contains("finished_us"));
             assert!(lines[2].contains(r#""state":"failed""#), "{text}");

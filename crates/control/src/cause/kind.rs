@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::wire::agent::Exit;
 
 /// The kind of event that ended a process or a world. Texts beside it are for people.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, strum::VariantArray,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CauseKind {
     /// The cause could not be determined.

@@ -402,7 +402,7 @@ impl FailedWorker {
 }
 
 /// What ended a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::VariantArray)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
     /// The job succeeded.
@@ -431,6 +431,25 @@ pub enum EndReason {
     Interrupted,
     /// The job succeeded, but output could not be written.
     OutputLost,
+}
+
+impl EndReason {
+    /// The code by which `ronde explain` knows this reason, if there is more to say about it than
+    /// about the worker that failed first.
+    pub fn code(&self) -> Option<String> {
+        use EndReason::{AllFailed, Done, Interrupted, RankFailed, SomeFailed};
+        match self {
+            Done | Interrupted | RankFailed | AllFailed | SomeFailed => None,
+            reason => Some(reason.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for EndReason {
+    /// The name for programs: `timed_out`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }
 
 impl JobEventKind {

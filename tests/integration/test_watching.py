@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from jobs import Job, launcher, until
+from jobs import RAW, Job, launcher, until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -197,3 +197,26 @@ def test_metrics_on_a_public_address_are_refused(tmp_path):
     with Job(tmp_path, 2, "hvd.init()", env={"RONDE_METRICS": "0.0.0.0:9400"}) as job:
         assert job.wait() == 2
         assert "loopback address only" in job.output()
+
+
+def test_the_note_about_the_recorder_comes_behind_the_traceback(tmp_path):
+    script = """
+    def slowly(kind, error, trace):
+        for line in ("Traceback (most recent call last):", "  one", "  two", "  three", kind.__name__):
+            print(line, file=sys.stderr)
+            time.sleep(0.02)
+    sys.excepthook = slowly
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the launcher's, on a busy machine
+    hvd.init()
+    hvd.allreduce(numpy.ones(3), name="both")
+    if RANK == 1:
+        os._exit(3)
+    hvd.allreduce(numpy.ones(3), name="alone")
+    """
+    with Job(tmp_path, 2, script, api=RAW) as job:
+        assert job.wait() == 3, job.output()
+        own = [line for line in job.output().splitlines() if line.startswith("[0]<stderr>:")]
+        texts = [line.removeprefix("[0]<stderr>:") for line in own]
+        trace = ["Traceback (most recent call last):", "  one", "  two", "  three"]
+        assert texts[:5] == [*trace, "HorovodInternalError"], job.output()
+        assert "ronde-flight-rank0" in "\n".join(texts[5:]), job.output()

@@ -179,6 +179,14 @@ pub(crate) const FLAGS: &[Flag] = &[
         &["--prefix-output-with-timestamp", "-prefix-timestamp"],
         "Put the time in front of every line that a rank writes",
     ),
+    flag(
+        &["--tty"],
+        "Ranks that get a terminal: `auto` (rank 0, if standard output is one), `none`, `all`, or a list \
+         such as `0,2`",
+    )
+    .takes(1).key("tty"),
+    flag(&["--ranks", "--only-rank"], "Show only the output of these ranks, as in `0,2` or `0-3`")
+        .takes(1).key("ranks"),
     flag(&["--gloo"], "Start the ranks without MPI (the default)")
         .key_is("controller", "gloo").makes("use_gloo", true),
     flag(&["--mpi"], "Launch the ranks with `mpirun`; they find each other over MPI").key_is("controller", "mpi").makes("use_mpi", true),

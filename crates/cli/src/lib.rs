@@ -22,6 +22,7 @@ mod other_launchers;
 mod processes;
 mod python;
 mod ronde;
+mod screen;
 mod script;
 mod selftest;
 mod settings;

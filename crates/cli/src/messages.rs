@@ -7,11 +7,12 @@ use anstyle::{AnsiColor, Style};
 use ronde_control::printable;
 
 /// Words that begin a line and say what kind of line it is.
-const MARKS: [(&str, AnsiColor); 4] = [
+const MARKS: [(&str, AnsiColor); 5] = [
     ("error:", AnsiColor::Red),
     ("warning:", AnsiColor::Yellow),
     ("hint:", AnsiColor::Cyan),
     ("note:", AnsiColor::Green),
+    ("more:", AnsiColor::Cyan),
 ];
 
 /// Writes to standard error; on a terminal, unless NO_COLOR says otherwise, the words that say what a line

@@ -75,6 +75,15 @@ pub(crate) fn no_events(other: OtherLauncher) -> UserError {
     )
 }
 
+/// Another launcher shows what its ranks write by itself.
+pub(crate) fn no_screen(other: OtherLauncher) -> UserError {
+    let (flag, name) = other.words();
+    UserError::new(
+        format!("`{flag}` cannot be combined with `--tty` or `--ranks`: `{name}` shows the output"),
+        format!("drop one of the two; `{name} --help` lists its own options about output"),
+    )
+}
+
 /// Another launcher cannot start ranks one by one.
 pub(crate) fn not_elastic(other: OtherLauncher) -> UserError {
     let (flag, name) = other.words();

@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ronde_control::wire::agent::{
-    self, AgentToDriver, DriverToAgent, Exit, OutputStream, WorkerSpec, output_cost,
+    self, AgentToDriver, DriverToAgent, Exit, OutputStream, Terminal, WindowSize, WorkerSpec,
+    output_cost,
 };
 use ronde_control::wire::{JobKey, decode};
 use ronde_control::{VERSION, Worker};
@@ -122,6 +123,11 @@ impl Hired<'_> {
 
     /// Has it run a script; gives the number of its process.
     fn start(&mut self, worker: u32, script: &str) -> i32 {
+        self.start_on(worker, script, None)
+    }
+
+    /// The same on a terminal.
+    fn start_on(&mut self, worker: u32, script: &str, terminal: Option<Terminal>) -> i32 {
         let bytes = |text: &str| text.as_bytes().to_vec();
         let path = std::env::var("PATH").unwrap();
         let env = [("RONDE_JOB", self.mark.as_str()), ("PATH", &path)];
@@ -132,6 +138,7 @@ impl Hired<'_> {
             cwd: bytes("/"),
             env: env.into(),
             own: vec![],
+            terminal,
         };
         self.tell(&DriverToAgent::Start { workers: vec![spec] });
         match self.next() {
@@ -287,6 +294,52 @@ fn an_agent_that_dials_in_does_what_any_agent_does() {
 }
 
 #[test]
+fn a_worker_may_have_a_terminal_that_changes_its_size() {
+    let mut driver = Driver::open();
+    let _agent = join(&driver);
+    let mut hired = driver.hired();
+    let terminal = |stderr| Terminal { size: WindowSize { rows: 24, columns: 100 }, stderr };
+    // Python sees the terminal as training scripts do; a new size interrupts its sleep.
+    let script = "python3 -c '
+import os, signal, sys, time
+size = lambda *_: print(*os.get_terminal_size(1), flush=True)
+signal.signal(signal.SIGWINCH, lambda *_: (size(), os._exit(7)))
+print(os.isatty(1), os.isatty(2), end=chr(13) + chr(10), flush=True)
+size()
+os.write(2, b\"to stderr\\n\")
+time.sleep(60)
+'";
+    hired.start_on(1, script, Some(terminal(true)));
+    let mut output = Vec::new();
+    let how = loop {
+        match hired.next().expect("the link holds") {
+            AgentToDriver::Output { bytes, stream, .. } => {
+                assert_eq!(stream, OutputStream::Stdout);
+                output.extend(bytes);
+                if output.ends_with(b"to stderr\n") {
+                    let size = WindowSize { rows: 30, columns: 120 };
+                    hired.tell(&DriverToAgent::Resize { worker: Worker(1), size });
+                }
+            }
+            AgentToDriver::OutputEnd { .. } => {}
+            AgentToDriver::Exited { exit, .. } => break exit,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(how, Exit::Code(7));
+    let written = "True True\r\n100 24\nto stderr\n120 30\n";
+    while output.len() < written.len() {
+        let Some(AgentToDriver::Output { bytes, .. }) = hired.next() else { panic!("too little") };
+        output.extend(bytes);
+    }
+    assert_eq!(String::from_utf8(output).unwrap(), written);
+    // Where standard error is a file, it stays a pipe of its own.
+    hired.start_on(2, "test -t 1 && ! test -t 2 && echo split", Some(terminal(false)));
+    let (output, exit) = hired.until_ended();
+    assert_eq!((output.as_str(), exit), ("split\n", Exit::Code(0)));
+}
+
+#[test]
 fn a_link_that_is_cut_leaves_nothing_on_the_host() {
     let mut driver = Driver::open();
     let agent = join(&driver);
@@ -299,7 +352,7 @@ fn a_link_that_is_cut_leaves_nothing_on_the_host() {
     assert_gone(&pids);
     let said = agent.ended();
     assert_eq!(said.code, Some(1));
-    assert!(said.text.contains("error: the launcher has gone"), "{}", said.text);
+    assert!(said.text.contains("error: the launcher exited or cannot be reached any more"), "{}", said.text);
 }
 
 #[test]

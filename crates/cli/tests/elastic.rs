@@ -430,9 +430,10 @@ fn a_script_that_always_raises_is_the_last_word() {
         &ended.stderr,
         &[
             "\nerror: rank ",
-            " raised ValueError: the config has no `lr`\n  at <string>:1\n  1 of at least 2 ranks are \
-             left and no host may start more\n",
-            "\nhint: see what it wrote above; to survive it, add hosts",
+            " raised ValueError: the config has no `lr`\n  at <string>:1\n  process ",
+            "\n  1 of at least 2 ranks are left and no host may start more\n",
+            "\nhint: see the lines marked `[",
+            "]<stderr>` above; to survive it, add hosts",
         ],
     );
 }

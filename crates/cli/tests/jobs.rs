@@ -146,14 +146,19 @@ fn the_first_failing_rank_gives_the_code_and_the_words() {
     let ended = launched.end();
     assert!(start.elapsed() < Duration::from_secs(5));
     assert_eq!(ended.code, Some(3));
+    let (before, rest) = ended.stderr.split_once("  process ").unwrap();
+    let (process, after) = rest.split_once('\n').unwrap();
+    let (pid, time) = process.split_once(", ended at ").unwrap();
+    assert!(pid.parse::<u32>().is_ok() && time.len() == "14:03:59".len(), "{process}");
     assert_eq!(
-        ended.stderr,
+        format!("{before}{after}"),
         "[2]<stderr>:disk full
 error: rank 2 (localhost, slot 2) exited with code 3
   its last line on stderr: disk full
   3 ranks (0, 1, 3) were stopped
 
 hint: see the lines marked `[2]<stderr>` above
+more: `ronde explain exit_code`
 "
     );
 }
@@ -314,6 +319,7 @@ fn output_that_cannot_be_written_is_told_and_gives_code_1() {
 error: all ranks succeeded, but output was lost: {lost}
 
 hint: free space there, or send the output elsewhere; `--output-filename` keeps a copy of it
+more: `ronde explain output_lost`
 "
     );
     assert_eq!(String::from_utf8_lossy(&output.stderr), expected);

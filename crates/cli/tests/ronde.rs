@@ -31,6 +31,7 @@ fn version_and_help() {
       completion  Print what completes `ronde` and `horovodrun` in a shell
       doctor      Look at the hosts of a job and between them, and say what would go wrong
       env         Print a report about this installation and this machine, for a bug report
+      explain     Explain the code that an error ends with, and what to do about it
       status      Show the status of your running jobs on this machine
       test        Test this installation on two ranks with every installed framework
 

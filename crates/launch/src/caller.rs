@@ -88,7 +88,7 @@ mod tests {
         let outcome = JobOutcome { code: 3, verdict };
         assert_eq!(over(&outcome), [5, 255, 255, 255, 255, 2, 0, 0, 0, 3, b'x']);
         let member = WorkerInfo { worker: Worker(2), rank: Rank(2), host: "a".into(), slot: 0 };
-        let first = Some(FailedWorker { member, cause: Cause::default() });
+        let first = Some(FailedWorker { member, cause: Cause::default(), pid: None, time: None });
         let failed = over(&JobOutcome { verdict: Verdict { first, ..outcome.verdict }, ..outcome });
         let text = "The first process to do so was:\nProcess name: 2\nExit code: 3\nx";
         assert_eq!((failed[1], &failed[10..]), (2, text.as_bytes()));

@@ -29,6 +29,7 @@ mod lifeline;
 pub mod logs;
 pub mod private;
 pub mod rank0_rendezvous;
+pub mod ranks;
 pub mod reach;
 pub mod registry;
 pub mod shell;
@@ -37,12 +38,13 @@ pub mod source;
 mod stream;
 pub mod supervise;
 pub mod watcher;
+pub mod window;
 mod wire;
 pub mod writing;
 
 use std::io;
 
-pub use driver::{Job, OutputOptions};
+pub use driver::{Job, OutputOptions, ScreenOptions};
 pub use hidden::dispatch;
 pub use ronde_control::job::JobOutcome;
 use ronde_control::wire::JobKey;

@@ -6,7 +6,7 @@
 //! can be preceded by the time, in the format of C's `asctime`, as in Horovod.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ronde_control::wire::agent::OutputStream;
 use ronde_control::{Rank, Worker};
@@ -55,6 +55,11 @@ pub fn time_of_day(since_1970: Duration) -> String {
     let seconds = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
     let moment = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
     moment.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string()
+}
+
+/// The local time of day.
+pub fn time_of_day_now() -> String {
+    time_of_day(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
 
 /// A longer line is emitted in pieces.

@@ -1,4 +1,5 @@
-//! The signals that end a job: interrupt, terminate and hang-up, as a stream.
+//! The signals that end a job, interrupt, terminate and hang-up, as a stream; and the one that says that
+//! the terminal's window has another size.
 
 use std::fs;
 use std::io;
@@ -8,6 +9,21 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// A stream of signal numbers.
 pub struct Signals {
     kinds: Vec<(i32, Signal)>,
+    resizes: Resizes,
+}
+
+/// A stream of the terminal's changes of size.
+#[derive(Default)]
+pub struct Resizes(Option<Signal>);
+
+impl Resizes {
+    /// The next one; none ever comes once they have been taken. Dropping the future loses none.
+    pub async fn next(&mut self) {
+        match &mut self.0 {
+            Some(stream) => drop(stream.recv().await),
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// Listens to the signals that this process does not ignore: under `nohup` a hang-up means nothing.
@@ -23,10 +39,16 @@ pub fn listen() -> io::Result<Signals> {
             kinds.push((number, signal(kind)?));
         }
     }
-    Ok(Signals { kinds })
+    let resizes = Resizes(Some(signal(SignalKind::window_change())?));
+    Ok(Signals { kinds, resizes })
 }
 
 impl Signals {
+    /// Takes the changes of the terminal's size, which end nothing.
+    pub fn resizes(&mut self) -> Resizes {
+        std::mem::take(&mut self.resizes)
+    }
+
     /// The next signal's number. Dropping the future loses none.
     pub async fn next(&mut self) -> i32 {
         std::future::poll_fn(|context| {

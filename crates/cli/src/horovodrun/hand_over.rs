@@ -31,6 +31,9 @@ fn line(
     if arguments.event_log.is_some() {
         return Err(mpi::no_events(other));
     }
+    if arguments.screen.is_given() {
+        return Err(mpi::no_screen(other));
+    }
     let order = DelegatedJob {
         count: slots.len() as u32,
         hosts,

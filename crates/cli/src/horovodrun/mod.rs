@@ -36,6 +36,7 @@ use crate::messages::{USAGE, UserError, both, say};
 use crate::mpi::{self, MpiOptions, OtherLauncher};
 use crate::processes::{CountBasis, Processes, processes};
 use crate::python;
+use crate::screen::ScreenArguments;
 use crate::script;
 use crate::settings::{self, Rank0Files};
 use crate::ssh::Ssh;
@@ -91,6 +92,9 @@ pub(crate) struct Arguments {
     /// Prefix each line of rank output with a timestamp; also written `-prefix-timestamp`
     #[arg(long)]
     prefix_output_with_timestamp: bool,
+
+    #[command(flatten)]
+    screen: ScreenArguments,
 
     /// A YAML file with options; the command line takes precedence
     #[arg(long, value_name = "FILE")]
@@ -302,6 +306,10 @@ fn job(program: &Path, arguments: Arguments, set: EnvVars) -> Result<Job, UserEr
             "change to a directory that exists",
         )
     })?;
+    let times = match arguments.prefix_output_with_timestamp {
+        true => Times::Shown,
+        false => Times::Left,
+    };
     Ok(Job {
         job_spec,
         hosts,
@@ -311,11 +319,9 @@ fn job(program: &Path, arguments: Arguments, set: EnvVars) -> Result<Job, UserEr
         env: environment(set),
         output: OutputOptions {
             files: arguments.output_filename.map(|path| cwd.join(path)),
-            times: match arguments.prefix_output_with_timestamp {
-                true => Times::Shown,
-                false => Times::Left,
-            },
+            times,
             event_log: arguments.event_log.map(|path| cwd.join(path)),
+            screen: arguments.screen.options(times),
         },
         command: arguments.command,
         cwd,
@@ -476,8 +482,10 @@ fn report(outcome: Result<JobOutcome, LaunchError>, viewer: ReportTo) -> u8 {
             if viewer == ReportTo::Caller {
                 // Without a caller nobody wants to know.
                 let _ = tell_bytes(&caller::over(&outcome));
-            } else if let Some(text) = outcome.verdict.text {
-                say(&text);
+            } else if let Some(text) = &outcome.verdict.text {
+                let more =
+                    outcome.verdict.code().map(|code| format!("more: `ronde explain {code}`"));
+                say(&format!("{text}{}", more.unwrap_or_default()));
             }
             outcome.code
         }

@@ -32,6 +32,8 @@ const CRASHES: &[&str] = &[
 #[derive(Clone, Debug, Default)]
 pub struct Tail {
     lines: VecDeque<String>,
+    /// Whether they are those of standard output, too, because both go to one terminal.
+    pub(crate) has_both_streams: bool,
 }
 
 impl Tail {
@@ -44,6 +46,11 @@ impl Tail {
             }
             self.lines.push_back(line);
         }
+    }
+
+    /// Whether nothing was written.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
     }
 
     /// A summary of the last traceback.
@@ -75,12 +82,13 @@ impl Tail {
         let relevant = self.lines.iter().rev().filter(|line| !noise::is_noise(line.trim()));
         let mut last: Vec<&String> = relevant.take(SHOWN).collect();
         last.reverse();
+        let place = if self.has_both_streams { "" } else { " on stderr" };
         match last.as_slice() {
             [] => Vec::new(),
-            [line] => vec![format!("its last line on stderr: {}", line.trim())],
+            [line] => vec![format!("its last line{place}: {}", line.trim())],
             lines => {
                 let lines = lines.iter().map(|line| (*line).clone());
-                std::iter::once("its last lines on stderr:".to_owned()).chain(lines).collect()
+                std::iter::once(format!("its last lines{place}:")).chain(lines).collect()
             }
         }
     }

@@ -11,7 +11,12 @@ pub(crate) fn member() -> WorkerInfo {
 }
 
 pub(crate) fn failed_worker(kind: CauseKind, what: &str) -> FailedWorker {
-    FailedWorker { member: member(), cause: Cause::plain(kind, what) }
+    FailedWorker {
+        member: member(),
+        cause: Cause::plain(kind, what),
+        pid: Some(4711),
+        time: Some("14:03:59".into()),
+    }
 }
 
 /// At least one of each event, and several of those whose texts vary.

@@ -382,6 +382,12 @@ impl Verdict {
     pub fn of(reason: EndReason, text: Option<String>) -> Verdict {
         Verdict { reason, signal: None, first: None, text }
     }
+
+    /// The code by which `ronde explain` knows what went wrong.
+    pub fn code(&self) -> Option<String> {
+        let first = || self.first.as_ref().map(|first| first.cause.kind.to_string());
+        self.reason.code().or_else(first)
+    }
 }
 
 /// A worker that failed, and why.
@@ -392,12 +398,22 @@ pub struct FailedWorker {
     pub member: WorkerInfo,
     /// Why, based on everything it reported and wrote.
     pub cause: Cause,
+    /// Its process id on its host; `null` if it never ran.
+    pub pid: Option<u32>,
+    /// The time of day at which its process ended, as in `14:03:59`, by the clock and in the time zone of
+    /// the launcher's host; `null` if that is not known.
+    pub time: Option<String>,
 }
 
 impl FailedWorker {
     /// The report about it: a first line starting with `before`, then the details.
     pub fn lines(&self, before: &str) -> String {
-        format!("{before}{} {}\n{}", self.member, self.cause.what, self.cause.lines())
+        let process = match (self.pid, &self.time) {
+            (Some(pid), Some(time)) => format!("  process {pid}, ended at {time}\n"),
+            (Some(pid), None) => format!("  process {pid}\n"),
+            (None, _) => String::new(),
+        };
+        format!("{before}{} {}\n{}{process}", self.member, self.cause.what, self.cause.lines())
     }
 }
 

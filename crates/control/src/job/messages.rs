@@ -55,8 +55,9 @@ impl EndCause {
     }
 
     /// The last lines of a job. `first` is the worker that failed first since the last world was
-    /// formed, if any did.
-    pub(super) fn text(&self, first: Option<&FailedWorker>) -> String {
+    /// formed, if any did; `above` says where to find its output.
+    pub(super) fn text(&self, first: Option<&FailedWorker>, above: Option<&str>) -> String {
+        let above = above.unwrap_or("see the messages above");
         let lines = |before: &str| first.map(|first| first.lines(before)).unwrap_or_default();
         match self {
             EndCause::Interrupted { signal, ranks } => format!(
@@ -71,10 +72,10 @@ impl EndCause {
             // The verdict has its own texts for these.
             EndCause::RankFailed | EndCause::HostLost { .. } => lines("error: "),
             EndCause::AllFailed => {
-                format!("{}  no rank is left\n\nhint: {ABOVE}", lines("error: "))
+                format!("{}  no rank is left\n\nhint: {above}", lines("error: "))
             }
             EndCause::SomeFailed => {
-                format!("{}  others had finished before\n\nhint: {ABOVE}", lines("error: "))
+                format!("{}  others had finished before\n\nhint: {above}", lines("error: "))
             }
             EndCause::NoState => format!(
                 "error: No hosts from previous set remaining, unable to broadcast state.\n{}  every \
@@ -117,7 +118,7 @@ impl EndCause {
                 match first {
                     Some(_) => {
                         let first = lines("error: ");
-                        format!("{first}  {short}\n{hosts}\nhint: {ABOVE}; to survive it, {more}")
+                        format!("{first}  {short}\n{hosts}\nhint: {above}; to survive it, {more}")
                     }
                     None => format!("error: {short}\n{hosts}\nhint: {more}"),
                 }
@@ -125,9 +126,6 @@ impl EndCause {
         }
     }
 }
-
-/// The hint about a rank that failed.
-const ABOVE: &str = "see what it wrote above";
 
 /// Why a peer is refused that is not a rank of this kind of job.
 pub(super) const WRONG_PEER: &str = "this is a job's rendezvous; only its own ranks may join";
@@ -266,17 +264,19 @@ mod tests {
         let hosts = || vec!["`node-b`: 2 slots, on cooldown for 8 s".to_owned()];
         let timeout = Duration::from_secs(600);
         let (there, needed) = (1, 2);
+        let above = Some("see the lines marked `[2]<stderr>` above");
         vec![
-            EndCause::AllFailed.text(Some(&raised)),
-            EndCause::SomeFailed.text(Some(&killed)),
-            EndCause::NoState.text(Some(&killed)),
-            EndCause::NoState.text(None),
-            EndCause::ResetLimit { limit: 3 }.text(Some(&killed)),
-            EndCause::ResetLimit { limit: 3 }.text(None),
-            EndCause::NoProgress { worlds: 3 }.text(None),
-            EndCause::TimedOut { there, needed, timeout, hosts: hosts() }.text(Some(&killed)),
-            EndCause::Hopeless { there, needed, hosts: hosts() }.text(Some(&raised)),
-            EndCause::Hopeless { there, needed, hosts: hosts() }.text(None),
+            EndCause::AllFailed.text(Some(&raised), above),
+            EndCause::SomeFailed.text(Some(&killed), above),
+            EndCause::NoState.text(Some(&killed), above),
+            EndCause::NoState.text(None, None),
+            EndCause::ResetLimit { limit: 3 }.text(Some(&killed), above),
+            EndCause::ResetLimit { limit: 3 }.text(None, None),
+            EndCause::NoProgress { worlds: 3 }.text(None, None),
+            EndCause::TimedOut { there, needed, timeout, hosts: hosts() }
+                .text(Some(&killed), above),
+            EndCause::Hopeless { there, needed, hosts: hosts() }.text(Some(&raised), above),
+            EndCause::Hopeless { there, needed, hosts: hosts() }.text(None, None),
         ]
     }
 

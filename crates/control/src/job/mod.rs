@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub use spec::{CooldownScope, JobSpec};
-pub use verdict::JobOutcome;
+pub use verdict::{JobOutcome, OutputView};
 
 use ending::Ending;
 use hosts::Hosts;
@@ -334,6 +334,16 @@ impl JobMachine {
     /// A worker has written a line to standard error, which requires no action.
     pub fn wrote(&mut self, worker: Worker, line: &str) {
         self.verdict.wrote(worker, line);
+    }
+
+    /// What a worker writes is shown so.
+    pub fn seen_as(&mut self, worker: Worker, view: OutputView) {
+        self.verdict.seen_as(worker, view);
+    }
+
+    /// A worker's process has ended at this time of day, as is told next.
+    pub fn ended_at(&mut self, worker: Worker, time: String) {
+        self.verdict.ended_at(worker, time);
     }
 
     /// Does everything that has become possible or due.

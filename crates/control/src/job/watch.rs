@@ -19,6 +19,7 @@ impl JobMachine {
     pub(super) fn started(&mut self, worker: Worker, pid: u32) {
         let Some(member) = self.members.get_mut(&worker) else { return };
         member.pid = Some(pid);
+        self.verdict.runs_as(worker, pid);
         self.liveness.started(worker, member.agent.0, pid);
         self.happened(JobEventKind::WorkerStarted { member: self.who(worker), pid });
     }

@@ -127,6 +127,13 @@ pub enum DriverToAgent {
         /// Workers that do not answer; usually none.
         workers: Vec<Worker>,
     },
+    /// The launcher's window has another size, and so has the terminal of a worker.
+    Resize {
+        /// The worker whose terminal it is.
+        worker: Worker,
+        /// The new size.
+        size: WindowSize,
+    },
 }
 
 /// The driver's answer to an agent that has dialed in. Other versions must understand it, so
@@ -179,6 +186,18 @@ pub enum Dial {
         /// The system's error message.
         error: String,
     },
+}
+
+impl fmt::Display for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Dial::Reached { micros } => write!(f, "it answered after {micros} µs"),
+            Dial::Refused => f.write_str("the connection was refused"),
+            Dial::TimedOut => f.write_str("it did not answer in time"),
+            Dial::Stranger => f.write_str("a different process answered"),
+            Dial::Failed { error } => f.write_str(error),
+        }
+    }
 }
 
 /// Messages from an agent to the driver.
@@ -352,6 +371,27 @@ pub struct WorkerSpec {
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Names of the variables whose values it takes from the agent's environment instead.
     pub own: Vec<Vec<u8>>,
+    /// The terminal that it writes to; a pipe for each stream if there is none.
+    pub terminal: Option<Terminal>,
+}
+
+/// A worker's pseudo-terminal. It passes bytes on unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terminal {
+    /// Its size.
+    pub size: WindowSize,
+    /// Whether standard error is written to it, too. What is written there then comes as standard
+    /// output, in the order in which it was written.
+    pub stderr: bool,
+}
+
+/// The size of a terminal's window, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowSize {
+    /// Height.
+    pub rows: u16,
+    /// Width.
+    pub columns: u16,
 }
 
 impl fmt::Debug for WorkerSpec {
@@ -478,6 +518,20 @@ mod tests {
         assert_eq!(encode(&OfferAnswer::Refused { reason: "x".into() }), [1, 1, b'x']);
         assert_eq!(frame(&DriverToAgent::End), [1, 0, 0, 0, 5]);
         assert_eq!(frame(&DriverToAgent::AskTime), [1, 0, 0, 0, 9]);
+        let size = WindowSize { rows: 24, columns: 80 };
+        assert_eq!(
+            frame(&DriverToAgent::Resize { worker: Worker(1), size }),
+            [4, 0, 0, 0, 15, 1, 24, 80]
+        );
+        let spec = WorkerSpec {
+            worker: Worker(1),
+            argv: vec![b"a".into()],
+            cwd: vec![],
+            env: vec![],
+            own: vec![],
+            terminal: Some(Terminal { size, stderr: true }),
+        };
+        assert_eq!(encode(&spec), [1, 1, 1, b'a', 0, 0, 0, 1, 24, 80, 1]);
         assert_eq!(frame(&AgentToDriver::Time { unix_micros: 5 }), [2, 0, 0, 0, 8, 5]);
         assert_eq!(frame(&AgentToAgent::Load { millis: 80 }), [2, 0, 0, 0, 1, 80]);
     }
@@ -503,7 +557,14 @@ mod tests {
     #[test]
     fn the_environment_of_a_worker_is_not_printed() {
         let env = vec![(b"RONDE_JOB_KEY".to_vec(), b"secret".to_vec())];
-        let spec = WorkerSpec { worker: Worker(0), argv: vec![], cwd: vec![], env, own: vec![] };
+        let spec = WorkerSpec {
+            worker: Worker(0),
+            argv: vec![],
+            cwd: vec![],
+            env,
+            own: vec![],
+            terminal: None,
+        };
         assert_eq!(format!("{spec:?}"), "WorkerSpec { worker: Worker(0), .. }");
     }
 

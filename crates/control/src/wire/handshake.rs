@@ -16,6 +16,7 @@
 //! Neither side decodes anything before the other has proved itself. The functions only move bytes
 //! between buffers; the caller reads and writes the socket.
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,17 @@ pub enum Callee {
     Rank(Rank),
     /// A process of TensorFlow's data service; its key is that of the service.
     DataService,
+}
+
+impl fmt::Display for Callee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Callee::Launcher => f.write_str("the launcher"),
+            Callee::Host(number) => write!(f, "the agent of host {number}"),
+            Callee::Rank(rank) => write!(f, "{rank}"),
+            Callee::DataService => f.write_str("the data service"),
+        }
+    }
 }
 
 impl Callee {

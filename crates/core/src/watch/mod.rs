@@ -25,8 +25,8 @@ use ronde_control::watching::{Cycles, DumpTo, MetricsAt, TimelineRequest, Watchi
 
 pub(crate) use self::metrics::Reading;
 pub(crate) use self::metrics::http::MetricsServer;
-use self::observer::ObserverHandle;
 pub(crate) use self::observer::Readings;
+use self::observer::{NoteTime, ObserverHandle};
 pub(crate) use self::record::RecordId;
 use self::state::WatchState;
 pub(crate) use self::state::{BucketTrace, Transfer};
@@ -264,32 +264,36 @@ impl Watch {
             _ => self.watch_state().is_broken,
         };
         if dumps {
-            self.order(first_line(error));
+            self.ask_for_dump(first_line(error), NoteTime::Later);
         }
     }
 
     /// Has the observer dump the flight recorder.
     pub(crate) fn order(&self, reason: String) {
+        self.ask_for_dump(reason, NoteTime::Now);
+    }
+
+    fn ask_for_dump(&self, reason: String, note_time: NoteTime) {
         if let Some(observer) = &*self.observer.lock().expect(LOCK) {
-            observer.order(reason);
+            observer.order(reason, note_time);
         }
     }
 
-    /// Dumps the flight recorder, and logs where.
-    fn write_down(&self, reason: &str) {
+    /// Dumps the flight recorder; returns the line that says where, or why it could not.
+    fn write_down(&self, reason: &str) -> Option<String> {
         let recorder = self.watch_state().recorder.clone();
         if recorder.is_off() {
-            return;
+            return None;
         }
         let text = dump::text(&recorder, &self.who, reason, self.now());
         match dump::write(&self.dump, &self.who, &text) {
-            Ok(Some(path)) => tracing::warn!(
+            Ok(Some(path)) => Some(format!(
                 "wrote the flight recorder of {} to `{}` ({reason})",
                 self.who.rank,
                 path.display()
-            ),
-            Ok(None) => {}
-            Err(error) => tracing::warn!("the flight recorder could not be written: {error}"),
+            )),
+            Ok(None) => None,
+            Err(error) => Some(format!("the flight recorder could not be written: {error}")),
         }
     }
 

@@ -2,13 +2,14 @@
 //! the engine or SIGUSR1 asks for it, and serves metrics, so that the thread driving the engine
 //! never waits for the disk or for a reader.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{read, write};
 
 use super::Watch;
@@ -22,6 +23,18 @@ const TIME_LIMIT: Duration = Duration::from_secs(3);
 /// Maximum number of pending reasons for a dump; more dumps would contain the same.
 const MOST_REASONS: usize = 8;
 
+/// How long a note about an error waits until the program has printed its own report.
+const NOTE_DELAY: Duration = Duration::from_secs(30);
+
+/// When to log where the flight recorder was dumped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoteTime {
+    Now,
+    /// When the engine ends, or after [`NOTE_DELAY`]. An error has ended the world, and Python may be
+    /// about to print its traceback line by line: a note logged meanwhile would land in the middle.
+    Later,
+}
+
 /// Numbers counted by other modules.
 pub(crate) type Readings = Box<dyn Fn() -> Vec<Reading> + Send>;
 
@@ -34,7 +47,7 @@ pub(super) struct ObserverHandle {
 
 #[derive(Default)]
 struct ObserverRequests {
-    reasons: Vec<String>,
+    reasons: Vec<(String, NoteTime)>,
     is_over: bool,
 }
 
@@ -65,10 +78,10 @@ impl ObserverHandle {
     }
 
     /// Has the flight recorder dumped.
-    pub(super) fn order(&self, reason: String) {
+    pub(super) fn order(&self, reason: String, note_time: NoteTime) {
         let mut requests = self.requests.lock().expect(LOCK);
         if requests.reasons.len() < MOST_REASONS {
-            requests.reasons.push(reason);
+            requests.reasons.push((reason, note_time));
         }
         drop(requests);
         let _ = write(&*self.bell, &1u64.to_ne_bytes());
@@ -93,14 +106,26 @@ struct Observer {
 
 impl Observer {
     fn run(&self, watch: &Watch, readings: &Readings) {
+        let mut notes: VecDeque<(Instant, String)> = VecDeque::new();
         loop {
-            let (is_signaled, has_reader) = self.sleep();
-            let requests = std::mem::take(&mut *self.requests.lock().expect(LOCK));
-            for reason in requests.reasons {
-                watch.write_down(&reason);
-            }
+            let (is_signaled, has_reader) = self.sleep(notes.front().map(|(due, _)| *due));
+            let mut requests = std::mem::take(&mut *self.requests.lock().expect(LOCK));
             if is_signaled {
-                watch.write_down("SIGUSR1");
+                requests.reasons.push(("SIGUSR1".into(), NoteTime::Now));
+            }
+            for (reason, note_time) in requests.reasons {
+                match (watch.write_down(&reason), note_time) {
+                    (Some(note), NoteTime::Now) => tracing::warn!("{note}"),
+                    (Some(note), NoteTime::Later) => {
+                        notes.push_back((Instant::now() + NOTE_DELAY, note));
+                    }
+                    (None, _) => {}
+                }
+            }
+            let now = Instant::now();
+            let ready = notes.iter().take_while(|(due, _)| requests.is_over || *due <= now).count();
+            for (_, note) in notes.drain(..ready) {
+                tracing::warn!("{note}");
             }
             if has_reader && let Some(server) = &self.server {
                 // A failed metrics request is the client's problem.
@@ -112,9 +137,9 @@ impl Observer {
         }
     }
 
-    /// Sleeps until there is something to do; returns whether a signal arrived, and whether a
-    /// reader did.
-    fn sleep(&self) -> (bool, bool) {
+    /// Sleeps until there is something to do, at most until `due`; returns whether a signal arrived,
+    /// and whether a reader did.
+    fn sleep(&self, due: Option<Instant>) -> (bool, bool) {
         let fds = [
             Some(self.bell.as_fd()),
             self.signal.map(AsFd::as_fd),
@@ -122,7 +147,9 @@ impl Observer {
         ];
         let polled = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut present: Vec<PollFd<'_>> = fds.into_iter().flatten().map(polled).collect();
-        let awake = match poll(&mut present, None) {
+        let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let awake = match poll(&mut present, limit.as_ref()) {
             Ok(_) => present.iter().map(|fd| !fd.revents().is_empty()).collect(),
             Err(_) => vec![false; present.len()],
         };

@@ -57,9 +57,11 @@ pub fn main(program: &Path, mark: &OsStr, parent: &OsStr) -> u8 {
     // A signal to the guardian's process group is meant for the guardian, which passes it on.
     let _ = setsid();
     let mut words = Vec::new();
-    let read = io::stdin().read_to_end(&mut words);
+    if let Err(error) = io::stdin().read_to_end(&mut words) {
+        tracing::error!(%error, "standard input cannot be read");
+    }
     let Ok((agent_offer, key)) = wire::decode::<(AgentOffer, JobKey)>(&words) else {
-        tracing::error!(?read, "the guardian sent no valid offer");
+        tracing::error!("the guardian sent no valid offer");
         return 1;
     };
     let mark = mark.to_string_lossy().into_owned();

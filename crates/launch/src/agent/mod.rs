@@ -11,6 +11,7 @@ pub mod join;
 mod path_check;
 mod pipe;
 mod speed_test;
+mod terminal;
 mod worker;
 
 pub(crate) use pipe::read_frame;
@@ -18,6 +19,7 @@ pub(crate) use pipe::read_frame;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,6 +108,7 @@ where
         mark,
         window: Arc::new(Semaphore::new(OUTPUT_WINDOW)),
         running: BTreeMap::new(),
+        terminals: BTreeMap::new(),
         streams: JoinSet::new(),
         stdin: None,
         memory_kills: out_of_memory_kills(),
@@ -174,6 +177,7 @@ struct AgentProcess {
     /// How much output may still be sent before the driver has printed what it has.
     window: Arc<Semaphore>,
     running: BTreeMap<Worker, Pid>,
+    terminals: BTreeMap<Worker, OwnedFd>,
     streams: JoinSet<()>,
     stdin: Option<mpsc::Sender<Vec<u8>>>,
     /// How often the kernel had killed for lack of memory before.
@@ -252,6 +256,14 @@ impl AgentProcess {
                 let found = condition::of(&workers.collect::<Vec<_>>());
                 self.tell(AgentToDriver::Looked { found }).await;
             }
+            DriverToAgent::Resize { worker, size } => {
+                if let Some(terminal) = self.terminals.get(&worker)
+                    && terminal::resize(terminal, size).is_ok()
+                    && let Some(pid) = self.running.get(&worker)
+                {
+                    signal_worker(*pid, Signal::WINCH);
+                }
+            }
             DriverToAgent::AskTime => {
                 self.tell(AgentToDriver::Time { unix_micros: unix_micros() }).await;
             }
@@ -274,6 +286,7 @@ impl AgentProcess {
         match worker::start(&self.program, spec) {
             Ok(started) => {
                 self.running.insert(worker, started.pid);
+                self.terminals.extend(started.terminal.map(|terminal| (worker, terminal)));
                 let pid = started.pid.as_raw_nonzero().get().unsigned_abs();
                 self.tell(AgentToDriver::Started { worker, pid }).await;
                 for (stream, end) in started.outputs {
@@ -344,6 +357,7 @@ impl AgentProcess {
             let _ = kill_process_group(pid, Signal::KILL);
         }
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+        self.terminals.remove(&worker);
         if self.running.remove(&worker).is_some() {
             self.tell(AgentToDriver::Exited { worker, exit }).await;
         }

@@ -8,18 +8,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ronde_control::Worker;
-use ronde_control::wire::agent::{Exit, OutputStream, StartFailure, WorkerSpec};
+use ronde_control::wire::agent::{Exit, OutputStream, StartFailure, Terminal, WorkerSpec};
 use rustix::fs::{Access, access};
 use rustix::process::Pid;
 use tokio::net::unix::pipe;
 
+use super::terminal;
 use crate::hidden;
 
 /// A worker that runs, and the agent's ends of its pipes.
 pub(super) struct RunningWorker {
     pub(super) pid: Pid,
-    pub(super) outputs: [(OutputStream, pipe::Receiver); 2],
+    pub(super) outputs: Vec<(OutputStream, pipe::Receiver)>,
     pub(super) stdin: Option<pipe::Sender>,
+    pub(super) terminal: Option<OwnedFd>,
 }
 
 /// Starts a worker through the shim; how it "ended" if it could not be started.
@@ -49,7 +51,38 @@ pub(super) fn start(program: &Path, spec: WorkerSpec) -> Result<RunningWorker, E
         .stdin(if spec.worker == Worker(0) { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    spawn(&mut command).map_err(|error| not_started(StartFailure::System, error.to_string()))
+    let system = |error: io::Error| not_started(StartFailure::System, error.to_string());
+    let terminal = spec.terminal.and_then(|terminal| attach(&mut command, terminal));
+    let mut worker = spawn(&mut command).map_err(system)?;
+    // A descriptor that this process kept would be one more writer: the output would never end.
+    drop(command);
+    if let Some(terminal) = terminal {
+        let readable = terminal.try_clone().and_then(pipe::Receiver::from_owned_fd_unchecked);
+        worker.outputs.push((OutputStream::Stdout, readable.map_err(system)?));
+        worker.terminal = Some(terminal);
+    }
+    Ok(worker)
+}
+
+/// Gives a worker its terminal; the agent's end of it. Where the host has none left, pipes must do.
+fn attach(command: &mut Command, Terminal { size, stderr }: Terminal) -> Option<OwnedFd> {
+    let pair = terminal::open_pair(size).and_then(|(ours, theirs)| {
+        let other = stderr.then(|| theirs.try_clone()).transpose()?;
+        Ok((ours, theirs, other))
+    });
+    match pair {
+        Ok((ours, theirs, other)) => {
+            command.stdout(theirs);
+            if let Some(other) = other {
+                command.stderr(other);
+            }
+            Some(ours)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a worker has no terminal");
+            None
+        }
+    }
 }
 
 fn not_started(obstacle: StartFailure, reason: impl Into<String>) -> Exit {
@@ -65,17 +98,16 @@ fn own(name: Vec<u8>) -> Option<(OsString, OsString)> {
 
 fn spawn(command: &mut Command) -> io::Result<RunningWorker> {
     let mut child = command.spawn()?;
-    let piped = || io::Error::other("a pipe that was asked for is missing");
-    let stdout = OwnedFd::from(child.stdout.take().ok_or_else(piped)?);
-    let stderr = OwnedFd::from(child.stderr.take().ok_or_else(piped)?);
+    let stdout = child.stdout.take().map(|end| (OutputStream::Stdout, OwnedFd::from(end)));
+    let stderr = child.stderr.take().map(|end| (OutputStream::Stderr, OwnedFd::from(end)));
+    let pipes = stdout.into_iter().chain(stderr);
+    let outputs = pipes.map(|(stream, end)| Ok((stream, pipe::Receiver::from_owned_fd(end)?)));
     let stdin = child.stdin.take().map(OwnedFd::from);
     Ok(RunningWorker {
         pid: Pid::from_child(&child),
-        outputs: [
-            (OutputStream::Stdout, pipe::Receiver::from_owned_fd(stdout)?),
-            (OutputStream::Stderr, pipe::Receiver::from_owned_fd(stderr)?),
-        ],
+        outputs: outputs.collect::<io::Result<_>>()?,
         stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?,
+        terminal: None,
     })
 }
 

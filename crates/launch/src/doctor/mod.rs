@@ -114,7 +114,7 @@ impl Doctor {
             // No rank joins and no output arrives here.
             _ => return,
         };
-        tracing::info!(host = self.agents[index].host, ?event, "input from a host");
+        tracing::info!("{}: {}", self.agents[index].host, in_words(&event));
         for (host, command) in self.doctor_run.on(index, event, now) {
             if command == DriverToAgent::AskTime {
                 self.asked[host] = (Instant::now(), unix_micros());
@@ -159,4 +159,31 @@ impl Doctor {
 /// The time in microseconds since 1970, by this machine's clock.
 pub(crate) fn unix_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64
+}
+
+/// What a host has said, for `--verbose`.
+fn in_words(event: &DoctorInput) -> String {
+    match event {
+        DoctorInput::Hello { version } => format!("its agent is there, version {version}"),
+        DoctorInput::Told(_) => "it has told the time".into(),
+        DoctorInput::Said(AgentToDriver::Listening { listeners, .. }) => {
+            let at: Vec<String> = listeners.iter().map(|it| it.address.to_string()).collect();
+            format!("its agent listens at {}", at.join(", "))
+        }
+        DoctorInput::Said(AgentToDriver::Dialled { callee, address, outcome }) => {
+            format!("it has dialled {callee} at {address}: {outcome}")
+        }
+        DoctorInput::Said(AgentToDriver::Examined { .. }) => "it has been examined".into(),
+        DoctorInput::Said(AgentToDriver::Measured { callee, outcome: Ok(rate) }) => format!(
+            "{} MB/s to {callee}, {} µs there and back",
+            rate.bytes_per_second / 1_000_000,
+            rate.round_trip_micros
+        ),
+        DoctorInput::Said(AgentToDriver::Measured { callee, outcome: Err(reason) }) => {
+            format!("the speed to {callee} could not be measured: {reason}")
+        }
+        DoctorInput::Said(AgentToDriver::Problem { reason }) => reason.clone(),
+        DoctorInput::Said(_) => "it has said something that nobody asked for".into(),
+        DoctorInput::Gone(problem) => format!("it has gone: {}", problem.reason),
+    }
 }

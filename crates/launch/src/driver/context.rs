@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use ronde_control::event::{JobEventKind, OutputKind};
 use ronde_control::job::JobSpec;
 use ronde_control::wire::JobKey;
-use ronde_control::{VERSION, printable};
+use ronde_control::wire::agent::OutputStream;
+use ronde_control::{Rank, VERSION, printable};
 use tokio::sync::mpsc;
 
 use super::event_bus::EventBus;
@@ -57,13 +58,14 @@ impl DriverContext {
             let _ = unwritten.blocking_send(DriverInput::OutputLost(OutputKind::EventLog, reason));
         })?;
         let (key, listener, addresses) = job.hosts.open(job).await?;
-        tracing::info!(?addresses, ranks, "the rendezvous is open");
+        let at: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        tracing::info!("waiting for {ranks} ranks at {}", at.join(", "));
         let viewer = match (&job.function, &job.deliveries) {
             (Some(_), None) => Viewer::Caller,
             _ => Viewer::Terminal,
         };
-        let screen =
-            Screen::start(viewer, files, news.clone()).map_err(machine("start a thread"))?;
+        let screen = Screen::start(viewer, &job.output.screen, files, news.clone());
+        let screen = screen.map_err(machine("start a thread"))?;
         let stdin = Stdin::start(news.clone()).map_err(machine("start a thread"))?;
         if viewer == Viewer::Caller {
             stdin.next();
@@ -116,10 +118,13 @@ impl DriverContext {
     }
 
     /// Shows what is left; gives what has still to be waited for, and the guests, who are served as long.
-    pub(super) fn close(mut self) -> (Screen, EventBus, SideConnections) {
+    /// What `through` has written to its terminal was shown already.
+    pub(super) fn close(mut self, through: Option<Rank>) -> (Screen, EventBus, SideConnections) {
         self.service.abort();
         for (rank, stream, bytes) in self.lines.end_all(self.stamp.text()) {
-            self.screen.show(ScreenItem::Text { rank, stream, bytes, done: None });
+            let is_shown = through == Some(rank) && stream == OutputStream::Stdout;
+            let live = is_shown.then(Vec::new);
+            self.screen.show(ScreenItem::Text { rank, stream, bytes, live, done: None });
         }
         (self.screen, self.event_bus, self.side_connections)
     }

@@ -33,7 +33,7 @@ use super::screen::{Screen, ScreenItem, Viewer, WindowCredit};
 use super::side_connections::SideConnections;
 use super::start::{self, Span};
 use super::stdin::Stdin;
-use super::{DriverInput, NEWS, entropy, hex, service};
+use super::{DriverInput, NEWS, ScreenOptions, entropy, hex, service};
 use crate::caller::{NOBODY, RAISED};
 use crate::delegate::LauncherCommand;
 use crate::signals::Signals;
@@ -95,7 +95,7 @@ pub async fn run(job: &Delegated, signals: Signals) -> Result<JobOutcome, Launch
         .stderr(Stdio::piped());
     let child = command.spawn().map_err(machine("start another launcher"))?;
     let window = Arc::new(Semaphore::new(WINDOW));
-    let screen = Screen::start(Viewer::Caller, None, sender.clone());
+    let screen = Screen::start(Viewer::Caller, &ScreenOptions::default(), None, sender.clone());
     let screen = screen.map_err(machine("start a thread"))?;
     let caller = Stdin::start(sender.clone()).map_err(machine("start a thread"))?;
     caller.next();
@@ -261,7 +261,7 @@ async fn pass_on(
         permits.forget();
         let done = Some(WindowCredit { agent: 0, cost: count as u32 });
         let bytes = buffer[..count].to_vec();
-        screen.show(ScreenItem::Text { rank: Rank(NOBODY), stream, bytes, done });
+        screen.show(ScreenItem::Text { rank: Rank(NOBODY), stream, bytes, live: None, done });
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod agent_handle;
 mod cluster;
 mod context;
 pub mod delegated;
+mod display;
 mod environment;
 mod event_bus;
 mod executor;
@@ -29,19 +30,21 @@ use std::time::Duration;
 
 use ronde_control::job::{JobOutcome, JobSpec};
 use ronde_control::settings;
-use ronde_control::wire::agent::AgentToDriver;
+use ronde_control::wire::agent::{AgentToDriver, OutputStream, Terminal, WindowSize};
 use ronde_control::wire::{Greeting, RankToDriver};
 use ronde_control::{ConnectionId, Rank, event};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 use crate::hosts::Host;
-use crate::logs::Times;
+use crate::logs::{Times, prefix};
 use crate::private::PrivateDirs;
+use crate::ranks::RankSet;
 use crate::reach::dialled::DialledAgent;
 use crate::reach::{HostProblem, ReachMethod};
 use crate::signals::Signals;
 use crate::source::HostSource;
+use crate::window::{self, Window};
 use crate::wire::SealedConnection;
 use crate::{LaunchError, machine};
 use event_bus::Subscription;
@@ -106,6 +109,47 @@ pub struct OutputOptions {
     pub times: Times,
     /// The file where the job's events are written as lines of JSON.
     pub event_log: Option<PathBuf>,
+    /// Which ranks' output the screen shows, and which of them have a terminal.
+    pub screen: ScreenOptions,
+}
+
+/// Which ranks' output the screen shows, and which of them have a terminal.
+#[derive(Clone, Debug)]
+pub struct ScreenOptions {
+    /// Whose output is shown; that of others is only kept in files.
+    pub shown: RankSet,
+    /// Who has a terminal instead of pipes.
+    pub terminals: RankSet,
+    /// The launcher's own terminal, if it has one.
+    pub window: Option<Window>,
+}
+
+impl Default for ScreenOptions {
+    fn default() -> ScreenOptions {
+        ScreenOptions { shown: RankSet::All, terminals: RankSet::None, window: None }
+    }
+}
+
+impl ScreenOptions {
+    /// The rank whose terminal is passed through to the launcher's own.
+    fn passed_through(&self) -> Option<Rank> {
+        self.window.and_then(|_| self.terminals.lowest_of_both(&self.shown))
+    }
+
+    /// The terminal of a rank, if it has one; `size` is that of the launcher's.
+    fn terminal(&self, rank: Rank, size: WindowSize) -> Option<Terminal> {
+        if !self.terminals.contains(rank) {
+            return None;
+        }
+        // Every line of the others has its prefix.
+        let used = match self.passed_through() == Some(rank) {
+            true => 0,
+            false => prefix(rank, OutputStream::Stdout).len() as u16,
+        };
+        let columns = size.columns.saturating_sub(used).max(1);
+        let stderr = self.window.is_some_and(|window| window.stderr);
+        Some(Terminal { size: WindowSize { columns, ..size }, stderr })
+    }
 }
 
 /// Everything the driver can learn.
@@ -149,12 +193,14 @@ pub async fn run(job: &Job, mut signals: Signals) -> Result<JobOutcome, LaunchEr
     let (sender, mut news) = mpsc::channel(NEWS);
     let mut driver = Driver::start(job, sender).await?;
     let start = Instant::now();
+    let mut resizes = signals.resizes();
     driver.tick(start.elapsed());
     while !driver.is_over() {
         let wakeup = driver.next_wakeup().map(|time| start + time);
         tokio::select! {
             Some(item) = news.recv() => driver.on(item, start.elapsed()),
             signal = signals.next() => driver.signalled(signal, start.elapsed()),
+            () = resizes.next() => driver.resized(window::size()),
             () = sleep_until(wakeup.unwrap_or(start)), if wakeup.is_some() => {}
         }
         driver.tick(start.elapsed());

@@ -1,7 +1,8 @@
 //! Writes to the terminal, on a thread of its own: a screen that stands still, as behind `less`, must
 //! not hold up the job's control.
 //!
-//! Where `horovod.run` has started the job, its caller is the screen, and gets frames.
+//! Where `horovod.run` has started the job, its caller is the screen, and gets frames. What a terminal
+//! shows of ranks that write at once is decided in `display`.
 //!
 //! What waits to be written is bounded by the agents' output windows. If the reader of the output
 //! goes away, as `head` does, the job goes on without it. If output cannot be written for another
@@ -17,21 +18,43 @@ use ronde_control::wire::agent::OutputStream;
 use ronde_control::{Rank, Worker};
 use tokio::sync::mpsc::Sender;
 
-use super::DriverInput;
+use super::display::Display;
 use super::files::OutputFiles;
 use super::remote_call::CallResult;
+use super::{DriverInput, ScreenOptions};
 use crate::caller::{self, FrameKind, NOBODY};
+use crate::ranks::RankSet;
 
 /// What the thread gets.
 pub(super) enum ScreenItem {
-    /// What a rank wrote, and what is told back when it is shown.
-    Text { rank: Rank, stream: OutputStream, bytes: Vec<u8>, done: Option<WindowCredit> },
+    /// What a rank wrote, in lines with their prefixes, and what is told back when it is shown. What
+    /// is passed through as it is stands in `live`; then the lines are for the files.
+    Text {
+        rank: Rank,
+        stream: OutputStream,
+        bytes: Vec<u8>,
+        live: Option<Vec<u8>>,
+        done: Option<WindowCredit>,
+    },
+    /// A rank has closed a stream.
+    End(Rank, OutputStream, Passing),
+    /// The terminal has so many columns now.
+    Resized(usize),
     /// Something that a rank has returned.
     Returned(Rank, CallResult),
     /// A line of the launcher's own, with its end.
     Note(String),
     /// For the caller: whose results count, in order.
     World(Vec<Worker>),
+}
+
+/// How a rank's output comes to the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// In lines with their prefixes.
+    Lines,
+    /// As it is, because its terminal is passed through.
+    Through,
 }
 
 /// Who sees the output.
@@ -61,12 +84,19 @@ impl Screen {
     /// write, once of each.
     pub(super) fn start(
         viewer: Viewer,
+        options: &ScreenOptions,
         files: Option<OutputFiles>,
         news: Sender<DriverInput>,
     ) -> io::Result<Screen> {
         let (items, incoming) = mpsc::channel();
+        let window = options.window.filter(|_| viewer == Viewer::Terminal);
+        let display = window.map(|window| Display::new(window.size.columns.into()));
+        let stderr_is_display = window.is_some_and(|window| window.stderr);
+        let shown = options.shown.clone();
         let thread = thread::Builder::new().name("ronde-screen".into()).spawn(move || {
-            let mut printer = Printer { viewer, files, lost: Vec::new(), news };
+            let lost = Vec::new();
+            let mut printer =
+                Printer { viewer, shown, display, stderr_is_display, files, lost, news };
             printer.print(&incoming);
             printer.lost
         })?;
@@ -89,6 +119,10 @@ impl Screen {
 /// What the thread has.
 struct Printer {
     viewer: Viewer,
+    shown: RankSet,
+    /// The terminal, if standard output is one; standard error may be another thing.
+    display: Option<Display>,
+    stderr_is_display: bool,
     files: Option<OutputFiles>,
     /// What of standard output and standard error could not be written, and why.
     lost: Vec<String>,
@@ -102,8 +136,8 @@ impl Printer {
         }
         while let Ok(item) = items.recv() {
             match item {
-                ScreenItem::Text { rank, stream, bytes, done } => {
-                    self.show(rank, stream, &bytes);
+                ScreenItem::Text { rank, stream, bytes, live, done } => {
+                    self.show(rank, stream, &bytes, live.as_deref());
                     if let Some(done) = done {
                         self.tell(DriverInput::Printed(done));
                     }
@@ -120,7 +154,17 @@ impl Printer {
                         &caller::frame(FrameKind::Complete, rank, b""),
                     );
                 }
-                ScreenItem::Note(line) => self.write(OutputStream::Stderr, line.as_bytes()),
+                ScreenItem::End(rank, stream, passing) => {
+                    let bytes = self.on_display(stream, |display| match passing {
+                        Passing::Through => display.end_live(),
+                        Passing::Lines => display.end(rank, stream),
+                    });
+                    self.write(stream, &bytes.unwrap_or_default());
+                }
+                ScreenItem::Resized(columns) => {
+                    self.on_display(OutputStream::Stdout, |display| display.resize(columns));
+                }
+                ScreenItem::Note(line) => self.note(&line),
                 ScreenItem::World(workers) => {
                     let bytes: Vec<u8> =
                         workers.iter().flat_map(|worker| worker.0.to_le_bytes()).collect();
@@ -131,14 +175,40 @@ impl Printer {
                 }
             }
         }
+        let last = self.on_display(OutputStream::Stdout, Display::finish);
+        self.write(OutputStream::Stdout, &last.unwrap_or_default());
     }
 
-    fn show(&mut self, rank: Rank, stream: OutputStream, bytes: &[u8]) {
-        if bytes.is_empty() {
-            return;
-        }
+    /// What a stream shows for this, if it is the terminal.
+    fn on_display<T>(
+        &mut self,
+        stream: OutputStream,
+        act: impl FnOnce(&mut Display) -> T,
+    ) -> Option<T> {
+        let is_display = stream == OutputStream::Stdout || self.stderr_is_display;
+        self.display.as_mut().filter(|_| is_display).map(act)
+    }
+
+    /// Writes a line of the launcher's own, with its end.
+    fn note(&mut self, line: &str) {
+        let bytes = self.on_display(OutputStream::Stderr, |display| display.print(line.as_bytes()));
+        self.write(OutputStream::Stderr, &bytes.unwrap_or_else(|| line.into()));
+    }
+
+    fn show(&mut self, rank: Rank, stream: OutputStream, bytes: &[u8], live: Option<&[u8]>) {
         match self.viewer {
-            Viewer::Terminal => self.write(stream, bytes),
+            _ if !self.shown.contains(rank) => {}
+            Viewer::Terminal => {
+                let shown = self.on_display(stream, |display| match live {
+                    Some(live) => display.pass_through(live),
+                    None => display.show(rank, stream, bytes),
+                });
+                match shown {
+                    Some(shown) => self.write(stream, &shown),
+                    None => self.write(stream, bytes),
+                }
+            }
+            Viewer::Caller if bytes.is_empty() => {}
             Viewer::Caller => {
                 let kind = if stream == OutputStream::Stdout {
                     FrameKind::Stdout
@@ -148,8 +218,11 @@ impl Printer {
                 self.write(OutputStream::Stdout, &caller::frame(kind, rank.0, bytes));
             }
         }
+        if bytes.is_empty() {
+            return;
+        }
         if let Some(trouble) = self.files.as_mut().and_then(|it| it.write(rank, stream, bytes)) {
-            self.write(OutputStream::Stderr, format!("[ronde] {trouble}\n").as_bytes());
+            self.note(&format!("[ronde] {trouble}\n"));
             self.tell(DriverInput::OutputLost(OutputKind::Files, trouble));
         }
     }
@@ -160,6 +233,9 @@ impl Printer {
     }
 
     fn write(&mut self, stream: OutputStream, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         let (name, output, result) = match stream {
             OutputStream::Stdout => {
                 ("standard output", OutputKind::Stdout, write(&mut io::stdout().lock(), bytes))

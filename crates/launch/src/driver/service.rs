@@ -110,7 +110,8 @@ pub(crate) async fn run(listener: TcpListener, key: JobKey, news: mpsc::Sender<D
                         let met = meet(stream, &key, caller, &steps).await;
                         let _ = steps.send((caller, CallerStep::Done)).await;
                         match met {
-                            Ok(met) => serve(ConnectionId(caller.0), met, news).await,
+                            Ok(Some(met)) => serve(ConnectionId(caller.0), met, news).await,
+                            Ok(None) => tracing::debug!("a host of the job has tried this address"),
                             Err(error) => tracing::debug!(%error, "dropped a connection that did not authenticate"),
                         }
                     });
@@ -222,12 +223,13 @@ impl Handshakes {
 /// A connection that has authenticated, and its greeting.
 type Authenticated = (SealedConnection, Greeting);
 
+/// None if it has the key and wants nothing, as an agent that tries which addresses reach the launcher.
 async fn meet(
     stream: TcpStream,
     key: &JobKey,
     caller: Caller,
     steps: &mpsc::Sender<(Caller, CallerStep)>,
-) -> io::Result<Authenticated> {
+) -> io::Result<Option<Authenticated>> {
     let reached = async |context| {
         let _ = steps.send((caller, CallerStep::Reached(context))).await;
     };
@@ -235,8 +237,8 @@ async fn meet(
     reached(HandshakeProgress::Begun).await;
     let mut sealed = answer(stream, key, Callee::Launcher).await?;
     reached(HandshakeProgress::Proven).await;
-    let greeting = sealed.hear(LONGEST_GREETING).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-    Ok((sealed, greeting))
+    let greeting = sealed.hear(LONGEST_GREETING).await?;
+    Ok(greeting.map(|greeting| (sealed, greeting)))
 }
 
 async fn serve(

@@ -442,7 +442,8 @@ fn a_script_that_always_raises_is_the_reason_for_the_end() {
     let expected = "error: rank 1 (a, slot 1) raised KeyError: 'lr'\n  at train.py:7\n  1 of at least 2 \
                 ranks are left and no host may start more\n";
     assert!(code == 1 && text.starts_with(expected), "{text}");
-    assert!(text.contains("hint: see what it wrote above; to survive it, add hosts"), "{text}");
+    let hint = "hint: see the lines marked `[1]<stderr>` above; to survive it, add hosts";
+    assert!(text.contains(hint), "{text}");
 }
 
 #[test]

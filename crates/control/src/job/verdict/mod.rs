@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use super::messages::EndCause;
 use crate::cause::{Cause, CauseKind, Departure, Raised, Tail};
 use crate::event::{EndReason, FailedWorker, Verdict, WorkerInfo, some};
-use crate::wire::agent::{Exit, StartFailure};
+use crate::wire::agent::{Exit, OutputStream, StartFailure};
 use crate::{Rank, Worker};
 
 /// Everything known about how workers ended since the last world was complete.
@@ -40,6 +40,27 @@ struct Account {
     /// Why the launcher treats it as dead, whatever its process does.
     condemned: Option<Cause>,
     tail: Tail,
+    pid: Option<u32>,
+    /// The time of day at which its process ended.
+    ended_at: Option<String>,
+    view: OutputView,
+}
+
+/// How the user sees what a worker writes to standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputView {
+    /// In lines whose prefix names the worker's rank and this stream.
+    Marked(OutputStream),
+    /// As it is, because the worker has the launcher's terminal.
+    Unmarked,
+    /// Not at all: the user wants to see other ranks.
+    Hidden,
+}
+
+impl Default for OutputView {
+    fn default() -> OutputView {
+        OutputView::Marked(OutputStream::Stderr)
+    }
 }
 
 impl Account {
@@ -122,6 +143,29 @@ impl FailureAnalysis {
     pub fn wrote(&mut self, worker: Worker, line: &str) {
         if let Some(account) = self.accounts.get_mut(&worker) {
             account.tail.wrote(line);
+        }
+    }
+
+    /// A worker's process runs.
+    pub fn runs_as(&mut self, worker: Worker, pid: u32) {
+        if let Some(account) = self.accounts.get_mut(&worker) {
+            account.pid = Some(pid);
+        }
+    }
+
+    /// What a worker writes is shown so.
+    pub fn seen_as(&mut self, worker: Worker, view: OutputView) {
+        if let Some(account) = self.accounts.get_mut(&worker) {
+            account.view = view;
+            account.tail.has_both_streams =
+                matches!(view, OutputView::Unmarked | OutputView::Marked(OutputStream::Stdout));
+        }
+    }
+
+    /// A worker's process has ended at this time of day.
+    pub fn ended_at(&mut self, worker: Worker, time: String) {
+        if let Some(account) = self.accounts.get_mut(&worker) {
+            account.ended_at.get_or_insert(time);
         }
     }
 
@@ -223,7 +267,10 @@ impl FailureAnalysis {
         let text = match (end, &first) {
             (EndCause::RankFailed, Some(first)) => self.text(first),
             (EndCause::HostLost { reason, hint }, _) => self.text_of_lost_host(reason, hint),
-            _ => end.text(first.as_ref()),
+            _ => {
+                let above = first.as_ref().map(|first| self.above(&first.member));
+                end.text(first.as_ref(), above.as_deref())
+            }
         };
         let text = Some(format!("{}\n", text.trim_end()));
         JobOutcome { code, verdict: Verdict { reason: end.reason(), signal, first, text } }
@@ -240,7 +287,13 @@ impl FailureAnalysis {
             seen.push(blamed);
             cause = blamed;
         }
-        Some(FailedWorker { member: self.who(cause), cause: self.cause(cause) })
+        let account = self.accounts.get(&cause);
+        Some(FailedWorker {
+            member: self.who(cause),
+            cause: self.cause(cause),
+            pid: account.and_then(|account| account.pid),
+            time: account.and_then(|account| account.ended_at.clone()),
+        })
     }
 
     /// Whether a worker failed by itself, or raised an exception and was stopped before it ended.
@@ -302,8 +355,30 @@ impl FailureAnalysis {
         text
     }
 
-    fn hint(&self, FailedWorker { member, cause }: &FailedWorker, early: Option<Worker>) -> String {
-        let above = format!("see the lines marked `[{}]<stderr>` above", member.rank.0);
+    /// Where to look for what a worker wrote.
+    fn above(&self, member: &WorkerInfo) -> String {
+        let account = self.accounts.get(&member.worker);
+        if account.is_none_or(|account| account.tail.is_empty()) {
+            return "it wrote nothing to stderr: see the log files that the program keeps, if any"
+                .into();
+        }
+        match account.map(|account| account.view).unwrap_or_default() {
+            OutputView::Marked(stream) => {
+                let name = if stream == OutputStream::Stdout { "stdout" } else { "stderr" };
+                format!("see the lines marked `[{}]<{name}>` above", member.rank.0)
+            }
+            OutputView::Unmarked => "see what it wrote above".into(),
+            OutputView::Hidden => {
+                "`--ranks` hides what it wrote: run it again without that option, or \
+                                   look into the files of `--output-filename`"
+                    .into()
+            }
+        }
+    }
+
+    fn hint(&self, first: &FailedWorker, early: Option<Worker>) -> String {
+        let FailedWorker { member, cause, .. } = first;
+        let above = self.above(member);
         if let Some(blamed) = early {
             return format!(
                 "every rank must make the same calls: find out why {} finished first, for example \
@@ -342,10 +417,9 @@ impl FailureAnalysis {
             Some(Exit::Signal(4 | 6 | 8 | 11)) if !cause.details.is_empty() => {
                 format!("native code crashed; {above}")
             }
-            Some(Exit::Signal(4 | 6 | 8 | 11)) => format!(
-                "native code crashed; {above}, or run it again with `PYTHONFAULTHANDLER=1` to see \
-                 where"
-            ),
+            Some(Exit::Signal(4 | 6 | 8 | 11)) => {
+                "native code crashed; run it again with `PYTHONFAULTHANDLER=1` to see where".into()
+            }
             Some(Exit::Signal(_)) => {
                 "something sent it that signal: a scheduler, a time limit or another process".into()
             }

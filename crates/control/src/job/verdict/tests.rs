@@ -291,3 +291,48 @@ fn lost_output_is_an_error_unless_there_is_a_worse_one() {
     let failed = || judge(vec![code(2, 3)]);
     assert_eq!(failed().without(&lost), failed());
 }
+
+#[test]
+fn the_process_and_its_end_are_told_and_the_hint_names_lines_that_are_there() {
+    use OutputStream::{Stderr, Stdout};
+    let tell = |view, line: Option<&str>| {
+        let mut verdict = FailureAnalysis::default();
+        let (worker, rank) = (Worker(1), Rank(1));
+        verdict.enter(WorkerInfo { worker, rank, host: "node".into(), slot: 0 });
+        verdict.runs_as(worker, 4711);
+        verdict.seen_as(worker, view);
+        line.into_iter().for_each(|line| verdict.wrote(worker, line));
+        verdict.left(worker, Some(Raised::by_program("ValueError: boom")), None);
+        verdict.ended_at(worker, "14:03:59".into());
+        verdict.exited(worker, Exit::Code(1));
+        let outcome = verdict.outcome();
+        let first = outcome.verdict.first.unwrap();
+        assert_eq!((first.pid, first.time.as_deref()), (Some(4711), Some("14:03:59")));
+        outcome.verdict.text.unwrap()
+    };
+    let line = Some("ValueError: boom");
+    for (view, line, hint) in [
+        (OutputView::Marked(Stderr), line, "see the lines marked `[1]<stderr>` above\n"),
+        (OutputView::Marked(Stdout), line, "see the lines marked `[1]<stdout>` above\n"),
+        (OutputView::Unmarked, line, "see what it wrote above\n"),
+        (OutputView::Hidden, line, "`--ranks` hides what it wrote: run it again"),
+        (OutputView::Marked(Stderr), None, "it wrote nothing to stderr: see the log files"),
+        (OutputView::Unmarked, None, "it wrote nothing to stderr: see the log files"),
+    ] {
+        let text = tell(view, line);
+        let begin = "error: rank 1 (node, slot 0) raised ValueError: boom\n  process 4711, ended at \
+                     14:03:59\n\nhint: ";
+        assert!(text.starts_with(&format!("{begin}{hint}")), "{text}");
+    }
+}
+
+#[test]
+fn the_last_lines_of_a_terminal_are_not_called_those_of_stderr() {
+    let mut verdict = FailureAnalysis::default();
+    verdict.enter(WorkerInfo { host: "node".into(), ..WorkerInfo::default() });
+    verdict.seen_as(Worker(0), OutputView::Unmarked);
+    verdict.wrote(Worker(0), "to stdout");
+    verdict.exited(Worker(0), Exit::Code(3));
+    let text = verdict.outcome().verdict.text.unwrap();
+    assert!(text.contains("\n  its last line: to stdout\n"), "{text}");
+}

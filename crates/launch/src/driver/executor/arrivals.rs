@@ -147,7 +147,8 @@ impl Driver<'_> {
         let names = (2..).map(|number| format!("{}-{number}", offer.name));
         let name = std::iter::once(offer.name.clone()).chain(names).find(|name| !taken(name));
         let name = name.unwrap_or_default();
-        tracing::info!(host = name, slots = offer.slots, address = ?offer.address(), "an agent dialled in");
+        let address = offer.address().map_or_else(|| "nowhere".into(), |it| it.to_string());
+        tracing::info!(host = name, slots = offer.slots, "an agent dialled in from {address}");
         self.hosts.push(Host { name: name.clone(), user: None, slots: offer.slots });
         self.waiting.insert(name, offer);
         self.hosts_changed(now);
@@ -190,7 +191,11 @@ impl Driver<'_> {
 
     /// Hosts are ready: workers can be started on them.
     fn arrived(&mut self, mut plans: Vec<(AgentId, HostPlan)>, now: Time) {
-        tracing::info!(?plans, "hosts have arrived");
+        for (id, plan) in &plans {
+            let host = self.agents.get(id).map_or("", |agent| agent.handle.host.as_str());
+            let at: Vec<String> = plan.rendezvous.iter().map(ToString::to_string).collect();
+            tracing::info!("host {host} is ready; it reaches the launcher at {}", at.join(", "));
+        }
         for (id, plan) in &mut plans {
             let Some(agent) = self.agents.get(id) else { continue };
             if plan.ports.is_empty() && (self.master.is_none() || !self.slots.is_empty()) {

@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use ronde_control::event::JobEventKind;
 use ronde_control::host_setup::{self, HostPlan, HostSetup};
-use ronde_control::job::{AgentId, JobAction, JobInput, JobMachine, JobOutcome, JobSpec, Start};
+use ronde_control::job::{
+    AgentId, JobAction, JobInput, JobMachine, JobOutcome, JobSpec, OutputView, Start,
+};
 use ronde_control::status::Status;
 use ronde_control::wire::agent::{
-    AgentToDriver, DriverToAgent, OutputStream, WorkerSpec, output_cost,
+    AgentToDriver, DriverToAgent, OutputStream, Terminal, WindowSize, WorkerSpec, output_cost,
 };
-use ronde_control::{Time, VERSION, Worker, printable};
+use ronde_control::{Rank, Time, VERSION, Worker, printable};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -25,16 +27,17 @@ use super::agent_handle::AgentHandle;
 use super::context::DriverContext;
 use super::environment::{self, WorkerPlace};
 use super::remote_call::CallResult;
-use super::screen::{ScreenItem, Viewer, WindowCredit};
+use super::screen::{Passing, ScreenItem, Viewer, WindowCredit};
 use super::start::Span;
 use super::{DriverInput, Job, cluster, entropy, hex};
 use crate::LaunchError;
 use crate::hosts::{Host, Slot};
-use crate::logs::prefix;
+use crate::logs::{prefix, time_of_day_now};
 use crate::reach::dialled::DialledAgent;
 use crate::reach::{HostProblem, ReachMethod};
 use crate::signals::Signals;
 use crate::source::{HostSource, Search};
+use crate::window;
 
 /// How long an agent that was told to stop waits for its workers to leave at their next commit.
 const LINGER: Duration = Duration::from_secs(30);
@@ -72,6 +75,8 @@ pub(super) struct Driver<'a> {
     master: Option<(IpAddr, u16)>,
     /// The agent of the worker that has the launcher's input.
     first: Option<AgentId>,
+    /// The workers that have a terminal.
+    terminals: BTreeMap<Worker, WorkerTerminal>,
     given_up: bool,
     /// Tasks that run the discovery script.
     search: JoinSet<()>,
@@ -80,6 +85,15 @@ pub(super) struct Driver<'a> {
 struct ConnectedAgent {
     handle: AgentHandle,
     state: AgentState,
+}
+
+/// A worker's terminal.
+struct WorkerTerminal {
+    agent: AgentId,
+    rank: Rank,
+    passing: Passing,
+    /// Whether standard error is written to it, too.
+    stderr: bool,
 }
 
 enum AgentState {
@@ -117,6 +131,7 @@ impl<'a> Driver<'a> {
             cluster: Vec::new(),
             master: None,
             first: None,
+            terminals: BTreeMap::new(),
             given_up: false,
             search: JoinSet::new(),
             news,
@@ -152,7 +167,7 @@ impl<'a> Driver<'a> {
             }
             JobAction::Close(connection) => self.context.outboxes.close(connection),
             JobAction::Formed(epoch, workers) => {
-                tracing::info!(epoch = epoch.0, ?workers, "a world is formed");
+                tracing::info!("world {} is formed of {} ranks", epoch.0, workers.len());
                 // The caller of `horovod.run` must know whose results count.
                 if self.context.viewer == Viewer::Caller && self.job.job_spec.outlives_losses() {
                     self.context.screen.show(ScreenItem::World(workers));
@@ -244,6 +259,9 @@ impl<'a> Driver<'a> {
             master: (address, port),
             cluster: &self.cluster,
         };
+        let screen = &self.job.output.screen;
+        let size = screen.window.map_or(window::USUAL, |_| window::size());
+        let terminal = screen.terminal(start.rank, size);
         let bytes = |text: &OsString| text.clone().into_vec();
         let inherits = handle.traits.environment;
         let travels = |(name, _): &&(OsString, OsString)| inherits || environment::travels(name);
@@ -254,9 +272,43 @@ impl<'a> Driver<'a> {
             cwd: self.job.cwd.clone().into_os_string().into_vec(),
             env: environment::of(inherited, (&self.context.key, &handle.mark), plan, part),
             own: if inherits { Vec::new() } else { environment::own() },
+            terminal,
         };
         // One at a time: an environment may be large, and a frame is not endless.
         handle.tell(DriverToAgent::Start { workers: vec![spec] });
+        let view = self.view(start.rank, terminal);
+        self.machine.seen_as(start.worker, view);
+        if let Some(Terminal { stderr, .. }) = terminal {
+            let passing = match screen.passed_through() == Some(start.rank) {
+                true => Passing::Through,
+                false => Passing::Lines,
+            };
+            let (agent, rank) = (start.agent, start.rank);
+            self.terminals.insert(start.worker, WorkerTerminal { agent, rank, passing, stderr });
+        }
+    }
+
+    /// How the user sees what a rank writes to standard error.
+    fn view(&self, rank: Rank, terminal: Option<Terminal>) -> OutputView {
+        let screen = &self.job.output.screen;
+        match terminal {
+            _ if !screen.shown.contains(rank) => OutputView::Hidden,
+            Some(Terminal { stderr: true, .. }) if screen.passed_through() == Some(rank) => {
+                OutputView::Unmarked
+            }
+            Some(Terminal { stderr: true, .. }) => OutputView::Marked(OutputStream::Stdout),
+            _ => OutputView::Marked(OutputStream::Stderr),
+        }
+    }
+
+    /// The launcher's window has another size.
+    pub(super) fn resized(&self, size: WindowSize) {
+        self.context.screen.show(ScreenItem::Resized(size.columns.into()));
+        for (worker, WorkerTerminal { agent, rank, .. }) in &self.terminals {
+            if let Some(Terminal { size, .. }) = self.job.output.screen.terminal(*rank, size) {
+                self.tell(*agent, DriverToAgent::Resize { worker: *worker, size });
+            }
+        }
     }
 
     /// The ranks of a job whose seats are known as workers of TensorFlow's own strategies.
@@ -281,7 +333,7 @@ impl<'a> Driver<'a> {
             }
             AgentToDriver::Dialled { callee, address, outcome } => {
                 let host = &agent.handle.host;
-                tracing::info!(host, ?callee, %address, ?outcome, "an agent has dialled");
+                tracing::info!("{host} has dialled {callee} at {address}: {outcome}");
                 self.gather(
                     id,
                     host_setup::HostSetupInput::Dialled { callee, address, outcome },
@@ -300,17 +352,23 @@ impl<'a> Driver<'a> {
             }
             AgentToDriver::Exited { worker, exit } => {
                 tracing::info!(worker = worker.0, "the worker {exit}");
+                self.machine.ended_at(worker, time_of_day_now());
                 self.decide(JobInput::Exited(worker, exit), now);
             }
             AgentToDriver::Output { worker, stream, bytes } => {
                 let done = WindowCredit { agent: id.0 as usize, cost: output_cost(bytes.len()) };
                 let stamp = self.context.stamp.text();
                 let text = self.context.lines.push(worker, stream, &bytes, stamp);
-                self.show((worker, stream), text, Some(done));
+                let live = self.passing(worker, stream) == Passing::Through;
+                self.show((worker, stream), text, live.then_some(bytes), Some(done));
             }
             AgentToDriver::OutputEnd { worker, stream } => {
                 let text = self.context.lines.end(worker, stream, self.context.stamp.text());
-                self.show((worker, stream), text, None);
+                let passing = self.passing(worker, stream);
+                let live = (passing == Passing::Through).then(Vec::new);
+                self.show((worker, stream), text, live, None);
+                let rank = self.context.lines.name(worker);
+                self.context.screen.show(ScreenItem::End(rank, stream, passing));
             }
             AgentToDriver::StdinTaken => self.context.stdin.next(),
             AgentToDriver::Problem { reason } => {
@@ -330,16 +388,26 @@ impl<'a> Driver<'a> {
         &mut self,
         (worker, stream): (Worker, OutputStream),
         bytes: Vec<u8>,
+        live: Option<Vec<u8>>,
         done: Option<WindowCredit>,
     ) {
         let rank = self.context.lines.name(worker);
-        if stream == OutputStream::Stderr {
+        let both = self.terminals.get(&worker).is_some_and(|terminal| terminal.stderr);
+        if stream == OutputStream::Stderr || both {
             let prefix = format!("{}{}", self.context.stamp.text(), prefix(rank, stream));
             for line in String::from_utf8_lossy(&bytes).split(['\n', '\r']) {
                 self.machine.wrote(worker, line.strip_prefix(&prefix).unwrap_or(line));
             }
         }
-        self.context.screen.show(ScreenItem::Text { rank, stream, bytes, done });
+        self.context.screen.show(ScreenItem::Text { rank, stream, bytes, live, done });
+    }
+
+    /// How what a worker writes to a stream comes to the screen.
+    fn passing(&self, worker: Worker, stream: OutputStream) -> Passing {
+        match self.terminals.get(&worker) {
+            Some(terminal) if stream == OutputStream::Stdout => terminal.passing,
+            _ => Passing::Lines,
+        }
     }
 
     fn agent_gone(&mut self, id: AgentId, host_problem: HostProblem, now: Time) {
@@ -456,7 +524,8 @@ impl<'a> Driver<'a> {
         let mut outcome = self.machine.outcome();
         // It quotes what ranks, hosts and scripts have said.
         outcome.verdict.text = outcome.verdict.text.map(|text| printable(&text).into_owned());
-        let (screen, event_bus, _guests) = self.context.close();
+        let through = self.job.output.screen.passed_through();
+        let (screen, event_bus, _guests) = self.context.close(through);
         if !self.given_up {
             tokio::select! {
                 lost = tokio::task::spawn_blocking(|| screen.finish()) => {
@@ -501,8 +570,6 @@ fn likely_slot(start: &Start, hosts: &[Host]) -> Slot {
 
 #[cfg(test)]
 mod tests {
-    use ronde_control::Rank;
-
     use super::*;
 
     #[test]

@@ -91,8 +91,8 @@ bench-training: .venv/demo .venv/ronde ## Measure training steps, compared with 
 	.venv/bin/python bench/training.py --save
 
 mxnet: .tools/mxnet/ronde ## Run the tests of horovod.mxnet, in an environment with MXNet and the old NumPy it needs
-	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" .tools/mxnet/bin/python -m pytest \
-	  tests/single/test_mxnet.py tests/integration/test_parallel_mxnet.py
+	PATH="$(CURDIR)/.tools/mxnet/bin:$$PATH" RONDE_TEST_FRAMEWORKS=mxnet .tools/mxnet/bin/python -m \
+	  pytest tests/single/test_mxnet.py tests/integration/test_parallel.py tests/integration/test_lost_mxnet.py
 
 soak: .venv/demo .venv/ronde lab ## Train under random faults for MINUTES; run the randomized tests longer (EFFORT times), and those that need gigabytes
 	.venv/bin/python tests/soak --minutes $(MINUTES) --report soak.txt

@@ -1,6 +1,6 @@
-"""What all tests share: the signals of a terminal, even if a shell started them in the background.
+"""Restores the default handling of SIGINT if a shell started the tests in the background.
 
-Such a shell has interrupts ignored, and everything that tests start would inherit that.
+Such a shell ignores interrupts, and every process that the tests start would inherit that.
 """
 
 import signal

@@ -1,9 +1,9 @@
 """Tests one wheel with many versions of the frameworks: `make matrix`.
 
-The wheel is built once, against no framework at all. Each row of `ROWS` is a virtual environment of
-its own into which that same file is installed, and there the tests of its framework run: those that
-need no launcher, and those that start jobs. What came out is kept beside the environments, so that
-`--rows` can go on where a run has ended; once all is there, it is written into
+The wheel is built once, without any framework. Each row of `ROWS` is a separate virtual environment
+into which that same file is installed. The tests of the row's framework run there: those that need
+no launcher, and those that start jobs. The results are kept next to the environments, so that
+`--rows` can continue an earlier run; once all rows have results, they are written to
 `docs/reference/matrix.md`.
 """
 
@@ -26,56 +26,63 @@ TOP = Path(__file__).resolve().parents[1]
 PAGE = TOP / "docs" / "reference" / "matrix.md"
 PATIENCE = float(os.environ.get("RONDE_TEST_PATIENCE", "1"))
 SUITES = ("without a launcher", "jobs")
+PARALLEL = "tests/integration/test_parallel.py"
 
 
 @dataclass(frozen=True)
 class Framework:
-    """What is tested with every version of a framework, and whose versions are told."""
+    """The tests to run for a framework, and the packages whose versions are listed."""
 
     alone: tuple[str, ...]
     jobs: tuple[str, ...]
     tells: tuple[str, ...]
+    # What `tests/parallel` runs with.
+    parallel: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One environment: what is installed there, and the variables that tests have."""
+    """One environment: its packages, and the environment variables of its tests."""
 
     framework: Framework
     packages: tuple[str, ...]
-    # Those that ask for more than they need, or for something older than it.
+    # Packages whose declared dependencies are larger or older than what they need.
     without_dependencies: tuple[str, ...] = ()
-    # One Python that all but the newest know.
+    # A Python version that all but the newest releases support.
     python: str = "3.11"
     env: dict[str, str] = field(default_factory=dict)
 
 
 TORCH = Framework(
     alone=("tests/single",),
-    jobs=("tests/integration/test_parallel.py",),
+    jobs=(PARALLEL,),
     tells=("torch",),
+    parallel="torch,raw",
 )
 TENSORFLOW = Framework(
     alone=("tests/single/test_tensorflow.py",),
-    jobs=("tests/integration/test_parallel_tf.py", "tests/integration/test_examples_tf.py"),
+    jobs=(PARALLEL, "tests/integration/test_examples_tf.py"),
     tells=("tensorflow-cpu", "keras", "tf-keras"),
+    parallel="tensorflow",
 )
 JAX = Framework(
     alone=("tests/single/test_jax.py",),
-    jobs=("tests/integration/test_parallel_jax.py",),
+    jobs=(PARALLEL,),
     tells=("jax", "optax", "keras"),
+    parallel="jax",
 )
 MXNET = Framework(
     alone=("tests/single/test_mxnet.py",),
-    jobs=("tests/integration/test_parallel_mxnet.py",),
+    jobs=(PARALLEL, "tests/integration/test_lost_mxnet.py"),
     tells=("mxnet",),
+    parallel="mxnet",
 )
 SOCKEYE = Framework(
     alone=(),
     jobs=("tests/integration/test_sockeye.py",),
     tells=("sockeye", "mxnet"),
 )
-# What the newest JAX and TensorFlow know.
+# The Python version for the newest JAX and TensorFlow.
 NEWEST = "3.13"
 ROWS = {
     "torch-oldest": Row(TORCH, ("torch==2.1.*", "numpy<2")),
@@ -131,12 +138,12 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=ROWS)
     parser.add_argument("--folder", type=Path, default=TOP / ".venv" / "matrix")
-    parser.add_argument("--wheel", type=Path, help="one that is built already")
+    parser.add_argument("--wheel", type=Path, help="use this wheel instead of building one")
     return parser.parse_args()
 
 
 def known(digest, folder):
-    """What has come out with this wheel, now or before, in the order of the table."""
+    """All results for this wheel, from this run or earlier ones, in table order."""
     results = {}
     for name in ROWS:
         file = folder / f"{name}.json"
@@ -147,7 +154,7 @@ def known(digest, folder):
 
 
 def build(folder):
-    """The wheel of this checkout."""
+    """Builds the wheel of this checkout."""
     shutil.rmtree(folder, ignore_errors=True)
     uv("build", "--wheel", "--out-dir", folder, TOP)
     (wheel,) = folder.glob("*.whl")
@@ -156,41 +163,42 @@ def build(folder):
 
 @dataclass
 class Result:
-    """What the suites gave in one environment: how many of what, and the names or reasons."""
+    """The results in one environment: counts, names of failed tests, reasons for skipping."""
 
     versions: dict[str, str]
     tallies: list[dict[str, int]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
-    # Whether jobs of PyTorch ran in all worlds, or in those of `make test`.
+    # Whether PyTorch jobs ran in all worlds or only in those of `make test`.
     worlds: str = "make test"
 
     @property
     def broken(self):
-        """Whether something failed, or nothing ran where it should have."""
+        """Whether a test failed or none passed."""
         return bool(self.failed) or not any(tally.get("passed") for tally in self.tallies)
 
 
 def test(name, wheel, folder):
-    """Makes an environment of this name and runs its suites there."""
+    """Creates the environment of a row and runs its suites there."""
     row, place = ROWS[name], folder / name
     python = place / "bin" / "python"
     if not python.exists():
         uv("venv", "--python", row.python, place)
     uv("pip", "install", "--python", python, wheel, *TOOLS, *row.packages)
-    # The version of a wheel under work stays the same.
+    # A rebuilt wheel has the same version, so its installation has to be forced.
     for package in (*row.without_dependencies, wheel):
         uv("pip", "install", "--python", python, "--no-deps", "--reinstall", package)
     told = [python, "-c", VERSIONS, "numpy", *row.framework.tells]
     result = Result(json.loads(subprocess.check_output(told, text=True)))
     result.worlds = os.environ.get("RONDE_TEST_WORLDS", result.worlds)
+    env = {**row.env, "RONDE_TEST_FRAMEWORKS": row.framework.parallel}
     for paths in (row.framework.alone, row.framework.jobs):
-        result.tallies.append(run(python, paths, row.env, result) if paths else {})
+        result.tallies.append(run(python, paths, env, result) if paths else {})
     return result
 
 
 def run(python, paths, env, result):
-    """Runs a suite with the commands of that environment, and counts."""
+    """Runs a suite with the commands of that environment and counts the outcomes."""
     report = python.parents[1] / "results.xml"
     report.unlink(missing_ok=True)
     path_of_commands = os.pathsep.join([str(python.parent), os.environ["PATH"]])

@@ -1,11 +1,11 @@
-"""The collectives on bare arrays: NumPy's, or torch's tensors, whatever framework you use.
+"""The collectives on bare NumPy arrays and torch tensors, whatever framework you use.
 
-This is the engine with little around it: no gradients, no compression, no optimizer. What comes
-back is of the kind that went in. Every operation has a blocking form and one with `_async`, which
-gives a `Pending`; arrays must not change between the two. Where a result has the shape of the input
-it can be written to `out`, which may be the input itself. Inputs that are not contiguous are
-copied; `out` must be contiguous and writable. Integers, booleans, `float16`, `bfloat16` (of
-`ml_dtypes` or torch), `float32` and `float64` are taken.
+This is a thin layer over the engine: no gradients, no compression, no optimizer. Results have the
+same type as the inputs. Every operation has a blocking form and an `_async` form, which returns a
+`Pending`; inputs must not change until it is done. A result that has the shape of the input can be
+written to `out`, which may be the input itself. Inputs that are not contiguous are copied; `out`
+must be contiguous and writable. Integers, booleans, `float16`, `bfloat16` (of `ml_dtypes` or
+torch), `float32` and `float64` are supported.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def allreduce(
 
     Args:
         array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
             (default: `raw.Average`).
@@ -151,7 +151,7 @@ def allreduce_async(
 
     Args:
         array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
             (default: `raw.Average`).
@@ -187,9 +187,9 @@ def grouped_allreduce(
     """Reduce several arrays over all ranks as one operation.
 
     Args:
-        arrays: NumPy arrays or torch tensors on the CPU, all of one element type; as many, and of
-            the same shapes, on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type; the same number
+            and the same shapes on every rank.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
             (default: `raw.Average`).
@@ -227,9 +227,9 @@ def grouped_allreduce_async(
     """Start reducing several arrays over all ranks as one operation.
 
     Args:
-        arrays: NumPy arrays or torch tensors on the CPU, all of one element type; as many, and of
-            the same shapes, on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        arrays: NumPy arrays or torch tensors on the CPU, all of one element type; the same number
+            and the same shapes on every rank.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `raw.Average`, `raw.Sum`, `raw.Min`, `raw.Max`, `raw.Product` or `raw.Adasum`
             (default: `raw.Average`).
@@ -261,7 +261,7 @@ def allgather(
     Args:
         array: NumPy array or torch tensor on the CPU with at least one dimension. The first
             dimension may differ between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -286,7 +286,7 @@ def allgather_async(
     Args:
         array: NumPy array or torch tensor on the CPU with at least one dimension. The first
             dimension may differ between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -308,9 +308,9 @@ def grouped_allgather(
 
     Args:
         arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
-            dimension; as many on every rank. First dimensions may differ between ranks, the others
-            must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            dimension; the same number on every rank. First dimensions may differ between ranks, the
+            others must be the same.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -334,9 +334,9 @@ def grouped_allgather_async(
 
     Args:
         arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
-            dimension; as many on every rank. First dimensions may differ between ranks, the others
-            must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            dimension; the same number on every rank. First dimensions may differ between ranks, the
+            others must be the same.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -364,7 +364,7 @@ def broadcast(
         array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
         out: Where to write the result: a contiguous, writable array like the input, or the input
@@ -396,7 +396,7 @@ def broadcast_async(
         array: NumPy array or torch tensor on the CPU; any shape, the same on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
         out: Where to write the result: a contiguous, writable array like the input, or the input
@@ -426,7 +426,7 @@ def alltoall(
             dimension may differ between ranks, the others must be the same.
         splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
             beyond their sum are not sent (default: the same number for every rank).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -457,7 +457,7 @@ def alltoall_async(
             dimension may differ between ranks, the others must be the same.
         splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
             beyond their sum are not sent (default: the same number for every rank).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -488,7 +488,7 @@ def reducescatter(
     Args:
         array: NumPy array or torch tensor on the CPU with at least one dimension, of the same shape
             on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank
@@ -521,12 +521,12 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[Any]:
-    """Start a reduction of which this rank gets its share of the rows.
+    """Start a reduction that gives each rank its share of the rows.
 
     Args:
         array: NumPy array or torch tensor on the CPU with at least one dimension, of the same shape
             on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank
@@ -564,8 +564,8 @@ def grouped_reducescatter(
 
     Args:
         arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
-            dimension; as many, and of the same shapes, on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            dimension; the same number and the same shapes on every rank.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank
@@ -598,12 +598,12 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Pending[list[Any]]:
-    """Start several reductions of which this rank gets its share of the rows.
+    """Start several reductions that give each rank its share of the rows.
 
     Args:
         arrays: NumPy arrays or torch tensors on the CPU, all of one element type, with at least one
-            dimension; as many, and of the same shapes, on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+            dimension; the same number and the same shapes on every rank.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `raw.Average` or `raw.Sum` (default: `raw.Average`).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank

@@ -1,7 +1,7 @@
-"""Elastic jobs of `horovodrun` with a program that needs no framework.
+"""Elastic `horovodrun` jobs with a program that needs no framework.
 
-Every step of the program is an allreduce, in which the ranks also agree whether to meet again and
-whether to end, and each is a commit. What the workers say lies in files by their numbers.
+Every step of the program is an allreduce and a commit. In the allreduce the ranks also agree on
+whether to rejoin and whether to end. Each worker records events in a file named by its number.
 """
 
 import json
@@ -11,7 +11,7 @@ import sys
 import uuid
 
 from jobs import environments, launcher, until
-from workers import heard
+from workers import events_of
 
 PROGRAM = """
 import json, os, sys, time
@@ -35,7 +35,7 @@ def train(step):
         while True:
             update = _native.elastic_update(seen, 0.0)
             over = os.path.exists(f"{folder}/over")
-            # Of those who are not ready yet, the notice alone is no reason to meet.
+            # An update about workers that are not ready yet is no reason to rejoin.
             ready = update is not None and update[1] & 3 != 0
             flags = np.array([ready, over], dtype=np.float64)
             meet, over = hvd.allreduce(flags, op=hvd.Sum, name="step")
@@ -103,20 +103,20 @@ class Job:
         return (self._folder / "output.txt").read_text(errors="replace")
 
     def said(self, worker):
-        return heard(self._folder, worker)
+        return events_of(self._folder, worker)
 
     def world(self, workers):
-        """Waits until these are the world, in rank order; gives what each has said of it."""
+        """Waits until these workers are the world, in rank order; returns their last events."""
 
         def is_it():
-            said = [[{}, *self.said(worker)][-1] for worker in workers]
-            ranks = [(one.get("rank"), one.get("size")) for one in said]
-            return said if ranks == [(n, len(workers)) for n in range(len(workers))] else None
+            last = [[{}, *self.said(worker)][-1] for worker in workers]
+            ranks = [(one.get("rank"), one.get("size")) for one in last]
+            return last if ranks == [(n, len(workers)) for n in range(len(workers))] else None
 
         return until(is_it, 30, lambda: f"no world of {workers}:\n{self.output()}")
 
     def agents(self):
-        """The agents' processes, in the order of their starts."""
+        """The PIDs of the agents, in the order in which they started."""
         entry = f"RONDE_TEST_MARK={self.mark}".encode()
         found = []
         for pid, env in environments():
@@ -134,7 +134,7 @@ class Job:
         return [pid for pid, env in environments() if entry in env]
 
     def status(self):
-        """What those see who watch the job."""
+        """What `ronde status` reports about the job."""
         ronde = os.path.join(os.path.dirname(launcher()), "ronde")
         command = [ronde, "status", "--once", "--json", str(self.process.pid)]
         return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)

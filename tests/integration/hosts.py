@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces joined by a cable, and what travels on it."""
+"""Two hosts on one machine: network namespaces joined by a cable, and a packet capture on it."""
 
 import os
 import shutil
@@ -6,15 +6,15 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
-# Listens on the cable until it has heard the word or somebody closes its input.
-EAR = """
+# Captures packets on the cable until its input is closed; reports whether one had the word.
+CAPTURE = """
 import socket, sys, threading
-heard = False
-ear = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-# SO_RCVBUFFORCE: room for all that comes while this process has no turn.
-ear.setsockopt(socket.SOL_SOCKET, 33, 1 << 26)
-ear.bind((sys.argv[1], 0))
-ear.settimeout(0.1)
+found = False
+capture = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+# SO_RCVBUFFORCE: space for all packets that arrive while this process is not scheduled.
+capture.setsockopt(socket.SOL_SOCKET, 33, 1 << 26)
+capture.bind((sys.argv[1], 0))
+capture.settimeout(0.1)
 word = bytes.fromhex(sys.argv[2])
 over = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
@@ -22,29 +22,29 @@ print("listening", flush=True)
 total = 0
 while not over.is_set():
     try:
-        packet = ear.recv(1 << 17)
+        packet = capture.recv(1 << 17)
     except TimeoutError:
         continue
     total += len(packet)
-    heard = heard or word in packet
-print(total, heard)
+    found = found or word in packet
+print(total, found)
 """
 
 
 def why_not():
-    """What keeps this machine from having hosts, or None."""
+    """Why hosts cannot be set up on this machine, or None."""
     if os.geteuid() != 0:
-        return "making network namespaces takes root"
+        return "creating network namespaces requires root"
     if shutil.which("ip") is None:
         return "the command `ip` is missing; install the package `iproute2`"
     probe = subprocess.run(["ip", "netns", "add", _name("probe")], capture_output=True, check=False)
     subprocess.run(["ip", "netns", "del", _name("probe")], capture_output=True, check=False)
-    return None if probe.returncode == 0 else "the kernel makes no network namespaces"
+    return None if probe.returncode == 0 else "the kernel cannot create network namespaces"
 
 
 @contextmanager
 def two_hosts(network):
-    """Two namespaces on a network such as `10.77.0`; gives their names and interfaces."""
+    """Two namespaces on a network such as `10.77.0`; yields their names and interfaces."""
     hosts = [(_name(end), f"v{end}{os.getpid() % 100000}") for end in "ab"]
     (first, left), (second, right) = hosts
     try:
@@ -62,17 +62,17 @@ def two_hosts(network):
 
 
 @contextmanager
-def ear(host, link, word):
-    """Listens on a host's end of the cable; the dictionary it gives has the result afterwards."""
+def capture(host, link, word):
+    """Captures packets at a host's end of the cable; the yielded dictionary gets the result."""
     result = {}
-    command = ["ip", "netns", "exec", host, sys.executable, "-c", EAR, link, word.hex()]
+    command = ["ip", "netns", "exec", host, sys.executable, "-c", CAPTURE, link, word.hex()]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "listening\n"
         yield result
         output, _ = process.communicate(timeout=10)
-        total, heard = output.split()
-        result.update(bytes=int(total), heard=heard == "True")
+        total, found = output.split()
+        result.update(bytes=int(total), found=found == "True")
     finally:
         process.kill()
         process.wait()

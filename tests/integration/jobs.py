@@ -1,7 +1,7 @@
-"""Starting real jobs with `horovodrun`, watching their ranks, and looking for what is left of them.
+"""Starts real jobs with `horovodrun`, observes their ranks, and finds processes left behind.
 
-Ranks tell what happens to them with `say(event, **facts)`; times are the machine's monotonic clock,
-so that those of different processes can be compared.
+Ranks record events with `say(event, **facts)`. Times come from the machine's monotonic clock, so
+that times of different processes can be compared.
 """
 
 import json
@@ -31,16 +31,16 @@ def say(event, **facts):
 
 """
 TORCH = "import torch\nimport horovod.torch as hvd\n"
-# Where no framework is needed: importing one takes longer than most tests.
+# For scripts without a framework: importing one takes longer than most tests.
 RAW = "import numpy\nimport horovod.raw as hvd\n"
 STARTED = 'say("started", pid=os.getpid(), job=os.environ.get("RONDE_JOB"))\n'
 
 
 class Job:
-    """One `horovodrun` with a script of ours; ends with the `with` block.
+    """One `horovodrun` with a script; killed at the end of the `with` block.
 
-    `before` is what a rank does first, `api` what it imports as `hvd`; `prefix` comes before the
-    launcher, `options` behind it.
+    `before` is code that each rank runs first, `api` the import that defines `hvd`; `prefix` goes
+    before the launcher on the command line, `options` after it.
     """
 
     def __init__(self, folder, size, *parts, env=None, before="", api=TORCH, prefix=(), options=()):
@@ -79,64 +79,64 @@ class Job:
         self.launcher.wait()
 
     def wait(self, limit=LIMIT_SECONDS):
-        """The launcher's exit code."""
+        """Waits for the launcher to end; returns its exit code."""
         try:
             return self.launcher.wait(limit)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {limit} s:\n{self.output()}") from None
 
     def output(self):
-        """What the launcher and the ranks have written, standard output and error together."""
+        """The standard output and standard error of the launcher and the ranks, combined."""
         return self._output.read_text(errors="replace")
 
     def events(self, rank):
-        """What a rank has said so far."""
+        """The events that a rank has recorded so far."""
         file = self._folder / f"{rank}.jsonl"
         lines = file.read_text().split("\n")[:-1] if file.exists() else []
         return [json.loads(line) for line in lines]
 
     def said(self, rank, event):
-        """The first event of this name, or None."""
-        return next((said for said in self.events(rank) if said["event"] == event), None)
+        """A rank's first event of this name, or None."""
+        return next((each for each in self.events(rank) if each["event"] == event), None)
 
     def hear(self, event, ranks=None, limit=LIMIT_SECONDS):
-        """Waits until ranks have said something; gives what they said, in their order."""
+        """Waits until these ranks have recorded an event; returns it for each rank, in order."""
         ranks = range(self.size) if ranks is None else ranks
 
         def all_said():
-            said = [self.said(rank, event) for rank in ranks]
-            return said if None not in said else None
+            events = [self.said(rank, event) for rank in ranks]
+            return events if None not in events else None
 
         return until(all_said, limit, lambda: f"no `{event}` from {list(ranks)}:\n{self.output()}")
 
     def pids(self):
-        """The ranks' processes; call it when they have started."""
+        """The PIDs of the ranks; call it after they have started."""
         return [self.said(rank, "started")["pid"] for rank in range(self.size)]
 
     def left(self):
-        """Every process that carries this job's mark, or the launcher's own cookie."""
+        """Every process that has this job's mark or the launcher's cookie in its environment."""
         marks = [f"{MARK}={self.mark}".encode()]
         for rank in range(self.size):
-            said = self.said(rank, "started")
-            if said is not None and said["job"]:
-                marks.append(f"RONDE_JOB={said['job']}".encode())
+            started = self.said(rank, "started")
+            if started is not None and started["job"]:
+                marks.append(f"RONDE_JOB={started['job']}".encode())
         return sorted(pid for pid, env in environments() if any(mark in env for mark in marks))
 
     def assert_nothing_left(self, limit=5.0):
-        """Fails if a process of the job is still there after a while."""
+        """Fails if a process of the job still exists after `limit` seconds."""
         until(lambda: not self.left(), limit, lambda: f"left behind: {self.left()}")
 
 
 def launcher():
-    """The command that starts jobs: the one in the path, or beside the interpreter."""
+    """The path of `horovodrun`: from PATH, or next to the interpreter."""
     path = os.pathsep.join([os.environ.get("PATH", ""), str(Path(sys.executable).parent)])
     found = shutil.which("horovodrun", path=path)
-    assert found, "horovodrun is not in the path; install the package first"
+    assert found, "horovodrun is not in PATH; install the package first"
     return found
 
 
 def until(condition, limit, complaint):
-    """Waits for a condition to become true and gives its value."""
+    """Waits for a condition to become true and returns its value."""
     end = time.monotonic() + limit
     while True:
         value = condition()
@@ -147,7 +147,7 @@ def until(condition, limit, complaint):
 
 
 def environments():
-    """The environment of every process that may be read, zombies excluded."""
+    """The PID and environment of every process that we may read, except zombies."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             yield int(folder.name), (folder / "environ").read_bytes().split(b"\0")

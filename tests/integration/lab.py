@@ -1,8 +1,8 @@
 """A lab of hosts on one machine: namespaces on a bridge, each with a real sshd.
 
-Every host has its own name, address, interface (no two have the same name), view of `/etc/hosts`
-and of ssh's configuration, and its own host key; the rest of the file system is one for all.
-`Lab.run` starts a command on a host as its user would.
+Every host has its own name, address, interface (with a unique name), `/etc/hosts`, ssh
+configuration and host key; they share the rest of the file system. `Lab.run` runs a command on the
+first host as its user would.
 """
 
 import os
@@ -17,7 +17,7 @@ from pathlib import Path
 
 LIMIT_SECONDS = 50
 UNSHARE = ("unshare", "--net", "--uts", "--mount", "--propagation", "slave")
-# Started in the namespaces of a new host; becomes its sshd.
+# Runs in the namespaces of a new host and becomes its sshd.
 INIT = """
 set -e
 folder=$1 name=$2 port=$3
@@ -41,7 +41,7 @@ LogLevel VERBOSE
 AuthorizedKeysFile {folder}/authorized_keys
 """
 
-# What a user of the host has in `~/.ssh/config`.
+# The `~/.ssh/config` of a user on the host.
 CLIENT = """
 Host *
   IdentityFile {folder}/id
@@ -51,9 +51,9 @@ Host *
 
 
 def why_not():
-    """What keeps this machine from having a lab, or None."""
+    """Why a lab cannot be set up on this machine, or None."""
     if os.geteuid() != 0:
-        return "making hosts of namespaces takes root"
+        return "creating namespaces requires root"
     for command, package in [
         ("ip", "iproute2"),
         ("ssh", "openssh-client"),
@@ -63,7 +63,7 @@ def why_not():
         if shutil.which(command) is None:
             return f"the command `{command}` is missing; install the package `{package}`"
     if subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode != 0:
-        return "the kernel makes no namespaces"
+        return "the kernel cannot create namespaces"
     return None
 
 
@@ -79,7 +79,7 @@ class Host:
         self.sshd = None
 
     def start(self):
-        """Brings the host up, with a fresh host key."""
+        """Brings the host up, with a new host key the first time."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / "host_key").exists():
             self.new_key()
@@ -99,7 +99,7 @@ class Host:
         self._await_sshd()
 
     def new_key(self):
-        """Gives the host another host key."""
+        """Generates a new host key."""
         for name in ("host_key", "host_key.pub"):
             (self.folder / name).unlink(missing_ok=True)
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / "host_key")
@@ -125,7 +125,7 @@ class Host:
         _run(*self.prefix(), *command)
 
     def prefix(self, folder="/"):
-        """What comes before a command to run it on this host."""
+        """The command prefix that runs a command on this host."""
         place = ["--net", "--uts", "--mount", f"--wd={folder}"]
         return ["nsenter", "-t", str(self.sshd.pid), *place]
 
@@ -134,19 +134,19 @@ class Host:
         _run("ip", "-n", self.lab.bridge, "link", "set", self.cable, "down")
 
     def lose(self, other):
-        """From now on what this host sends to another one is lost on the way."""
-        nobody = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
-        self.enter("ip", "neigh", "replace", other.address, *nobody, "dev", self.interface)
+        """Makes packets from this host to another one get lost from now on."""
+        unreachable = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
+        self.enter("ip", "neigh", "replace", other.address, *unreachable, "dev", self.interface)
 
     def signal(self, number):
-        """Sends a signal to everything that runs on the host but what holds it together."""
+        """Signals every process on the host except the one that holds its namespaces."""
         for pid in inside(self.sshd.pid):
             if pid != self.sshd.pid:
                 with suppress(ProcessLookupError):
                     os.kill(pid, number)
 
     def stop(self):
-        """Takes the host down with all that runs on it."""
+        """Takes the host down and kills all its processes."""
         if self.sshd is None:
             return
         for pid in inside(self.sshd.pid):
@@ -160,7 +160,7 @@ class Host:
 
 
 class Lab:
-    """Hosts `a`, `b`, … on one network; ends with the `with` block."""
+    """Hosts `node-a`, `node-b`, … on one network; removed at the end of the `with` block."""
 
     def __init__(self, folder, count, port=2222, network="10.78.0"):
         self.folder = Path(folder) / "lab"
@@ -192,7 +192,7 @@ class Lab:
         subprocess.run(["ip", "netns", "del", self.bridge], capture_output=True, check=False)
 
     def run(self, *command, env=None, folder="/", limit=LIMIT_SECONDS):
-        """Runs a command on the first host to its end."""
+        """Runs a command on the first host and waits for its end."""
         return subprocess.run(
             [*self.hosts[0].prefix(folder), *map(str, command)],
             env=self.environment(env),
@@ -217,18 +217,18 @@ class Lab:
         )
 
     def environment(self, env):
-        """What a user on the first host has, with some variables more."""
+        """The environment of a user on the first host, with additional variables."""
         return {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
 
 
 def horovodrun():
-    """The launcher beside this interpreter."""
+    """The path of `horovodrun`: next to this interpreter, or from PATH."""
     beside = Path(sys.executable).with_name("horovodrun")
     return str(beside) if beside.exists() else shutil.which("horovodrun")
 
 
 def inside(pid):
-    """Everything that runs in the network of this process."""
+    """The PIDs in the network namespace of this process."""
     try:
         network = os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
@@ -242,7 +242,7 @@ def inside(pid):
 
 
 def marked(mark, word=""):
-    """Processes with this text in their environment, and this word in their command line."""
+    """PIDs with this text in their environment and this word in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
@@ -256,7 +256,7 @@ def marked(mark, word=""):
 def _until(condition, limit=10):
     end = time.monotonic() + limit
     while not condition():
-        assert time.monotonic() < end, "the lab does not come up"
+        assert time.monotonic() < end, "the lab did not come up"
         time.sleep(0.01)
 
 

@@ -1,7 +1,7 @@
-"""Starting ranks with other launchers than `horovodrun`, and finding those launchers.
+"""Starts ranks with launchers other than `horovodrun`, and finds those launchers.
 
-Ranks run scripts of ours that import no framework, and tell what happens to them with `say`, as
-those of `jobs` do; the launcher's output is kept beside.
+The ranks run scripts that import no framework, and record events with `say`, as in `jobs`. The
+launcher's output is kept in the same folder.
 """
 
 import json
@@ -41,27 +41,27 @@ def total(value):
 
 
 def mpirun(flavour):
-    """The options behind which ranks stand, and where this flavour's commands are."""
+    """The command that starts ranks, and the folder with this MPI's commands."""
     if flavour == "mpich":
         command = Path(sys.executable).parent / "mpirun"
         if not command.exists():
-            pytest.skip("there is no mpirun beside the interpreter; install the extra `test`")
+            pytest.skip("there is no mpirun next to the interpreter; install the extra `test`")
         return [str(command)], command.parent
     for command in (ROOT / ".tools" / "openmpi" / "bin" / "mpirun", shutil.which("mpirun")):
         if command is not None and Path(command).exists() and "Open MPI" in _version(command):
             options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
             return [str(command), *options], Path(command).parent
-    pytest.skip("there is no mpirun of Open MPI; `make .tools/openmpi` brings one")
+    pytest.skip("Open MPI has no mpirun here; `make .tools/openmpi` installs it")
     return None
 
 
 def _version(command):
-    told = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
-    return told.stdout
+    result = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    return result.stdout
 
 
 class Told:
-    """A job that has ended: its exit codes, and what its ranks have said."""
+    """A job that has ended: its exit codes, and the events that its ranks recorded."""
 
     def __init__(self, folder, codes, output):
         self.codes = codes
@@ -69,18 +69,18 @@ class Told:
         lines = [
             line for file in Path(folder).glob("*.jsonl") for line in file.read_text().splitlines()
         ]
-        self._said = [json.loads(line) for line in lines]
+        self._events = [json.loads(line) for line in lines]
 
     def all(self, event):
-        """What ranks have said of an event, in the order of their ranks."""
-        said = [said for said in self._said if said["event"] == event]
-        return sorted(said, key=lambda said: said.get("rank", 0))
+        """The events of this name, in rank order."""
+        found = [each for each in self._events if each["event"] == event]
+        return sorted(found, key=lambda each: each.get("rank", 0))
 
 
 def run(folder, command, script, env=None):
-    """Runs a launcher, or several processes if `env` is a list, to the end."""
-    for said in Path(folder).glob("*.jsonl"):
-        said.unlink()
+    """Runs a launcher to its end, or one process for each environment if `env` is a list."""
+    for events in Path(folder).glob("*.jsonl"):
+        events.unlink()
     path = Path(folder) / "script.py"
     path.write_text(PRELUDE + textwrap.dedent(script))
     each = env if isinstance(env, list) else [env or {}]
@@ -106,7 +106,7 @@ def run(folder, command, script, env=None):
 
 
 def environment(folder, further):
-    """This process's environment for a job of its own."""
+    """This process's environment, changed for a separate job."""
     runtime = Path(folder) / "runtime"
     runtime.mkdir(mode=0o700, exist_ok=True)
     return {

@@ -1,4 +1,4 @@
-"""What processes listen at, as the kernel tells it."""
+"""Finds the sockets on which processes listen, using `/proc`."""
 
 import os
 import re
@@ -8,27 +8,27 @@ from contextlib import suppress
 from pathlib import Path
 
 LISTEN = "0A"
-# Of unix sockets: the flag of one that accepts connections.
+# The flag of a unix socket that accepts connections.
 ACCEPTS = 0x10000
 
 
 def of(pid):
-    """The sockets at which a process listens: `("tcp", address, port)` and `("unix", name)`."""
+    """The sockets on which a process listens: `("tcp", address, port)` and `("unix", name)`."""
     inodes = set()
-    # A process may end meanwhile, and its descriptors with it.
+    # The process and its descriptors may vanish in the meantime.
     with suppress(FileNotFoundError, ProcessLookupError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):
                 inodes.update(re.findall(r"^socket:\[(\d+)\]$", os.readlink(entry)))
-    return {where for inode, where in _everybody(pid) if inode in inodes}
+    return {where for inode, where in _all_listeners(pid) if inode in inodes}
 
 
 def of_all(pids):
-    """What some processes listen at, in a list."""
+    """A sorted list of the sockets on which these processes listen."""
     return sorted(where for pid in pids for where in of(pid))
 
 
-def _everybody(pid):
+def _all_listeners(pid):
     with suppress(FileNotFoundError, ProcessLookupError):
         for table in ("tcp", "tcp6"):
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
@@ -43,7 +43,7 @@ def _everybody(pid):
 
 
 def _address(digits):
-    """The kernel writes addresses as words in the machine's order of bytes."""
+    """Decodes an address, which the kernel prints as words in the machine's byte order."""
     words = [int(digits[place : place + 8], 16) for place in range(0, len(digits), 8)]
     packed = struct.pack(f"={len(words)}I", *words)
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6

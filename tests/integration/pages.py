@@ -1,11 +1,11 @@
-"""What the documentation says in code: the Python programs and the command lines of its pages.
+"""The code in the documentation: the Python programs and the command lines of its pages.
 
-The Python snippets of a page, from top to bottom, are one program on two ranks. HTML comments,
-which readers do not see, say what differs:
+The Python snippets of a page, from top to bottom, form one program that runs on two ranks. HTML
+comments, which readers do not see, mark exceptions:
 
-    <!-- python: new -->                the next snippet begins another program
-    <!-- python: alone -->              so, and it runs in one process, without a launcher
-    <!-- python: setup                  these lines run here, too
+       <!-- python: new -->                the next snippet starts a new program
+       <!-- python: alone -->              the same, but it runs in one process without a launcher
+       <!-- python: setup                  these lines also run at this point
     model = torch.nn.Linear(3, 1)
     -->
     <!-- python: not run: REASON -->    the next snippet is only compiled
@@ -37,7 +37,7 @@ COMMAND = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S* )*(?:\.venv/bin/)?(horovodrun|rond
 
 @dataclass
 class Program:
-    """Snippets of a page that run one after the other, on the lines on which they stand."""
+    """Snippets of a page that run one after another, each at its line number in the page."""
 
     page: Path
     first_line: int
@@ -46,17 +46,17 @@ class Program:
     runs: bool = True
 
     def add(self, code: str, line: int) -> None:
-        """Puts a snippet behind the others; a traceback then shows its line of the page."""
+        """Appends a snippet, padded so that a traceback shows its line in the page."""
         self.code += "\n" * (line - 1 - self.code.count("\n")) + code
 
     @property
     def place(self) -> str:
-        """Where it stands, for people."""
+        """Its page and line, for messages."""
         return f"{self.page}:{self.first_line}"
 
     @property
     def framework(self) -> str:
-        """What it takes most of its time to import."""
+        """The framework that takes the longest to import."""
         if "horovod.jax" in self.code:
             return "jax"
         keras = ("horovod.tensorflow", "horovod.keras", "import tensorflow")
@@ -65,17 +65,17 @@ class Program:
 
 @dataclass
 class CommandLine:
-    """One command, without what stands around it."""
+    """One command, without its surrounding text."""
 
     page: Path
     line: int
     words: list[str]
     whole: bool
-    """Whether it stands in a block and can be run as it is; sentences often show only a part."""
+    """Whether it is a complete command in a block; sentences often show only a part."""
 
     @property
     def place(self) -> str:
-        """Where it stands and what it says, for people."""
+        """Its page, line and text, for messages."""
         return f"{self.page}:{self.line}: {shlex.join(self.words)}"
 
 
@@ -92,7 +92,7 @@ def programs(page: Path) -> list[Program]:
         elif note in ("new", "alone"):
             begins, alone = True, note == "alone"
         elif part["note"] and not note.startswith("setup\n"):
-            raise ValueError(f"{page}:{line - 1}: `{note}` is none of the notes for snippets")
+            raise ValueError(f"{page}:{line - 1}: `{note}` is not a known annotation for snippets")
         elif part["note"] or part["language"] == "python":
             code = note.removeprefix("setup\n") if part["note"] else part["code"]
             code = textwrap.dedent(code).rstrip() + "\n"
@@ -110,13 +110,13 @@ def programs(page: Path) -> list[Program]:
 
 
 def yaml(page: Path) -> str:
-    """The first YAML of a page."""
+    """The first YAML block of a page."""
     text = (TOP / page).read_text()
     return next(part["code"] for part in PART.finditer(text) if part["language"] == "yaml")
 
 
 def command_lines(page: Path) -> list[CommandLine]:
-    """The lines of a page that start `horovodrun`, `ronde` or `make`."""
+    """The command lines of a page that run `horovodrun`, `ronde` or `make`."""
     text = (TOP / page).read_text()
     found: list[CommandLine] = []
     prose = text

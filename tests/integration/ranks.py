@@ -1,7 +1,6 @@
-"""`tests/parallel/run.py`, which runs test files on all ranks of jobs, for the tests that start it.
+"""Loads `tests/parallel/run.py`, which runs test files on all ranks of a job, as a module.
 
-It is a program in a folder whose own modules `pytest` must not see from here, so it is loaded by
-its path.
+It is a program in a folder whose modules `pytest` must not see from here, so it is loaded by path.
 """
 
 import importlib.util

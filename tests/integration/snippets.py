@@ -1,8 +1,8 @@
-"""Runs the programs of the documentation: `snippets.py torch`, or of one page, on each rank.
+"""Runs the programs of the documentation, or of some pages, on each rank: `snippets.py torch`.
 
 Frameworks take seconds to import, so each is imported once, and every program runs in a fork of
-that process: it has a world, a process group and an environment of its own. The first that fails
-ends the job; its traceback shows the line of its page.
+that process, with its own world, process group and environment. The first program that fails ends
+the job; its traceback shows the line in its page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from pages import PAGES, Program, programs
 
 IMPORTS = {
-    # The optimizers of torch import its compiler when they are first used.
+    # Torch's optimizers import its compiler on first use.
     "torch": ["torch", "torch._dynamo", "accelerate", "lightning.pytorch"],
     "tensorflow": ["tensorflow", "keras"],
     "jax": ["jax", "optax"],
@@ -23,7 +23,7 @@ IMPORTS = {
 
 
 def main() -> None:
-    """Runs all programs of a framework on this rank; `alone`, those that need no launcher."""
+    """Runs all programs of a framework on this rank, or with `alone` those without a launcher."""
     wanted, *some = sys.argv[1:]
     for name in IMPORTS.get(wanted, []):
         importlib.import_module(name)
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def run(program: Program) -> None:
-    """Runs one program; the interpreter ends behind it, as behind any other."""
+    """Runs one program; the interpreter exits normally afterwards."""
     code = compile(program.code, str(program.page), "exec", dont_inherit=True)
     exec(code, {"__name__": "__main__"})
 

@@ -1,11 +1,11 @@
-"""Hugging Face Accelerate on ranks that horovodrun starts: it reads the variables they have."""
+"""Hugging Face Accelerate on ranks started by horovodrun, whose variables it reads."""
 
 from importlib.util import find_spec
 
 import pytest
 from jobs import Job
 
-# Importing it here would take as long as the test.
+# Not imported here, because that takes as long as the test.
 pytestmark = pytest.mark.skipif(
     find_spec("accelerate") is None, reason="accelerate is not installed"
 )
@@ -38,8 +38,8 @@ def test_an_accelerator_trains_on_all_ranks(tmp_path):
             parameters=[parameter.tolist() for parameter in model.parameters()],
             seen=seen,
         )
-        # A wrapped model that outlives its process group keeps gloo's threads until the
-        # interpreter is gone, and the process then aborts now and then.
+        # A wrapped model that outlives its process group keeps gloo's threads alive until the
+        # interpreter exits, and then the process sometimes aborts.
         del model, optimizer, loader
         accelerator.free_memory()
         gc.collect()

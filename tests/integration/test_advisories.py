@@ -1,4 +1,4 @@
-"""`.ci/advisories`, which `make deny` runs, with databases of advisories made here."""
+"""`.ci/advisories`, which `make deny` runs, with advisory databases made by the tests."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DENY = shutil.which("cargo-deny") or str(ROOT / ".tools" / "bin" / "cargo-deny")
 pytestmark = pytest.mark.skipif(
-    not Path(DENY).exists(), reason="cargo-deny is not installed; `make deny` brings it"
+    not Path(DENY).exists(), reason="cargo-deny is not installed; `make deny` installs it"
 )
 
 ADVISORY = """```toml
@@ -24,18 +24,18 @@ date = "2026-01-01"
 patched = []
 ```
 
-# It does harm
+# Example vulnerability
 
-Somebody has found out.
+Found by a test.
 """
 
 
-# Nobody listens there.
+# No server listens there.
 URL = "https://localhost:1/advisories"
 
 
 def check(folder, place, url=URL):
-    """Runs the check with git finding the database in a folder."""
+    """Runs the check; git finds the database in the folder `place`."""
     config = folder / "deny.toml"
     section = f'[advisories]\ndb-urls = ["{url}"]\ndb-path = "{folder}/databases"'
     text = (ROOT / "deny.toml").read_text()
@@ -49,7 +49,7 @@ def check(folder, place, url=URL):
         env={
             **os.environ,
             "CARGO_TERM_COLOR": "never",
-            # cargo-deny wants a domain in the URL.
+            # cargo-deny requires a domain in the URL, so git redirects it to the folder.
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": f"url.file://{place}.insteadOf",
             "GIT_CONFIG_VALUE_0": url if place else "nothing",
@@ -58,7 +58,7 @@ def check(folder, place, url=URL):
 
 
 def database(folder, crate):
-    """A database with one advisory, about this crate."""
+    """Creates a database with one advisory, for this crate."""
     place = folder / "database"
     path = place / "crates" / crate / "RUSTSEC-2026-0001.md"
     path.parent.mkdir(parents=True)
@@ -77,18 +77,18 @@ def test_an_advisory_about_a_dependency_fails_the_check(tmp_path):
     assert "RUSTSEC-2026-0001" in result.stderr + result.stdout
 
 
-def test_without_one_it_passes(tmp_path):
+def test_without_a_matching_advisory_the_check_passes(tmp_path):
     result = check(tmp_path, database(tmp_path, "a-crate-that-nobody-uses"))
     assert result.returncode == 0, result
     assert "no advisories were checked" not in result.stderr
 
 
-def test_a_database_out_of_reach_is_told_and_no_failure(tmp_path):
+def test_an_unreachable_database_is_noted_but_does_not_fail_the_check(tmp_path):
     result = check(tmp_path, None)
     assert result.returncode == 0, result
     assert "note: no advisories were checked" in result.stderr
 
 
-def test_any_other_problem_is_one(tmp_path):
+def test_any_other_problem_fails_the_check(tmp_path):
     result = check(tmp_path, None, '"] and this is no TOML')
     assert result.returncode != 0, result

@@ -1,4 +1,4 @@
-"""Agents that dial in (`ronde agent --join`), on three hosts of a lab: no ssh starts them."""
+"""Agents that dial in (`ronde agent --join`) from three hosts of a lab, without ssh."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from elastic_jobs import PROGRAM
 from jobs import until
 from lab import Lab, horovodrun, inside, why_not
-from workers import heard
+from workers import events_of
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -43,7 +43,7 @@ def ronde():
 
 
 class Dialled:
-    """A launcher on the first host of a lab that waits for agents, and the agents."""
+    """A launcher on the first host of a lab that waits for agents, and its agents."""
 
     def __init__(self, folder, lab, program, *options, **env):
         self.folder, self.lab = folder, lab
@@ -73,7 +73,7 @@ class Dialled:
             process.wait()
 
     def agent(self, host, *options):
-        """Starts an agent on a host, as a scheduler would."""
+        """Starts an agent on a host, like a scheduler would."""
         join = f"{self.lab.hosts[0].address}:{PORT}"
         command = [ronde(), "agent", "--join", join, "--key-file", str(self.key), *options]
         with (self.folder / f"{host.name}.txt").open("a") as output:
@@ -119,31 +119,31 @@ def test_three_agents_that_dial_in_run_a_fixed_job(tmp_path, lab):
             for host, slots in zip(lab.hosts, ("2", "1", "1"), strict=True)
         ]
         assert job.wait() == 0, job.output()
-        said = [heard(tmp_path, rank)[0] for rank in range(4)]
-        assert {one["total"] for one in said} == {4.0}
-        assert sorted(one["host"] for one in said) == ["node-a", "node-a", "node-b", "node-c"]
+        events = [events_of(tmp_path, rank)[0] for rank in range(4)]
+        assert {one["total"] for one in events} == {4.0}
+        assert sorted(one["host"] for one in events) == ["node-a", "node-a", "node-b", "node-c"]
         assert "waiting for 3 agents to connect" in job.output()
         assert [agent.wait(20 * PATIENCE) for agent in agents] == [0, 0, 0], job.output()
         assert {it["source"] for it in job.events("host_found")} == {"dialled_in"}
 
 
-def test_a_fixed_job_ends_with_an_agent_that_is_killed_and_names_its_host(tmp_path, lab):
+def test_a_fixed_job_ends_when_an_agent_is_killed_and_names_its_host(tmp_path, lab):
     options = ("--agents", "3", "-np", "3")
     with Dialled(tmp_path, lab, FIXED, *options, STAY="1") as job:
         for host in lab.hosts:
             job.agent(host, "--slots", "1")
-        job.until(lambda: all(heard(tmp_path, rank) for rank in range(3)))
+        job.until(lambda: all(events_of(tmp_path, rank) for rank in range(3)))
         lab.hosts[2].signal(signal.SIGKILL)
         assert job.wait() == 1, job.output()
         verdict = job.events("job_ended")[0]["verdict"]
         assert verdict["reason"] == "host_lost", verdict
         assert "lost host `node-c`" in job.output()
-        # Nothing of the job is left on any host.
+        # No process of the job is left on any host.
         for host in lab.hosts:
             job.until(lambda host=host: inside(host.sshd.pid) == [host.sshd.pid])
 
 
-def test_agents_of_an_elastic_job_come_late_leave_and_come_again(tmp_path, lab):
+def test_agents_of_an_elastic_job_may_join_late_leave_and_return(tmp_path, lab):
     first, second, third = lab.hosts
     options = ("--agents", "1", "-np", "1", "--min-np", "1")
     with Dialled(tmp_path, lab, PROGRAM, *options) as job:
@@ -151,17 +151,17 @@ def test_agents_of_an_elastic_job_come_late_leave_and_come_again(tmp_path, lab):
         job.until(lambda: job.worlds()[-1:] == [["node-a"]])
         job.agent(second, "--slots", "1")
         leaver = job.agent(third, "--slots", "1")
-        everybody = ["node-a", "node-b", "node-c"]
-        job.until(lambda: job.worlds()[-1:] == [everybody])
-        # One host dies without a word.
+        all_hosts = ["node-a", "node-b", "node-c"]
+        job.until(lambda: job.worlds()[-1:] == [all_hosts])
+        # One host dies without notice.
         second.signal(signal.SIGKILL)
         job.until(lambda: job.worlds()[-1:] == [["node-a", "node-c"]])
         lost = job.events("worker_lost")[-1]
         assert (lost["host"], lost["cause"]["kind"]) == ("node-b", "host_lost"), lost
-        # Somebody starts an agent there again: the host is taken as if it were new.
+        # A new agent starts there: the host is accepted like a new one.
         job.agent(second, "--slots", "1")
-        job.until(lambda: job.worlds()[-1:] == [everybody])
-        # One is asked to end, and leaves in order.
+        job.until(lambda: job.worlds()[-1:] == [all_hosts])
+        # One agent gets SIGTERM and leaves in order.
         os.killpg(leaver.pid, signal.SIGTERM)
         job.until(lambda: job.worlds()[-1:] == [["node-a", "node-b"]])
         (tmp_path / "over").touch()
@@ -171,30 +171,30 @@ def test_agents_of_an_elastic_job_come_late_leave_and_come_again(tmp_path, lab):
             job.until(lambda host=host: inside(host.sshd.pid) == [host.sshd.pid])
 
 
-def test_agents_that_do_not_come_end_the_wait_with_words(tmp_path, lab):
+def test_missing_agents_end_the_wait_with_an_error(tmp_path, lab):
     options = ("--agents", "2", "-np", "2", "--start-timeout", "4")
     with Dialled(tmp_path, lab, FIXED, *options) as job:
         job.agent(lab.hosts[0], "--slots", "1")
         assert job.wait() == 1, job.output()
-        said = (
+        expected = (
             "1 agent with 1 slot has dialed in within 4 s, but the job needs 2 agents with 2 slots"
         )
-        assert said in job.output()
+        assert expected in job.output()
         assert job.events("job_ended")[0]["verdict"]["reason"] == "not_started"
 
 
-def test_an_agent_without_the_key_is_turned_away(tmp_path, lab):
+def test_an_agent_without_the_key_is_refused(tmp_path, lab):
     with Dialled(tmp_path, lab, FIXED, "--agents", "1", "-np", "1") as job:
         wrong = tmp_path / "wrong"
         wrong.write_text("6" * 64)
         wrong.chmod(0o600)
         job.key, right = wrong, job.key
-        stranger = job.agent(lab.hosts[1], "--slots", "1", "--timeout", "3")
-        assert stranger.wait(20 * PATIENCE) == 1, job.output()
+        refused = job.agent(lab.hosts[1], "--slots", "1", "--timeout", "3")
+        assert refused.wait(20 * PATIENCE) == 1, job.output()
         job.key = right
         job.agent(lab.hosts[2], "--slots", "1")
         assert job.wait() == 0, job.output()
-        assert heard(tmp_path, 0)[0]["host"] == "node-c"
+        assert events_of(tmp_path, 0)[0]["host"] == "node-c"
 
 
 CALLER = """
@@ -213,7 +213,7 @@ if __name__ == "__main__":
 
 
 def test_a_program_can_be_the_driver(tmp_path):
-    """No lab is needed: the agent is on this machine."""
+    """Needs no lab, because the agent is on this machine."""
     key = tmp_path / "key"
     key.write_text(KEY)
     key.chmod(0o600)

@@ -1,4 +1,4 @@
-"""`ronde bench` as a user runs it: figures, table, drawing, peers that are missing, and its end."""
+"""`ronde bench` as a user runs it: figures, table, plot, missing peers, and interrupts."""
 
 import json
 import os
@@ -18,7 +18,7 @@ COLLECTIVES = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter
 
 
 def bench(line, *more, **env):
-    """Runs it to its end with the options of a line and more; gives what it wrote."""
+    """Runs it with the options of a line and more; returns the completed process."""
     return subprocess.run(
         [str(command()), "bench", *line.split(), *more],
         stdin=subprocess.DEVNULL,
@@ -35,7 +35,7 @@ def command():
 
 
 def figures(line, **env):
-    """What it measured, as JSON on standard output."""
+    """Its measurements, from the JSON on standard output."""
     done = bench(line, "--json", "-", **env)
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
@@ -48,7 +48,9 @@ def test_the_figures_are_complete_and_in_order():
     assert [row["bytes"] for row in run["rows"]] == [4, 1024]
     for row in run["rows"]:
         assert (row["collective"], row["dtype"]) == ("allreduce", "float32")
-        assert set(row["systems"]) == {"ronde", "engine", "memcpy"}, "sockets have no arena"
+        assert set(row["systems"]) == {"ronde", "engine", "memcpy"}, (
+            "there is no arena over sockets"
+        )
         for system in row["systems"].values():
             assert len(system["rounds"]) == 3
             assert 0 < system["p10"] <= system["median"] <= system["p90"]
@@ -62,7 +64,7 @@ def test_reductions_in_shared_memory_are_also_measured_in_the_arena():
     assert measured == {"allreduce": True, "broadcast": False, "resnet50": True}
 
 
-def test_gloo_is_measured_beside_every_collective(tmp_path):
+def test_gloo_is_measured_for_every_collective(tmp_path):
     drawing = tmp_path / "bench.svg"
     written = tmp_path / "bench.json"
     done = bench(
@@ -84,7 +86,7 @@ def test_gloo_is_measured_beside_every_collective(tmp_path):
         assert expected in words
 
 
-def test_mpi_is_measured_beside_every_collective():
+def test_mpi_is_measured_for_every_collective():
     names = ",".join(COLLECTIVES)
     run = figures(f"-np 2 --sizes 4,1K --rounds 2 --compare mpi --collective {names}")
     assert run["notes"] == []
@@ -92,18 +94,18 @@ def test_mpi_is_measured_beside_every_collective():
     assert all("mpi" in row["systems"] for row in run["rows"])
 
 
-def test_the_gradients_of_a_model_are_one_step():
+def test_the_gradients_of_a_model_are_measured_as_one_step():
     (row,) = figures("-np 2 --collective resnet50 --rounds 1")["rows"]
     assert 97 < row["bytes"] / 2**20 < 98
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "uint8"])
-def test_other_element_types(dtype):
+def test_other_element_types_are_measured(dtype):
     (row,) = figures(f"-np 2 --sizes 1K --rounds 1 --dtype {dtype}")["rows"]
     assert (row["dtype"], row["bytes"]) == (dtype, 1024)
 
 
-def test_several_worlds_are_measured_one_after_the_other():
+def test_several_worlds_are_measured_in_turn():
     done = bench("-np 1,2 --sizes 4 --rounds 1 --transport auto,tcp")
     assert done.returncode == 0, done.stderr
     headings = [line for line in done.stdout.split("\n") if line.startswith("## ")]
@@ -128,15 +130,15 @@ def test_a_calibration_can_be_used(tmp_path):
 
 
 def path_with(folder, script):
-    """A PATH where `mpirun` is this script."""
+    """A PATH on which `mpirun` is this script."""
     file = folder / "mpirun"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
     return os.pathsep.join([str(folder), os.environ["PATH"]])
 
 
-def test_without_mpi_the_rest_is_measured(tmp_path):
-    # The interpreter is all that is needed; beside the real one lies an MPI.
+def test_without_mpi_everything_else_is_measured(tmp_path):
+    # Only the interpreter is needed; the folder of the real one also has an MPI.
     for name in ("python", "python3"):
         (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         (tmp_path / name).chmod(0o755)
@@ -146,14 +148,14 @@ def test_without_mpi_the_rest_is_measured(tmp_path):
     assert "mpi" not in run["rows"][0]["systems"]
 
 
-def test_an_mpi_that_does_not_start_is_quoted(tmp_path):
+def test_the_error_of_an_mpi_that_does_not_start_is_quoted(tmp_path):
     path = path_with(tmp_path, "echo 'no slots for you' >&2; exit 3")
     run = figures("-np 2 --sizes 4 --rounds 1 --compare mpi", PATH=path)
     (note,) = run["notes"]
     assert "mpirun ended with code 3: no slots for you" in note
 
 
-def test_an_interrupt_ends_everything_even_the_processes_of_mpi(tmp_path):
+def test_an_interrupt_ends_all_processes_including_those_of_mpi(tmp_path):
     mark = uuid.uuid4().hex
     started = tmp_path / "started"
     script = f'[ "$1" = --version ] && exit 0; touch {started}; exec sleep 600'

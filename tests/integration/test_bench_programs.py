@@ -1,4 +1,4 @@
-"""The programs in `bench` that measure training run, and their figures are where they should be."""
+"""The programs in `bench` that measure training run, and write their figures where expected."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def run(*command):
     ).stdout
 
 
-def test_training_steps_are_measured_beside_their_peers(tmp_path):
+def test_training_steps_are_measured_together_with_their_peers(tmp_path):
     file = tmp_path / "figures.json"
     flags = ("--ranks", 2, "--models", "tiny", "--rounds", 2, "--steps", 1, "--json", file)
     table = run(BENCH / "training.py", *flags)
@@ -36,7 +36,7 @@ def test_training_steps_are_measured_beside_their_peers(tmp_path):
     assert all(0 < each["p10"] <= each["median"] <= each["p90"] for each in seconds.values())
 
 
-def test_what_python_costs_is_measured():
+def test_the_cost_of_python_is_measured():
     lines = run(BENCH / "costs.py", "--rounds", 1).splitlines()
     names = [line.partition(":")[0] for line in lines[1:]]
     assert names == [
@@ -48,19 +48,19 @@ def test_what_python_costs_is_measured():
 
 
 @pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
-def test_a_step_of_tensorflow_sends_its_gradients_together(tmp_path):
+def test_a_tensorflow_step_sends_its_gradients_together(tmp_path):
     file = tmp_path / "figures.json"
     run(BENCH / "tensorflow_step.py", "--rounds", 2, "--steps", "100x16", "--json", file)
     (step,) = json.loads(file.read_text())["steps"]
     assert step["tensors"] == 100 and step["seconds"]["compiled"]["rounds"] == 2
-    # Nobody can say how many are ready at the same time, but it is never one.
+    # How many are ready at the same time varies, but they are never sent one by one.
     assert 1 <= step["buckets"]["one by one"] < 20
     assert step["buckets"]["grouped"] == step["buckets"]["compiled"] == 1
     assert step["buckets"]["plain"] == 0
 
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="JAX needs Python 3.10")
-def test_a_step_of_jax_is_measured():
+def test_a_jax_step_is_measured():
     table = run(BENCH / "jax_step.py", "--rounds", 2, "--trees", "3x4")
     row = table.splitlines()[-1].split(" | ")
     assert row[:2] == ["| 3", "4"] and len(row) == 6

@@ -1,4 +1,4 @@
-"""TensorFlow's data service between hosts: its own processes get the data, strangers nothing."""
+"""TensorFlow's data service between hosts: only its own processes get data."""
 
 import os
 import shutil
@@ -33,8 +33,8 @@ while not os.path.exists("/tmp/go"):
     time.sleep(0.02)
 config.compute_client().shutdown()
 """
-# What a user gets out of some ports of a host, and some unix sockets, by speaking gRPC to them.
-STRANGER = """
+# Prints what a user gets when connecting to ports or unix sockets of a host as a gRPC client.
+PROBE = """
 import os, socket, sys
 
 os.setuid(int(sys.argv[1]))
@@ -58,12 +58,12 @@ for place in sys.argv[3:]:
 NOBODY = 65534
 
 
-def strangers_get(prefix, user, address, places):
-    """What a user gets out of each place, from where the prefix leads."""
-    command = [*prefix, sys.executable, "-c", STRANGER, str(user), address, *map(str, places)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
-    assert told.returncode == 0, told.stderr
-    return told.stdout.split()
+def probe(prefix, user, address, places):
+    """What a user gets from each port or socket, connecting from the host of the prefix."""
+    command = [*prefix, sys.executable, "-c", PROBE, str(user), address, *map(str, places)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split()
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,8 @@ def lab(tmp_path_factory):
 
 
 def start(host, folder, *command):
-    """Starts a command on a host whose temporary files are its own, in this folder."""
-    # Python stays where it is, even if it is installed among the temporary files.
+    """Starts a command on a host, with this folder mounted as its /tmp."""
+    # Python stays visible even if it is installed under /tmp.
     kept = folder / os.path.relpath(sys.prefix, "/tmp") if sys.prefix.startswith("/tmp/") else None
     own_files = 'mount --rbind "$0" /tmp && exec "$@"'
     if kept is not None:
@@ -95,13 +95,13 @@ def start(host, folder, *command):
 def until(exists, processes, folder):
     end = time.monotonic() + 50 * PATIENCE
     while not exists.exists():
-        told = [file.read_text() for file in folder.glob("*/output.txt")]
-        assert time.monotonic() < end, told
-        assert all(process.poll() is None for process in processes), told
+        outputs = [file.read_text() for file in folder.glob("*/output.txt")]
+        assert time.monotonic() < end, outputs
+        assert all(process.poll() is None for process in processes), outputs
         time.sleep(0.02)
 
 
-def test_data_travels_between_hosts_and_strangers_get_nothing(lab, tmp_path):
+def test_data_reaches_other_hosts_and_unauthenticated_peers_get_nothing(lab, tmp_path):
     first, second = lab.hosts
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
@@ -122,12 +122,12 @@ def test_data_travels_between_hosts_and_strangers_get_nothing(lab, tmp_path):
         assert {path.rpartition("/")[2] for path in paths} == {"dispatcher-0", "worker-0"}
         assert [where[0] for where in listening.of(training.pid)] == ["unix", "unix"]
         nothing = ["0", "0", "0", "shut", "shut"]
-        assert sorted(strangers_get(second.prefix(), 0, first.address, ports)) == nothing
+        assert sorted(probe(second.prefix(), 0, first.address, ports)) == nothing
         beside = ["nsenter", "-t", str(service.pid), "--net", "--mount"]
-        assert sorted(strangers_get(beside, NOBODY, "127.0.0.1", ports)) == nothing
-        assert strangers_get(beside, NOBODY, "", paths) == ["shut", "shut"]
-        # The same question, from one who may: the server says something, so the test can see it.
-        assert all(int(heard) > 0 for heard in strangers_get(beside, 0, "", paths))
+        assert sorted(probe(beside, NOBODY, "127.0.0.1", ports)) == nothing
+        assert probe(beside, NOBODY, "", paths) == ["shut", "shut"]
+        # An authorized user does get an answer, which shows that the probe works.
+        assert all(int(received) > 0 for received in probe(beside, 0, "", paths))
         (there / "go").touch()
         assert training.wait(20 * PATIENCE) == 0, (there / "output.txt").read_text()
         assert service.wait(20 * PATIENCE) == 0, (here / "output.txt").read_text()
@@ -135,5 +135,5 @@ def test_data_travels_between_hosts_and_strangers_get_nothing(lab, tmp_path):
         for process in (service, training):
             process.kill()
             process.wait()
-    # Nothing is left of it, on either host.
+    # No process is left on either host.
     assert [*here.glob("ronde-data-*"), *there.glob("ronde-data-*")] == []

@@ -1,4 +1,4 @@
-"""The documentation is true: its site builds, its programs run, its command lines can be parsed."""
+"""The documentation is correct: its site builds, its programs run, its command lines parse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pages import PAGES, TOP, CommandLine, command_lines, programs, yaml
 HERE = Path(__file__).parent
 ALL = [program for page in PAGES for program in programs(page)]
 COMMANDS = [command for page in PAGES for command in command_lines(page)]
-# Pages of the reference, and the modules whose names they must have.
+# Pages of the reference, and the modules whose names they must contain.
 MODULES = {
     "torch": ["torch", "torch.elastic"],
     "tensorflow": ["tensorflow", "tensorflow.elastic"],
@@ -35,9 +35,9 @@ MODULES = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The site, built as `make docs` builds it: every warning is an error."""
+    """The site, built like in `make docs`: every warning is an error."""
     folder = tmp_path_factory.mktemp("site")
-    # Not with `--quiet`: a warning that is not shown does not count.
+    # Not with `--quiet`, because warnings that are not shown do not count as errors.
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=TOP, env=environment, capture_output=True, text=True)
@@ -78,7 +78,7 @@ def test_the_reference_has_every_public_function_and_class(site):
 
 
 def public(module):
-    """The functions and classes that a module offers, read as the site reads them."""
+    """The public functions and classes of a module, found in the same way as for the site."""
     for name in map(str, module.exports):
         member = module[name]
         kind = (member.final_target if member.is_alias else member).kind.value
@@ -87,19 +87,19 @@ def public(module):
 
 
 def test_messages_of_the_troubleshooting_page_exist():
-    said = "".join(
+    source = "".join(
         path.read_text()
         for folder in ("crates", "python")
         for path in sorted((TOP / folder).rglob("*"))
         if path.suffix in (".rs", ".py")
     )
-    # Literals that stand on several lines, in Rust and in Python.
-    said = re.sub(r"\\\n\s*|\"\n\s*f?\"", "", said)
+    # Join string literals that span several lines, in Rust and in Python.
+    source = re.sub(r"\\\n\s*|\"\n\s*f?\"", "", source)
     headings = re.findall(r"^### (.*)$", (TOP / "docs/troubleshooting.md").read_text(), re.M)
     messages = [message for heading in headings for message in re.findall("`([^`]+)`", heading)]
     parts = [part.strip() for message in messages for part in re.split("…|: ", message)]
     assert len(parts) > 30
-    assert not [part for part in parts if part not in said]
+    assert not [part for part in parts if part not in source]
 
 
 @pytest.mark.parametrize("program", [p for p in ALL if not p.runs], ids=lambda p: p.place)
@@ -107,7 +107,7 @@ def test_programs_that_cannot_run_here_compile(program):
     compile(program.code, str(program.page), "exec")
 
 
-# A quarter of a minute each on a quiet machine with two cores, most of it imports.
+# About 15 seconds each on an idle machine with two cores, mostly for imports.
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "jax"])
 def test_programs_run_on_two_ranks(framework, tmp_path):
@@ -138,7 +138,7 @@ def assert_runs(command, folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where command lines find the files that they name."""
+    """A folder with the files that the command lines name."""
     folder = tmp_path_factory.mktemp("commands")
     (folder / "job.yaml").write_text(yaml(Path("docs/guide/horovodrun.md")))
     return folder
@@ -160,15 +160,15 @@ def problem_of(command: CommandLine, folder: Path) -> str | None:
         return f"{command.place}: no target {unknown}" if unknown else None
     if not command.whole:
         return unknown_options(name, command)
-    # Neither starts anything: the first is what `horovod.runner.launch.parse_args` calls, and help
-    # is only shown where all before it could be read.
+    # Neither starts a job: the first is what `horovod.runner.launch.parse_args` calls, and help is
+    # only shown if everything before it could be parsed.
     line = ["__ronde-parse", *words] if name == "horovodrun" else [*words, "--help"]
     parsed = subprocess.run([tool(name), *line], cwd=folder, capture_output=True, text=True)
     return None if parsed.returncode == 0 else f"{command.place}\n{parsed.stderr}"
 
 
 def unknown_options(name: str, command: CommandLine) -> str | None:
-    """For a part of a command line: options that do not exist."""
+    """Reports options that do not exist in a partial command line."""
     _, *words = command.words
     if name == "horovodrun":
         known = shown(name, "__ronde-options")

@@ -1,4 +1,4 @@
-"""`ronde doctor` in a lab of hosts: all well, faults planted, and hosts that do not answer."""
+"""`ronde doctor` in a lab of hosts: healthy hosts, injected faults, and hosts that hang."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 PORT = 2222
-# Longer than a busy machine takes; a visit ends by itself as soon as everybody has answered.
+# Longer than a busy machine takes; a run ends as soon as all hosts have answered.
 PATIENT = ("--start-timeout", "20")
 
 
@@ -48,9 +48,9 @@ def doctor(lab, names, *options, program=None):
 
 
 def findings(report, *severities):
-    """Host, severity and text of each finding, without notes unless they are asked for."""
+    """Host, severity and text of each finding; notes only if requested."""
     wanted = severities or ("error", "warning")
-    # How fast the ways are is up to how busy the machine is.
+    # Path speeds depend on how busy the machine is.
     speed = re.compile(r"Gb/s|there and back")
     return [
         (",".join(each["hosts"]), each["severity"], each["what"])
@@ -61,10 +61,10 @@ def findings(report, *severities):
 
 @contextmanager
 def without_sshd(host):
-    """The host is up, and nobody listens for ssh."""
+    """Stops the host's sshd while the host stays up."""
     holder = subprocess.Popen([*host.prefix(), "sleep", "100"])
     try:
-        # Its namespaces live on with whoever is inside.
+        # The namespaces live as long as a process is inside them.
         inside = os.readlink(f"/proc/{host.sshd.pid}/ns/mnt")
         while os.readlink(f"/proc/{holder.pid}/ns/mnt") != inside:
             assert holder.poll() is None
@@ -76,8 +76,8 @@ def without_sshd(host):
         holder.wait()
 
 
-def test_healthy_hosts_have_no_findings_and_every_fact_is_told(lab):
-    # Every host has the same bridge address, as with docker.
+def test_healthy_hosts_have_no_findings_and_all_facts_are_reported(lab):
+    # Every host has the same bridge address, like with Docker.
     for host in lab.hosts[:3]:
         host.enter("ip", "link", "add", "docker0", "type", "bridge")
         host.enter("ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
@@ -97,7 +97,7 @@ def test_healthy_hosts_have_no_findings_and_every_fact_is_told(lab):
         assert {"interface": host.interface, "address": host.address} in machine["addresses"]
         assert machine["facts"]["python"]["version"].count(".") == 2
         assert machine["facts"]["memory"]["total_bytes"] > machine["facts"]["shm_bytes"] // 4
-        # They share one clock, so any offset is an error of at most half the question.
+        # They share one clock, so the measured offset is at most half the round trip.
         clock = machine["clock"]
         assert abs(clock["ahead_micros"]) <= clock["round_trip_micros"] // 2 + 1000
     pairs = {(speed["from"], speed["to"]) for speed in report["speeds"]}
@@ -107,11 +107,11 @@ def test_healthy_hosts_have_no_findings_and_every_fact_is_told(lab):
         assert speed["bytes_per_second"] > 10_000_000
         assert 0 < speed["round_trip_micros"] < 1_000_000
         assert not speed["address"].startswith("172.17.")
-    # Three ports of each of two addresses of each of three hosts are tried from the two others.
+    # Three hosts with two addresses and three ports each, probed from the two others.
     assert sum(len(path["calls"]) for path in report["paths"] if path["to"]) == 36
 
 
-def test_planted_faults_are_found_with_what_to_do(lab):
+def test_injected_faults_are_found_with_a_fix(lab):
     _, second, third, last = lab.hosts
     third.lose(second)
     subprocess.run(["prlimit", "--pid", str(second.sshd.pid), "--nofile=256:256"], check=True)
@@ -126,7 +126,7 @@ def test_planted_faults_are_found_with_what_to_do(lab):
         r"  fix: a timeout usually means a firewall",
         r"warning: `node-b`: a process may open only 256 files and sockets \(`ulimit -n`\)",
         r"\n2 errors, \d warnings?: a job on these hosts would not start\n",
-        # The tables show all hosts, and the ways between those that are reached.
+        # The tables show all hosts, and the paths between the reachable ones.
         r"\nnode-d +not reached +-",
         r"\nnode-b +1 +\d+ +[\d.]+ GiB .* 256 +",
         r"\nnode-a +- +[\d.]+ Gb/s, [\d.]+ .s +[\d.]+ Gb/s, [\d.]+ .s +-\n",
@@ -135,7 +135,7 @@ def test_planted_faults_are_found_with_what_to_do(lab):
         assert re.search(pattern, text), f"{pattern}\n{text}"
 
 
-def test_hosts_that_hang_or_have_another_version_hold_nobody_up(lab, tmp_path):
+def test_hosts_that_hang_or_have_another_version_do_not_delay_the_others(lab, tmp_path):
     folder, other = tmp_path / "bin", tmp_path / "other"
     for place in (folder, other):
         place.mkdir()
@@ -152,24 +152,24 @@ def test_hosts_that_hang_or_have_another_version_hold_nobody_up(lab, tmp_path):
         result = doctor(lab, "abcd", *options, program=program)
     finally:
         os.kill(last.sshd.pid, signal.SIGCONT)
-        # Lazily: what was started there may take a moment to end.
+        # Lazily, because processes started there may take a moment to end.
         third.enter("umount", "--lazy", folder)
     report = json.loads(result.stdout)
     assert result.returncode == 1
-    told = {host: what for host, severity, what in findings(report, "error")}
-    assert set(told) == {"node-b", "node-c", "node-d"}
-    assert re.match("it did not answer ssh|there is no network route to it", told["node-b"]), told
-    assert told["node-c"].startswith("it runs Ronde 0.28.1+ronde.0.0.9, but this launcher is ")
-    assert told["node-d"] == "it did not answer ssh on port 2222 in time"
+    found = {host: what for host, severity, what in findings(report, "error")}
+    assert set(found) == {"node-b", "node-c", "node-d"}
+    assert re.match("it did not answer ssh|there is no network route to it", found["node-b"]), found
+    assert found["node-c"].startswith("it runs Ronde 0.28.1+ronde.0.0.9, but this launcher is ")
+    assert found["node-d"] == "it did not answer ssh on port 2222 in time"
     fixes = [each["fix"] for each in report["findings"] if each["hosts"] == ["node-c"]]
     assert fixes[0].startswith("install the same version there: `pip install ")
-    # Time-outs run side by side, and the one that is well was looked at all the same.
+    # Timeouts run concurrently, and the healthy host was still inspected.
     assert report["seconds"] < 9
     assert report["hosts"][0]["facts"]["hostname"] == "node-a"
     assert report["speeds"] == []
 
 
-def test_hosts_come_from_a_file_and_interfaces_by_name(lab, tmp_path):
+def test_hosts_can_come_from_a_file_and_interfaces_be_chosen_by_name(lab, tmp_path):
     hostfile = tmp_path / "hosts"
     hostfile.write_text("# ours\nnode-a slots=1\nnode-b slots=9999\n")
     first = lab.hosts[0].interface
@@ -177,9 +177,11 @@ def test_hosts_come_from_a_file_and_interfaces_by_name(lab, tmp_path):
     result = lab.run(ronde(), "doctor", *options, *PATIENT)
     report = json.loads(result.stdout)
     assert result.returncode == 1
-    told = findings(report)
+    found = findings(report)
     assert any(
         host == "node-b" and "none of the interfaces that `--network-interfaces`" in what
-        for host, _, what in told
-    ), told
-    assert any("it has 9999 slots, but a process can use only" in what for _, _, what in told), told
+        for host, _, what in found
+    ), found
+    assert any("it has 9999 slots, but a process can use only" in what for _, _, what in found), (
+        found
+    )

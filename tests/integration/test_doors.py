@@ -1,7 +1,7 @@
-"""Idle connections to whatever a job listens on, as any user of the host can open them.
+"""Idle connections to a job's listening sockets, which any user of the host can open.
 
-They must neither keep a job from starting nor end it: a few hundred on the loopback address, for a
-few seconds.
+A few hundred of them on the loopback address, for a few seconds, must neither keep a job from
+starting nor end it.
 """
 
 import os
@@ -49,7 +49,7 @@ def listening(pid):
 
 
 def connect(family, address):
-    """An idle connection; gives up where the queue is full."""
+    """Opens an idle connection; gives up if the queue is full."""
     idle = socket.socket(family)
     idle.settimeout(0.2)
     with suppress(OSError):
@@ -58,9 +58,9 @@ def connect(family, address):
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_a_job_starts_though_strangers_hold_its_ranks_doors(tmp_path, transport):
+def test_a_job_starts_despite_idle_connections_to_its_ranks(tmp_path, transport):
     env = {"RONDE_TRANSPORT": transport}
-    with Job(tmp_path, 2, SCRIPT, api=RAW, env=env) as job, ExitStack() as crowd:
+    with Job(tmp_path, 2, SCRIPT, api=RAW, env=env) as job, ExitStack() as idle:
         (first,) = job.hear("started", [0])
         # Rank 0 listens as soon as it waits for the other one.
         ports, names = until(
@@ -68,10 +68,10 @@ def test_a_job_starts_though_strangers_hold_its_ranks_doors(tmp_path, transport)
         )
         assert ports and bool(names) == (transport == "auto")
         for number in range(IDLE):
-            crowd.enter_context(connect(socket.AF_INET, ("127.0.0.1", ports[number % len(ports)])))
+            idle.enter_context(connect(socket.AF_INET, ("127.0.0.1", ports[number % len(ports)])))
             for name in names:
-                crowd.enter_context(connect(socket.AF_UNIX, name))
+                idle.enter_context(connect(socket.AF_UNIX, name))
         (tmp_path / "go").touch()
-        # Heard out one after the other for some seconds each, the idle ones would take longer.
+        # Serving the idle connections one after another, with a timeout each, would take longer.
         job.hear("done", limit=25)
         assert job.wait() == 0, job.output()

@@ -1,9 +1,9 @@
-"""Elastic jobs of TensorFlow, Keras and JAX with the real launcher and real deaths.
+"""Elastic TensorFlow, Keras and JAX jobs with the real launcher and workers that are killed.
 
-Three times the same story. A worker stops before a step and is killed while the others are inside
-of theirs, waiting for it in a kernel or in a compiled program; they go back to their commit and go
-on without it, in the same processes. Then a host comes, and its worker gets the state. Every rank
-has another gradient, whose mean is always one: the weights tell how many steps were done in all.
+All three follow the same scenario. A worker pauses before a step and is killed while the others
+wait for it in their step, in a kernel or a compiled program. They restore their commit and continue
+without it, in the same processes. Then a host is added, and its worker gets the state. Every rank
+has a different gradient, and the mean is always one, so the weights show how many steps were done.
 """
 
 import os
@@ -34,12 +34,12 @@ def say(event, **facts):
 
 
 def share():
-    # Its mean over all ranks is one.
+    # The mean over all ranks is one.
     return 2.0 * (raw.rank() + 1) / (raw.size() + 1)
 
 
 def hold(step):
-    # Behind a step that is not committed, so that there is something to undo.
+    # After an uncommitted step, so that there is something to undo.
     if step % PER_COMMIT == 1 and (FOLDER / f"hold.{WORKER}").exists():
         say("holding", step=step)
         signal.pause()
@@ -100,7 +100,7 @@ def step(value):
     with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
         loss = tf.add_n([tf.reduce_sum(each) for each in model.trainable_variables]) * value
     gradients = tape.gradient(loss, model.trainable_variables)
-    # Far more at once than there are threads.
+    # Far more at the same time than there are threads.
     others = [hvd.allreduce(value + number, name=f"other.{number}") for number in range(40)]
     with tf.control_dependencies(others):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
@@ -206,14 +206,16 @@ KINDS = {
 @pytest.mark.parametrize(
     ("kind", "size", "victim"), [("tape", 2, 1), ("keras", 2, 0), ("jax", 3, 0)]
 )
-def test_a_death_in_the_middle_of_a_step_and_a_newcomer(tmp_path, kind, size, victim):
+def test_training_survives_a_death_during_a_step_and_accepts_a_new_worker(
+    tmp_path, kind, size, victim
+):
     script, framework = KINDS[kind]
     if find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     (tmp_path / "train.py").write_text(PRELUDE + script)
     command = [sys.executable, str(tmp_path / "train.py")]
     options = ["-np", str(size), "--min-np", "1", "--max-np", str(size)]
-    survivors, newcomer = [worker for worker in range(size) if worker != victim], size
+    survivors, new_worker = [worker for worker in range(size) if worker != victim], size
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     with Workers(tmp_path, [f"localhost:{size}"], options, command, env) as job:
         begun = [job.world(worker, size) for worker in range(size)]
@@ -224,25 +226,25 @@ def test_a_death_in_the_middle_of_a_step_and_a_newcomer(tmp_path, kind, size, vi
         os.kill(job.said(victim, "started")[0]["pid"], signal.SIGKILL)
         without = [job.world(worker, size - 1) for worker in survivors]
         job.offer([f"localhost:{size}", "127.0.0.2:1"])
-        together = job.world(newcomer, size)
-        job.steps(newcomer, 5)
+        together = job.world(new_worker, size)
+        job.steps(new_worker, 5)
         job.stop()
         assert job.wait() == 0, job.output()
         assert "Traceback" not in job.output()
 
     held = job.said(victim, "holding")[0]["step"]
-    # What was not committed is undone, and nothing else.
+    # Only the uncommitted step is undone.
     assert [world["step"] for world in without] == [held - 1] * (size - 1)
     assert together["step"] > held and together["rank"] > 0
     assert all(world["equal"] for world in (*begun, *without, together))
-    last = job.said(newcomer, "done")[0]["step"]
+    last = job.said(new_worker, "done")[0]["step"]
     for worker in survivors:
         assert_done(job, worker, [*range(1, held + 1), *range(held, last + 1)])
-    assert_done(job, newcomer, list(range(together["step"] + 1, last + 1)))
+    assert_done(job, new_worker, list(range(together["step"] + 1, last + 1)))
 
 
 def assert_done(job, worker, steps):
-    """A worker was one process, did these steps, and has the weights of all that were done."""
+    """Checks that a worker was one process, did these steps, and has the final weights."""
     (started,), (done,) = job.said(worker, "started"), job.said(worker, "done")
     assert done["pid"] == started["pid"] and done["equal"]
     assert [each["step"] for each in job.said(worker, "step")] == steps
@@ -251,5 +253,5 @@ def assert_done(job, worker, steps):
 
 
 def weight_after(steps, start):
-    """What a momentum of a half and gradients of one have made of a weight."""
+    """A weight after steps with a momentum of one half and gradients of one."""
     return start - 2.0**-6 * (2 * steps - 2 + 2.0 ** (1 - steps))

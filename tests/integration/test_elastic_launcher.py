@@ -1,4 +1,4 @@
-"""Elastic jobs of `horovodrun`, without a framework: hosts come and go for real."""
+"""Elastic `horovodrun` jobs without a framework, with hosts that are really added and lost."""
 
 import os
 import signal
@@ -11,21 +11,21 @@ from lab import Lab, why_not
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_training_outlives_ranks_hosts_and_the_host_of_rank_0(tmp_path):
+def test_training_survives_losing_ranks_hosts_and_the_host_of_rank_0(tmp_path):
     options = ["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "1", "1"]
     with Job(tmp_path, "localhost:2\n", *options) as job:
         first = job.world([0, 1])
         os.kill(first[1]["pid"], signal.SIGKILL)
         alone = job.world([0])
-        assert alone[0]["pid"] == first[0]["pid"], "survivors are not started again"
-        # When the host has rested, its free slot is used again.
+        assert alone[0]["pid"] == first[0]["pid"], "survivors are not restarted"
+        # After the host's cooldown, its free slot is used again.
         again = job.world([0, 2])
         assert again[0]["step"] == again[1]["step"] > alone[0]["step"]
         job.list("localhost:2\n127.0.0.2:1\n")
         three = job.world([0, 2, 3])
         ranks = job.status()["ranks"]
         assert [rank["host"] for rank in ranks] == ["localhost", "localhost", "127.0.0.2"]
-        assert [rank["pid"] for rank in ranks] == [said["pid"] for said in three]
+        assert [rank["pid"] for rank in ranks] == [event["pid"] for event in three]
         os.kill(job.agents()[0], signal.SIGKILL)
         last = job.world([3])
         assert last[0]["pid"] == three[2]["pid"] and last[0]["step"] >= three[0]["step"]
@@ -41,7 +41,7 @@ def test_training_outlives_ranks_hosts_and_the_host_of_rank_0(tmp_path):
             assert text in output, output
 
 
-def test_a_host_that_is_taken_out_or_told_to_stop_loses_no_step(tmp_path):
+def test_removing_a_host_or_stopping_its_agent_loses_no_step(tmp_path):
     hosts = "localhost:1\n127.0.0.2:1\n127.0.0.3:1\n"
     with Job(tmp_path, hosts, "-np", "3", "--min-np", "1") as job:
         job.world([0, 1, 2])
@@ -57,12 +57,12 @@ def test_a_host_that_is_taken_out_or_told_to_stop_loses_no_step(tmp_path):
         assert "the agent on host `127.0.0.3` was told to stop" in output
 
 
-def test_a_stopped_rank_is_lost_and_the_others_go_on(tmp_path):
+def test_a_stopped_rank_is_lost_and_the_others_continue(tmp_path):
     options = ["-np", "2", "--min-np", "1"]
     with Job(tmp_path, "localhost:2\n", *options, RONDE_ELASTIC_STOPPED_SECONDS="1") as job:
-        said = job.world([0, 1])
+        world = job.world([0, 1])
         begin = time.monotonic()
-        os.kill(said[0]["pid"], signal.SIGSTOP)
+        os.kill(world[0]["pid"], signal.SIGSTOP)
         job.world([1])
         assert time.monotonic() - begin < 10
         assert job.finish() == 0, job.output()
@@ -74,7 +74,7 @@ NO_LAB = why_not()
 
 
 @pytest.mark.skipif(NO_LAB is not None, reason=str(NO_LAB))
-def test_a_host_is_lost_with_its_cable_and_another_takes_its_place(tmp_path):
+def test_an_unplugged_host_is_lost_and_another_replaces_it(tmp_path):
     with Lab(tmp_path, 3, network="10.81.0") as lab:
         first, second, _ = lab.hosts
         options = ["-np", "2", "--min-np", "1", "-p", str(second.port)]

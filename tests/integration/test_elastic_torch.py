@@ -1,6 +1,6 @@
-"""Elastic jobs of torch with the real launcher: ranks die, hosts come and go, training goes on.
+"""Elastic torch jobs with the real launcher: training survives lost ranks and changing hosts.
 
-`workers` has what starts the jobs and hears the workers.
+The module `workers` starts the jobs and reads the workers' events.
 """
 
 import os
@@ -50,8 +50,8 @@ def place_in_a_child():
         os._exit(0)
     os.close(writer)
     os.waitpid(child, 0)
-    with os.fdopen(reader, "rb") as told:
-        return list(told.read())
+    with os.fdopen(reader, "rb") as pipe:
+        return list(pipe.read())
 
 
 say("started", pid=os.getpid())
@@ -96,7 +96,7 @@ say("done", step=state.step, hashes=sorted(set(hvd.allgather_object(digest()))))
 """
 
 
-def test_training_outlives_ranks_and_takes_newcomers_in(tmp_path):
+def test_training_survives_lost_ranks_and_accepts_new_ones(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     command = [sys.executable, str(tmp_path / "train.py")]
     options = ["-np", "2", "--min-np", "1", "--max-np", "3"]
@@ -105,24 +105,24 @@ def test_training_outlives_ranks_and_takes_newcomers_in(tmp_path):
         assert len(first["hashes"]) == 1 and first["environment"] == [first["rank"], 2] * 2
         job.steps(0, 5)
 
-        # One dies: the other goes on in its process, and loses the steps since its commit.
+        # One dies: the other continues in its process and loses the steps since its commit.
         before = job.said(0, "step")[-1]["step"]
         os.kill(job.said(1, "started")[0]["pid"], signal.SIGKILL)
         alone = job.world(0, 1)
         assert alone["rank"] == 0 and alone["step"] >= before - 1
-        # What children of a rank say changes with it.
+        # Child processes of a rank see the new world too.
         assert first["in_child"] == [first["rank"], 2] and alone["in_child"] == [0, 1]
         assert len(job.said(0, "started")) == 1
         job.steps(0, 5)
 
-        # A host comes: the newcomer gets the state of the survivor, momenta included.
+        # A host is added: the new rank gets the state of the survivor, including momenta.
         job.offer(["localhost:2", "127.0.0.2:1"])
         together = job.world(2, 2)
         assert len(together["hashes"]) == 1 and together["step"] > alone["step"]
         assert job.world(0, 2)["rank"] == 0 and together["rank"] == 1
         job.steps(2, 5)
 
-        # One is asked to leave: it does, and not a step is lost or done twice.
+        # One rank gets SIGTERM: it leaves, and no step is lost or repeated.
         os.kill(job.said(2, "started")[0]["pid"], signal.SIGTERM)
         again = job.world(0, 1)
         steps = [each["step"] for each in job.said(0, "step") if each["time"] > together["time"]]
@@ -138,8 +138,8 @@ def test_training_outlives_ranks_and_takes_newcomers_in(tmp_path):
 
 
 @pytest.mark.skipif(find_spec("torchvision") is None, reason="torchvision is not installed")
-def test_resnet_50_outlives_hosts(tmp_path):
-    """The script in Horovod's style on a small folder of images loses a host, and gains one."""
+def test_resnet_50_survives_changing_hosts(tmp_path):
+    """A Horovod-style script on a small folder of images loses a host and gains another."""
     images = tmp_path / "images"
     subprocess.run(
         [sys.executable, str(EXAMPLE / "make_images.py"), str(images), "4", "1"], check=True
@@ -154,12 +154,12 @@ def test_resnet_50_outlives_hosts(tmp_path):
     with Workers(tmp_path, ["localhost:1", "127.0.0.2:1"], options, command) as job:
 
         def sizes():
-            """With how many ranks each epoch has ended."""
+            """The number of ranks at the end of each epoch."""
             epochs = pattern.findall(job.output())
             assert [int(number) for number, _ in epochs] == list(range(len(epochs)))
             return "".join(size for _, size in epochs)
 
         job.until(lambda: sizes().startswith("2"), "an epoch of two")
         job.offer(["localhost:1", "127.0.0.3:1"])
-        # Until the newcomer is ready, the survivor is alone.
+        # The survivor trains alone until the new rank is ready.
         job.until(lambda: re.match("2+1+2", sizes()), "epochs of one, and of two again")

@@ -1,4 +1,4 @@
-"""Failures of real jobs, told by a program that reads the event log and never looks at a text."""
+"""Failures of real jobs, diagnosed from the event log without looking at any message text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a job has ended: what ended it, and the kind, rank and host of what failed first."""
+    """Why a job ended: the reason, and the kind, rank and host of the first failure."""
 
     reason: str
     kind: str | None = None
@@ -32,7 +32,7 @@ class Cause:
 
 
 def events(path):
-    """The events of a log; a line that is being written does not count."""
+    """The events of a log, without a partially written last line."""
     path = Path(path)
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return [json.loads(line) for line in lines]
@@ -43,13 +43,13 @@ def of(log, name):
 
 
 def cause(log):
-    """What somebody's program would do with a log: it knows names and numbers, and no words."""
+    """Finds the cause in a log like a user's program would: from names and numbers, not texts."""
     verdict = log[-1]["verdict"]
     first = verdict["first"]
     if first is None:
         return Cause(verdict["reason"])
     kind = first["cause"]["kind"]
-    # Whoever waited in vain tells of it; the one to blame is the one who is late.
+    # The rank that waited in vain reports the stall, but the late rank is the cause.
     for stall in of(log, "stalled"):
         if kind == "stalled" and first["rank"] in stall["waiting"]:
             (late,) = stall["late"]
@@ -59,14 +59,14 @@ def cause(log):
 
 
 def losses(log):
-    """Who was lost on the way, and how."""
+    """The workers lost during the job: kind of loss, rank and host."""
     return [
         (event["cause"]["kind"], event["rank"], event["host"]) for event in of(log, "worker_lost")
     ]
 
 
 def check(log):
-    """What holds for every log of a job that has ended."""
+    """Checks what must hold for the log of every job that has ended."""
     assert [event["number"] for event in log] == list(range(len(log)))
     times = [event["time"] for event in log]
     assert times == sorted(times)
@@ -80,7 +80,7 @@ def check(log):
 
 @dataclass(frozen=True)
 class Case:
-    """What rank 1 does while rank 0 trains, and the cause that the log must tell."""
+    """What rank 1 does while rank 0 trains, and the cause that the log must show."""
 
     name: str
     script: str
@@ -119,7 +119,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
-def test_the_log_of_a_failed_rank_tells_the_cause(tmp_path, case):
+def test_the_log_of_a_failed_rank_shows_the_cause(tmp_path, case):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT + textwrap.dedent(case.script))
     options = ["-np", "2", "--event-log", "events.jsonl", *case.options]
@@ -139,7 +139,7 @@ def test_the_log_of_a_failed_rank_tells_the_cause(tmp_path, case):
         assert of(log, "worker_lost")[0]["signal"] == signal.SIGKILL
 
 
-def test_the_log_of_a_program_that_is_not_there_tells_so(tmp_path):
+def test_the_log_shows_that_the_program_is_missing(tmp_path):
     done = run(tmp_path, ["-np", "1", "--event-log", "events.jsonl"], ["./not-there"])
     assert done.returncode == 127, done.stderr
     log = check(events(tmp_path / "events.jsonl"))
@@ -147,12 +147,12 @@ def test_the_log_of_a_program_that_is_not_there_tells_so(tmp_path):
     assert of(log, "worker_started") == []
 
 
-def test_the_log_of_a_lost_host_tells_which(tmp_path):
+def test_the_log_names_a_lost_host(tmp_path):
     log = tmp_path / "events.jsonl"
     options = ("-H", "localhost:1,127.0.0.2:1", "--event-log", str(log))
     with Job(tmp_path, 2, "hvd.init(); say('in'); time.sleep(60)", api=RAW, options=options) as job:
         job.hear("in")
-        # The agent is the parent of its ranks.
+        # The agent is the parent process of its ranks.
         status = Path(f"/proc/{job.pids()[1]}/status").read_text()
         (agent,) = [line.split()[1] for line in status.splitlines() if line.startswith("PPid:")]
         os.kill(int(agent), signal.SIGKILL)
@@ -162,7 +162,7 @@ def test_the_log_of_a_lost_host_tells_which(tmp_path):
     assert [event["host"] for event in of(log, "host_lost")] == ["127.0.0.2"]
 
 
-def test_the_log_of_an_interrupted_job_tells_the_signal(tmp_path):
+def test_the_log_of_an_interrupted_job_shows_the_signal(tmp_path):
     log = tmp_path / "events.jsonl"
     options = ("--event-log", str(log))
     with Job(tmp_path, 2, "hvd.init(); say('in'); time.sleep(60)", api=RAW, options=options) as job:
@@ -175,14 +175,14 @@ def test_the_log_of_an_interrupted_job_tells_the_signal(tmp_path):
     assert len(of(log, "worker_stopped")) == 2 and losses(log) == []
 
 
-def test_the_log_of_a_job_that_recovers_tells_what_was_lost_and_how_long_it_took(tmp_path):
+def test_the_log_of_a_recovery_shows_the_loss_and_the_duration(tmp_path):
     path = tmp_path / "events.jsonl"
     options = ["-np", "3", "--min-np", "1", "--event-log", str(path)]
     with Elastic(tmp_path, "localhost:2\n127.0.0.2:1\n", *options) as job:
-        said = job.world([0, 1, 2])
+        world = job.world([0, 1, 2])
         os.kill(job.agents()[1], signal.SIGKILL)
         job.world([0, 1])
-        os.kill(said[1]["pid"], signal.SIGKILL)
+        os.kill(world[1]["pid"], signal.SIGKILL)
         job.world([0])
         until(lambda: len(of(events(path), "recovered")) == 2, 30, job.output)
         assert job.finish() == 0, job.output()
@@ -198,18 +198,18 @@ def test_the_log_of_a_job_that_recovers_tells_what_was_lost_and_how_long_it_took
         assert recovered["state_seconds"] <= recovered["commit_seconds"] < 30
 
 
-def test_the_log_of_a_job_that_begins_too_often_tells_the_last_loss(tmp_path):
+def test_the_log_of_a_job_that_hits_the_reset_limit_shows_the_last_loss(tmp_path):
     path = tmp_path / "events.jsonl"
     options = ["-np", "2", "--min-np", "1", "--reset-limit", "0", "--event-log", str(path)]
     with Elastic(tmp_path, "localhost:2\n", *options) as job:
-        said = job.world([0, 1])
-        os.kill(said[1]["pid"], signal.SIGKILL)
+        world = job.world([0, 1])
+        os.kill(world[1]["pid"], signal.SIGKILL)
         assert job.process.wait(30) == 137, job.output()
     log = check(events(path))
     assert cause(log) == Cause("reset_limit", "signal", 1, "localhost")
 
 
-def test_the_log_of_a_job_without_enough_hosts_tells_that_they_are_unknown(tmp_path):
+def test_the_log_of_a_job_without_enough_hosts_shows_the_timeout(tmp_path):
     options = ["-np", "2", "--host-discovery-script", "exit 3", "--elastic-timeout", "3"]
     done = run(tmp_path, [*options, "--event-log", "events.jsonl"], ["true"])
     assert done.returncode == 1, done.stderr
@@ -220,7 +220,7 @@ def test_the_log_of_a_job_without_enough_hosts_tells_that_they_are_unknown(tmp_p
     assert (few["there"], few["needed"], few["timeout_seconds"]) == (0, 2, 3)
 
 
-def test_whoever_follows_a_job_sees_what_its_log_has(tmp_path):
+def test_a_follower_sees_the_same_events_as_the_log(tmp_path):
     path, runtime = tmp_path / "events.jsonl", tmp_path / "runtime"
     runtime.mkdir()
     env = {"XDG_RUNTIME_DIR": str(runtime)}
@@ -254,7 +254,7 @@ def test_whoever_follows_a_job_sees_what_its_log_has(tmp_path):
     assert stall["seconds"] >= 1
 
 
-def test_a_function_that_is_run_is_logged_too(tmp_path):
+def test_horovod_run_writes_an_event_log_too(tmp_path):
     path = tmp_path / "events.jsonl"
     with pytest.raises(RuntimeError):
         horovod.run(os._exit, args=(5,), num_proc=1, event_log=str(path))

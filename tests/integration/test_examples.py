@@ -1,4 +1,4 @@
-"""Every example runs on two ranks, with fewer steps, and prints what its page says it prints."""
+"""Every example runs on two ranks, with fewer steps, and prints what its page shows."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from jobs import LIMIT_SECONDS, launcher
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NUMBER = r"\d+(?:\.\d+)?"
 
-# The script with its flags, what it needs, and what it must print, in this order.
+# The script with its flags, the packages it needs, and what it must print, in this order.
 PROGRAMS = {
     "01-digits": (
         "train.py --epochs 2",
@@ -92,7 +92,7 @@ PROGRAMS = {
         ["lightning", "sklearn"],
         ["2 ranks, 46 steps each", r"accuracy 0\.[789]\d\d"],
     ),
-    # In an ordinary job; tests of elastic jobs run it with ranks that come and go.
+    # In a fixed job; the tests of elastic jobs run it with changing ranks.
     "09-elastic": (
         "train.py --epochs 2",
         ["sklearn"],
@@ -111,25 +111,25 @@ def test_an_example_runs_on_two_ranks(folder):
     absent = [name for name in needs if find_spec(name) is None]
     if absent:
         pytest.skip(f"{' and '.join(absent)} not installed")
-    assert re.fullmatch("\n".join(lines), "\n".join(said(folder, command)))
+    assert re.fullmatch("\n".join(lines), "\n".join(printed_by(folder, command)))
 
 
-# Both ranks wait for a compiler most of the time, however many others do.
+# Both ranks spend most of the time waiting for a compiler.
 @pytest.mark.timeout(2 * LIMIT_SECONDS + 5)
 @pytest.mark.skipif(
     not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="inductor needs a C++ compiler"
 )
-def test_a_model_compiled_by_inductor_learns_the_same(tmp_path):
+def test_a_model_compiled_by_inductor_gives_the_same_result(tmp_path):
     command, _, lines = PROGRAMS["06-compile"]
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     lines = [line.replace("aot_eager", "inductor") for line in lines]
-    output = said("06-compile", command + " --backend inductor", cache, 2 * LIMIT_SECONDS)
+    output = printed_by("06-compile", command + " --backend inductor", cache, 2 * LIMIT_SECONDS)
     assert re.fullmatch("\n".join(lines), "\n".join(output))
 
 
 def test_every_example_has_a_page_and_a_test():
     folders = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
-    # Those of other frameworks are run by tests of their own.
+    # Other test files run the examples of the other frameworks.
     others = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*_*.py"))
     assert [folder for folder in folders if folder not in PROGRAMS and folder not in others] == []
     assert set(PROGRAMS) <= set(folders)
@@ -139,8 +139,8 @@ def test_every_example_has_a_page_and_a_test():
         assert f"[{folder}]({folder})" in index
 
 
-def said(folder, command, env=None, seconds=LIMIT_SECONDS):
-    """What rank 0 prints when an example runs on two ranks."""
+def printed_by(folder, command, env=None, seconds=LIMIT_SECONDS):
+    """Runs an example on two ranks; returns what rank 0 prints."""
     script, *flags = command.split()
     job = subprocess.run(
         [launcher(), "-np", "2", sys.executable, str(EXAMPLES / folder / script), *flags],

@@ -1,4 +1,4 @@
-"""The examples for TensorFlow and Keras train, and all ranks end with the same model."""
+"""The TensorFlow and Keras examples train, and all ranks end with the same model."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# Importing it here would be more than slow: TensorFlow and torch's Triton do not bear each other.
+# Not imported here: it is slow, and TensorFlow and torch's Triton cannot share a process.
 pytestmark = pytest.mark.skipif(
     find_spec("tensorflow") is None, reason="TensorFlow is not installed"
 )
@@ -31,13 +31,13 @@ def job(example, *arguments, **environment):
     return words.pop()
 
 
-def test_a_loop_with_a_tape():
+def test_a_loop_with_a_tape_trains():
     words = job("10-tensorflow-tape", "--steps", "100")
     assert float(re.search(r"accuracy ([\d.]+)", words)[1]) > 0.9
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
-def test_fit(backend, tmp_path):
+def test_keras_fit_trains(backend, tmp_path):
     if find_spec(backend) is None:
         pytest.skip(f"{backend} is not installed")
     path = tmp_path / "model.keras"
@@ -46,6 +46,6 @@ def test_fit(backend, tmp_path):
     assert path.exists()
 
 
-def test_a_session_of_tensorflow_1():
+def test_a_tensorflow_1_session_trains():
     found = [float(number) for number in job("12-tensorflow-1", "--steps", "100").split()]
     assert found == pytest.approx([1, -2, 3, 0.5, 4], abs=0.05)

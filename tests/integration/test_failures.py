@@ -1,6 +1,6 @@
-"""What the survivors, the launcher and the screen say when a rank fails, leaves or never comes.
+"""The errors of the survivors and the launcher when a rank fails, leaves or never joins.
 
-Every survivor must have its error within two seconds, naming the rank; nothing may be left behind.
+Every survivor must get an error that names the rank within two seconds; no process may be left.
 """
 
 import os
@@ -12,7 +12,7 @@ from jobs import Job
 
 pytestmark = pytest.mark.timeout(60)
 
-# Seconds between a failure and the error of every other rank, as promised.
+# The documented limit, in seconds, between a failure and the error on every other rank.
 PROMISE = 2.0
 
 TRAIN = """
@@ -30,9 +30,9 @@ def train(tensor, before_step=lambda step: None):
 
 
 def assert_survivors_name(job, lost, since, ranks):
-    for said in job.hear("failed", ranks):
-        assert said["time"] - since < PROMISE, (said, since)
-        assert f"rank {lost}" in said["text"], said
+    for event in job.hear("failed", ranks):
+        assert event["time"] - since < PROMISE, (event, since)
+        assert f"rank {lost}" in event["text"], event
 
 
 def last_lines(job):
@@ -58,7 +58,7 @@ def test_a_rank_that_raises_is_named_with_its_exception(tmp_path, transport):
         job.assert_nothing_left()
 
 
-def test_a_broken_sample_is_told_with_its_own_error(tmp_path):
+def test_an_error_in_a_data_loader_worker_is_reported_with_its_cause(tmp_path):
     script = """
     class Samples(torch.utils.data.Dataset):
         def __len__(self):
@@ -111,8 +111,8 @@ def test_a_killed_rank_ends_the_calls_of_all_others(tmp_path, transport, element
         killed = time.monotonic()
         os.kill(job.pids()[2], signal.SIGKILL)
         assert_survivors_name(job, 2, killed, [0, 1, 3])
-        # The launcher knows how it ended, and is heard before a broken connection is believed.
-        assert all("SIGKILL" in said["text"] for said in job.hear("failed", [0, 1, 3]))
+        # The launcher knows how the rank ended; its report outranks a closed connection.
+        assert all("SIGKILL" in event["text"] for event in job.hear("failed", [0, 1, 3]))
         job.assert_nothing_left()
         assert job.wait() == 128 + signal.SIGKILL
         assert "rank 2" in last_lines(job)
@@ -137,7 +137,7 @@ def test_a_killed_rank_ends_the_calls_of_ranks_that_wait_for_it(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["pass", "os._exit(0)", "hvd.shutdown()"])
-def test_a_rank_that_finishes_early_does_not_leave_the_others_waiting(tmp_path, way):
+def test_a_rank_that_finishes_early_does_not_block_the_others(tmp_path, way):
     script = f"""
     hvd.init()
     hvd.barrier()
@@ -155,7 +155,7 @@ def test_a_rank_that_finishes_early_does_not_leave_the_others_waiting(tmp_path, 
 
 
 @pytest.mark.parametrize("way", ["pass", "os._exit(0)", "sys.exit(4)"])
-def test_a_rank_that_never_joins_does_not_leave_the_others_waiting(tmp_path, way):
+def test_a_rank_that_never_joins_does_not_block_the_others(tmp_path, way):
     script = f"""
     if RANK == 1:
         say("leaving")
@@ -170,14 +170,14 @@ def test_a_rank_that_never_joins_does_not_leave_the_others_waiting(tmp_path, way
     """
     with Job(tmp_path, 3, script) as job:
         (leaving,) = job.hear("leaving", [1])
-        joining = [said["time"] for said in job.hear("joining", [0, 2])]
+        joining = [event["time"] for event in job.hear("joining", [0, 2])]
         assert_survivors_name(job, 1, max([leaving["time"], *joining]), [0, 2])
         assert job.wait() != 0
         assert "rank 1" in last_lines(job)
         job.assert_nothing_left()
 
 
-def test_errors_of_the_next_calls_are_the_same(tmp_path):
+def test_later_calls_fail_with_the_same_error(tmp_path):
     script = """
     hvd.init()
     hvd.barrier()
@@ -211,7 +211,7 @@ def test_a_backward_pass_over_torch_distributed_ends_when_a_rank_dies(tmp_path):
         for step in range(1_000_000):
             loss = model(torch.ones(2, 3)).sum()
             if step == 5 and RANK == 1:
-                # The other rank waits for the future of a gradient now, or will.
+                # The other rank waits for the future of a gradient, or is about to.
                 say("dying")
                 os.kill(os.getpid(), signal.SIGKILL)
             loss.backward()

@@ -1,7 +1,7 @@
-"""Sixty ways to fail, each with its first cause, rank and host in the last lines on the screen.
+"""Sixty kinds of failure, each reported with its first cause, rank and host in the last lines.
 
-A case is what one rank does while the others train. The last block that the launcher prints, from
-its last line that begins with `error:`, must name that rank, its host and what happened there.
+In each case one rank fails while the others train. The last block that the launcher prints, from
+its last line that starts with `error:`, must name that rank, its host and what happened there.
 """
 
 import os
@@ -38,7 +38,7 @@ def others_train():
 
 @dataclass(frozen=True)
 class Case:
-    """What the victim does, and what the last block must say of it."""
+    """What the victim does, and what the last block must say about it."""
 
     name: str
     script: str
@@ -46,7 +46,7 @@ class Case:
     code: int = 1
     rank: int = 1
     size: int = 2
-    # Whether the ranks join a world first, and the others train in it.
+    # Whether the ranks first join a world, in which the others train.
     joins: bool = True
     options: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ def dies(number, name, script, *says, **more):
 STALL = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"}
 
 CASES = [
-    # Exceptions of Python.
+    # Python exceptions.
     raises("key", "{}['loss']", "KeyError: 'loss'"),
     raises("attribute", "None.step()", "AttributeError: 'NoneType' object has no attribute 'step'"),
     raises("import", "import not_there", "ModuleNotFoundError: No module named 'not_there'"),
@@ -112,7 +112,7 @@ CASES = [
     raises("interrupt", "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", code=130),
     raises("rank 0", "raise ValueError('first')", "ValueError: first", rank=0, size=3),
     raises("last of three", "raise ValueError('third')", "ValueError: third", rank=2, size=3),
-    # What the script starts.
+    # Child processes of the script.
     raises(
         "command",
         "subprocess.run(['sh', '-c', 'exit 3'], check=True)",
@@ -128,7 +128,7 @@ CASES = [
         "ProcessPoolExecutor(1).submit(os._exit, 3).result()",
         "BrokenProcessPool",
     ),
-    # Limits of the machine.
+    # Resource limits.
     raises(
         "disk full",
         "with open('/dev/full', 'w') as file:\n    file.write('checkpoint')",
@@ -154,7 +154,7 @@ CASES = [
         "used = int(time.process_time())\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (used + 1, used + 10))\nwhile True: pass",
     ),
-    # Ends of processes.
+    # Exits and signals.
     raises("exit with words", "sys.exit('no configuration')", "no configuration"),
     raises("exit with a code", "sys.exit(7)", "exited with code 7", code=7),
     raises("exit at once", "os._exit(9)", "exited with code 9", code=9),
@@ -179,7 +179,7 @@ CASES = [
     dies(signal.SIGKILL, "kill", "os.kill(os.getpid(), signal.SIGKILL)"),
     dies(signal.SIGTERM, "terminate", "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)"),
     dies(signal.SIGHUP, "hang up", "os.kill(os.getpid(), signal.SIGHUP); time.sleep(60)"),
-    # Ranks that do not do the same.
+    # Mismatched collectives.
     raises("shapes", "hvd.allreduce(np.ones(3, np.float32), name='gradient')", "gradient", rank=-1),
     raises("types", "hvd.allreduce(np.ones(1000), name='gradient')", "gradient", rank=-1),
     raises(
@@ -217,7 +217,7 @@ CASES = [
         "HOROVOD_FUSION_THRESHOLD",
         joins=False,
     ),
-    # A job that may lose ranks, and whose ranks all fail.
+    # An elastic job whose ranks all fail.
     raises(
         "elastic",
         "raise ValueError('no data')",
@@ -281,7 +281,7 @@ def test_the_last_lines_name_the_first_cause(tmp_path, case):
     ],
     ids=["missing", "no-program", "no-interpreter"],
 )
-def test_a_program_that_cannot_be_started_is_named(tmp_path, file, mode, says, code):
+def test_a_program_that_cannot_start_is_named(tmp_path, file, mode, says, code):
     program = tmp_path / "train"
     if file is not None:
         program.write_text(file)

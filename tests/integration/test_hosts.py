@@ -1,15 +1,15 @@
-"""Worlds that span two hosts, made of network namespaces."""
+"""Worlds that span two hosts, which are network namespaces."""
 
 import struct
 
 import pytest
-from hosts import ear, two_hosts, why_not
+from hosts import capture, two_hosts, why_not
 from jobs import Job
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
-# Ranks from 2 on move to the second host before they do anything else.
+# Ranks 2 and up move to the second host before they do anything else.
 MOVE = """
 import os, sys
 if int(os.environ["HOROVOD_RANK"]) >= 2 and "MOVED" not in os.environ:
@@ -17,7 +17,7 @@ if int(os.environ["HOROVOD_RANK"]) >= 2 and "MOVED" not in os.environ:
     os.execvp("ip", ["ip", "netns", "exec", os.environ["OTHER"], sys.executable, *sys.argv])
 """
 
-# Each word of the tensor is odd enough to be recognised on the cable.
+# A value that is unusual enough to be recognized on the cable.
 SECRET = 1234.5678
 WORK = f"""
 hvd.init()
@@ -53,28 +53,28 @@ def run(tmp_path, network, **env):
             options=["--network-interfaces", left],
             env={"OTHER": second, "RONDE_LOG": "debug", **env},
         )
-        with ear(first, left, word) as cable, job:
+        with capture(first, left, word) as cable, job:
             assert job.wait() == 0, job.output()
             assert all(job.said(rank, "done") for rank in range(4))
             output = job.output()
     return cable, output
 
 
-def test_ranks_of_two_hosts_share_memory_inside_and_sockets_between(tmp_path):
+def test_ranks_on_two_hosts_use_shared_memory_within_and_sockets_between_hosts(tmp_path):
     cable, output = run(tmp_path, "10.77.3")
     assert "allreduce of up to 2097152 bytes among 4 ranks on 2 hosts" in output, output
     assert "levels, because" in output
-    # On a private network tensors travel as they are.
-    assert cable["heard"]
+    # On a private network tensors are not encrypted.
+    assert cable["found"]
 
 
-def test_tensors_that_leave_a_private_network_cannot_be_read_on_the_way(tmp_path):
+def test_tensors_on_a_public_network_are_encrypted(tmp_path):
     cable, _ = run(tmp_path, "203.0.113")
     assert cable["bytes"] > 1_000_000
-    assert not cable["heard"]
+    assert not cable["found"]
 
 
-def test_encryption_can_be_asked_for_on_a_private_network(tmp_path):
+def test_encryption_can_be_enabled_on_a_private_network(tmp_path):
     cable, _ = run(tmp_path, "10.77.4", RONDE_ENCRYPTION="on")
     assert cable["bytes"] > 1_000_000
-    assert not cable["heard"]
+    assert not cable["found"]

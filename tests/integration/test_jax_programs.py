@@ -1,4 +1,4 @@
-"""Whole programs in JAX: the example, a rank that dies, and JAX's own world of processes."""
+"""Complete JAX programs: the example, a rank that dies, and jax.distributed."""
 
 import re
 import signal
@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-def test_the_example_reads_digits_and_its_ranks_agree():
+def test_the_example_learns_and_its_ranks_agree():
     command = ["horovodrun", "-np", "2", sys.executable, str(EXAMPLE), "--epochs", "8"]
     job = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
     assert job.returncode == 0, job.stderr
@@ -45,14 +45,14 @@ say("errors", errors=errors)
 """
 
 
-def test_a_lost_rank_is_named_inside_and_outside_of_programs(tmp_path):
+def test_a_lost_rank_is_named_inside_and_outside_compiled_programs(tmp_path):
     with Job(tmp_path, 2, DYING) as job:
-        (said,) = job.hear("errors", [0], limit=45)
-        inside, outside = said["errors"]
-        # A small program runs at once, and JAX then has another class for its errors.
+        (event,) = job.hear("errors", [0], limit=45)
+        inside, outside = event["errors"]
+        # A small program runs synchronously, and JAX then raises a different class.
         assert inside[0] in ("JaxRuntimeError", "XlaRuntimeError", "ValueError")
         assert outside[0] == "HorovodInternalError"
-        for _, text in said["errors"]:
+        for _, text in event["errors"]:
             assert "rank 1" in text
             assert "SIGKILL" in text
         assert job.wait() == 128 + signal.SIGKILL
@@ -73,10 +73,10 @@ jax.distributed.shutdown()
 """
 
 
-def test_jax_learns_of_all_processes(tmp_path):
+def test_jax_distributed_knows_all_processes(tmp_path):
     with Job(tmp_path, 2, WORLD) as job:
-        for rank, said in enumerate(job.hear("world", limit=45)):
-            assert (said["processes"], said["index"]) == (2, rank)
-            assert said["devices"] == 2 * said["own"]
-            assert said["sum"] == 2.0
+        for rank, event in enumerate(job.hear("world", limit=45)):
+            assert (event["processes"], event["index"]) == (2, rank)
+            assert event["devices"] == 2 * event["own"]
+            assert event["sum"] == 2.0
         assert job.wait() == 0, job.output()

@@ -1,4 +1,4 @@
-"""`horovodrun` across hosts that have real sshds, and what it says when something goes wrong."""
+"""`horovodrun` across hosts with real sshds, and its errors when something goes wrong."""
 
 import json
 import os
@@ -20,7 +20,7 @@ REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 PORT = 2222
-# Bare arrays will do: importing a framework takes longer than all the rest.
+# Plain arrays, because importing a framework takes longer than everything else.
 WORK = """
 import horovod.raw as hvd
 import numpy
@@ -33,7 +33,7 @@ assert (total == numbers * (size * (size + 1) // 2)).all()
 assert hvd.allgather(numpy.array([rank])).tolist() == list(range(size))
 print("done", rank, hvd.local_rank(), hvd.cross_rank(), flush=True)
 """
-# Ranks that go on until somebody ends them, and tell what they raise.
+# Ranks that train until they are killed, and print what they raise.
 ENDLESS = """
 import sys, time
 import horovod.raw as hvd
@@ -59,7 +59,7 @@ def lab(tmp_path_factory):
 
 @pytest.fixture
 def own_lab(tmp_path):
-    """A lab that a test may break."""
+    """A separate lab, which a test may break."""
     with Lab(tmp_path, 3, network="10.79.0") as lab:
         yield lab
 
@@ -74,12 +74,12 @@ def script(folder, text):
     return path
 
 
-def told(result):
-    """What the launcher itself said: not what ranks wrote."""
+def messages(result):
+    """The launcher's own messages, without the output of ranks."""
     return re.sub(r"^\[\d+\]<std.*\n?", "", result.stderr, flags=re.M)
 
 
-def test_ranks_of_three_hosts_train_together(lab, tmp_path):
+def test_ranks_on_three_hosts_train_together(lab, tmp_path):
     path = script(tmp_path, WORK)
     command = ("-np", "4", "-H", "node-a:2,node-b:1,node-c:1", "-p", PORT, sys.executable, path)
     result = lab.run(horovodrun(), *command)
@@ -102,7 +102,7 @@ def test_hostname_shows_where_each_rank_is(lab):
         assert lines == [f"[{rank}]<stdout>:{name}" for rank, name in enumerate(expected)]
 
 
-def test_a_rank_elsewhere_has_the_launchers_environment_and_its_own_hosts(lab, tmp_path):
+def test_a_rank_on_another_host_has_the_launchers_environment_and_its_hosts(lab, tmp_path):
     show = "import json, os; print(json.dumps(dict(os.environ)), os.getcwd())"
     env = {"MINE": "a b\n'c'", "SSH_TTY": "/dev/of-the-launcher", "BASH_FUNC_f%%": "() { x; }"}
     command = (horovodrun(), "-np", "1", "-H", "node-b:1", "-p", PORT, sys.executable, "-c", show)
@@ -119,7 +119,7 @@ def test_a_rank_elsewhere_has_the_launchers_environment_and_its_own_hosts(lab, t
     assert there["RONDE_ADDRESSES"] == "10.78.0.2"
 
 
-def test_scripts_of_torch_distributed_find_each_other_across_hosts(lab, tmp_path):
+def test_torch_distributed_scripts_connect_across_hosts(lab, tmp_path):
     path = script(
         tmp_path,
         """
@@ -136,13 +136,13 @@ def test_scripts_of_torch_distributed_find_each_other_across_hosts(lab, tmp_path
     assert sorted(result.stdout.splitlines()) == ["[0]<stdout>:3.0 2", "[1]<stdout>:3.0 2"]
 
 
-def test_what_ssh_complains_about_is_said_with_what_to_do(lab, tmp_path):
+def test_ssh_errors_are_reported_with_a_hint(lab, tmp_path):
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True
     )
     known = lab.hosts[0].folder / "known_hosts"
     cases = [
-        # A key that nobody knows.
+        # A key that the host does not accept.
         (
             ["-p", PORT, "-i", tmp_path / "other", "-H", "node-a:1,node-b:1"],
             {"RONDE_TEST_NO_KEY": "1"},
@@ -172,17 +172,17 @@ def test_what_ssh_complains_about_is_said_with_what_to_do(lab, tmp_path):
                 (tmp_path / "id").rename(lab.hosts[0].folder / "id")
         assert result.returncode == 1
         lines = ["error: 1 of 2 hosts cannot take part", f"  {reason}", "", f"hint: {hint}"]
-        assert told(result).splitlines() == lines
+        assert messages(result).splitlines() == lines
     known.unlink(missing_ok=True)
     result = lab.run(horovodrun(), "-np", "1", "-H", "node-b:1", "-p", PORT, "--ssh-strict", "true")
-    assert "ssh does not know its host key, and `--ssh-strict` was given" in told(result)
-    # Without it the key is taken the first time.
+    assert "ssh does not know its host key, and `--ssh-strict` was given" in messages(result)
+    # Without the option the key is accepted the first time.
     result = lab.run(horovodrun(), "-np", "1", "-H", "node-b:1", "-p", PORT, "true")
     assert result.returncode == 0, result.stderr
     assert "node-b" in known.read_text()
 
 
-def test_a_changed_host_key_is_refused_with_how_to_fix_it(own_lab):
+def test_a_changed_host_key_is_refused_with_a_fix(own_lab):
     command = (horovodrun(), "-np", "1", "-H", "node-b:1", "-p", PORT, "true")
     assert own_lab.run(*command).returncode == 0
     host = own_lab.hosts[1]
@@ -192,12 +192,14 @@ def test_a_changed_host_key_is_refused_with_how_to_fix_it(own_lab):
     own_lab.hosts[0].enter("ip", "neigh", "flush", "all")
     result = own_lab.run(*command)
     assert result.returncode == 1
-    assert "`node-b`: ssh refuses it because its host key has changed" in told(result)
-    assert "`ssh-keygen -R '[node-b]:2222'`" in told(result)
+    assert "`node-b`: ssh refuses it because its host key has changed" in messages(result)
+    assert "`ssh-keygen -R '[node-b]:2222'`" in messages(result)
 
 
-def test_a_host_without_ronde_or_with_another_version_says_what_to_install(lab, tmp_path):
-    # The launcher's own path leads nowhere on the other host, or to another version.
+def test_a_host_without_ronde_or_with_another_version_is_reported_with_what_to_install(
+    lab, tmp_path
+):
+    # On the other host, the launcher's path does not exist or has another version.
     folder = tmp_path / "bin"
     folder.mkdir()
     launcher = folder / "horovodrun"
@@ -210,21 +212,23 @@ def test_a_host_without_ronde_or_with_another_version_says_what_to_install(lab, 
         host.enter("mount", "--bind", empty, folder)
         result = lab.run(*command)
         assert result.returncode == 1
-        assert told(result).startswith(
+        assert messages(result).startswith(
             "error: `node-b`: Ronde is not installed there, or `horovodrun` is not in the PATH"
         )
-        assert "`pip install " in told(result)
+        assert "`pip install " in messages(result)
         other = empty / "horovodrun"
         other.write_text("#!/bin/sh\necho ronde-agent 0.28.1+ronde.0.0.9\ncat > /dev/null\n")
         other.chmod(0o755)
         result = lab.run(*command)
         assert result.returncode == 1
-        assert "`node-b`: it runs Ronde 0.28.1+ronde.0.0.9, and this launcher is" in told(result)
+        assert "`node-b`: it runs Ronde 0.28.1+ronde.0.0.9, and this launcher is" in messages(
+            result
+        )
     finally:
         host.enter("umount", "--lazy", folder)
 
 
-def test_a_rank_elsewhere_that_lacks_a_module_is_named(lab):
+def test_a_rank_on_another_host_that_lacks_a_module_is_named(lab):
     program = "import horovod, no_such_framework"
     command = ("-np", "2", "-H", hosts(2), "-p", PORT, sys.executable, "-c", program)
     result = lab.run(horovodrun(), *command)
@@ -232,25 +236,25 @@ def test_a_rank_elsewhere_that_lacks_a_module_is_named(lab):
     assert re.search(
         r"error: rank \d \(node-[ab], slot 0\) raised ModuleNotFoundError: No module named "
         r"'no_such_framework'",
-        told(result),
+        messages(result),
     )
 
 
-def test_hosts_that_cannot_reach_each_other_are_named_with_addresses(own_lab):
+def test_hosts_that_cannot_reach_each_other_are_named_with_their_addresses(own_lab):
     _, second, third = own_lab.hosts
     third.lose(second)
     command = ("-np", "3", "-H", hosts(), "-p", PORT, "true")
     result = own_lab.run(horovodrun(), *command)
     assert result.returncode == 1
-    text = told(result)
+    text = messages(result)
     assert text.startswith("error: some hosts cannot reach each other\n")
     line = rf"  `node-c` cannot reach `node-b`: {re.escape(second.address)}:\d+ timed out\n"
     assert re.search(line, text), text
     assert "hint: a timeout usually means a firewall" in text
 
 
-def test_addresses_that_look_alike_or_are_dead_do_not_fool_it(own_lab, tmp_path):
-    # Every host has the same bridge address, and the second one an address that nobody reaches.
+def test_duplicate_and_unreachable_addresses_are_not_used(own_lab, tmp_path):
+    # Every host has the same bridge address, and the second also has an unreachable one.
     for host in own_lab.hosts:
         host.enter("ip", "link", "add", "docker0", "type", "bridge")
         host.enter("ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
@@ -274,11 +278,11 @@ def test_interfaces_are_chosen_by_name_and_need_not_match(lab):
     assert result.returncode == 0, result.stderr
     result = lab.run(horovodrun(), *command, first.interface, "hostname")
     assert result.returncode == 1
-    assert "`node-b`: none of the interfaces that `--network-interfaces` names" in told(result)
-    assert f"also name one of its interfaces: `{second.interface}`" in told(result)
+    assert "`node-b`: none of the interfaces that `--network-interfaces` names" in messages(result)
+    assert f"also name one of its interfaces: `{second.interface}`" in messages(result)
 
 
-def test_a_host_that_lets_ssh_in_but_hangs_is_named_in_time(lab, tmp_path):
+def test_a_host_that_accepts_ssh_but_hangs_is_named_in_time(lab, tmp_path):
     folder = tmp_path / "bin"
     folder.mkdir()
     shutil.copy(horovodrun(), folder / "horovodrun")
@@ -294,14 +298,14 @@ def test_a_host_that_lets_ssh_in_but_hangs_is_named_in_time(lab, tmp_path):
     finally:
         host.enter("umount", "--lazy", folder)
     assert result.returncode == 1
-    assert told(result) == (
+    assert messages(result) == (
         "error: 1 of 2 hosts cannot take part\n  `node-b`: it has not answered within 2 s\n\n"
         "hint: check that `ssh node-b true` works; `--start-timeout` sets how long to wait\n"
     )
 
 
 def launch(lab, tmp_path, body, *options):
-    """A job on all hosts that runs until somebody ends it; gives it when all ranks train."""
+    """Starts a job on all hosts that runs until it is killed; returns once all ranks train."""
     mark = uuid.uuid4().hex
     output = tmp_path / "output"
     path = script(tmp_path, body)
@@ -322,7 +326,7 @@ def assert_nothing_left(mark, limit=15):
         time.sleep(0.05)
 
 
-def test_a_host_that_dies_during_training_is_noticed_by_all_within_moments(own_lab, tmp_path):
+def test_a_host_that_dies_during_training_is_noticed_by_all_ranks_within_seconds(own_lab, tmp_path):
     job, output, mark = launch(own_lab, tmp_path, ENDLESS)
     start = time.time()
     own_lab.hosts[2].unplug()
@@ -332,11 +336,11 @@ def test_a_host_that_dies_during_training_is_noticed_by_all_within_moments(own_l
     assert len(raised) == 2, text
     assert max(map(float, raised)) - start < 4, text
     assert "error: lost host `node-c`: it stopped responding" in text
-    # What runs on the other side of the cut ends by itself.
+    # The processes on the disconnected host end by themselves.
     assert_nothing_left(mark)
 
 
-def test_a_frozen_host_is_named_goes_on_and_is_given_up_when_asked_to(lab, tmp_path):
+def test_a_frozen_host_is_named_may_resume_and_is_lost_after_the_stall_limit(lab, tmp_path):
     options = ("--stall-check-shutdown-time-seconds", "12")
     job, output, mark = launch(lab, tmp_path, ENDLESS, *options)
 
@@ -346,12 +350,12 @@ def test_a_frozen_host_is_named_goes_on_and_is_given_up_when_asked_to(lab, tmp_p
             assert time.monotonic() < end and job.poll() is None, output.read_text()
             time.sleep(0.05)
 
-    # As `docker pause` would: nothing runs any more, while the kernel acknowledges all that comes.
+    # Like `docker pause`: no process runs, but the kernel still acknowledges packets.
     host = lab.hosts[1]
     host.signal(signal.SIGSTOP)
     try:
         until("[ronde] host `node-b` has not answered for")
-        assert "rank 1 (node-b" not in output.read_text(), "the host says it all"
+        assert "rank 1 (node-b" not in output.read_text(), "the host is named instead of its ranks"
         host.signal(signal.SIGCONT)
         until("[ronde] host `node-b` answers again after")
         host.signal(signal.SIGSTOP)
@@ -363,7 +367,7 @@ def test_a_frozen_host_is_named_goes_on_and_is_given_up_when_asked_to(lab, tmp_p
     assert_nothing_left(mark)
 
 
-def test_a_stopped_rank_of_another_host_is_named_with_how_to_resume_it(lab, tmp_path):
+def test_a_stopped_rank_on_another_host_is_named_with_how_to_resume_it(lab, tmp_path):
     body = ENDLESS.replace("numpy.ones(10)", "numpy.ones(4 << 20)")
     job, output, mark = launch(lab, tmp_path, body, "--stall-check-shutdown-time-seconds", "8")
     (pid,) = [pid for pid in marked(mark, "script.py") if _rank(pid) == b"HOROVOD_RANK=2"]
@@ -381,9 +385,9 @@ def _rank(pid):
         return next((item for item in file.read().split(b"\0") if b"HOROVOD_RANK=" in item), b"")
 
 
-def test_an_ssh_connection_that_dies_is_named_and_leaves_nothing(lab, tmp_path):
+def test_a_lost_ssh_connection_is_named_and_leaves_no_processes(lab, tmp_path):
     job, output, mark = launch(lab, tmp_path, ENDLESS)
-    # The connection to the second host carries this job's mark in its environment.
+    # The ssh process for the second host has this job's mark in its environment.
     (ssh,) = [pid for pid in marked(mark, "ssh\0-T") if b"node-b" in _line(pid)]
     os.kill(ssh, signal.SIGKILL)
     assert job.wait(30) == 1
@@ -399,7 +403,7 @@ def _line(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_launcher_that_is_stopped_leaves_nothing_on_any_host(lab, tmp_path, number):
+def test_a_signaled_launcher_leaves_no_processes_on_any_host(lab, tmp_path, number):
     job, output, mark = launch(lab, tmp_path, ENDLESS)
     launcher = next(pid for pid in marked(mark, "horovodrun\0-np") if pid != os.getpid())
     os.kill(launcher, number)
@@ -413,7 +417,7 @@ def test_a_launcher_that_is_stopped_leaves_nothing_on_any_host(lab, tmp_path, nu
         assert job.returncode == 128 + number
 
 
-def test_the_second_interrupt_ends_ranks_that_ignore_the_first(lab, tmp_path):
+def test_a_second_interrupt_ends_ranks_that_ignore_the_first(lab, tmp_path):
     body = """
     import signal, time
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -431,10 +435,10 @@ def test_the_second_interrupt_ends_ranks_that_ignore_the_first(lab, tmp_path):
     assert_nothing_left(mark)
 
 
-def test_a_host_that_is_lost_while_it_starts_is_named(own_lab, tmp_path):
+def test_a_host_lost_during_startup_is_named(own_lab, tmp_path):
     slow = tmp_path / "slow"
     slow.mkdir()
-    # Its agent never comes, and then the host is gone.
+    # Its agent never connects, and then the host is gone.
     (slow / "horovodrun").write_text("#!/bin/sh\ntouch " + str(tmp_path / "came") + "\nsleep 100\n")
     (slow / "horovodrun").chmod(0o755)
     folder = tmp_path / "bin"
@@ -455,7 +459,7 @@ def test_a_host_that_is_lost_while_it_starts_is_named(own_lab, tmp_path):
     assert "`node-c`: " in text and "of 3 hosts cannot take part" in text, text
 
 
-def test_output_of_other_hosts_is_whole_whatever_its_bytes(lab, tmp_path):
+def test_output_of_other_hosts_is_complete_whatever_its_bytes(lab, tmp_path):
     body = r"""
     import sys
     for number in range(3000):
@@ -503,7 +507,7 @@ print(json.dumps(results))
 """
 
 
-def test_a_function_runs_on_other_hosts_and_its_job_can_be_watched(lab, tmp_path):
+def test_a_function_runs_on_other_hosts_and_its_status_can_be_queried(lab, tmp_path):
     ronde = str(Path(horovodrun()).with_name("ronde"))
     path = script(tmp_path, CALLER)
     env = {"XDG_RUNTIME_DIR": str(tmp_path)}
@@ -521,9 +525,9 @@ def test_a_function_runs_on_other_hosts_and_its_job_can_be_watched(lab, tmp_path
     assert all(rank["report"]["collectives"] >= 1 for rank in ranks)
 
 
-def test_collectives_are_measured_across_hosts_and_reported_here(lab, tmp_path):
+def test_bench_measures_collectives_across_hosts(lab, tmp_path):
     ronde = Path(horovodrun()).with_name("ronde")
-    # No rank is on the machine where the command runs.
+    # No rank runs on the host of the command.
     line = "bench -np 2 -H node-b:1,node-c:1 --sizes 4,64K --rounds 2 --json"
     result = lab.run(ronde, *line.split(), tmp_path / "figures.json", "-p", PORT)
     assert result.returncode == 0, result.stderr
@@ -535,7 +539,7 @@ def test_collectives_are_measured_across_hosts_and_reported_here(lab, tmp_path):
 
 
 @pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
-def test_tensorflows_own_workers_find_each_other_across_hosts(lab, tmp_path):
+def test_tensorflows_own_workers_connect_across_hosts(lab, tmp_path):
     path = script(
         tmp_path,
         """

@@ -1,5 +1,5 @@
-"""Ranks that another launcher than `horovodrun` has started: who they are, how they meet, and what
-they say when one of them is gone."""
+"""Ranks that were started by a launcher other than `horovodrun`: their places, their rendezvous,
+and their errors when one of them is lost."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ hvd.init()
 say("again", rank=hvd.rank(), sum=total(2))
 """
 
-# The launcher may end all at once with SIGTERM; what a rank has to say comes first.
+# Ignores SIGTERM, with which the launcher may end all ranks before they have recorded the loss.
 LOSE = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 hvd.init()
@@ -39,7 +39,7 @@ except HorovodInternalError as error:
 
 
 def step(rank, size, **further):
-    """The variables of a task that `srun` starts, as far as they are read."""
+    """The variables of an `srun` task that Ronde reads."""
     return {
         "SLURM_PROCID": str(rank),
         "SLURM_LOCALID": str(rank),
@@ -52,7 +52,7 @@ def step(rank, size, **further):
 
 
 def pod(rank, size, **further):
-    """The variables of a pod of an indexed Job, and those that its user sets."""
+    """The variables of a pod of an indexed Job, and those that the user sets."""
     return {
         "JOB_COMPLETION_INDEX": str(rank),
         "WORLD_SIZE": str(size),
@@ -61,15 +61,15 @@ def pod(rank, size, **further):
     }
 
 
-def assert_met(told, size, mpi):
-    assert set(told.codes) == {0}, told.output
-    met = told.all("met")
-    assert [said["place"] for said in met] == [
+def assert_formed(job, size, mpi):
+    assert set(job.codes) == {0}, job.output
+    met = job.all("met")
+    assert [event["place"] for event in met] == [
         [rank, size, rank, size, 0, 1] for rank in range(size)
     ]
-    assert {said["sum"] for said in met} == {float(size)}
-    assert {said["mpi"] for said in met} == {mpi}
-    assert [said["sum"] for said in told.all("again")] == [2.0 * size] * size
+    assert {event["sum"] for event in met} == {float(size)}
+    assert {event["mpi"] for event in met} == {mpi}
+    assert [event["sum"] for event in job.all("again")] == [2.0 * size] * size
 
 
 MPI = """
@@ -99,28 +99,28 @@ if os.environ["FINALIZE"] == "theirs":
 
 
 @pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_a_bare_mpirun_gives_a_world_that_mpi_knows_too(tmp_path, flavour):
+def test_plain_mpirun_forms_a_world_over_mpi(tmp_path, flavour):
     pytest.importorskip("mpi4py")
     command, folder = mpirun(flavour)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     finalize = "theirs" if flavour == "mpich" else "ours"
-    told = run(tmp_path, [*command, "-n", "3"], MPI, {"PATH": path, "FINALIZE": finalize})
-    assert told.codes == [0], told.output
-    for rank, said in enumerate(told.all("mpi")):
-        assert said["initialized"] and said["world"] == [rank, 3]
-        assert said["threads"][0] == said["threads"][1]
-    parts = told.all("part")
-    assert [said["place"] for said in parts] == [
+    job = run(tmp_path, [*command, "-n", "3"], MPI, {"PATH": path, "FINALIZE": finalize})
+    assert job.codes == [0], job.output
+    for rank, event in enumerate(job.all("mpi")):
+        assert event["initialized"] and event["world"] == [rank, 3]
+        assert event["threads"][0] == event["threads"][1]
+    parts = job.all("part")
+    assert [event["place"] for event in parts] == [
         [0, 2, 0, 2, 0, 1],
         [0, 1, 0, 1, 0, 1],
         [1, 2, 1, 2, 0, 1],
     ]
-    assert [said["sum"] for said in parts] == [2.0, 1.0, 2.0]
-    listed = told.all("listed")
-    assert [said["place"] for said in listed] == [[1, 2, 1, 2, 0, 1], [0, 2, 0, 2, 0, 1]]
-    assert [said["sum"] for said in listed] == [2.0, 2.0]
-    assert [said["rank"] for said in told.all("outside")] == [1]
-    assert [said["sum"] for said in told.all("whole")] == [3.0, 3.0, 3.0]
+    assert [event["sum"] for event in parts] == [2.0, 1.0, 2.0]
+    listed = job.all("listed")
+    assert [event["place"] for event in listed] == [[1, 2, 1, 2, 0, 1], [0, 2, 0, 2, 0, 1]]
+    assert [event["sum"] for event in listed] == [2.0, 2.0]
+    assert [event["rank"] for event in job.all("outside")] == [1]
+    assert [event["sum"] for event in job.all("whole")] == [3.0, 3.0, 3.0]
 
 
 SETS = """
@@ -136,7 +136,7 @@ def sums(*process_sets):
             for each in process_sets]
 
 def leave():
-    # Not before all have what they wait for.
+    # Waits until no rank needs this one any more.
     total(1)
     hvd.shutdown()
 
@@ -168,7 +168,7 @@ for arguments in ({"comm": [0, 1, 2, 3], "process_sets": [halves]},
     except Exception as error:
         say("refused", rank=world.Get_rank(), kind=type(error).__name__, error=str(error))
 
-# In a world of some processes ranks are counted there.
+# In a world of a subset, ranks are numbered within the subset.
 if world.Get_rank() > 0:
     part = world.Create_group(world.Get_group().Excl([0]))
     pair = ProcessSet(part.Split(part.Get_rank() // 2, 0))
@@ -184,78 +184,83 @@ except NotImplementedError as error:
 
 
 @pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_communicators_make_process_sets(tmp_path, flavour):
+def test_communicators_become_process_sets(tmp_path, flavour):
     pytest.importorskip("mpi4py")
     command, folder = mpirun(flavour)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    told = run(tmp_path, [*command, "-n", "4"], SETS, {"PATH": path})
-    assert told.codes == [0], told.output
-    # Lists come first, then what the communicators of all ranks make, in order of their members.
+    job = run(tmp_path, [*command, "-n", "4"], SETS, {"PATH": path})
+    assert job.codes == [0], job.output
+    # Lists come first, then the sets of all ranks' communicators, ordered by their members.
     even, odd = [2, [0, 2]], [4, [1, 3]]
-    said = told.all("sets")
-    assert [each["half"] for each in said] == [[*even, 0], [*odd, 0], [*even, 1], [*odd, 1]]
-    assert {each["listed"] for each in said} == {1}
-    assert [each["some"] for each in said] == [[None, None], [3, [1, 2]], [3, [1, 2]], [None, None]]
-    assert [each["sums"] for each in said] == [[2, 2], [2, 2], [2, None], [2, None]]
-    assert [each["sum"] for each in told.all("some")] == [2, 2]
-    assert [each["half"] for each in told.all("again")] == [2, 4, 2, 4]
-    assert [each["half"] for each in told.all("left")] == [None] * 4
-    # A list of everybody is no list of some.
-    assert [each["sum"] for each in told.all("fine")] == [2] * 4
-    refused = told.all("refused")
+    events = job.all("sets")
+    assert [each["half"] for each in events] == [[*even, 0], [*odd, 0], [*even, 1], [*odd, 1]]
+    assert {each["listed"] for each in events} == {1}
+    assert [each["some"] for each in events] == [
+        [None, None],
+        [3, [1, 2]],
+        [3, [1, 2]],
+        [None, None],
+    ]
+    assert [each["sums"] for each in events] == [[2, 2], [2, 2], [2, None], [2, None]]
+    assert [each["sum"] for each in job.all("some")] == [2, 2]
+    assert [each["half"] for each in job.all("again")] == [2, 4, 2, 4]
+    assert [each["half"] for each in job.all("left")] == [None] * 4
+    # A list of all ranks does not count as a subset.
+    assert [each["sum"] for each in job.all("fine")] == [2] * 4
+    refused = job.all("refused")
     assert len(refused) == 12
     for kind, words in [
         ("NotImplementedError", "need a communicator as comm, not a list of ranks"),
         ("ValueError", "process_sets entry number 0 is a duplicate"),
     ]:
         assert any(each["kind"] == kind and words in each["error"] for each in refused), refused
-    assert [each["pair"] for each in told.all("part")] == [[0, 1], [0, 1], [2]]
-    assert [each["sum"] for each in told.all("part")] == [2, 2, 1]
-    assert len(told.all("late")) == 4
+    assert [each["pair"] for each in job.all("part")] == [[0, 1], [0, 1], [2]]
+    assert [each["sum"] for each in job.all("part")] == [2, 2, 1]
+    assert len(job.all("late")) == 4
 
 
 @pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_horovodrun_starts_ranks_with_mpirun_and_passes_its_exit_code_on(tmp_path, flavour):
+def test_horovodrun_starts_ranks_with_mpirun_and_returns_its_exit_code(tmp_path, flavour):
     _, folder = mpirun(flavour)
     script = MEET + "hvd.shutdown()\nsys.exit(5 if os.environ.get('FAIL') else 0)\n"
     env = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     command = [launcher(), "--mpi", "-np", "2"]
-    assert_met(run(tmp_path, command, script, env), 2, mpi=True)
+    assert_formed(run(tmp_path, command, script, env), 2, mpi=True)
     failed = run(tmp_path, command, script, {**env, "FAIL": "1"})
     assert failed.codes == [5], failed.output
 
 
-def test_under_mpirun_without_its_library_ranks_meet_by_a_note(tmp_path):
+def test_under_mpirun_without_its_library_ranks_use_a_rendezvous_file(tmp_path):
     command, _ = mpirun("mpich")
     env = {"HOROVOD_CONTROLLER": "gloo"}
-    assert_met(run(tmp_path, [*command, "-n", "2"], MEET, env), 2, mpi=False)
+    assert_formed(run(tmp_path, [*command, "-n", "2"], MEET, env), 2, mpi=False)
     assert list((tmp_path / "runtime" / "ronde").iterdir()) == []
 
 
-def test_under_open_mpi_the_others_name_the_rank_that_was_killed(tmp_path):
+def test_under_open_mpi_the_survivors_name_the_killed_rank(tmp_path):
     command, folder = mpirun("openmpi")
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     env = {"PATH": path, "VICTIM": "1", "HOW": "kill"}
-    told = run(tmp_path, [*command, "-n", "3"], LOSE, env)
-    assert told.codes[0] != 0
-    assert [said["rank"] for said in told.all("lost")] == [0, 2], told.output
-    assert all(said["error"].startswith("lost rank 1 (") for said in told.all("lost"))
+    job = run(tmp_path, [*command, "-n", "3"], LOSE, env)
+    assert job.codes[0] != 0
+    assert [event["rank"] for event in job.all("lost")] == [0, 2], job.output
+    assert all(event["error"].startswith("lost rank 1 (") for event in job.all("lost"))
 
 
-def test_torchrun(tmp_path):
+def test_ranks_of_torchrun_form_a_world_and_name_a_lost_rank(tmp_path):
     options = ["--nproc-per-node", "2", "--no-python"]
     command = [sys.executable, "-m", "torch.distributed.run", *options]
-    told = run(tmp_path, command, MEET + LOSE, {"VICTIM": "1", "HOW": "kill"})
-    assert told.codes != [0]
-    assert [said["place"] for said in told.all("met")] == [[0, 2, 0, 2, 0, 1], [1, 2, 1, 2, 0, 1]]
-    assert [said["sum"] for said in told.all("again")] == [4.0, 4.0]
-    assert [said["error"][:13] for said in told.all("lost")] == ["lost rank 1 ("], told.output
+    job = run(tmp_path, command, MEET + LOSE, {"VICTIM": "1", "HOW": "kill"})
+    assert job.codes != [0]
+    assert [event["place"] for event in job.all("met")] == [[0, 2, 0, 2, 0, 1], [1, 2, 1, 2, 0, 1]]
+    assert [event["sum"] for event in job.all("again")] == [4.0, 4.0]
+    assert [event["error"][:13] for event in job.all("lost")] == ["lost rank 1 ("], job.output
 
 
-def test_the_tasks_of_srun(tmp_path):
-    assert_met(run(tmp_path, [], MEET, [step(rank, 3) for rank in range(3)]), 3, mpi=False)
+def test_tasks_of_srun_form_a_world(tmp_path):
+    assert_formed(run(tmp_path, [], MEET, [step(rank, 3) for rank in range(3)]), 3, mpi=False)
     alone = run(tmp_path, [], "hvd.init()\nsay('alone', place=place())", [step(0, 1)])
-    assert [said["place"] for said in alone.all("alone")] == [[0, 1, 0, 1, 0, 1]]
+    assert [event["place"] for event in alone.all("alone")] == [[0, 1, 0, 1, 0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -269,34 +274,38 @@ def test_the_tasks_of_srun(tmp_path):
         (1, "raise", "auto", "boom"),
     ],
 )
-def test_whoever_is_lost_is_named_with_what_is_known(tmp_path, victim, how, transport, words):
+def test_a_lost_rank_is_named_with_its_cause(tmp_path, victim, how, transport, words):
     further = {"VICTIM": str(victim), "HOW": how, "RONDE_TRANSPORT": transport}
-    told = run(tmp_path, [], LOSE, [step(rank, 3, **further) for rank in range(3)])
-    lost = told.all("lost")
-    assert [said["rank"] for said in lost] == [rank for rank in range(3) if rank != victim]
-    for said in lost:
-        assert f"rank {victim} ({socket.gethostname()}, slot {victim})" in said["error"]
-        assert words in said["error"]
+    job = run(tmp_path, [], LOSE, [step(rank, 3, **further) for rank in range(3)])
+    lost = job.all("lost")
+    assert [event["rank"] for event in lost] == [rank for rank in range(3) if rank != victim]
+    for event in lost:
+        assert f"rank {victim} ({socket.gethostname()}, slot {victim})" in event["error"]
+        assert words in event["error"]
 
 
-def test_ranks_of_several_hosts_meet_by_a_note_in_a_shared_directory(tmp_path):
+def test_ranks_of_several_hosts_use_a_rendezvous_file_in_a_shared_directory(tmp_path):
     shared = tmp_path / "shared"
     shared.mkdir()
     hosts = {"SLURM_STEP_NUM_NODES": "2", "RONDE_RENDEZVOUS_DIR": str(shared)}
-    assert_met(run(tmp_path, [], MEET, [step(rank, 2, **hosts) for rank in range(2)]), 2, mpi=False)
+    assert_formed(
+        run(tmp_path, [], MEET, [step(rank, 2, **hosts) for rank in range(2)]), 2, mpi=False
+    )
     assert list(shared.iterdir()) == []
     home = {"SLURM_STEP_NUM_NODES": "2", "HOME": str(tmp_path)}
-    assert_met(run(tmp_path, [], MEET, [step(rank, 2, **home) for rank in range(2)]), 2, mpi=False)
+    assert_formed(
+        run(tmp_path, [], MEET, [step(rank, 2, **home) for rank in range(2)]), 2, mpi=False
+    )
     assert (tmp_path / ".ronde").stat().st_mode & 0o777 == 0o700
 
 
-def test_pods_with_a_secret_meet_and_others_are_told_what_to_do(tmp_path):
+def test_pods_with_a_secret_form_a_world_and_others_get_a_hint(tmp_path):
     with socket.socket() as free:
         free.bind(("", 0))
         port = str(free.getsockname()[1])
     given = {"RONDE_SECRET": SECRET, "RONDE_RENDEZVOUS_PORT": port}
-    told = run(tmp_path, [], MEET, [pod(rank, 2, **given) for rank in range(2)])
-    assert_met(told, 2, mpi=False)
+    job = run(tmp_path, [], MEET, [pod(rank, 2, **given) for rank in range(2)])
+    assert_formed(job, 2, mpi=False)
     brief = {"RONDE_JOIN_TIMEOUT_SECONDS": "1"}
     for further, words in [
         ({}, ["rank 1 of 2 was started by Kubernetes", "RONDE_SECRET", "openssl rand -hex 32"]),
@@ -319,12 +328,12 @@ dist.destroy_process_group()
 """
 
 
-def test_programs_of_the_frameworks_own_modes_run_under_horovodrun(tmp_path):
-    told = run(tmp_path, [launcher(), "-np", "2"], GLOO)
-    assert told.codes == [0], told.output
-    said = told.all("gloo")
-    assert [each["sum"] for each in said] == [2.0, 2.0]
-    configs = [each["config"] for each in said]
+def test_programs_that_use_the_frameworks_own_modes_run_under_horovodrun(tmp_path):
+    job = run(tmp_path, [launcher(), "-np", "2"], GLOO)
+    assert job.codes == [0], job.output
+    events = job.all("gloo")
+    assert [each["sum"] for each in events] == [2.0, 2.0]
+    configs = [each["config"] for each in events]
     workers = configs[0]["cluster"]["worker"]
     assert len(set(workers)) == 2 and all(worker.startswith("127.0.0.1:") for worker in workers)
     assert configs == [
@@ -333,11 +342,11 @@ def test_programs_of_the_frameworks_own_modes_run_under_horovodrun(tmp_path):
     ]
 
 
-def test_whoever_does_not_come_is_named_and_the_note_that_is_left_fools_nobody(tmp_path):
+def test_a_missing_rank_is_named_and_a_stale_rendezvous_file_does_no_harm(tmp_path):
     stuck = [step(0, 2, RONDE_JOIN_TIMEOUT_SECONDS="1")]
-    told = run(tmp_path, [], MEET, stuck)
-    assert told.codes == [1]
-    assert "1 of 2 ranks are still missing: rank 1;" in told.output
-    (note,) = Path(tmp_path, "runtime", "ronde").iterdir()
-    assert note.stat().st_mode & 0o777 == 0o600
-    assert_met(run(tmp_path, [], MEET, [step(rank, 2) for rank in range(2)]), 2, mpi=False)
+    job = run(tmp_path, [], MEET, stuck)
+    assert job.codes == [1]
+    assert "1 of 2 ranks are still missing: rank 1;" in job.output
+    (file,) = Path(tmp_path, "runtime", "ronde").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert_formed(run(tmp_path, [], MEET, [step(rank, 2) for rank in range(2)]), 2, mpi=False)

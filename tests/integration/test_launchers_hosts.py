@@ -1,4 +1,4 @@
-"""Ranks on several hosts that another launcher than `horovodrun` has started."""
+"""Ranks on several hosts, started by a launcher other than `horovodrun`."""
 
 import getpass
 import os
@@ -30,7 +30,7 @@ try:
 except HorovodInternalError as error:
     say("lost", rank=hvd.rank(), error=str(error).splitlines()[0])
 """
-# One rank on the first host and two on the second, as Horovod counts them.
+# The places of one rank on the first host and two on the second, numbered like in Horovod.
 PLACES = [[0, 3, 0, 1, 0, 2], [1, 3, 0, 2, 1, 2], [2, 3, 1, 2, 0, 1]]
 
 
@@ -41,7 +41,7 @@ def lab(tmp_path_factory):
 
 
 def start_three(lab, folder, script, variables):
-    """Starts each rank by hand with what `variables` gives for it, and waits for all."""
+    """Starts each rank by hand with its own variables, and waits for all of them."""
     path = folder / "script.py"
     path.write_text(PRELUDE + script)
     first, second = lab.hosts
@@ -64,7 +64,7 @@ def start_three(lab, folder, script, variables):
     return Told(folder, [rank.returncode for rank in ranks], "".join(outputs))
 
 
-def test_tasks_of_srun_meet_by_a_note_and_name_whoever_is_lost_with_its_host(lab, tmp_path):
+def test_tasks_of_srun_use_a_rendezvous_file_and_name_a_lost_rank_with_its_host(lab, tmp_path):
     def task(rank):
         return {
             "SLURM_PROCID": str(rank),
@@ -76,14 +76,14 @@ def test_tasks_of_srun_meet_by_a_note_and_name_whoever_is_lost_with_its_host(lab
             "RONDE_RENDEZVOUS_DIR": str(tmp_path),
         }
 
-    told = start_three(lab, tmp_path, MEET + LOSE, task)
-    assert [said["place"] for said in told.all("met")] == PLACES, told.output
-    lost = told.all("lost")
-    assert [said["rank"] for said in lost] == [0, 1], told.output
-    assert all(said["error"].startswith("lost rank 2 (node-b, slot 1): ") for said in lost)
+    job = start_three(lab, tmp_path, MEET + LOSE, task)
+    assert [event["place"] for event in job.all("met")] == PLACES, job.output
+    lost = job.all("lost")
+    assert [event["rank"] for event in lost] == [0, 1], job.output
+    assert all(event["error"].startswith("lost rank 2 (node-b, slot 1): ") for event in lost)
 
 
-def test_pods_meet_at_the_host_of_rank_0_with_a_secret(lab, tmp_path):
+def test_pods_join_at_the_host_of_rank_0_with_a_secret(lab, tmp_path):
     def pod(rank):
         return {
             "JOB_COMPLETION_INDEX": str(rank),
@@ -92,15 +92,15 @@ def test_pods_meet_at_the_host_of_rank_0_with_a_secret(lab, tmp_path):
             "RONDE_SECRET": "0f" * 32,
         }
 
-    told = start_three(lab, tmp_path, MEET, pod)
-    assert told.codes == [0, 0, 0], told.output
-    # Nobody has said who sits where on a host.
-    assert [said["place"] for said in told.all("met")] == PLACES
-    assert {said["sum"] for said in told.all("met")} == {3.0}
+    job = start_three(lab, tmp_path, MEET, pod)
+    assert job.codes == [0, 0, 0], job.output
+    # No variable gives the places within a host.
+    assert [event["place"] for event in job.all("met")] == PLACES
+    assert {event["sum"] for event in job.all("met")} == {3.0}
 
 
 @pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_mpirun_reaches_the_hosts_and_the_ranks_meet_over_mpi(lab, tmp_path, flavour):
+def test_mpirun_starts_ranks_on_the_hosts_and_they_join_over_mpi(lab, tmp_path, flavour):
     _, folder = mpirun(flavour)
     path = tmp_path / "script.py"
     path.write_text(PRELUDE + MEET)
@@ -111,10 +111,10 @@ def test_mpirun_reaches_the_hosts_and_the_ranks_meet_over_mpi(lab, tmp_path, fla
     job = lab.run(horovodrun(), *options, sys.executable, path, env=env, limit=LIMIT_SECONDS)
     assert job.returncode == 0, job.stdout + job.stderr
     met = Told(tmp_path, [], "").all("met")
-    assert [said["place"] for said in met] == [
+    assert [event["place"] for event in met] == [
         [rank, 4, rank % 2, 2, rank // 2, 2] for rank in range(4)
     ]
-    assert {(said["sum"], said["mpi"]) for said in met} == {(4.0, True)}
+    assert {(event["sum"], event["mpi"]) for event in met} == {(4.0, True)}
 
 
 RAISE = """
@@ -128,7 +128,7 @@ if rank == 1:
 
 
 @pytest.mark.parametrize("flavour", ["mpich", "openmpi"])
-def test_a_rank_that_raises_ends_a_job_of_mpirun_on_all_hosts(lab, tmp_path, flavour):
+def test_a_rank_that_raises_ends_an_mpirun_job_on_all_hosts(lab, tmp_path, flavour):
     _, folder = mpirun(flavour)
     path = tmp_path / "script.py"
     path.write_text(PRELUDE + "import atexit\n" + RAISE)
@@ -138,10 +138,10 @@ def test_a_rank_that_raises_ends_a_job_of_mpirun_on_all_hosts(lab, tmp_path, fla
         options += ["--mpi-args", f"--prefix {folder.parent}"]
     job = lab.run(horovodrun(), *options, sys.executable, path, env=env, limit=LIMIT_SECONDS)
     assert job.returncode != 0, job.stdout + job.stderr
-    # Hydra puts its label wherever it happened to read, also in the middle of a line.
+    # Hydra puts its label wherever a read started, even in the middle of a line.
     assert "KeyError: 'no such thing'" in job.stderr.replace("[1] ", ""), job.stderr
-    # What the program does at its end, it does.
-    assert 1 in [said["rank"] for said in Told(tmp_path, [], "").all("ended")]
+    # The program's exit handlers still run.
+    assert 1 in [event["rank"] for event in Told(tmp_path, [], "").all("ended")]
 
 
 CALL = """

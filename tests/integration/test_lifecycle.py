@@ -1,4 +1,4 @@
-"""Starting, interrupting and ending jobs: exit codes, signals, leftovers, strangers at the door."""
+"""Starting, interrupting and ending jobs: exit codes, signals, leftovers, foreign connections."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from jobs import Job, until
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_a_job_that_ends_well_ends_with_zero(tmp_path):
+def test_a_successful_job_exits_with_zero(tmp_path):
     script = """
     hvd.init()
     print("sum", hvd.allreduce(torch.tensor([RANK + 1.0]), op=hvd.Sum).item())
@@ -24,9 +24,9 @@ def test_a_job_that_ends_well_ends_with_zero(tmp_path):
         job.assert_nothing_left()
 
 
-def test_every_rank_carries_the_jobs_cookie(tmp_path):
+def test_every_rank_has_the_jobs_cookie(tmp_path):
     with Job(tmp_path, 2, "hvd.init()") as job:
-        cookies = {said["job"] for said in job.hear("started")}
+        cookies = {event["job"] for event in job.hear("started")}
         assert len(cookies) == 1
         assert all(cookies)
         assert job.wait() == 0, job.output()
@@ -86,7 +86,7 @@ def test_an_interrupt_ends_a_waiting_call(tmp_path):
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_joining_and_leaving_two_hundred_times_leaves_nothing_open(tmp_path, transport):
+def test_joining_and_leaving_two_hundred_times_leaks_nothing(tmp_path, transport):
     script = """
     def open_now():
         with open("/proc/self/maps") as maps:
@@ -103,7 +103,7 @@ def test_joining_and_leaving_two_hundred_times_leaves_nothing_open(tmp_path, tra
         hvd.shutdown()
 
     def settled():
-        # A thread that has been joined may be listed for a moment longer.
+        # A joined thread may still be listed for a moment.
         last = None
         while last != (last := open_now()):
             time.sleep(0.1)
@@ -117,14 +117,14 @@ def test_joining_and_leaving_two_hundred_times_leaves_nothing_open(tmp_path, tra
     """
     objects = set(os.listdir("/dev/shm"))
     with Job(tmp_path, 2, script, env={"RONDE_TRANSPORT": transport}) as job:
-        for said in job.hear("done"):
-            assert said["before"] == said["after"]
+        for event in job.hear("done"):
+            assert event["before"] == event["after"]
         assert job.wait() == 0, job.output()
         assert set(os.listdir("/dev/shm")) <= objects
         job.assert_nothing_left()
 
 
-def test_other_threads_may_ask_while_one_joins_and_leaves(tmp_path):
+def test_other_threads_may_query_while_one_joins_and_leaves(tmp_path):
     script = """
     hvd.init()
     over = threading.Event()
@@ -154,7 +154,7 @@ def test_a_thread_may_wait_while_another_shuts_down(tmp_path):
     def submit():
         return hvd.allreduce_async(torch.ones(20_000_000), name="large")
     def wait(start):
-        # It is whole if rank 0 still took part, and else an error; never half, never a crash.
+        # Complete if rank 0 still took part, otherwise an error; never partial, never a crash.
         try:
             say("done", whole=bool(hvd.synchronize(start()).eq(1).all()))
         except hvd.HorovodInternalError:
@@ -173,30 +173,30 @@ def test_a_thread_may_wait_while_another_shuts_down(tmp_path):
         assert job.wait() == 0, job.output()
 
 
-def test_the_interpreter_may_end_with_work_in_flight(tmp_path):
+def test_the_interpreter_may_exit_with_work_in_flight(tmp_path):
     script = """
     hvd.init()
     hvd.barrier()
     handles = [hvd.allreduce_async_(torch.ones(1000), name=f"{RANK}.{n}") for n in range(100)]
     both = [hvd.allreduce_async_(torch.ones(100_000), name=f"both.{n}") for n in range(10)]
-    # Whoever submits after the other has left gets an error, which is not what is tested here.
+    # A rank that submits after the other has left gets an error, which is not tested here.
     hvd.barrier()
     say("leaving")
     """
     with Job(tmp_path, 2, script) as job:
-        leaving = max(said["time"] for said in job.hear("leaving"))
+        leaving = max(event["time"] for event in job.hear("leaving"))
         assert job.wait(10) == 0, job.output()
         assert time.monotonic() - leaving < 5.0
         job.assert_nothing_left()
 
 
-def test_the_interpreter_may_end_while_other_threads_reduce(tmp_path):
+def test_the_interpreter_may_exit_while_other_threads_reduce(tmp_path):
     script = """
     hvd.init()
     hvd.barrier()
 
-    # Torch itself does not survive a daemon thread in its own code at the end, so it does nothing
-    # there but wait.
+    # Torch crashes if a daemon thread runs its code at interpreter exit, so the thread only waits
+    # there.
     tensor = torch.ones(2_000_000)
 
     def reduce_for_ever():
@@ -213,7 +213,7 @@ def test_the_interpreter_may_end_while_other_threads_reduce(tmp_path):
     say("leaving")
     """
     with Job(tmp_path, 2, script) as job:
-        leaving = max(said["time"] for said in job.hear("leaving"))
+        leaving = max(event["time"] for event in job.hear("leaving"))
         assert job.wait(10) == 0, job.output()
         assert time.monotonic() - leaving < 5.0
         job.assert_nothing_left()
@@ -248,7 +248,7 @@ def test_forked_children_do_not_disturb_the_world(tmp_path):
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_strangers_at_every_port_do_not_disturb_training(tmp_path, transport):
+def test_unauthenticated_connections_to_every_port_do_not_disturb_training(tmp_path, transport):
     script = """
     hvd.init()
     tensor = torch.ones(10_000)
@@ -269,26 +269,26 @@ def test_strangers_at_every_port_do_not_disturb_training(tmp_path, transport):
     with Job(tmp_path, 2, script, env={"RONDE_TRANSPORT": transport}) as job:
         job.hear("training")
         ports = listening_ports(job.left())
-        assert ports, "a job listens at least where its ranks meet"
-        strangers = []
+        assert ports, "a job listens at least for its rendezvous"
+        connections = []
         for address in ports:
             for greeting in (b"", b"GET / HTTP/1.0\r\n\r\n", b"\xff" * 100_000, os.urandom(4096)):
                 for _ in range(3):
                     with suppress(OSError):
-                        stranger = socket.create_connection(address, timeout=2)
-                        strangers.append(stranger)
-                        stranger.sendall(greeting)
-        assert strangers
+                        connection = socket.create_connection(address, timeout=2)
+                        connections.append(connection)
+                        connection.sendall(greeting)
+        assert connections
         (tmp_path / "stop").touch()
         job.hear("done")
         assert job.wait() == 0, job.output()
-        for stranger in strangers:
-            stranger.close()
+        for connection in connections:
+            connection.close()
         job.assert_nothing_left()
 
 
 def listening_ports(pids):
-    """Where these processes listen for TCP connections."""
+    """The addresses on which these processes listen for TCP connections."""
     addresses = set()
     for pid in pids:
         inodes = set()
@@ -304,7 +304,7 @@ def listening_ports(pids):
     return sorted(addresses)
 
 
-def test_a_stall_is_reported_with_who_is_late(tmp_path):
+def test_a_stall_is_reported_with_the_late_rank(tmp_path):
     script = """
     hvd.init()
     hvd.barrier()

@@ -1,11 +1,11 @@
-"""Lightning's Trainer on ranks that horovodrun starts."""
+"""Lightning's Trainer on ranks started by horovodrun."""
 
 from importlib.util import find_spec
 
 import pytest
 from jobs import Job
 
-# Importing it here would take as long as the test.
+# Not imported here, because that takes as long as the test.
 pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
 
 MODULE = """
@@ -15,7 +15,7 @@ MODULE = """
     class Line(pl.LightningModule):
         def __init__(self):
             super().__init__()
-            # Different on every rank, until the strategy makes them the same.
+            # Different on every rank until the strategy synchronizes them.
             torch.manual_seed(RANK)
             self.layer = torch.nn.Linear(3, 1)
             self.losses = []

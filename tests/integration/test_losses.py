@@ -1,8 +1,8 @@
-"""What a program is told of a lost rank, as data, by every framework.
+"""How a program learns about a lost rank, as data, in every framework.
 
-A rank is killed while the others wait for it, in a call, a graph, a compiled program, a callback or
-a backward pass. Whatever class the framework has for what fails there, the attributes of
-`HorovodInternalError` say who was lost, where, how, and which tensor was waited for.
+A rank is killed while the others wait for it in a call, a graph, a compiled program, a callback or
+a backward pass. Whichever class the framework raises there, the attributes of
+`HorovodInternalError` name the lost rank, its host, the cause, and the tensor that was awaited.
 """
 
 import json
@@ -34,15 +34,15 @@ raw.barrier()
 KILLED = """
 if RANK == 1:
     signal.pause()
-# The launcher ends the rest after a second, which may be too short to put an error together.
+# The launcher ends the other ranks after a second, possibly before they have built the error.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 try:
     once()
 except Exception as error:
-    told, last = error, HorovodInternalError.last()
+    raised, last = error, HorovodInternalError.last()
     same = pickle.loads(pickle.dumps(last))
-    say("lost", kinds=[each.__name__ for each in type(told).__mro__], text=str(told),
-        raised=known(told) if isinstance(told, HorovodInternalError) else None,
+    say("lost", kinds=[each.__name__ for each in type(raised).__mro__], text=str(raised),
+        raised=known(raised) if isinstance(raised, HorovodInternalError) else None,
         last=known(last), pickled=known(same), same=str(last) == str(same))
     raise
 """
@@ -161,8 +161,8 @@ def once():
     program(jnp.ones(3)).block_until_ready()
 """
 
-# The class that a program catches, and the framework that it takes.
-WAYS = {
+# The script, the class that a program catches, and the framework that it needs.
+CALLS = {
     "raw": (RAW, "HorovodInternalError", None),
     "torch": (TORCH, "HorovodInternalError", "torch"),
     "torch_backward": (BACKWARD, "RuntimeError", "torch"),
@@ -177,31 +177,31 @@ WAYS = {
 
 
 def waiting_for(job):
-    """Which ranks are late, and for how many others."""
+    """Which ranks are late, and how many others wait for each."""
     ronde = Path(launcher()).parent / "ronde"
     command = [ronde, "status", "--once", "--json", str(job.launcher.pid)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    late = json.loads(told.stdout)["late"] if told.returncode == 0 else []
+    status = subprocess.run(command, capture_output=True, text=True, check=False)
+    late = json.loads(status.stdout)["late"] if status.returncode == 0 else []
     return [(each["rank"], each["waiting_ranks"]) for each in late]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_lost_rank_is_known_as_data(tmp_path, way):
-    script, kind, framework = WAYS[way]
+@pytest.mark.parametrize("call", CALLS)
+def test_a_lost_rank_is_described_by_attributes(tmp_path, call):
+    script, kind, framework = CALLS[call]
     if framework is not None and find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
     env = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     with Job(tmp_path, 3, script, BEGIN, KILLED, api="", env=env) as job:
         until(lambda: waiting_for(job) == [(1, 2)], LIMIT_SECONDS, job.output)
         os.kill(job.pids()[1], signal.SIGKILL)
-        for said in job.hear("lost", [0, 2]):
-            tensor = said["last"].pop("tensor")
-            assert said["last"] == {"ranks": [1], "hosts": ["localhost"], "cause": "signal"}
-            assert kind in said["kinds"], said
+        for event in job.hear("lost", [0, 2]):
+            tensor = event["last"].pop("tensor")
+            assert event["last"] == {"ranks": [1], "hosts": ["localhost"], "cause": "signal"}
+            assert kind in event["kinds"], event
             if kind == "HorovodInternalError":
-                assert said["raised"] == {**said["last"], "tensor": tensor}
-            assert said["pickled"] == {**said["last"], "tensor": tensor} and said["same"]
-            assert tensor in said["text"], said
+                assert event["raised"] == {**event["last"], "tensor": tensor}
+            assert event["pickled"] == {**event["last"], "tensor": tensor} and event["same"]
+            assert tensor in event["text"], event
         assert job.wait() == 128 + signal.SIGKILL
 
 
@@ -214,7 +214,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("cause", ENDS)
-def test_each_way_to_lose_a_rank_has_its_own_name(tmp_path, cause):
+def test_each_kind_of_loss_has_its_own_cause(tmp_path, cause):
     does, code = ENDS[cause]
     script = f"""
     if RANK == 1:
@@ -234,15 +234,15 @@ def test_each_way_to_lose_a_rank_has_its_own_name(tmp_path, cause):
         if cause != "stalled":
             until(lambda: waiting_for(job) == [(1, 1)], LIMIT_SECONDS, job.output)
             (tmp_path / "now").touch()
-        (said,) = job.hear("lost", [0])
-        assert (said["ranks"], said["hosts"], said["cause"]) == ([1], ["localhost"], cause)
-        assert said["tensor"] == "allreduce.x", said
+        (event,) = job.hear("lost", [0])
+        assert (event["ranks"], event["hosts"], event["cause"]) == ([1], ["localhost"], cause)
+        assert event["tensor"] == "allreduce.x", event
         assert job.wait() == code
-        # The launcher knows a stall by what the rank says that it was, not by its words.
+        # The launcher recognizes a stall by the reported cause, not by its text.
         assert ("see what the missing ranks do instead" in job.output()) == (cause == "stalled")
 
 
-def test_what_is_no_loss_has_no_attributes_and_ends_no_world(tmp_path):
+def test_a_mismatch_has_no_loss_attributes_and_does_not_end_the_world(tmp_path):
     script = """
     try:
         raw.allreduce(np.ones(RANK + 1, np.float32), name="x")
@@ -251,13 +251,13 @@ def test_what_is_no_loss_has_no_attributes_and_ends_no_world(tmp_path):
     once()
     """
     with Job(tmp_path, 2, RAW, BEGIN, script, api="") as job:
-        for said in job.hear("differ"):
-            assert (said["ranks"], said["hosts"], said["cause"]) == ([], [], "")
-            assert said["tensor"] is None and said["last"]
+        for event in job.hear("differ"):
+            assert (event["ranks"], event["hosts"], event["cause"]) == ([], [], "")
+            assert event["tensor"] is None and event["last"]
         assert job.wait() == 0, job.output()
 
 
-def test_the_next_world_knows_nothing_of_the_last_one(tmp_path):
+def test_the_next_world_does_not_inherit_the_loss(tmp_path):
     script = """
     if RANK == 1:
         raw.shutdown()
@@ -273,5 +273,5 @@ def test_the_next_world_knows_nothing_of_the_last_one(tmp_path):
     once()
     """
     with Job(tmp_path, 2, RAW, BEGIN, script, api="") as job:
-        assert all(said["last"] for said in job.hear("again"))
+        assert all(event["last"] for event in job.hear("again"))
         assert job.wait() == 0, job.output()

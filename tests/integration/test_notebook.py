@@ -1,4 +1,4 @@
-"""`horovod.run` in a notebook: a real kernel, cell by cell, that survives whatever the ranks do."""
+"""`horovod.run` in a notebook: a real kernel that survives whatever the ranks do."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(scope="module")
 def notebook():
-    """A notebook whose kernel is this Python."""
+    """A notebook whose kernel runs this Python."""
     manager = KernelManager()
     manager.kernel_spec.argv[0] = sys.executable
     client = Notebook(manager)
@@ -27,21 +27,21 @@ def notebook():
 
 
 class Notebook:
-    """Cells that are run one after the other in one kernel."""
+    """Runs cells one after another in one kernel."""
 
     def __init__(self, manager):
         self.document = nbformat.v4.new_notebook()
         self.client = NotebookClient(self.document, km=manager, timeout=50)
 
     def run(self, source):
-        """Runs a cell; gives what it shows, or raises what it raises."""
+        """Runs a cell; returns what it shows, or raises its exception."""
         cell = nbformat.v4.new_code_cell(textwrap.dedent(source))
         self.document.cells.append(cell)
         self.client.execute_cell(cell, len(self.document.cells) - 1)
         return shown(cell)
 
     def fail(self, source):
-        """Runs a cell that must fail; gives what it shows, traceback included."""
+        """Runs a cell that must fail; returns what it shows, including the traceback."""
         with pytest.raises(CellExecutionError):
             self.run(source)
         return shown(self.document.cells[-1])
@@ -59,7 +59,7 @@ def shown(cell):
     return "".join(texts)
 
 
-def test_functions_of_cells_run_and_their_classes_come_back(notebook):
+def test_functions_of_cells_run_and_return_instances_of_their_classes(notebook):
     notebook.run("""
         import os, signal, time
         import horovod
@@ -79,17 +79,17 @@ def test_functions_of_cells_run_and_their_classes_come_back(notebook):
             total = hvd.allreduce(np.ones(2) * factor, op=hvd.Sum)
             return Place(hvd.rank(), total.tolist())
     """)
-    told = notebook.run("""
+    output = notebook.run("""
         places = horovod.run(train, args=(3,), num_proc=2)
         print([(type(place) is Place, place.rank, place.total) for place in places])
     """)
-    assert "[0]<stdout>:training on 0" in told and "[1]<stdout>:training on 1" in told
-    assert "[(True, 0, [6.0, 6.0]), (True, 1, [6.0, 6.0])]" in told
+    assert "[0]<stdout>:training on 0" in output and "[1]<stdout>:training on 1" in output
+    assert "[(True, 0, [6.0, 6.0]), (True, 1, [6.0, 6.0])]" in output
 
 
 def test_output_appears_while_the_ranks_run(notebook):
-    """The rank waits for a file that the cell makes only when it has seen the rank's line."""
-    told = notebook.run("""
+    """The rank waits for a file that the cell creates only after it has seen the rank's line."""
+    output = notebook.run("""
         import sys, tempfile
         flag = tempfile.mktemp()
 
@@ -97,7 +97,7 @@ def test_output_appears_while_the_ranks_run(notebook):
             print("are you there?", flush=True)
             end = time.monotonic() + 30
             while not os.path.exists(flag):
-                assert time.monotonic() < end, "nobody has seen the line"
+                assert time.monotonic() < end, "the line did not appear"
                 time.sleep(0.01)
             return "yes"
 
@@ -118,41 +118,41 @@ def test_output_appears_while_the_ranks_run(notebook):
             sys.stdout = before
             os.remove(flag)
     """)
-    assert "[0]<stdout>:are you there?" in told and "['yes']" in told
+    assert "[0]<stdout>:are you there?" in output and "['yes']" in output
 
 
-def test_an_exception_of_a_rank_ends_the_cell_with_the_ranks_traceback(notebook):
-    told = notebook.fail("""
+def test_an_exception_on_a_rank_ends_the_cell_with_the_ranks_traceback(notebook):
+    output = notebook.fail("""
         def stumble():
             if os.environ["HOROVOD_RANK"] == "1":
                 raise Trouble("over a stone")
             time.sleep(60)
         horovod.run(stumble, num_proc=2)
     """)
-    assert "Trouble: over a stone" in told and "in stumble" in told
-    assert "raised on rank 1 (localhost, slot 1)" in told
-    # The class is the notebook's own, so that a cell can catch it.
-    told = notebook.run("""
+    assert "Trouble: over a stone" in output and "in stumble" in output
+    assert "raised on rank 1 (localhost, slot 1)" in output
+    # The class is the one defined in the notebook, so that a cell can catch it.
+    output = notebook.run("""
         try:
             horovod.run(stumble, num_proc=2)
         except Trouble as trouble:
             print("caught", trouble.args, isinstance(trouble, RuntimeError))
     """)
-    assert "caught ('over a stone',) True" in told
+    assert "caught ('over a stone',) True" in output
 
 
-def test_a_dead_rank_ends_the_cell_and_not_the_kernel(notebook):
-    told = notebook.fail("""
+def test_a_killed_rank_ends_the_cell_but_not_the_kernel(notebook):
+    output = notebook.fail("""
         def die():
             os.kill(os.getpid(), signal.SIGKILL)
         horovod.run(die, num_proc=2)
     """)
-    assert "Horovod detected that one or more processes exited with non-zero status" in told
-    assert "signal 9 (SIGKILL)" in told
+    assert "Horovod detected that one or more processes exited with non-zero status" in output
+    assert "signal 9 (SIGKILL)" in output
     assert notebook.run("horovod.run(max, (1, 2))") == "[2]"
 
 
-def test_an_interrupt_ends_the_job_and_not_the_kernel(notebook, tmp_path):
+def test_an_interrupt_ends_the_job_but_not_the_kernel(notebook, tmp_path):
     folder = str(tmp_path)
     pid = int(notebook.run("os.getpid()"))
 
@@ -163,12 +163,12 @@ def test_an_interrupt_ends_the_job_and_not_the_kernel(notebook, tmp_path):
 
     thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
-    told = notebook.fail(f"""
+    output = notebook.fail(f"""
         def wait():
             open(os.path.join({folder!r}, os.environ["HOROVOD_RANK"]), "w").close()
             time.sleep(60)
         horovod.run(wait, num_proc=2)
     """)
     thread.join(10)
-    assert "KeyboardInterrupt" in told
+    assert "KeyboardInterrupt" in output
     assert notebook.run("horovod.run(max, (3, 4))") == "[4]"

@@ -1,4 +1,4 @@
-"""What real training programs do around the collectives: load, resume, be interrupted."""
+"""What training programs do besides collectives: load data, resume, get interrupted."""
 
 import pytest
 from jobs import Job
@@ -11,7 +11,7 @@ class Numbers(torch.utils.data.Dataset):
         return 8
 
     def __getitem__(self, index):
-        # Loaders of real programs draw lots and share files out by these.
+        # Data loaders seed random numbers and assign files by these.
         assert hvd.is_initialized() and hvd.size() == 2
         assert (hvd.rank(), hvd.local_rank()) == (RANK, RANK)
         return torch.tensor([float(index)])
@@ -22,14 +22,14 @@ def main():
     loader = torch.utils.data.DataLoader(
         Numbers(), batch_size=2, num_workers=1, multiprocessing_context=os.environ["METHOD"]
     )
-    flight = hvd.allreduce_async(torch.ones(100_000), name="while.workers.start", op=hvd.Sum)
+    handle = hvd.allreduce_async(torch.ones(100_000), name="while.workers.start", op=hvd.Sum)
     total = 0.0
     for batch in loader:
         total += hvd.allreduce(batch, op=hvd.Sum).sum().item()
-    say("done", total=total, flight=hvd.synchronize(flight).eq(2).all().item())
+    say("done", total=total, reduced=hvd.synchronize(handle).eq(2).all().item())
 
 
-# A spawned worker reads this file too.
+# A spawned worker imports this file too.
 if __name__ == "__main__":
     main()
 """
@@ -40,7 +40,7 @@ def test_workers_load_while_the_engine_runs(tmp_path, method):
     with Job(tmp_path, 2, LOADING, env={"METHOD": method}) as job:
         for done in job.hear("done"):
             assert done["total"] == 2 * sum(range(8))
-            assert done["flight"]
+            assert done["reduced"]
         assert job.wait() == 0, job.output()
         job.assert_nothing_left()
 
@@ -69,7 +69,7 @@ def wait_for(name):
 
 
 hvd.init()
-# Without a wait of its own in the list, so that all that follows is rank 0's alone.
+# After this barrier rank 1 submits nothing, so every call below waits on rank 0.
 hvd.barrier()
 if RANK == 1:
     wait_for("again")

@@ -1,4 +1,4 @@
-"""`ronde test` and `ronde env`, with what is installed here."""
+"""`ronde test` and `ronde env`, with the packages that are installed here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ronde(*arguments, **variables):
     return subprocess.run([RONDE, *arguments], env=env, text=True, capture_output=True, check=False)
 
 
-def test_the_self_test_runs_what_is_installed():
+def test_the_self_test_covers_what_is_installed():
     done = ronde("test", "collectives", "sockets", "torch")
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if " ok " in line]
@@ -27,7 +27,7 @@ def test_the_self_test_runs_what_is_installed():
     assert "Everything that was tried works." in done.stdout
 
 
-def test_the_self_test_says_what_is_broken(tmp_path):
+def test_the_self_test_names_what_is_broken(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libmissing.so.1')")
     done = ronde("test", "torch", "collectives", PYTHONPATH=str(tmp_path))
@@ -45,14 +45,14 @@ def test_the_self_test_names_its_parts():
     assert "collectives, sockets, torch, tensorflow" in done.stderr
 
 
-def test_the_report_has_versions_and_settings_and_no_secret():
-    told = ronde("env", HOROVOD_LOG_LEVEL="debug", RONDE_SECRET="0f" * 32).stdout
-    rows = {line.split()[0]: line for line in told.splitlines()}
+def test_the_report_has_versions_and_settings_but_no_secrets():
+    report = ronde("env", HOROVOD_LOG_LEVEL="debug", RONDE_SECRET="0f" * 32).stdout
+    rows = {line.split()[0]: line for line in report.splitlines()}
     assert f"{sys.version.split()[0]}, " in rows["Python"]
     assert "torch " in rows["Packages"]
     assert "HOROVOD_LOG_LEVEL=debug" in rows["Settings"]
-    assert "RONDE_SECRET=(not shown)" in told
-    assert "0f0f" not in told
+    assert "RONDE_SECRET=(not shown)" in report
+    assert "0f0f" not in report
     document = json.loads(ronde("env", "--json", NCCL_DEBUG="INFO").stdout)
     assert document["machine"]["python"]["packages"]["torch"]
     assert ["NCCL_DEBUG", "INFO"] in document["settings"]

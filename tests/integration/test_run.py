@@ -1,4 +1,4 @@
-"""`horovod.run`: a function of this process on ranks of a job, and everything that can go wrong."""
+"""`horovod.run`: runs a function of this process on the ranks of a job, and its failures."""
 
 import functools
 import os
@@ -29,7 +29,7 @@ MARK = "RONDE_TEST_MARK"
 
 @pytest.fixture
 def mark(monkeypatch):
-    """A mark in the environment of everything that a test starts; nothing of it may be left."""
+    """A mark in the environment of every process of a test; none of them may be left."""
     mark = f"run-{os.getpid()}-{time.monotonic_ns()}"
     monkeypatch.setenv(MARK, mark)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -44,7 +44,7 @@ def marked(mark):
 
 
 class OwnError(Exception):
-    """An exception that cannot be made again from its words alone."""
+    """An exception that cannot be recreated from its message alone."""
 
     def __init__(self, code, *, detail):
         super().__init__(f"{code}: {detail}")
@@ -59,11 +59,11 @@ def sum_of_ranks(factor, *, offset=0):
     return hvd.rank(), total * factor + offset
 
 
-def test_the_module_and_the_package_have_one_function():
+def test_the_module_and_the_package_export_the_same_function():
     assert horovod.run is horovod.runner.run
 
 
-def test_results_come_in_rank_order_and_output_while_ranks_run(mark, capsys):
+def test_results_are_in_rank_order_and_output_is_forwarded(mark, capsys):
     results = horovod.run(sum_of_ranks, (10,), {"offset": 1}, num_proc=3)
     assert [rank for rank, _ in results] == [0, 1, 2]
     assert all((total == 61).all() for _, total in results)
@@ -71,7 +71,7 @@ def test_results_come_in_rank_order_and_output_while_ranks_run(mark, capsys):
     assert sorted(printed.splitlines()) == [f"[{rank}]<stdout>:here is {rank}" for rank in range(3)]
 
 
-def test_what_travels_is_seen_by_nobody_and_may_be_large(mark, tmp_path):
+def test_functions_and_results_may_be_large_and_are_not_visible_to_others(mark, tmp_path):
     secret = "a-secret-argument" * 3
 
     def look(word, size):
@@ -99,7 +99,7 @@ def fail_on(rank, error):
     time.sleep(60)
 
 
-def test_an_exception_of_a_rank_is_horovods_and_its_own(mark, capsys):
+def test_an_exception_of_a_rank_is_both_horovods_and_its_own(mark, capsys):
     with pytest.raises(KeyError, match="no such thing") as caught:
         horovod.run(fail_on, (1, KeyError("no such thing")), num_proc=2)
     error = caught.value
@@ -116,7 +116,7 @@ def test_an_exception_of_a_rank_is_horovods_and_its_own(mark, capsys):
     assert "[1]<stderr>:KeyError: 'no such thing'" in capsys.readouterr().err
 
 
-def test_an_exception_that_cannot_be_unpickled_is_made_of_its_parts(mark):
+def test_an_exception_that_cannot_be_unpickled_is_rebuilt_from_its_parts(mark):
     def fail():
         raise OwnError(3, detail="broken")
 
@@ -126,7 +126,7 @@ def test_an_exception_that_cannot_be_unpickled_is_made_of_its_parts(mark):
     assert "OwnError" in str(caught.value.__cause__)
 
 
-def test_a_dead_rank_is_named(mark):
+def test_a_killed_rank_is_named(mark):
     def die():
         if os.environ["HOROVOD_RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -142,12 +142,12 @@ def test_a_dead_rank_is_named(mark):
     assert "Process name: 1" in text and "Exit code: 137" in text
 
 
-def test_a_function_that_never_returns_but_exits_well_is_told(mark):
+def test_a_function_that_exits_with_0_instead_of_returning_is_reported(mark):
     with pytest.raises(RuntimeError, match="rank 0 ended with code 0 before"):
         horovod.run(sys.exit, (0,))
 
 
-def test_what_the_launcher_refuses_is_a_value_error(mark):
+def test_arguments_that_the_launcher_refuses_are_a_value_error(mark):
     with pytest.raises(ValueError, match=r"Requested more processes \(2\)"):
         horovod.run(print, num_proc=2, hosts="localhost:1")
     with pytest.raises(RuntimeError, match="could not be started: `/no/such/python`"):
@@ -174,7 +174,7 @@ def test_an_interrupt_ends_the_job_and_nothing_else(mark, tmp_path):
     assert horovod.run(max, (3, 4)) == [4]
 
 
-def test_when_the_caller_is_killed_the_job_goes_with_it(mark, tmp_path):
+def test_the_job_ends_when_the_caller_is_killed(mark, tmp_path):
     script = tmp_path / "caller.py"
     script.write_text(
         textwrap.dedent("""
@@ -197,7 +197,7 @@ def test_when_the_caller_is_killed_the_job_goes_with_it(mark, tmp_path):
 
 
 def outlive():
-    """Adds up ones; the second process dies at once, and the others meet again without it."""
+    """Sums ones; the second process dies at once, and the others rejoin without it."""
     import horovod.raw as hvd
     from horovod import _native
     from horovod.common.exceptions import HorovodInternalError
@@ -214,14 +214,14 @@ def outlive():
             hvd.shutdown()
 
 
-def test_results_of_an_elastic_job_are_those_of_its_last_ranks(mark, capsys, monkeypatch):
+def test_an_elastic_job_returns_the_results_of_its_last_ranks(mark, capsys, monkeypatch):
     monkeypatch.setenv("RONDE_FLIGHT_RECORDER_DIR", "off")
     results = horovod.run(outlive, num_proc=3, min_num_proc=2)
     assert results == [(0, "0", 2.0), (1, "2", 2.0)]
     assert "[ronde] lost rank 1 (localhost, slot 1): was killed" in capsys.readouterr().err
 
 
-def test_an_elastic_job_that_fails_tells_what_was_raised(mark, capsys):
+def test_an_elastic_job_that_fails_raises_the_ranks_exception(mark, capsys):
     def fail():
         raise KeyError("no such thing")
 
@@ -240,7 +240,7 @@ def children(pid):
 
 
 def kill_the_launcher(when):
-    """Kills the launcher of this process's job as soon as that holds."""
+    """Kills the launcher of this process's job as soon as the condition holds."""
 
     def kill():
         until(when, 40, lambda: "no ranks")
@@ -252,7 +252,7 @@ def kill_the_launcher(when):
     return thread
 
 
-def test_a_launcher_that_is_killed_is_told_with_what_to_do(mark, tmp_path):
+def test_a_killed_launcher_is_reported_with_a_hint(mark, tmp_path):
     def wait():
         open(tmp_path / os.environ["HOROVOD_RANK"], "w").close()
         time.sleep(60)
@@ -267,7 +267,7 @@ def test_a_launcher_that_is_killed_is_told_with_what_to_do(mark, tmp_path):
     assert last.startswith("hint: it was killed by hand, or memory has run out")
 
 
-def test_a_launcher_that_is_killed_at_once_is_told_too(mark, tmp_path, monkeypatch):
+def test_a_launcher_killed_at_startup_is_reported(mark, tmp_path, monkeypatch):
     for name, end in [("killed", "kill -9 $$"), ("ended", "echo 'it broke' >&2; exit 101")]:
         program = tmp_path / name
         program.write_text(f"#!/bin/sh\n{end}\n")
@@ -282,8 +282,8 @@ def test_a_launcher_that_is_killed_at_once_is_told_too(mark, tmp_path, monkeypat
             assert str(caught.value) == "it broke"
 
 
-def test_the_last_lines_of_a_launcher_that_breaks_are_told(mark, tmp_path, monkeypatch, capsys):
-    # The first frame says that the job has started; the last one never comes.
+def test_the_last_lines_of_a_launcher_that_fails_are_reported(mark, tmp_path, monkeypatch, capsys):
+    # The first frame says that the job has started; the last one never arrives.
     started = r"printf '\000\377\377\377\377\000\000\000\000'"
     program = tmp_path / "launcher"
     program.write_text(
@@ -308,13 +308,13 @@ def over_mpi(request, monkeypatch):
     return request.param
 
 
-def test_ranks_of_mpirun_return_results_and_raise_exceptions(mark, over_mpi, capsys):
+def test_ranks_under_mpirun_return_results_and_raise_exceptions(mark, over_mpi, capsys):
     def meet(factor):
         from horovod.common.basics import _basics
 
         return *sum_of_ranks(factor), _basics.mpi_enabled(), os.environ["FROM_ARGS"]
 
-    # Both take variables, each in its own words.
+    # Both accept variables, each with its own option.
     extra = {"mpich": "-genv FROM_ARGS yes", "openmpi": "--oversubscribe -x FROM_ARGS=yes"}
     results = horovod.run(
         meet, (10,), num_proc=3, hosts="localhost:3", use_mpi=True, mpi_args=extra[over_mpi]
@@ -338,13 +338,13 @@ def test_ranks_of_mpirun_return_results_and_raise_exceptions(mark, over_mpi, cap
         horovod.run(fail, num_proc=2, use_mpi=True)
     error = caught.value
     assert isinstance(error, RuntimeError)
-    # Its code may have those of the ranks in it that it has killed.
+    # Its exit code may reflect the ranks that it killed.
     assert re.match(r"mpirun failed with exit code \d+\n", str(error)), str(error)
     printed = traceback.format_exception(type(error), error, error.__traceback__)
     assert "".join(printed).splitlines()[-1] == f"raised on rank 1 ({socket.gethostname()})"
 
 
-def test_when_the_launcher_of_mpirun_is_killed_its_ranks_go_with_it(mark, over_mpi, tmp_path):
+def test_ranks_under_mpirun_end_when_the_launcher_is_killed(mark, over_mpi, tmp_path):
     def wait():
         open(tmp_path / str(os.getpid()), "w").close()
         time.sleep(60)
@@ -355,7 +355,7 @@ def test_when_the_launcher_of_mpirun_is_killed_its_ranks_go_with_it(mark, over_m
     thread.join()
 
 
-def test_an_interrupt_ends_the_ranks_of_mpirun(mark, over_mpi, tmp_path):
+def test_an_interrupt_ends_ranks_under_mpirun(mark, over_mpi, tmp_path):
     def wait():
         open(tmp_path / str(os.getpid()), "w").close()
         time.sleep(60)
@@ -371,7 +371,7 @@ def test_an_interrupt_ends_the_ranks_of_mpirun(mark, over_mpi, tmp_path):
     thread.join()
 
 
-def test_without_mpirun_it_says_what_to_install(mark, monkeypatch, tmp_path):
+def test_without_mpirun_the_error_names_what_to_install(mark, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ValueError, match="`--mpi` needs `mpirun`, which cannot be started"):
         horovod.run(print, use_mpi=True)

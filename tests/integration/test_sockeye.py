@@ -1,6 +1,6 @@
-"""Sockeye, a program that nobody here wrote, trains on two ranks as it is released.
+"""Sockeye, a third-party program, trains unmodified on two ranks.
 
-It needs an old MXNet and an old NumPy, so `make matrix` runs this, in an environment of its own.
+It needs an old MXNet and an old NumPy, so `make matrix` runs this test in a separate environment.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ TRAINING = (
 
 
 def python(folder, *arguments, prefix=()):
-    """Runs a module of Sockeye's; gives its output."""
+    """Runs a Sockeye module; returns its output."""
     job = subprocess.run(
         [*prefix, sys.executable, "-m", *arguments],
         cwd=folder,
@@ -45,7 +45,7 @@ def python(folder, *arguments, prefix=()):
 
 
 def write_pairs(folder, name, count, seed):
-    """Sentences of made-up words, and as their translation the same words backwards."""
+    """Writes sentences of made-up words; the translation is the same words in reverse."""
     chance = random.Random(seed)
     words = [f"w{number}" for number in range(60)]
     sentences = [chance.choices(words, k=chance.randint(3, 12)) for _ in range(count)]
@@ -70,12 +70,12 @@ def test_both_ranks_end_with_the_same_parameters(tmp_path):
         *f"{flags} {MODEL} {TRAINING}".split(),
         prefix=(launcher(), "--mpi", "-np", "2"),
     )
-    # Both ranks have done all updates, and have learned something.
+    # Both ranks have done all updates, and the model has improved.
     assert output.count(f"Maximum # of updates ({UPDATES}) reached") == 2, output
     found = re.findall(r"Validation-perplexity improved to ([\d.]+)", output)
     assert len(found) == 4 and float(found[-1]) < float(found[0]), output
     model = tmp_path / "model"
     first, last = (digest(model / f"params.0000{number}") for number in (1, 2))
     assert first != last
-    # Other ranks than the first keep the last parameters alone.
+    # Ranks other than the first keep only the last parameters.
     assert digest(model / "secondary_workers" / "1" / "params.00002") == last

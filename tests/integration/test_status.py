@@ -1,4 +1,4 @@
-"""`ronde status` beside a real job: what the ranks' engines have done, and who is late."""
+"""`ronde status` with a real job: what the ranks have done, and which rank is late."""
 
 import json
 import os
@@ -27,7 +27,7 @@ hvd.allreduce(ones, name="last", op=hvd.Sum)
 """
 
 
-def test_a_job_tells_what_it_has_done_and_who_is_late(tmp_path):
+def test_status_shows_the_work_done_and_the_late_rank(tmp_path):
     script, flag = tmp_path / "script.py", tmp_path / "flag"
     script.write_text(SCRIPT)
     runtime = tmp_path / "runtime"
@@ -39,15 +39,15 @@ def test_a_job_tells_what_it_has_done_and_who_is_late(tmp_path):
     )
 
     def look():
-        told = subprocess.run(
+        result = subprocess.run(
             [ronde, "status", "--once", "--json"], env=env, capture_output=True, text=True
         )
-        status = json.loads(told.stdout) if told.returncode == 0 else {}
+        status = json.loads(result.stdout) if result.returncode == 0 else {}
         return status if status.get("late") else None
 
     with job:
         try:
-            status = until(look, 40, lambda: "nobody is late")
+            status = until(look, 40, lambda: "no rank is late")
         finally:
             flag.touch()
     assert job.returncode == 0

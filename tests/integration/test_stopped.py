@@ -1,8 +1,8 @@
 """Ranks that are stopped while others wait for them.
 
-A stopped process breaks no connection. It must be named on the screen wherever its peers wait, go
-on when it is resumed, and be ended with its job only where the user has set a limit to waiting.
-Frozen hosts are in `test_lab.py`.
+A stopped process closes no connection. The launcher must name it wherever its peers wait. The job
+must continue when the process is resumed, and end only if the user has set a limit for stalls.
+`test_lab.py` covers frozen hosts.
 """
 
 import os
@@ -33,14 +33,14 @@ def come_late():
         time.sleep(0.05)
 
 """
-# A tensor of 64 MiB takes long enough that a signal usually comes in the middle of it.
+# A tensor of 64 MiB takes long enough that a signal usually arrives during its transfer.
 PLACES = {
     "data plane": "hvd.init()\ntrain(16 << 20)\n",
     "negotiation": "hvd.init()\ntrain(4)\n",
     "barrier": "hvd.init()\ncome_late()\nhvd.barrier()\n",
     "init": "come_late()\nhvd.init()\nhvd.barrier()\n",
 }
-# The rank is a shell, so to speak, and what somebody stops is its child.
+# The rank's process only starts a child, like a shell script, and the child is stopped.
 CHILD = """
 import os, subprocess, sys
 if "IS_CHILD" not in os.environ:
@@ -59,7 +59,7 @@ if "IS_CHILD" not in os.environ:
         ("init", "auto", 1, CHILD),
     ],
 )
-def test_a_stopped_rank_is_named_wherever_others_wait_and_goes_on(
+def test_a_stopped_rank_is_named_wherever_others_wait_and_can_resume(
     tmp_path, place, transport, victim, before
 ):
     env = {"RONDE_TRANSPORT": transport}
@@ -97,14 +97,14 @@ def test_the_stall_limit_ends_a_job_whose_rank_is_stopped_in_the_data_plane(tmp_
 
 @pytest.fixture
 def freezer():
-    """Puts a process into a cgroup of its own; gives how to freeze and thaw that."""
+    """Puts a process into its own cgroup; yields functions that freeze and thaw it."""
     unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     root = Path("/sys/fs/cgroup") if unified else Path("/sys/fs/cgroup/freezer")
     group = root / f"ronde-test-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as error:
-        pytest.skip(f"no cgroup can be made here: {error}")
+        pytest.skip(f"no cgroup can be created here: {error}")
     knob, frozen, thawed = ("cgroup.freeze", "1", "0")
     if not unified:
         knob, frozen, thawed = ("freezer.state", "FROZEN", "THAWED")
@@ -123,7 +123,7 @@ def freezer():
     group.rmdir()
 
 
-def test_a_rank_in_a_frozen_cgroup_is_named_and_goes_on(tmp_path, freezer):
+def test_a_rank_in_a_frozen_cgroup_is_named_and_can_resume(tmp_path, freezer):
     freeze, thaw = freezer
     with Job(tmp_path, 2, TRAIN, PLACES["data plane"], api=RAW) as job:
         job.hear("training")

@@ -1,4 +1,4 @@
-"""Looking at a running job: timeline, flight recorder, metrics; also when it is killed."""
+"""Timeline, flight recorder and metrics of a running job, also when it is killed."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def names(path):
     return [event.get("name") for event in json.loads(path.read_text())]
 
 
-def test_a_killed_rank_leaves_a_whole_timeline(tmp_path):
+def test_a_killed_rank_leaves_a_complete_timeline(tmp_path):
     path = tmp_path / "timeline.json"
     with Job(tmp_path, 2, REDUCE_FOR_EVER, env={"HOROVOD_TIMELINE": str(path)}) as job:
         job.hear("joined")
@@ -36,7 +36,7 @@ def test_a_killed_rank_leaves_a_whole_timeline(tmp_path):
         def has_grown():
             begin = time.monotonic()
             text = path.read_text()
-            # A reader that is slower than the writer's pause may see more than one state.
+            # A slow reader may miss states between two writes.
             if time.monotonic() - begin < 0.04:
                 lengths.add(len(json.loads(text)))
             return len(lengths) > 10
@@ -52,7 +52,7 @@ def test_a_killed_rank_leaves_a_whole_timeline(tmp_path):
     assert {"NEGOTIATE_ALLREDUCE", "QUEUE", "ALLREDUCE", "ALLGATHER", "0", "1"} <= set(names(path))
 
 
-def test_horovodruns_flags_give_a_timeline_within_a_tenth_of_a_second(tmp_path):
+def test_horovodruns_flags_write_a_timeline_within_a_tenth_of_a_second(tmp_path):
     path = tmp_path / "timeline.json"
     script = tmp_path / "script.py"
     script.write_text(
@@ -96,7 +96,7 @@ def test_a_timeline_starts_and_stops_at_run_time(tmp_path):
         assert ("CYCLE_START" in names(tmp_path / file)) == marked
 
 
-def test_starting_a_timeline_needs_the_setting(tmp_path):
+def test_starting_a_timeline_requires_the_setting(tmp_path):
     script = """
     try:
         hvd.start_timeline("x.json")
@@ -110,11 +110,11 @@ def test_starting_a_timeline_needs_the_setting(tmp_path):
     """
     with Job(tmp_path, 2, script) as job:
         assert job.wait() == 0, job.output()
-        for said in job.hear("early"):
-            assert said["text"] == "Horovod has not been initialized; use hvd.init()."
-        for said in job.hear("refused"):
+        for event in job.hear("early"):
+            assert event["text"] == "Horovod has not been initialized; use hvd.init()."
+        for event in job.hear("refused"):
             expected = "Set HOROVOD_TIMELINE=DYNAMIC to enable dynamic timeline usage."
-            assert said["text"] == expected
+            assert event["text"] == expected
 
 
 def dumps(folder):
@@ -122,7 +122,7 @@ def dumps(folder):
     return [[json.loads(line) for line in text.splitlines()] for text in texts]
 
 
-def test_sigusr1_tells_what_a_stuck_rank_waits_for(tmp_path):
+def test_sigusr1_dumps_what_a_stuck_rank_waits_for(tmp_path):
     script = """
     hvd.init()
     hvd.allreduce(torch.ones(3), name="both")
@@ -145,10 +145,10 @@ def test_sigusr1_tells_what_a_stuck_rank_waits_for(tmp_path):
         assert [line["name"] for line in written[1:]] == ["allreduce.both", "allreduce.only.one"]
         assert written[1]["state"] == "finished"
         until(lambda: "wrote the flight recorder of rank 1 to" in job.output(), 5, job.output)
-        assert job.launcher.poll() is None, "the signal ends nobody"
+        assert job.launcher.poll() is None, "the signal ends no process"
 
 
-def test_a_signal_that_the_program_handles_stays_its_own(tmp_path):
+def test_a_sigusr1_handler_of_the_program_is_kept(tmp_path):
     script = """
     signal.signal(signal.SIGUSR1, lambda *_: say("handled"))
     hvd.init()
@@ -164,7 +164,7 @@ def test_a_signal_that_the_program_handles_stays_its_own(tmp_path):
         assert not folder.exists()
 
 
-def test_a_death_is_written_down_by_the_others(tmp_path):
+def test_the_survivors_of_a_lost_rank_write_their_flight_recorders(tmp_path):
     folder = tmp_path / "flight"
     with Job(tmp_path, 3, REDUCE_FOR_EVER, env={"RONDE_FLIGHT_RECORDER": "20"}) as job:
         job.hear("joined")
@@ -179,7 +179,7 @@ def test_a_death_is_written_down_by_the_others(tmp_path):
             assert f"wrote the flight recorder of rank {dump[0]['rank']} to" in job.output()
 
 
-def test_metrics_are_read_from_a_unix_socket_of_each_rank(tmp_path):
+def test_metrics_are_served_on_a_unix_socket_per_rank(tmp_path):
     env = {"RONDE_METRICS": f"unix:{tmp_path}/m"}
     with Job(tmp_path, 2, REDUCE_FOR_EVER, env=env) as job:
         job.hear("joined")

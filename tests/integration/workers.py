@@ -1,7 +1,7 @@
-"""Starting elastic jobs with the real launcher, and hearing what their workers say.
+"""Starts elastic jobs with the real launcher and reads the events that their workers record.
 
-The hosts are names of this machine, which a test writes into the file that the discovery script
-prints. Workers tell what happens to them by their number, which they keep for life.
+The hosts are names of this machine; a test writes them to the file that the discovery script
+prints. Each worker writes events to a file named after its worker number, which never changes.
 """
 
 import json
@@ -12,15 +12,15 @@ from pathlib import Path
 from jobs import LIMIT_SECONDS, launcher, until
 
 
-def heard(folder, worker):
-    """All that a worker has said, in order; a line that is being written does not count."""
+def events_of(folder, worker):
+    """All events of a worker, in order, without a partially written last line."""
     file = Path(folder) / f"{worker}.jsonl"
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     return [json.loads(line) for line in lines]
 
 
 class Workers:
-    """An elastic job, and what its workers say; ends with the `with` block."""
+    """An elastic job and the events of its workers; killed at the end of the `with` block."""
 
     def __init__(self, folder, hosts, options, command, env=None):
         self._folder = Path(folder)
@@ -52,26 +52,26 @@ class Workers:
         return self
 
     def __exit__(self, *_):
-        # The guardian ends what is left of the job.
+        # The guardian ends the remaining processes of the job.
         self.process.kill()
         self.process.wait()
 
     def offer(self, hosts):
-        """What the discovery script prints from now on."""
+        """Sets the hosts that the discovery script prints from now on."""
         fresh = self._folder / "hosts.new"
         fresh.write_text("".join(f"{host}\n" for host in hosts))
         fresh.replace(self._folder / "hosts.txt")
 
     def output(self):
-        """What the launcher and the workers have written."""
+        """The output of the launcher and the workers."""
         return self._output.read_text(errors="replace")
 
     def said(self, worker, event):
-        """All that a worker has said of this kind."""
-        return [each for each in heard(self._folder, worker) if each["event"] == event]
+        """All events of this name from a worker."""
+        return [each for each in events_of(self._folder, worker) if each["event"] == event]
 
     def world(self, worker, size):
-        """Waits until a worker trains in a world of this size, and gives what it said of it."""
+        """Waits until a worker trains in a world of this size; returns its event for that world."""
 
         def found():
             worlds = self.said(worker, "world")
@@ -80,35 +80,35 @@ class Workers:
         return self.until(found, f"worker {worker} in a world of {size}")
 
     def steps(self, worker, more):
-        """Waits for so many more steps of a worker."""
+        """Waits until a worker has done this many more steps."""
         enough = len(self.said(worker, "step")) + more
         self.until(lambda: len(self.said(worker, "step")) >= enough, f"steps of {worker}")
 
     def late(self):
-        """Which ranks are late, and for how many others, as `ronde status` tells."""
-        told = subprocess.run(
+        """Which ranks are late and how many wait for each, according to `ronde status`."""
+        status = subprocess.run(
             [Path(launcher()).parent / "ronde", "status", "--once", "--json"],
             env={**os.environ, "XDG_RUNTIME_DIR": str(self._runtime)},
             capture_output=True,
             text=True,
             check=False,
         )
-        late = json.loads(told.stdout)["late"] if told.returncode == 0 else []
+        late = json.loads(status.stdout)["late"] if status.returncode == 0 else []
         return [{name: each[name] for name in ("rank", "waiting_ranks")} for each in late]
 
     def wait(self):
-        """The launcher's exit code."""
+        """Waits for the launcher to end; returns its exit code."""
         try:
             return self.process.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running:\n{self.output()}") from None
 
     def stop(self):
-        """Asks the training to end."""
+        """Tells the training to end."""
         (self._folder / "stop").touch()
 
     def until(self, condition, what):
-        """Waits for something; fails at once if the job ends before."""
+        """Waits for a condition; fails at once if the job ends first."""
 
         def holds():
             ended = self.process.poll() is not None

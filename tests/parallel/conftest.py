@@ -1,26 +1,83 @@
-"""One world per test session: these tests run on every rank of a job at once.
+"""One world per test session: these tests run on all ranks of a job at once.
 
-`run.py` beside this file starts the jobs. A plain `pytest tests` collects nothing here.
+`run.py` beside this file starts the jobs and says which frameworks they are for; a plain `pytest`
+collects nothing here. Tests that take a `framework` are collected for each framework of the job
+that has what they need, and for its element types and forms:
+
+- `@pytest.mark.needs("gradients")`: only for frameworks that do not lack it;
+- `@pytest.mark.over(dtype="floats")`: for each of its floating-point types, as `dtype`;
+- `@pytest.mark.over(form="allreduce")`: for each form that it has of allreduce, as `form`.
 """
 
 import os
+from itertools import product
 
 import pytest
 
-if "HOROVOD_RANK" not in os.environ:
-    collect_ignore_glob = ["test_*.py"]
+if "HOROVOD_RANK" in os.environ:
+    from frameworks import FEATURES, load
+
+    # Every world may have process sets.
+    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+    FRAMEWORKS = [load(name) for name in os.environ["RONDE_TEST_FRAMEWORKS"].split(",")]
+else:
+    collect_ignore_glob = ["*"]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "needs(*features): only for frameworks that have them")
+    config.addinivalue_line("markers", "over(dtype=, form=): for each of the framework's")
+
+
+def pytest_generate_tests(metafunc):
+    if "framework" not in metafunc.fixturenames:
+        return
+    needs = [name for mark in metafunc.definition.iter_markers("needs") for name in mark.args]
+    assert set(needs) <= set(FEATURES), needs
+    over = {}
+    for mark in metafunc.definition.iter_markers("over"):
+        over.update(mark.kwargs)
+    tables = {
+        "dtype": lambda framework: framework.dtypes(over["dtype"]),
+        "form": lambda framework: framework.forms.get(over["form"], ("plain",)),
+    }
+    cases = [
+        (framework, *values)
+        for framework in FRAMEWORKS
+        if framework.has(needs)
+        for values in product(*(tables[name](framework) for name in over))
+    ]
+    # What no framework of this job can run is taken out below.
+    cases = cases or [(None,) * (1 + len(over))]
+    ids = ["-".join(str(value).replace(" ", "_") for value in case) for case in cases]
+    metafunc.parametrize(("framework", *over), cases, ids=ids)
+
+
+def pytest_collection_modifyitems(config, items):
+    gone = [item for item in items if _parameter(item, "framework", 0) is None]
+    items[:] = [item for item in items if item not in gone]
+    config.hook.pytest_deselected(items=gone)
+
+
+def _parameter(item, name, default):
+    return item.callspec.params.get(name, default) if hasattr(item, "callspec") else default
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _world():
-    import torch
+    import horovod.raw as hvd
 
-    import horovod.torch as hvd
-
-    torch.set_num_threads(1)
+    for framework in FRAMEWORKS:
+        framework.start()
     hvd.init()
     yield
     hvd.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def _same_seed_everywhere():
+    for framework in FRAMEWORKS:
+        framework.seed()
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -32,7 +89,7 @@ def pytest_runtest_makereport(item):
 @pytest.fixture
 def leave(request):
     """Ends the world when no rank needs it any more: whoever leaves ends it for all."""
-    import horovod.torch as hvd
+    import horovod.raw as hvd
 
     def leave():
         # The others may never come to a barrier that follows a failure.
@@ -41,10 +98,3 @@ def leave(request):
         hvd.shutdown()
 
     return leave
-
-
-@pytest.fixture(autouse=True)
-def _same_seed_everywhere():
-    import torch
-
-    torch.manual_seed(1)

@@ -1,10 +1,11 @@
-"""Runs test files of this folder on all ranks of a job: `python run.py -np 2 4 --transport tcp`.
+"""Runs test files of this folder on all ranks of a job: `python run.py jax-jit -np 2 4`.
 
-Files are run in batches, since importing the framework takes longer than most of them; every batch
-is one job per number of ranks and transport. `islands` is a world whose ranks share memory in pairs
-and reach the others through sockets, as on several hosts. A job has passed if the launcher says so
-and if every rank has run the same tests, at least one of them, and none has failed; what the ranks
-report is read from their result files, so that a job which runs nothing cannot pass.
+A job is for a framework: it runs the tests of `every` and those of the framework's own folder, in
+batches, since importing the framework takes longer than most of them. Every batch is one job per
+number of ranks and transport. `islands` is a world whose ranks share memory in pairs and reach the
+others through sockets, as on several hosts. A job has passed if the launcher says so and if every
+rank has run the same tests, at least one of them, and none has failed; what the ranks report is
+read from their result files, so that a job which runs nothing cannot pass.
 
 A job hangs if for a while no rank has come to the end of a test. How long it takes in all says only
 what else the machine has to do.
@@ -18,28 +19,18 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-FILES = sorted(FOLDER.glob("test_*.py"))
-BATCHES = [FILES[start::3] for start in range(3)]
-# Every file runs on a pair, and on two pairs, where memory and sockets both have their part.
-WORLDS = ((2, "auto"), (4, "islands"))
-# `make matrix` asks for all there are.
-if os.environ.get("RONDE_TEST_WORLDS") == "all":
-    WORLDS = ((2, "auto"), (2, "tcp"), (4, "auto"), (4, "tcp"), (4, "islands"))
-# Where the number of ranks and the transport may matter by themselves; three is no power of two and
-# does not divide everything.
-CORE_WORLDS = ((3, "auto"), (3, "tcp"), (4, "auto"))
-CORE_BATCH = [
-    FOLDER / f"test_torch_{name}.py"
-    for name in ("adasum", "collectives", "exchange", "join", "optimizer", "process_sets")
-]
 TRANSPORTS = {
     "auto": {"RONDE_TRANSPORT": "auto"},
     "tcp": {"RONDE_TRANSPORT": "tcp"},
     "islands": {"RONDE_TRANSPORT": "auto", "RONDE_SHARED_RANKS": "2"},
 }
+# What is run with PyTorch in more worlds than the rest.
+CORE = ("adasum", "collectives", "join", "optimizer", "process_sets")
 # A machine that does much else at the same time can be given more time.
 PATIENCE = float(os.environ.get("RONDE_TEST_PATIENCE", "1"))
 SILENCE_SECONDS = 55 * PATIENCE
@@ -47,46 +38,113 @@ SILENCE_SECONDS = 55 * PATIENCE
 LIMIT_SECONDS = 5 * SILENCE_SECONDS
 
 
+def files_of(folder, *names):
+    """Test files, those of these names or all."""
+    files = sorted((FOLDER / folder).glob("test_*.py"))
+    return [file for file in files if not names or file.stem.removeprefix("test_") in names]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Test files, the frameworks that those of `every` are run with, and the worlds."""
+
+    name: str
+    package: str
+    frameworks: str
+    files: list
+    worlds: tuple
+    env: dict = field(default_factory=dict)
+
+    @property
+    def missing(self):
+        """The package that is not installed, or None."""
+        return None if find_spec(self.package) else self.package
+
+
+def jobs():
+    every = files_of("every")
+    torch = [*every, *files_of("only_torch")]
+    # Every file runs on a pair, and on two pairs, where memory and sockets both have their part.
+    worlds = ((2, "auto"), (4, "islands"))
+    # `make matrix` asks for all there are.
+    if os.environ.get("RONDE_TEST_WORLDS") == "all":
+        worlds = ((2, "auto"), (2, "tcp"), (4, "auto"), (4, "tcp"), (4, "islands"))
+    for number in range(3):
+        yield Job(f"torch-{number}", "torch", "torch", torch[number::3], worlds)
+    # Where the number of ranks and the transport may matter by themselves; three is no power of two
+    # and does not divide everything.
+    core = files_of("only_torch", *(f"torch_{name}" for name in CORE))
+    worlds = ((3, "auto"), (3, "tcp"), (4, "auto"))
+    yield Job("torch-core", "torch", "torch", [*every, *core], worlds)
+    yield Job("raw", "numpy", "raw", every, ((2, "auto"), (3, "tcp"), (4, "islands")))
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    first = files_of("only_tensorflow", "compiled", "elastic", "keras")
+    rest = [*every, *(file for file in files_of("only_tensorflow") if file not in first)]
+    # All in one would take too long where there are few processors. Each framework that compiles
+    # is tested without and with it, in one world each.
+    pair, three = (2, "auto"), (3, "auto")
+    yield Job("tensorflow-keras", "tensorflow", "tensorflow", first, (pair, three), quiet)
+    yield Job("tensorflow-eager", "tensorflow", "tensorflow", rest, (pair,), quiet)
+    yield Job("tensorflow-function", "tensorflow", "tensorflow_function", rest, (three,), quiet)
+    keras = files_of("only_tensorflow", "elastic", "keras")
+    old = {**quiet, "TF_USE_LEGACY_KERAS": "1"}
+    yield Job("tensorflow-keras-2", "tf_keras", "tensorflow", keras, (pair,), old)
+    jax = [*every, *files_of("only_jax")]
+    yield Job("jax-eager", "jax", "jax", jax, (pair,))
+    yield Job("jax-jit", "jax", "jax_jit", jax, ((3, "tcp"),))
+    mxnet = [*every, *files_of("only_mxnet")]
+    yield Job("mxnet", "mxnet", "mxnet", mxnet, ((2, "auto"), (2, "tcp"), (3, "auto")))
+
+
+# MXNet needs an old NumPy, so `make mxnet` and `make matrix` ask for it, in environments of their
+# own.
+CHOSEN = os.environ.get("RONDE_TEST_FRAMEWORKS", "torch,raw,tensorflow,jax").split(",")
+JOBS = {job.name: job for job in jobs() if job.name.partition("-")[0] in CHOSEN}
+
+
 def main():
+    known = {job.name: job for job in jobs()}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("files", nargs="*", type=Path, default=FILES)
-    parser.add_argument("-np", nargs="+", type=int, default=(2, 4), dest="sizes")
+    parser.add_argument("job", choices=known)
+    parser.add_argument("files", nargs="*", type=Path, help="instead of those of the job")
+    parser.add_argument("-np", nargs="+", type=int, default=(2,), dest="sizes")
+    parser.add_argument("-k", dest="chosen", help="only tests of these names, as with pytest")
     parser.add_argument(
-        "--transport", nargs="+", default=("auto", "tcp"), choices=TRANSPORTS, dest="transports"
+        "--transport", nargs="+", default=("auto",), choices=TRANSPORTS, dest="transports"
     )
     options = parser.parse_args()
+    job = known[options.job]
     failed = False
-    for file in options.files:
-        for size in options.sizes:
-            for transport in options.transports:
-                problem = run([file], size, transport)
-                failed = failed or problem is not None
-                print(f"{file.name} -np {size} {transport}: {problem or 'passed'}", flush=True)
+    for size in options.sizes:
+        for transport in options.transports:
+            problem = run(options.files or job.files, size, transport, job, options.chosen)
+            failed = failed or problem is not None
+            print(f"{job.name} -np {size} {transport}: {problem or 'passed'}", flush=True)
     sys.exit(failed)
 
 
-def run(files, size, transport, silence=SILENCE_SECONDS):
+def run(files, size, transport, job, chosen=None, silence=SILENCE_SECONDS):
     """Runs files in one job; gives what went wrong, or None."""
     with tempfile.TemporaryDirectory() as folder:
         command = [launcher(), "-np", str(size), sys.executable, __file__, "--rank", folder]
-        env = {**os.environ, **TRANSPORTS[transport], "OMP_NUM_THREADS": "1"}
+        env = {**os.environ, **job.env, **TRANSPORTS[transport], "OMP_NUM_THREADS": "1"}
+        env["RONDE_TEST_FRAMEWORKS"] = job.frameworks
+        command += [*map(str, files), *(["-k", chosen] if chosen else [])]
         output = Path(folder) / "output.txt"
         with output.open("wb") as file:
-            job = subprocess.Popen(
-                [*command, *map(str, files)], env=env, stdout=file, stderr=subprocess.STDOUT
-            )
+            running = subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT)
         try:
-            hangs = not ends(job, Path(folder), silence)
+            hangs = not ends(running, Path(folder), silence)
         finally:
             # The launcher's guardian ends the ranks.
-            job.kill()
-            job.wait()
+            running.kill()
+            running.wait()
         told = output.read_text(errors="replace")
         if hangs:
             return f"no test has ended for {silence:g} s\n{told}"
         problem = verdict(Path(folder), size)
-        if job.returncode != 0:
-            problem = f"the launcher ended with {job.returncode}, {problem}"
+        if running.returncode != 0:
+            problem = f"the launcher ended with {running.returncode}, {problem}"
         return f"{problem}\n{told}" if problem else None
 
 

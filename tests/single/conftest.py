@@ -1,4 +1,4 @@
-"""JAX is not everywhere: it has no release that we can use for Python 3.9."""
+"""Skips the JAX tests where JAX is missing: it has no usable release for Python 3.9."""
 
 from importlib.util import find_spec
 

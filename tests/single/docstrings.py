@@ -1,7 +1,7 @@
-"""Finds what users call in the source of the package, as a generator of references does, and says
-what is missing in its documentation.
+"""Finds the public names in the source of the package, like a reference generator, and reports
+what is missing from their documentation.
 
-Nothing is imported, so frameworks need not be installed. A module is public if it has `__all__`.
+Nothing is imported, so no framework needs to be installed. A module is public if it has `__all__`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Found(NamedTuple):
 
 
 class Package:
-    """The modules of a package by their names, as syntax trees."""
+    """The syntax trees of a package's modules, by module name."""
 
     def __init__(self, folder: Path) -> None:
         self.trees: dict[str, ast.Module] = {}
@@ -35,12 +35,12 @@ class Package:
             self.trees[name] = ast.parse(path.read_text())
 
     def public_modules(self) -> list[str]:
-        """Modules with `__all__`, no part of whose name is private."""
+        """Modules that define `__all__` and have no private part in their name."""
         names = [name for name in self.trees if not re.search(r"\._", name)]
         return [name for name in names if self._all(name) is not None]
 
     def exports(self, module: str) -> list[str]:
-        """What `__all__` of a module lists, with the lists of other modules that it includes."""
+        """The names in a module's `__all__`, including lists that it takes from other modules."""
         listed = self._all(module)
         names: list[str] = []
         for item in listed.elts if listed is not None else ():
@@ -54,7 +54,7 @@ class Package:
         return names
 
     def resolve(self, module: str, name: str) -> Found | None:
-        """Where a name of a module is defined, through any number of imports."""
+        """Where a name of a module is defined, followed through any number of imports."""
         for node in _statements(self.trees[module]):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
                 return Found(module, node)
@@ -67,7 +67,7 @@ class Package:
         return None
 
     def functions(self) -> Iterator[tuple[str, str, ast.FunctionDef | ast.ClassDef]]:
-        """Every public function, class and method once: its module, its name and its source."""
+        """Every public function, class and method once: its module, its name and its node."""
         seen = set()
         for module in self.public_modules():
             for name in self.exports(module):
@@ -84,7 +84,7 @@ class Package:
                         yield place.module, f"{name}.{method}", place.node
 
     def bases(self, found: Found) -> Iterator[Found]:
-        """A class and those of its bases that the package has, nearest first."""
+        """A class and its base classes within the package, nearest first."""
         assert isinstance(found.node, ast.ClassDef)
         yield found
         for base in found.node.bases:
@@ -100,7 +100,7 @@ class Package:
     def _all(self, module: str) -> ast.List | None:
         for node in self.trees[module].body:
             if isinstance(node, (ast.Assign, ast.AnnAssign)) and "__all__" in _targets(node):
-                assert isinstance(node.value, ast.List), f"{module}: __all__ is no plain list"
+                assert isinstance(node.value, ast.List), f"{module}: __all__ is not a plain list"
                 return node.value
         return None
 
@@ -153,10 +153,10 @@ def sections_of(text: str) -> dict[str, str]:
 
 
 def arguments_of(text: str) -> dict[str, str]:
-    """What a docstring says of each argument, on one line."""
+    """A docstring's description of each argument, joined into one line."""
     body = sections_of(text).get("Args", "")
     entries = re.split(r"^    (\*{0,2}\w+): ", body, flags=re.MULTILINE)
-    return {name: " ".join(said.split()) for name, said in zip(entries[1::2], entries[2::2])}
+    return {name: " ".join(entry.split()) for name, entry in zip(entries[1::2], entries[2::2])}
 
 
 def examples_of(text: str) -> list[str]:
@@ -166,7 +166,7 @@ def examples_of(text: str) -> list[str]:
 
 
 def value_doc(tree: ast.Module | ast.ClassDef, node: ast.AST) -> str | None:
-    """The string behind an assignment."""
+    """The docstring that follows an assignment."""
     statements = list(_statements(tree))
     after = statements[statements.index(node) + 1 :][:1]  # type: ignore[arg-type]
     if after and isinstance(after[0], ast.Expr) and isinstance(after[0].value, ast.Constant):
@@ -175,7 +175,7 @@ def value_doc(tree: ast.Module | ast.ClassDef, node: ast.AST) -> str | None:
 
 
 def methods_of(package: Package, found: Found) -> dict[str, Found]:
-    """The public methods of a class, with those that the package's classes bequeath to it."""
+    """The public methods of a class, including those inherited within the package."""
     methods: dict[str, Found] = {}
     for place in package.bases(found):
         assert isinstance(place.node, ast.ClassDef)
@@ -186,7 +186,7 @@ def methods_of(package: Package, found: Found) -> dict[str, Found]:
 
 
 def initializer(package: Package, found: Found) -> ast.FunctionDef | None:
-    """The `__init__` that calling a class runs, if the package has it."""
+    """The `__init__` that a call of the class runs, if the package defines it."""
     for place in package.bases(found):
         assert isinstance(place.node, ast.ClassDef)
         for node in place.node.body:
@@ -214,7 +214,7 @@ def _class_faults(package: Package, found: Found) -> list[str]:
 
 
 def _field_default(field: ast.AnnAssign) -> ast.expr | None:
-    """The default of a field of a dataclass; a call of `field` may have none."""
+    """The default of a dataclass field; `field(...)` may not set one."""
     value = field.value
     if isinstance(value, ast.Call) and not any(
         "default" in str(each.arg) for each in value.keywords
@@ -227,24 +227,28 @@ def _text_faults(text: str | None) -> list[str]:
     if text is None:
         return ["no docstring"]
     first = text.strip().partition("\n")[0]
-    # A lone adjective or a repeated name does not say what a thing does.
+    # One word does not say what a thing does.
     if not first.endswith(".") or len(first.split()) < 2:
-        return [f"the first line is no sentence: {first!r}"]
+        return [f"the first line is not a sentence: {first!r}"]
     return []
 
 
 def _argument_faults(
     parameters: list[tuple[str, ast.expr | None]], sections: dict[str, str]
 ) -> list[str]:
-    said = arguments_of("Args:\n" + sections["Args"]) if "Args" in sections else {}
-    faults = [f"no word on `{name}`" for name, _ in parameters if name not in said]
-    faults += [f"`{name}` is no argument" for name in said if name not in dict(parameters)]
-    if not faults and list(said) != [name for name, _ in parameters]:
-        faults.append("`Args:` has another order than the signature")
+    described = arguments_of("Args:\n" + sections["Args"]) if "Args" in sections else {}
+    faults = [f"no description of `{name}`" for name, _ in parameters if name not in described]
+    faults += [f"`{name}` is not an argument" for name in described if name not in dict(parameters)]
+    if not faults and list(described) != [name for name, _ in parameters]:
+        faults.append("`Args:` is not in the order of the signature")
     for name, default in parameters:
-        told = said.get(name, "default")
-        if default is not None and "default" not in told and not told.startswith("Deprecated"):
-            faults.append(f"no word on the default of `{name}`")
+        description = described.get(name, "default")
+        if (
+            default is not None
+            and "default" not in description
+            and not description.startswith("Deprecated")
+        ):
+            faults.append(f"no description of the default of `{name}`")
     return faults
 
 
@@ -267,7 +271,7 @@ def _is(node: Function, *decorators: str) -> bool:
 
 
 def _statements(tree: ast.Module | ast.ClassDef) -> Iterator[ast.stmt]:
-    """The statements of a module, with those for type checkers and those that may fail."""
+    """The statements of a module, including those under a top-level `if` or `try`."""
     for node in tree.body:
         if isinstance(node, (ast.If, ast.Try)):
             yield from node.body

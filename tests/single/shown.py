@@ -1,6 +1,6 @@
-"""Looks at what `help()` shows of some public modules, and runs the examples of their docstrings.
+"""Checks what `help()` shows for a group of public modules, and runs their docstring examples.
 
-`python shown.py torch` does so for what needs torch and nothing else, and prints what is wrong.
+`python shown.py torch` checks the modules that need only torch, and prints what is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import docstrings
 import horovod
 from horovod.common.basics import _basics
 
-# Which of the groups that can be imported together a module belongs to.
+# The group of each framework; modules of one group can be imported together.
 GROUP_OF = {
     "jax": "jax",
     "keras": "tensorflow",
@@ -40,16 +40,16 @@ def default_faults(value: Callable[..., Any]) -> list[str]:
     except ValueError:
         return []
     given = [each for each in parameters if each.default is not each.empty]
-    # A class of Python's own is as good as its name.
+    # A built-in class is shown by its name alone.
     plain = re.compile(r"<class '(\w+)'>")
     shown = {
         f"{each.name}={each.default!r}": plain.sub(r"\1", repr(each.default)) for each in given
     }
-    return [text for text, said in shown.items() if "<" in said or len(said) > LONGEST_DEFAULT]
+    return [text for text, each in shown.items() if "<" in each or len(each) > LONGEST_DEFAULT]
 
 
 def example_fault(code: str) -> str | None:
-    """How an example fails, in a world of one rank."""
+    """The error that an example raises in a world of one rank, if any."""
     try:
         exec(compile(code, "<example>", "exec"), {"__name__": "example"})
     except Exception:
@@ -65,14 +65,14 @@ def group_of_module(module: str) -> str:
 
 
 def group_of_example(code: str) -> str:
-    """The group of what an example imports."""
+    """The group of the modules that an example imports."""
     imported = re.findall(r"^(?:from|import) (?:horovod\.)?(\w+)", code, re.MULTILINE)
     groups = {GROUP_OF[each] for each in imported if each in GROUP_OF}
     return min(groups, default="plain")
 
 
 def help_faults(package: docstrings.Package, module: str) -> Iterator[str]:
-    """What `help()` shows otherwise than the source has it."""
+    """Differences between what `help()` shows and the source."""
     imported = importlib.import_module(module)
     for name in package.exports(module):
         found = package.resolve(module, name)
@@ -80,7 +80,7 @@ def help_faults(package: docstrings.Package, module: str) -> Iterator[str]:
         value = getattr(imported, name)
         if not isinstance(found.node, (ast.FunctionDef, ast.ClassDef)):
             continue
-        # What is written for type checkers alone is another class when programs run.
+        # A class written only for type checkers is a different one at run time.
         if found.node.name == value.__name__:
             written = ast.get_docstring(found.node)
             if inspect.getdoc(value) != written:
@@ -89,9 +89,9 @@ def help_faults(package: docstrings.Package, module: str) -> Iterator[str]:
 
 
 def faults(group: str) -> Iterator[str]:
-    """All that is wrong in a group."""
+    """All faults of a group."""
     package = docstrings.Package(Path(horovod.__file__).parent)
-    # Lightning may be missing where torch is there.
+    # Torch may be installed without Lightning.
     gone = "lightning" if find_spec("lightning") is None else "nothing"
     modules = [each for each in package.public_modules() if group_of_module(each) == group]
     modules = [each for each in modules if gone not in each]

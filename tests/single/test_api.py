@@ -90,14 +90,14 @@ def test_a_reduction_is_its_number_and_prints_its_name(op):
     number = int(op)
     assert isinstance(op, int) and op == number and hash(op) == hash(number)
     assert {number: "found"}[op] == "found" and [10, 11, 12, 13, 14, 15][op] == 10 + number
-    # What programs write into names, files and generated code stays as it was.
+    # Programs write these into names, files and generated code, so they stay plain numbers.
     assert f"{op}" == str(op) == f"{op:d}" == json.dumps(op) == str(number)
     assert repr(op) == f"ReduceOp.{op.name}" and getattr(hvd, op.name) is op
     assert numpy.asarray(op).dtype == numpy.asarray(number).dtype
 
 
 @pytest.mark.parametrize("op", hvd.ReduceOp)
-def test_a_reduction_travels(op):
+def test_a_reduction_can_be_pickled(op):
     assert copy.copy(op) is op and copy.deepcopy([op])[0] is op
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(op, protocol)) is op
@@ -116,14 +116,14 @@ def test_defaults_print_as_they_are_written():
     assert repr(hvd.ProcessSet([1, 0])) == str(hvd.ProcessSet([0, 1]))
 
 
-def test_a_compressor_of_ones_own_prints_as_any_class():
+def test_a_user_defined_compressor_prints_like_any_class():
     class Half(hvd.Compression.fp16):
         """Derived from one of ours."""
 
     assert repr(Half).startswith("<class ") and repr(hvd.Compression.fp16) == "Compression.fp16"
 
 
-def test_everything_in_all_is_there_and_nothing_else_is_made_up():
+def test_all_lists_exactly_the_public_names():
     assert all(hasattr(hvd, name) for name in hvd.__all__)
     assert not hasattr(hvd, "something") and not hasattr(horovod, "something")
 

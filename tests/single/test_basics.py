@@ -1,4 +1,4 @@
-"""Joining and leaving a world of one, and what this build says about itself."""
+"""Joining and leaving a world of one, and what this build reports about itself."""
 
 import os
 import subprocess
@@ -78,7 +78,7 @@ def test_without_a_launcher_the_world_has_one_rank():
     assert mpi_ops.is_homogeneous()
 
 
-def test_init_and_shutdown_work_over_and_over():
+def test_init_and_shutdown_work_repeatedly():
     for _ in range(100):
         assert not hvd.is_initialized()
         hvd.init()
@@ -89,7 +89,7 @@ def test_init_and_shutdown_work_over_and_over():
         hvd.shutdown()
 
 
-def test_a_world_of_one_starts_no_thread_and_opens_nothing():
+def test_a_world_of_one_starts_no_threads_and_opens_no_files():
     code = (
         "import os, horovod.torch as hvd, torch\n"
         "def open_now(): return len(os.listdir('/proc/self/task')), "
@@ -103,7 +103,7 @@ def test_a_world_of_one_starts_no_thread_and_opens_nothing():
     assert result.stdout == "True\n", result.stderr
 
 
-def test_a_forked_child_may_end_like_any_process():
+def test_a_forked_child_exits_normally():
     hvd.init()
     child = subprocess.run(
         [
@@ -123,7 +123,7 @@ def test_a_forked_child_may_end_like_any_process():
     assert child.stdout == "1.0\n", child.stderr
 
 
-def test_the_build_has_gloo_and_mpi_and_uses_no_mpi_unless_its_launcher_does():
+def test_the_build_has_gloo_and_mpi_but_uses_mpi_only_under_its_launcher():
     assert hvd.gloo_built() and hvd.gloo_enabled() and hvd.mpi_built()
     lacking = [
         hvd.mpi_enabled,
@@ -141,7 +141,7 @@ def test_the_build_has_gloo_and_mpi_and_uses_no_mpi_unless_its_launcher_does():
     )
 
 
-def test_communicators_are_refused_with_what_to_do():
+def test_communicators_are_refused_with_a_hint():
     with pytest.raises(NotImplementedError, match="horovodrun -np N"):
         hvd.init([0, 1])
     with pytest.raises(ValueError, match=r"Invalid type of argument comm\."):
@@ -161,7 +161,7 @@ SILENT = "class Silent(Exception):\n    __str__ = None\nraise Silent"
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "description"),
     [
         ("raise ValueError('boom')", "ValueError: boom"),
         ("raise KeyError", "KeyError"),
@@ -171,7 +171,7 @@ SILENT = "class Silent(Exception):\n    __str__ = None\nraise Silent"
         ("pass", None),
     ],
 )
-def test_the_exception_that_ends_the_process_is_told_to_the_core(end, told):
+def test_the_exception_that_ends_the_process_is_passed_to_the_core(end, description):
     code = (
         "import sys, horovod.raw as hvd\n"
         "from horovod.common import basics\n"
@@ -183,16 +183,16 @@ def test_the_exception_that_ends_the_process_is_told_to_the_core(end, told):
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
-    if told is None:
+    if description is None:
         assert result.stdout == "None True\n", result.stderr
         return
     first, *_, last, exiting = result.stdout.splitlines()
     assert first == "Traceback (most recent call last):", result.stdout
     assert exiting == " True"
-    assert last.endswith(told), result.stdout
+    assert last.endswith(description), result.stdout
 
 
-def test_c_code_can_ask_what_python_can():
+def test_the_c_interface_answers_like_the_python_one():
     library = process_sets._basics.MPI_LIB_CTYPES
     numbers = [f"horovod_{scope}{what}" for scope in SCOPES for what in ("rank", "size")]
     assert not library.horovod_is_initialized()
@@ -207,7 +207,7 @@ def test_c_code_can_ask_what_python_can():
         assert getattr(library, f"horovod_reduce_op_{name.lower()}")() == getattr(hvd, name)
 
 
-def test_outside_an_elastic_job_its_functions_do_nothing():
+def test_elastic_functions_do_nothing_outside_an_elastic_job():
     assert not _native.is_elastic()
     for init in (lambda: None, hvd.init):
         init()
@@ -239,5 +239,7 @@ def test_whether_a_job_is_elastic_is_read_once(env, grows, elastic):
     names = ("HOROVOD_ELASTIC", "RONDE_WORKER")
     env = {**{name: each for name, each in os.environ.items() if name not in names}, **env}
     command = [sys.executable, "-c", script]
-    said = subprocess.run(command, env=env, capture_output=True, text=True, timeout=50, check=True)
-    assert said.stdout == f"{grows} {elastic}\n" * 2
+    result = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=50, check=True
+    )
+    assert result.stdout == f"{grows} {elastic}\n" * 2

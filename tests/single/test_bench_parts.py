@@ -1,4 +1,4 @@
-"""The parts of `ronde bench` that need no launcher: memory, gradients, turns, times."""
+"""The parts of `ronde bench` that need no launcher: memory, gradients, scheduling, timing."""
 
 import struct
 
@@ -15,13 +15,13 @@ from horovod._bench.worker import Prepared, Worker
 @pytest.mark.parametrize(
     ("model", "tensors", "mebibytes"), [("resnet50", 161, 97.5), ("bert", 199, 417.6)]
 )
-def test_the_gradients_are_those_of_the_models(model, tensors, mebibytes):
+def test_the_gradients_match_the_models(model, tensors, mebibytes):
     task = Task(model, 0, "float32", 2)
     assert len(task.counts) == tensors
     assert task.total / 2**20 == pytest.approx(mebibytes, abs=0.1)
 
 
-def test_buckets_hold_everything_once_and_are_not_too_large():
+def test_buckets_contain_every_tensor_once_and_respect_the_limit():
     places = Memory(Task("resnet50", 0, "float32", 2)).places
     rows = models.buckets(places)
     assert [place for row in rows for place in row] == places
@@ -29,7 +29,7 @@ def test_buckets_hold_everything_once_and_are_not_too_large():
         assert len(row) == 1 or sum(size for _, size in row) <= models.BUCKET_BYTES
 
 
-def test_tensors_that_are_cut_can_be_cut_evenly():
+def test_sizes_are_rounded_so_that_tensors_split_evenly():
     assert Task("alltoall", 4, "float32", 3).counts == [3]
     assert Task("reducescatter", 4096, "float32", 3).counts == [1026]
     assert Task("allreduce", 4096, "float64", 3).counts == [512]
@@ -37,7 +37,7 @@ def test_tensors_that_are_cut_can_be_cut_evenly():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "int64"])
-def test_a_wrong_result_is_found(dtype):
+def test_a_wrong_result_is_detected(dtype):
     memory = Memory(Task("allreduce", 1024, dtype, 2))
     memory.source.fill(encode(3, dtype))
     memory.check(memory.source.address)
@@ -46,7 +46,7 @@ def test_a_wrong_result_is_found(dtype):
         memory.check(memory.source.address)
 
 
-def test_parts_of_other_ranks_are_looked_at():
+def test_the_parts_of_other_ranks_are_checked():
     memory = Memory(Task("allgather", 64, "int32", 3))
     for parts, wrong in (([1, 2, 3], None), ([1, 1, 3], "not 2"), ([1, 2, 2], "not 3")):
         values = [part for part in parts for _ in range(16)]
@@ -59,7 +59,7 @@ def test_parts_of_other_ranks_are_looked_at():
 
 
 class Told:
-    """Keeps what is reported."""
+    """Collects reported messages."""
 
     def __init__(self):
         self.messages = []
@@ -69,7 +69,7 @@ class Told:
 
 
 class Fake:
-    """A system that notes when it is called."""
+    """A system that records its calls."""
 
     def __init__(self, name, calls, error=None):
         self.name = name
@@ -98,10 +98,10 @@ def conducted(rounds, **systems):
     return report.messages
 
 
-def test_rounds_alternate_and_every_system_is_first_in_turn():
+def test_rounds_alternate_and_the_systems_take_turns_being_first():
     calls = []
     (message,) = conducted(3, ronde=Fake("ronde", calls), gloo=Fake("gloo", calls))
-    # Twice three calls to warm up; then so many that a round lasts about 20 ms.
+    # Two warm-ups of three calls each, then enough calls for a round of about 20 ms.
     assert calls[:4] == [("ronde", 3), ("ronde", 3), ("gloo", 3), ("gloo", 3)]
     assert calls[4:] == [
         *(("ronde", 4), ("gloo", 4)),
@@ -111,7 +111,7 @@ def test_rounds_alternate_and_every_system_is_first_in_turn():
     assert message["row"]["seconds"] == {"ronde": [0.005] * 3, "gloo": [0.005] * 3}
 
 
-def test_a_peer_that_cannot_do_it_is_left_out_with_its_reason():
+def test_a_peer_that_fails_is_skipped_with_a_reason():
     broken = Fake("gloo", [], RuntimeError("no such collective"))
     note, row = conducted(1, ronde=Fake("ronde", []), gloo=broken)
     assert "gloo for allreduce is left out" in note["note"]
@@ -119,7 +119,7 @@ def test_a_peer_that_cannot_do_it_is_left_out_with_its_reason():
     assert list(row["row"]["seconds"]) == ["ronde"]
 
 
-def test_a_mistake_of_our_own_is_not_left_out():
+def test_an_error_in_ronde_is_not_skipped():
     with pytest.raises(Refused, match="rank 0: ValueError: wrong"):
         conducted(1, ronde=Fake("ronde", [], ValueError("wrong")))
 

@@ -1,4 +1,4 @@
-"""Child processes of a world of one, and processes that look like children and are none."""
+"""Child processes of a rank in a world of one, and processes that only look like children."""
 
 import multiprocessing
 import os
@@ -33,12 +33,12 @@ def refused(call):
 
 
 def live():
-    """What a child of a rank that is alone may and may not do."""
+    """Checks what a child of a rank in a world of one may and may not do."""
     assert answers() == (True, 0, 1, 1)
     refused(lambda: hvd.allreduce(np.ones(1)))
     refused(hvd.barrier)
     refused(hvd.shutdown)
-    # Nobody is disturbed by a world of its own.
+    # A world of its own disturbs no one.
     hvd.init()
     assert not _native.in_child() and hvd.allreduce(np.ones(1)).item() == 1.0
     hvd.shutdown()
@@ -50,28 +50,28 @@ def from_a_grandchild():
 
 
 def run_in(method, call):
-    # Its processes may have children of their own, those of a pool may not.
+    # Unlike those of a `Pool`, its processes may have children.
     with ProcessPoolExecutor(1, multiprocessing.get_context(method)) as executor:
         return executor.submit(call).result()
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_child_answers_as_its_parent_and_may_have_a_world_of_its_own(method):
+def test_a_child_answers_like_its_parent_and_may_have_its_own_world(method):
     assert run_in(method, live) == "lived"
     assert hvd.allreduce(np.ones(1)).item() == 1.0
 
 
-def test_children_of_children_answer_too():
+def test_grandchildren_answer_like_the_rank():
     assert run_in("fork", from_a_grandchild) == (True, 0, 1, 1)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_who_has_left_the_world_has_no_children_who_know_it(method):
+def test_children_of_a_process_that_has_left_the_world_are_not_initialized(method):
     hvd.shutdown()
     assert run_in(method, answers) is False
 
 
-def test_a_server_that_was_there_before_the_world_has_children_who_know_it():
+def test_children_of_a_fork_server_older_than_the_world_know_the_world():
     hvd.shutdown()
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(1, context) as before:
@@ -80,7 +80,7 @@ def test_a_server_that_was_there_before_the_world_has_children_who_know_it():
         assert run_in("forkserver", answers) == (True, 0, 1, 1)
 
 
-def test_a_program_that_a_rank_starts_is_no_child():
+def test_a_program_started_by_a_rank_is_not_a_child():
     code = (
         "import os, horovod.raw as hvd\n"
         "print(hvd.is_initialized(), os.environ.get('RONDE_PARENT'))\n"
@@ -91,9 +91,9 @@ def test_a_program_that_a_rank_starts_is_no_child():
     assert child.stdout == "False None\n0 1\n", child.stderr
 
 
-@pytest.mark.parametrize("garbage", ["", "1", "a b c d e f g h", "1 2 3 4 5 6 7 8 9"])
-def test_a_variable_that_makes_no_sense_means_nothing(garbage):
+@pytest.mark.parametrize("malformed", ["", "1", "a b c d e f g h", "1 2 3 4 5 6 7 8 9"])
+def test_a_malformed_variable_is_ignored(malformed):
     code = "import horovod.raw as hvd; print(hvd.is_initialized())"
-    env = {**os.environ, "RONDE_PARENT": garbage}
+    env = {**os.environ, "RONDE_PARENT": malformed}
     child = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert child.stdout == "False\n", child.stderr

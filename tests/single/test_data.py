@@ -1,4 +1,4 @@
-"""The loaders of `horovod.data`: epochs, loading ahead, errors, and ends."""
+"""The loaders of `horovod.data`: epochs, prefetching, errors, and closing."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def test_a_loader_processes_what_it_iterates_over():
     assert list(loader) == list(loader)
 
 
-def test_a_loader_that_says_nothing_says_so():
+def test_a_loader_without_its_methods_raises_an_error():
     with pytest.raises(NotImplementedError, match="BaseDataLoader does not say how many"):
         len(BaseDataLoader())
     with pytest.raises(NotImplementedError, match="does not say where batches come from"):
@@ -63,21 +63,21 @@ def test_a_loader_that_says_nothing_says_so():
 
 
 @pytest.mark.parametrize("size", [0, 1, 3, 64])
-def test_every_epoch_is_whole_and_processed_where_it_is_used(ahead, size):
+def test_every_epoch_is_complete_and_processed_in_the_main_thread(ahead, size):
     loader = ahead(Ahead, size, False, 10, offset=1)
     assert len(loader) == 10
     for _ in range(3):
         assert list(loader) == [(number, True) for number in range(1, 11)]
 
 
-def test_no_more_is_loaded_than_there_is_room_for(ahead):
+def test_no_more_is_loaded_than_fits_the_queue(ahead):
     gate = threading.Semaphore(0)
 
     class Gated(Ahead):
         def _iterate(self):
             for number in super()._iterate():
                 yield number
-                # Reached when somebody has made room for the number.
+                # Reached once the queue has had space for the number.
                 gate.release()
 
     loader = ahead(Gated, async_loader_queue_size=2, count=10)
@@ -90,7 +90,7 @@ def test_no_more_is_loaded_than_there_is_room_for(ahead):
     assert [number for number, _ in batches] == list(range(1, 10))
 
 
-def test_an_epoch_left_in_the_middle_goes_on_the_next_time(ahead):
+def test_an_interrupted_epoch_continues_at_the_next_iteration(ahead):
     loader = ahead(Ahead, count=5)
     for number, _ in loader:
         if number == 1:
@@ -108,7 +108,7 @@ def test_none_is_a_batch_like_any_other(ahead):
 
 
 @pytest.mark.parametrize("size", [0, 4])
-def test_an_error_comes_behind_the_batches_before_it(ahead, size):
+def test_an_error_arrives_after_the_batches_before_it(ahead, size):
     class Broken(Ahead):
         broken = True
 
@@ -126,7 +126,7 @@ def test_an_error_comes_behind_the_batches_before_it(ahead, size):
     assert numbers(loader) == [0, 1]
 
 
-def test_closing_ends_the_thread_and_the_next_epoch_starts_afresh(ahead):
+def test_closing_ends_the_thread_and_the_next_epoch_starts_over(ahead):
     before = threading.active_count()
     loader = ahead(Ahead, count=100)
     batches = iter(loader)
@@ -163,12 +163,12 @@ def test_closing_ends_a_wait_for_a_batch(ahead):
     assert not closing.is_alive()
 
 
-def test_the_queue_can_be_watched(ahead, caplog):
+def test_queue_activity_can_be_logged(ahead, caplog):
     list(ahead(Ahead, 4, True, 2))
     assert "took a batch" in caplog.text
 
 
-def test_the_interpreter_ends_while_batches_are_loaded_and_no_framework_is_needed():
+def test_the_interpreter_can_exit_while_batches_load_without_any_framework():
     code = (
         "import sys\n"
         "from horovod.data.data_loader_base import AsyncDataLoaderMixin, BaseDataLoader\n"

@@ -1,4 +1,4 @@
-"""What the installed wheel holds: all of the package and the commands, and nothing left over."""
+"""The installed wheel contains the whole package and the commands, and nothing else."""
 
 import json
 import os
@@ -14,7 +14,7 @@ COMMANDS = ["horovodrun", "ronde"]
 
 
 def packed():
-    """The files of the installed distribution, without what the interpreter compiles by itself."""
+    """The files of the installed distribution, without compiled bytecode."""
     return [path for path in files("ronde") if path.suffix != ".pyc"]
 
 
@@ -45,23 +45,23 @@ def test_nothing_else_is_installed():
     assert others == {f"ronde-{distribution('ronde').version}.dist-info"}
 
 
-def test_the_metadata_says_what_users_look_for():
+def test_the_metadata_is_complete():
     found = metadata("ronde")
     assert found["Requires-Python"] == ">=3.9"
     assert found["License-Expression"] == "Apache-2.0"
     assert "torch" in found.get_all("Provides-Extra")
 
 
-def test_the_bill_of_materials_lists_every_crate_and_names_no_folder():
+def test_the_bill_of_materials_lists_every_crate_and_no_local_paths():
     (path,) = [path for path in packed() if path.parent.name == "sboms"]
     text = path.read_text()
     listed = {component["name"] for component in json.loads(text)["components"]}
-    # What only the module has, what only the commands have, and what is ours.
+    # One crate of the module alone, one of the commands alone, and one of ours.
     assert {"pyo3", "clap", "ronde-tensorflow"} <= listed
     assert "file:" not in text
 
 
-def test_torch_finds_the_backend_by_its_entry_point():
+def test_torch_finds_the_backend_through_its_entry_point():
     (found,) = [
         point
         for point in distribution("ronde").entry_points

@@ -1,4 +1,4 @@
-"""Every public name is documented, in the source and in `help()`: references are made from it."""
+"""Every public name is documented in the source and in `help()`; the reference is made from it."""
 
 import ast
 import os
@@ -16,7 +16,7 @@ import shown
 import horovod
 
 PACKAGE = docstrings.Package(Path(horovod.__file__).parent)
-# What can be imported together, and what that needs.
+# The groups that can be imported together, and the packages that they need.
 GROUPS = {
     "plain": [],
     "torch": ["torch"],
@@ -31,11 +31,11 @@ NAMES = [
     if not name.startswith("_")
 ]
 SENTINEL = object()
-# What all frameworks say alike, wherever a function of the same name has it.
+# Arguments that all frameworks describe alike in functions of the same name.
 SHARED = ("average", "postscale_factor", "prescale_factor", "process_set", "root_rank", "splits")
 
 
-def test_the_modules_that_users_import_are_looked_at():
+def test_the_modules_that_users_import_are_checked():
     looked_at = {module for module, _ in NAMES}
     frameworks = ("jax", "keras", "lightning", "mxnet", "tensorflow", "torch")
     folders = {f"horovod.{name}" for name in frameworks}
@@ -62,9 +62,9 @@ def test_every_public_name_is_documented(module):
     ("source", "fault"),
     [
         ("def f() -> None: pass", "no docstring"),
-        ('def f() -> None:\n    """Thing."""', "the first line is no sentence"),
-        ('def f(a: int) -> None:\n    """Does it well."""', "no word on `a`"),
-        ('def f(*a: int) -> None:\n    """Does it well."""', "no word on `*a`"),
+        ('def f() -> None:\n    """Thing."""', "the first line is not a sentence"),
+        ('def f(a: int) -> None:\n    """Does it well."""', "no description of `a`"),
+        ('def f(*a: int) -> None:\n    """Does it well."""', "no description of `*a`"),
         ('def f() -> int:\n    """Does it well."""', "no `Returns:`"),
         (
             'def f() -> None:\n    """Does it well.\n\n    Returns:\n        It.\n    """',
@@ -73,44 +73,44 @@ def test_every_public_name_is_documented(module):
         (
             "def f(a: int = 1) -> None:\n"
             '    """Does it well.\n\n    Args:\n        a: It.\n    """',
-            "no word on the default of `a`",
+            "no description of the default of `a`",
         ),
         (
             'def f() -> None:\n    """Does it well.\n\n    Args:\n        a: It.\n    """',
-            "`a` is no argument",
+            "`a` is not an argument",
         ),
         (
             "def f(a: int, b: int) -> None:\n"
             '    """Does it well.\n\n    Args:\n        b: It.\n        a: It.\n    """',
-            "another order",
+            "not in the order of the signature",
         ),
     ],
 )
-def test_what_is_thin_is_found(source, fault):
+def test_incomplete_docstrings_are_found(source, fault):
     node = ast.parse(source).body[0]
     assert fault in "\n".join(docstrings.function_faults(node, is_method=False))
 
 
-def test_frameworks_say_the_same_of_what_they_share():
-    said = defaultdict(lambda: defaultdict(list))
+def test_frameworks_describe_shared_arguments_alike():
+    found = defaultdict(lambda: defaultdict(list))
     for module, name, node in PACKAGE.functions():
-        told = docstrings.arguments_of(ast.get_docstring(node) or "")
-        for argument in set(SHARED) & told.keys():
-            # Frameworks have their own words for tensors, and defaults that Horovod gave them.
-            plain = re.sub(r"\btensors?\b|\barrays?\b", "array", told[argument])
+        described = docstrings.arguments_of(ast.get_docstring(node) or "")
+        for argument in set(SHARED) & described.keys():
+            # Frameworks use their own word for tensors, and their own defaults, from Horovod.
+            plain = re.sub(r"\btensors?\b|\barrays?\b", "array", described[argument])
             words = re.sub(
                 r" ?(: a sequence of integers or|, as|: 1-D, int32).*?(?=[.(])", "", plain
             )
             default = re.search(r"\(default: (\w+)", words)
-            key = (name, argument, default and default[1], "process_set" in told)
-            said[key][words].append(module)
-    different = {key: dict(texts) for key, texts in said.items() if len(texts) > 1}
+            key = (name, argument, default and default[1], "process_set" in described)
+            found[key][words].append(module)
+    different = {key: dict(texts) for key, texts in found.items() if len(texts) > 1}
     assert not different
-    assert sum(len(places) for texts in said.values() for places in texts.values()) > 100
+    assert sum(len(places) for texts in found.values() for places in texts.values()) > 100
 
 
 @pytest.mark.parametrize("module", ["callbacks", "elastic"])
-def test_both_keras_say_the_same_of_what_they_share(module):
+def test_both_keras_modules_describe_shared_names_alike(module):
     ours, theirs = f"horovod.keras.{module}", f"horovod.tensorflow.keras.{module}"
     for name in PACKAGE.exports(ours):
         pair = [PACKAGE.resolve(each, name) for each in (ours, theirs)]
@@ -122,11 +122,11 @@ def test_both_keras_say_the_same_of_what_they_share(module):
             assert len({ast.get_docstring(each.node) for each in pair}) == 1, name
 
 
-# Importing a framework takes ten seconds of a processor, and there may be little of one.
+# Importing a framework takes ten seconds of CPU time, and the machine may be busy.
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("group", GROUPS)
-def test_help_and_examples_are_right(group):
-    """In a process of its own: TensorFlow and torch's Triton do not bear each other."""
+def test_help_shows_the_docstrings_and_examples_run(group):
+    """Runs in a separate process: TensorFlow and torch's Triton cannot share one."""
     missing = [each for each in GROUPS[group] if find_spec(each) is None]
     if missing:
         pytest.skip(f"{missing[0]} is not installed")
@@ -143,9 +143,9 @@ def test_help_and_examples_are_right(group):
         (lambda given=tuple(range(99)): given, "given=(0, 1,"),
     ],
 )
-def test_a_default_that_nobody_can_read_is_found(value, fault):
+def test_an_unreadable_default_is_found(value, fault):
     assert fault in "\n".join(shown.default_faults(value))
 
 
-def test_an_example_that_fails_is_found():
+def test_a_failing_example_is_found():
     assert shown.example_fault("assert 1 == 2") and not shown.example_fault("assert 1 == 1")

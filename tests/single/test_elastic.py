@@ -1,4 +1,4 @@
-"""States, and the loop around a function, with failures by script; no launcher and no framework."""
+"""Elastic states and the loop around a function, with scripted failures and no framework."""
 
 import os
 import queue
@@ -29,15 +29,15 @@ def lost():
 
 
 class Launcher:
-    """What the native module does in an elastic job, by script."""
+    """Scripts what the native module does in an elastic job."""
 
     def __init__(self, monkeypatch, is_elastic=True):
-        self.heard = []
+        self.reported = []
         self.news = queue.Queue()
         self.numbers = []
         monkeypatch.setattr(_native, "is_elastic", lambda: is_elastic)
-        monkeypatch.setattr(_native, "elastic_reached", self.heard.append)
-        monkeypatch.setattr(_native, "elastic_departing", self.heard.append)
+        monkeypatch.setattr(_native, "elastic_reached", self.reported.append)
+        monkeypatch.setattr(_native, "elastic_departing", self.reported.append)
         monkeypatch.setattr(_native, "elastic_update", self._update)
 
     def _update(self, seen, timeout):
@@ -58,7 +58,7 @@ def same(value):
 
 
 class Recorder(ObjectState):
-    """A state that tells what is done with it."""
+    """A state that records the calls it gets."""
 
     def __init__(self, **values):
         self.calls = []
@@ -81,7 +81,7 @@ class Recorder(ObjectState):
 
 
 def scripted(state, *outcomes):
-    """Runs a function that ends in these ways, one after the other; says how often `reset` was."""
+    """Runs a function with these outcomes, one per call; returns its result and the resets."""
     left = list(outcomes)
     resets = []
 
@@ -98,7 +98,7 @@ def scripted(state, *outcomes):
     return result, len(resets)
 
 
-def test_values_are_attributes_that_go_back_to_the_last_commit(launcher):
+def test_values_are_attributes_that_return_to_the_last_commit(launcher):
     state = ObjectState(same, lambda: 0, epoch=1, name="a")
     state.epoch, state.name = 2, "b"
     state.commit()
@@ -107,7 +107,7 @@ def test_values_are_attributes_that_go_back_to_the_last_commit(launcher):
     assert (state.epoch, state.name) == (2, "b")
 
 
-def test_ranks_get_the_values_that_rank_0_has_kept():
+def test_ranks_get_the_values_that_rank_0_saved():
     state = ObjectState(lambda _: {"epoch": 7}, lambda: 1, epoch=1)
     state.epoch = 3
     state.sync()
@@ -117,7 +117,7 @@ def test_ranks_get_the_values_that_rank_0_has_kept():
     assert state.epoch == 7
 
 
-def test_a_state_says_what_it_lacks():
+def test_the_base_state_leaves_its_methods_to_subclasses():
     state = State(same, lambda: 0)
     for method in (state.save, state.restore, state.sync):
         with pytest.raises(NotImplementedError):
@@ -128,18 +128,18 @@ def test_a_function_that_returns_is_called_once(launcher):
     state = Recorder(epoch=0)
     assert scripted(state, "done") == ("done", 0)
     assert state.calls == ["sync", "func"]
-    assert launcher.heard == ["state"]
+    assert launcher.reported == ["state"]
 
 
-def test_a_lost_rank_means_to_go_back_to_the_commit_and_meet_again(launcher, capsys):
+def test_a_lost_rank_restores_the_commit_and_rejoins(launcher, capsys):
     state = Recorder(epoch=0)
     assert scripted(state, lost(), 5) == (5, 1)
     assert state.calls == ["sync", "func", "restore", "reset", "sync", "func"]
-    # The launcher has told already.
+    # The launcher has already reported it.
     assert capsys.readouterr().err == ""
 
 
-def test_hosts_that_come_get_the_values_of_now_and_hosts_that_go_cost_nothing(launcher):
+def test_added_hosts_get_the_current_values_and_removed_hosts_skip_the_sync(launcher):
     class Agreeing(Recorder):
         def _is_needed(self, own):
             return own
@@ -151,15 +151,15 @@ def test_hosts_that_come_get_the_values_of_now_and_hosts_that_go_cost_nothing(la
     assert outcome == (5, 2)
     again = ["save", "reset"]
     assert state.calls == ["sync", "func", *again, "sync", "func", *again, "func"]
-    assert launcher.heard == ["state"] * 3
+    assert launcher.reported == ["state"] * 3
 
 
 def test_values_are_sent_if_any_rank_needs_them(launcher):
-    class NewcomerIsHere(Recorder):
+    class HasNewRank(Recorder):
         def _is_needed(self, own):
             return True
 
-    state = NewcomerIsHere(epoch=0)
+    state = HasNewRank(epoch=0)
     scripted(state, HostsUpdatedInterrupt(skip_sync=True), 5)
     assert state.calls.count("sync") == 2
 
@@ -178,7 +178,7 @@ def test_live_values_are_sent_after_an_interrupt_between_two_commits(launcher):
     assert sent == [{"batch": 0}, {"batch": 3}]
 
 
-def test_a_failure_in_sync_or_in_a_callback_is_the_same_loop_again(launcher):
+def test_a_failure_in_sync_or_in_a_callback_repeats_the_loop(launcher):
     class Unlucky(Recorder):
         failures = 2
 
@@ -201,7 +201,7 @@ def test_a_failure_in_sync_or_in_a_callback_is_the_same_loop_again(launcher):
     assert state.calls[-2:] == ["sync", "func"]
 
 
-def test_callbacks_are_called_in_order_behind_reset(launcher):
+def test_callbacks_run_in_order_after_reset(launcher):
     state = Recorder(epoch=0)
     state.register_reset_callbacks([lambda: state.calls.append("first")])
     state.register_reset_callbacks([lambda: state.calls.append("second")])
@@ -209,8 +209,8 @@ def test_callbacks_are_called_in_order_behind_reset(launcher):
     assert state.calls == ["reset", "first", "second"]
 
 
-def test_joining_again_is_tried_several_times_and_not_for_ever(monkeypatch):
-    # Nobody else sleeps where no news can come.
+def test_rejoining_is_retried_a_limited_number_of_times(monkeypatch):
+    # Nothing else sleeps where no update can arrive.
     Launcher(monkeypatch, is_elastic=False)
     pauses = []
     monkeypatch.setattr(time, "sleep", pauses.append)
@@ -236,8 +236,8 @@ def test_joining_again_is_tried_several_times_and_not_for_ever(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("x"), ValueError("lost rank 1")], ids=repr)
-def test_an_error_of_a_framework_is_a_loss_if_the_world_has_ended(launcher, monkeypatch, error):
-    """Whatever it says: graphs and programs pass on no more than words."""
+def test_a_framework_error_counts_as_a_loss_if_the_world_has_ended(launcher, monkeypatch, error):
+    """Whatever its message: graphs and compiled programs pass on only a text."""
     foreign = (type(error),)
     calls = []
 
@@ -259,7 +259,7 @@ def test_an_error_of_a_framework_is_a_loss_if_the_world_has_ended(launcher, monk
     assert state.calls.count("restore") == 1
 
 
-def test_words_of_ours_make_no_loss(launcher):
+def test_our_text_in_an_error_does_not_make_it_a_loss(launcher):
     error = RuntimeError("HorovodAllreduce: lost rank 1\nHorovod has been shut down.")
     state = Recorder(epoch=0)
     with pytest.raises(RuntimeError, match="lost rank 1"):
@@ -267,21 +267,21 @@ def test_words_of_ours_make_no_loss(launcher):
     assert "restore" not in state.calls
 
 
-def test_an_error_that_is_no_loss_is_told(launcher, monkeypatch, capsys):
+def test_an_error_other_than_a_loss_is_printed(launcher, monkeypatch, capsys):
     monkeypatch.setattr(_native, "is_initialized", lambda: True)
     monkeypatch.setattr(_native, "rank", lambda: 3)
     scripted(Recorder(epoch=0), HorovodInternalError("Mismatched shapes of `x`"), 5)
     assert capsys.readouterr().err == "horovod: rank 3 restarting: Mismatched shapes of `x`\n"
 
 
-def test_other_exceptions_pass(launcher):
+def test_other_exceptions_propagate(launcher):
     state = Recorder(epoch=0)
     with pytest.raises(ZeroDivisionError):
         scripted(state, ZeroDivisionError())
     assert state not in notification_manager._listeners
 
 
-def test_news_stop_all_ranks_once(launcher):
+def test_a_host_update_interrupts_all_ranks_once(launcher):
     state = ObjectState(same, lambda: 0, epoch=0)
     state.check_host_updates()
     state.on_hosts_updated(1, HostUpdateResult.removed)
@@ -298,7 +298,7 @@ def test_news_stop_all_ranks_once(launcher):
     assert not caught.value.skip_sync
 
 
-def test_a_new_world_forgets_news_of_the_one_before_and_keeps_its_own(launcher, monkeypatch):
+def test_a_new_world_drops_old_host_updates_and_keeps_its_own(launcher, monkeypatch):
     state = ObjectState(same, lambda: 0, epoch=0)
     state.on_hosts_updated(1, HostUpdateResult.added)
     state.on_reset()
@@ -314,15 +314,15 @@ def test_a_new_world_forgets_news_of_the_one_before_and_keeps_its_own(launcher, 
     assert not caught.value.skip_sync
 
 
-def test_the_first_commit_of_each_world_is_told(launcher, monkeypatch):
+def test_the_first_commit_of_each_world_is_reported(launcher, monkeypatch):
     state = ObjectState(same, lambda: 0, epoch=0)
     for world in (1, 1, 2, 2):
         monkeypatch.setattr(_basics, "worlds", world)
         state.commit()
-    assert launcher.heard == ["commit", "commit"]
+    assert launcher.reported == ["commit", "commit"]
 
 
-def test_news_reach_the_state_that_runs(launcher):
+def test_host_updates_reach_the_running_state(launcher):
     state = ObjectState(same, lambda: 0, batch=0)
 
     def func(state):
@@ -333,7 +333,7 @@ def test_news_reach_the_state_that_runs(launcher):
             if state._last_updated_timestamp:
                 return "met again"
             time.sleep(0.001)
-        return "heard nothing"
+        return "no update arrived"
 
     assert run_fn(func, lambda: None)(state) == "met again"
     assert 0 < time.time() - state._last_updated_timestamp < 60
@@ -345,7 +345,7 @@ def test_news_reach_the_state_that_runs(launcher):
 
 
 class Hearing(ObjectState):
-    """A state that counts the notices that it gets."""
+    """A state that counts the host updates it gets."""
 
     notices = 0
 
@@ -355,7 +355,7 @@ class Hearing(ObjectState):
         self.notices += 1
 
 
-def test_the_notice_of_a_host_comes_at_once_and_the_interrupt_when_its_ranks_are_ready(launcher):
+def test_a_host_update_arrives_at_once_and_the_interrupt_when_its_ranks_are_ready(launcher):
     def func(state):
         if state.met:
             return "done"
@@ -373,12 +373,12 @@ def test_the_notice_of_a_host_comes_at_once_and_the_interrupt_when_its_ranks_are
     assert run_fn(func, lambda: None)(state) == "done"
 
 
-def test_a_script_that_waits_for_the_notice_meets_at_its_next_commit(launcher):
+def test_a_script_that_waits_for_the_update_is_interrupted_at_its_next_commit(launcher):
     def func(state):
         if state.met:
             return "done"
         launcher.news.put((1, 4))
-        # Horovod's own tests wait so.
+        # Horovod's own tests wait like this.
         wait_until(lambda: not state._host_messages.empty())
         state.met = True
         state.commit()
@@ -388,33 +388,33 @@ def test_a_script_that_waits_for_the_notice_meets_at_its_next_commit(launcher):
     assert run_fn(func, lambda: None)(state) == "done"
 
 
-def test_news_of_the_world_before_are_asked_for_again(launcher, monkeypatch):
-    heard = []
+def test_updates_of_the_previous_world_are_requested_again(launcher, monkeypatch):
+    reported = []
 
-    class Ear:
+    class Listener:
         def on_hosts_updated(self, timestamp, update_res):
-            heard.append(update_res)
+            reported.append(update_res)
 
     def update(seen, timeout):
         launcher.numbers.append(seen)
         if len(launcher.numbers) == 1:
-            # The world changes while somebody waits for news of the old one.
+            # The world changes during a wait for updates of the old one.
             _basics.worlds += 1
             return (3, 1)
         return (1, 2) if seen == 0 else time.sleep(0.01)
 
     monkeypatch.setattr(_basics, "worlds", 5)
     monkeypatch.setattr(_native, "elastic_update", update)
-    ear = Ear()
-    notification_manager.register_listener(ear)
-    wait_until(lambda: heard)
+    listener = Listener()
+    notification_manager.register_listener(listener)
+    wait_until(lambda: reported)
     thread = notification_manager._thread
-    notification_manager.remove_listener(ear)
+    notification_manager.remove_listener(listener)
     thread.join(10)
-    assert heard == [HostUpdateResult.added] and launcher.numbers[:2] == [0, 0]
+    assert reported == [HostUpdateResult.added] and launcher.numbers[:2] == [0, 0]
 
 
-def test_without_a_launcher_nobody_listens(monkeypatch):
+def test_without_a_launcher_there_is_no_listener_thread(monkeypatch):
     Launcher(monkeypatch, is_elastic=False)
     before = signal.getsignal(signal.SIGTERM)
 
@@ -426,7 +426,7 @@ def test_without_a_launcher_nobody_listens(monkeypatch):
     assert run_fn(func, lambda: None)(ObjectState(same, lambda: 0)) == "done"
 
 
-def test_sigterm_means_to_leave_and_calls_the_programs_own_handler(launcher):
+def test_sigterm_announces_the_departure_and_calls_the_programs_handler(launcher):
     calls = []
 
     def own(number, frame):
@@ -444,25 +444,25 @@ def test_sigterm_means_to_leave_and_calls_the_programs_own_handler(launcher):
                 raise HostsUpdatedInterrupt
             return 5
 
-        assert run_fn(func, lambda: launcher.heard.append("joined"))(state) == 5
+        assert run_fn(func, lambda: launcher.reported.append("joined"))(state) == 5
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
         signal.signal(signal.SIGTERM, former)
     assert calls == [signal.SIGTERM]
-    # The next world, if there is one for this worker, is told again.
+    # If this worker joins another world, it announces its departure again.
     reason = "it was sent SIGTERM"
-    assert launcher.heard == ["state", reason, "joined", reason, "state"]
+    assert launcher.reported == ["state", reason, "joined", reason, "state"]
 
 
-def test_sigterm_ends_a_forked_child_as_it_would_without_us(launcher):
+def test_sigterm_ends_a_forked_child_as_usual(launcher):
     def func(state):
-        # What comes while a child starts is lost in Python, so it says when it is there.
+        # Python loses signals that arrive while a child starts, so the child says when it is ready.
         parent, child = socket.socketpair()
         pid = os.fork()
         if pid == 0:
             parent.close()
             child.send(b"here")
-            # Until the signal comes, or the parent is gone.
+            # Returns when the signal arrives or the parent is gone.
             child.recv(1)
             os._exit(0)
         with parent, child:
@@ -471,7 +471,7 @@ def test_sigterm_ends_a_forked_child_as_it_would_without_us(launcher):
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     assert run_fn(func, lambda: None)(Recorder(epoch=0)) == -signal.SIGTERM
-    assert launcher.heard == ["state"]
+    assert launcher.reported == ["state"]
 
 
 def test_run_works_outside_the_main_thread(launcher):
@@ -511,7 +511,7 @@ def test_a_second_sigterm_ends_the_process_at_once():
     assert time.monotonic() - started < 25
 
 
-def test_a_worker_that_is_removed_ends_quietly(launcher, monkeypatch, capsys):
+def test_a_removed_worker_exits_with_a_message_and_code_0(launcher, monkeypatch, capsys):
     text = "node-b[1] has been removed from elastic job: its host is gone"
 
     def init(*_):
@@ -528,7 +528,7 @@ def removed_later(state):
     raise HostsUpdatedInterrupt(skip_sync=True)
 
 
-def test_the_environment_says_what_the_world_is(launcher, monkeypatch):
+def test_the_environment_describes_the_current_world(launcher, monkeypatch):
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
     for name in (*(f"HOROVOD_{name}" for name in names), "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "7")
@@ -560,14 +560,14 @@ try:
 except ValueError as error:
     assert "could not be reached" in str(error), error
 else:
-    raise AssertionError("there is no launcher to reach")
+    raise AssertionError("no launcher can be reached here")
 hvd.shutdown()
 assert not hvd.is_initialized()
 """
 
 
-def test_a_latecomer_joins_when_it_first_has_something_to_say():
-    """Until then it has the place that it will probably have, and dials nobody."""
+def test_a_late_worker_joins_at_its_first_collective():
+    """Until then it reports its expected rank and size, and connects to no one."""
     env = {
         **os.environ,
         "HOROVOD_ELASTIC": "1",

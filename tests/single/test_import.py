@@ -1,4 +1,4 @@
-"""Importing: cheap, without frameworks, and helpful where something is missing."""
+"""Imports are cheap, load no framework, and name what is missing."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-def test_the_version_is_horovods_level_with_ours_behind_it():
+def test_the_version_is_horovods_with_ours_appended():
     assert horovod.__version__ == "0.28.1+ronde.0.1.0"
 
 
@@ -35,7 +35,7 @@ def test_the_exceptions_need_no_native_code():
     assert result.stdout == "RuntimeError\n", result.stderr
 
 
-def test_without_torch_the_adapter_says_what_to_install():
+def test_without_torch_the_error_names_what_to_install():
     result = python("import sys; sys.modules['torch'] = None\nimport horovod.torch")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
@@ -45,7 +45,7 @@ def test_without_torch_the_adapter_says_what_to_install():
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "keras"])
-def test_without_a_framework_its_adapter_says_what_to_install(framework):
+def test_without_a_framework_the_error_names_what_to_install(framework):
     result = python(f"import sys; sys.modules['{framework}'] = None\nimport horovod.{framework}")
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]

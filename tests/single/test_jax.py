@@ -1,4 +1,4 @@
-"""JAX without a launcher: a world of one, names inside of programs, and what is missing."""
+"""JAX without a launcher: a world of one, names inside compiled programs, missing packages."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def program_of(function, *arguments):
     return jax.jit(function).lower(*arguments).as_text()
 
 
-def test_a_world_of_one_gives_back_what_it_got():
+def test_a_world_of_one_returns_its_input():
     tree = {"a": jnp.arange(3.0), "b": jnp.ones((2, 2), jnp.bfloat16)}
     for way in (lambda f: f, jax.jit):
         for collective in (hvd.allreduce, hvd.broadcast, hvd.allgather, hvd.alltoall):
@@ -35,7 +35,7 @@ def test_a_world_of_one_gives_back_what_it_got():
     assert hvd.join() == 0
 
 
-def test_a_tree_is_one_call_and_ranks_agree_on_its_name_however_often_they_trace():
+def test_a_tree_is_one_call_whose_name_does_not_depend_on_the_number_of_traces():
     def step(tree, batch):
         return hvd.allreduce(tree), batch
 
@@ -47,7 +47,7 @@ def test_a_tree_is_one_call_and_ranks_agree_on_its_name_however_often_they_trace
     assert names[0].startswith("jit.allreduce.step:")
 
 
-def test_places_and_turns_have_names_of_their_own():
+def test_each_call_site_and_iteration_has_its_own_name():
     def step(x):
         for _ in range(2):
             x = hvd.allreduce(x)
@@ -61,12 +61,12 @@ def test_places_and_turns_have_names_of_their_own():
     assert "jit.allreduce.mine" in names
 
 
-def test_there_is_no_handler_for_what_is_no_collective():
+def test_an_unknown_collective_has_no_handler():
     with pytest.raises(ValueError, match="there is no handler for `nonsense`"):
         _native.xla_handler("nonsense")
 
 
-def test_old_versions_are_refused_by_number():
+def test_old_versions_are_refused():
     for fine in ("0.4.31", "0.10.2", "1.0", "0.11.0.dev20260101"):
         check_version(fine)
     with pytest.raises(
@@ -79,7 +79,7 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-def test_without_jax_the_adapter_says_what_to_install():
+def test_without_jax_the_error_names_what_to_install():
     result = python("import sys; sys.modules['jax'] = None\nimport horovod.jax")
     assert result.stderr.splitlines()[-1] == (
         "ImportError: horovod.jax needs JAX, which is not installed here; "
@@ -87,7 +87,7 @@ def test_without_jax_the_adapter_says_what_to_install():
     )
 
 
-def test_an_unknown_jax_says_what_it_lacks():
+def test_an_incompatible_jax_is_reported_with_what_it_lacks():
     result = python(
         "import sys, jax\n"
         "sys.modules['jax.ffi'] = sys.modules['jax.extend.ffi'] = None\n"
@@ -96,7 +96,7 @@ def test_an_unknown_jax_says_what_it_lacks():
         "jax.jit(hvd.allreduce)(jax.numpy.ones(1))"
     )
     assert result.stdout == "[1.]\n", result.stderr
-    assert "which horovod.jax needs inside of jax.jit" in result.stderr
+    assert "which horovod.jax needs inside jax.jit" in result.stderr
 
 
 def test_a_map_over_several_devices_of_one_rank_is_refused():
@@ -114,10 +114,10 @@ def test_a_map_over_several_devices_of_one_rank_is_refused():
     if "no shard_map" in result.stderr:
         pytest.skip("this JAX has shard_map elsewhere")
     assert result.stdout == "[1. 1.]\n", result.stderr
-    assert "inside of shard_map over 2 devices would be called by each" in result.stderr
+    assert "inside shard_map over 2 devices would be called by each" in result.stderr
 
 
-def test_without_optax_only_the_optimizer_is_missing():
+def test_without_optax_everything_but_the_optimizer_works():
     result = python(
         "import sys; sys.modules['optax'] = None\n"
         "import horovod.jax as hvd; hvd.DistributedOptimizer(None)"

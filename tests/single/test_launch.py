@@ -1,4 +1,4 @@
-"""`python -m horovod.runner.launch`, by which scripts find the launcher without a PATH."""
+"""`python -m horovod.runner.launch`, with which scripts start the launcher without a PATH."""
 
 import subprocess
 import sys
@@ -6,11 +6,11 @@ import sys
 import horovod
 
 
-def test_the_module_is_the_command():
-    told = subprocess.run(
+def test_the_module_runs_the_command():
+    result = subprocess.run(
         [sys.executable, "-m", "horovod.runner.launch", "--version"],
         capture_output=True,
         text=True,
         timeout=30,
     )
-    assert (told.returncode, told.stdout.strip()) == (0, horovod.__version__), told.stderr
+    assert (result.returncode, result.stdout.strip()) == (0, horovod.__version__), result.stderr

@@ -1,4 +1,4 @@
-"""Which MPI library is taken, if any, and what is said of an environment that does not fit."""
+"""Which MPI library is loaded, if any, and the errors for an inconsistent environment."""
 
 import sys
 from pathlib import Path
@@ -17,14 +17,14 @@ def away():
     hvd.shutdown()
 
 
-def test_libraries_of_mpi_are_known_by_their_names_also_as_wheels_rename_them():
+def test_mpi_libraries_are_recognized_by_name_even_if_a_wheel_renames_them():
     for name in ("libmpi.so", "libmpi.so.40.30.4", "libmpich.so.12", "libmpi-0a1b2c3d.so.12.1.8"):
         assert mpi._LIBRARY.fullmatch(name), name
     for name in ("libmpi_cxx.so.40", "libmpi_mpifh.so", "libmpifort.so.12", "libmpi.so.py"):
         assert not mpi._LIBRARY.fullmatch(name), name
 
 
-def test_the_library_beside_the_launcher_comes_first(tmp_path, monkeypatch):
+def test_the_library_next_to_the_launcher_comes_first(tmp_path, monkeypatch):
     for name in ("bin/mpirun", "lib/libmpi.so.40", "lib/libmpi.so.12"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -37,7 +37,7 @@ def test_the_library_beside_the_launcher_comes_first(tmp_path, monkeypatch):
     assert tmp_path / "lib" / "libmpi.so.12" in [Path(path) for path in mpi._candidates("")]
 
 
-def test_what_is_no_library_or_of_another_family_is_refused(tmp_path):
+def test_invalid_libraries_and_those_of_another_mpi_are_refused(tmp_path):
     native = sys.modules["horovod._native"]
     with pytest.raises(OSError, match="cannot be opened"):
         native.Mpi(str(tmp_path / "libmpi.so"))
@@ -47,7 +47,7 @@ def test_what_is_no_library_or_of_another_family_is_refused(tmp_path):
         native.Mpi("libc.so.6")
 
 
-def test_without_a_library_ranks_of_mpirun_do_without(monkeypatch):
+def test_ranks_of_mpirun_can_run_without_an_mpi_library(monkeypatch):
     monkeypatch.setattr(mpi, "_opened", None)
     monkeypatch.setattr(mpi, "_loaded", lambda: None)
     monkeypatch.setattr(mpi, "_candidates", lambda launcher: iter(()))
@@ -64,7 +64,7 @@ def test_without_a_library_ranks_of_mpirun_do_without(monkeypatch):
         hvd.init()
 
 
-def test_a_torn_environment_and_a_wrong_list_are_named(monkeypatch):
+def test_incomplete_variables_and_invalid_rank_lists_are_reported(monkeypatch):
     monkeypatch.setenv("HOROVOD_CONTROLLER", "gloo")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
     with pytest.raises(ValueError, match="started by Open MPI, but OMPI_COMM_WORLD_SIZE is not"):

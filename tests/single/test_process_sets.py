@@ -1,4 +1,4 @@
-"""Process sets in a world of one, where the global set is the only one there can be."""
+"""Process sets in a world of one, where only the global set can exist."""
 
 import copy
 import os
@@ -13,14 +13,14 @@ from horovod.common import process_sets
 
 @pytest.fixture(autouse=True)
 def _shut_down(monkeypatch):
-    # Set and deleted, so that what a test makes of it is undone.
+    # Setting and deleting it makes `monkeypatch` undo what a test does to it.
     monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", "")
     hvd.shutdown()
     yield
     hvd.shutdown()
 
 
-def test_the_names_are_in_both_modules():
+def test_both_modules_export_the_same_names():
     for name in ("ProcessSet", "add_process_set", "global_process_set", "remove_process_set"):
         assert getattr(hvd, name) is getattr(process_sets, name)
 
@@ -45,7 +45,7 @@ def test_all_sets_can_be_listed():
     assert basics._get_process_set_ids_and_ranks() == {0: [0]}
 
 
-def test_a_set_with_an_id_that_nobody_has_given_is_refused():
+def test_a_set_with_an_unknown_id_is_refused():
     hvd.init()
     chosen = hvd.ProcessSet([0])
     chosen.process_set_id = 99
@@ -53,7 +53,7 @@ def test_a_set_with_an_id_that_nobody_has_given_is_refused():
         hvd.allreduce(torch.ones(1), process_set=chosen)
 
 
-def test_a_process_set_that_is_not_registered_answers_none():
+def test_an_unregistered_process_set_answers_none():
     for _ in range(2):
         chosen = hvd.ProcessSet([3, 1])
         assert str(chosen) == "ProcessSet(process_set_id=None, ranks=[1, 3], mpi_comm=None)"
@@ -62,7 +62,7 @@ def test_a_process_set_that_is_not_registered_answers_none():
     assert hvd.ProcessSet(range(2, 0, -1)).ranks == [1, 2]
 
 
-def test_what_is_no_list_of_ranks_is_refused():
+def test_anything_but_a_list_of_ranks_is_refused():
     for wrong in (["0"], [0.5], 3, None):
         with pytest.raises(ValueError) as error:
             hvd.ProcessSet(wrong)
@@ -82,7 +82,7 @@ def test_communicators_are_kept_but_cannot_be_registered():
         hvd.add_process_set(chosen)
 
 
-def test_a_collective_on_a_set_that_is_not_registered_is_refused():
+def test_a_collective_on_an_unregistered_set_is_refused():
     hvd.init()
     chosen = hvd.ProcessSet([0])
     for call in (
@@ -98,7 +98,7 @@ def test_a_collective_on_a_set_that_is_not_registered_is_refused():
         assert str(chosen) in str(error.value)
 
 
-def test_everyone_is_a_duplicate_of_the_global_set():
+def test_a_set_of_all_ranks_duplicates_the_global_set():
     with pytest.raises(ValueError, match=r"entry number 0 is a duplicate: ProcessSet\("):
         hvd.init(process_sets=[hvd.ProcessSet([0])])
     assert not hvd.is_initialized()
@@ -109,20 +109,20 @@ def test_everyone_is_a_duplicate_of_the_global_set():
         hvd.add_process_set([0])
 
 
-def test_only_lists_of_sets_and_one_word_are_understood():
+def test_only_lists_of_sets_and_dynamic_are_accepted():
     for wrong in ("static", [[0]], [None]):
         with pytest.raises(ValueError, match='must be a list of ProcessSet or "dynamic"'):
             hvd.init(process_sets=wrong)
     assert not hvd.is_initialized()
 
 
-def test_the_word_sets_the_switch():
+def test_dynamic_enables_dynamic_process_sets():
     hvd.init(process_sets="Dynamic")
     assert os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] == "1"
 
 
 @pytest.mark.parametrize("value", ["", "0", "no"])
-def test_without_the_switch_sets_cannot_be_added(monkeypatch, value):
+def test_without_dynamic_process_sets_none_can_be_added(monkeypatch, value):
     monkeypatch.setenv("HOROVOD_DYNAMIC_PROCESS_SETS", value)
     hvd.init()
     with pytest.raises(ValueError) as error:
@@ -131,28 +131,28 @@ def test_without_the_switch_sets_cannot_be_added(monkeypatch, value):
         "Set HOROVOD_DYNAMIC_PROCESS_SETS=1 to allow adding process sets after Horovod "
         "initialization."
     )
-    # A second init may turn it on.
+    # A second `init` may enable them.
     hvd.init(process_sets="dynamic")
     with pytest.raises(ValueError, match="duplicate"):
         hvd.add_process_set([0])
 
 
 @pytest.mark.parametrize("ranks", [[1], [-1], [0, 0], []])
-def test_ranks_that_are_not_there_are_refused(ranks):
+def test_invalid_ranks_are_refused(ranks):
     hvd.init(process_sets="dynamic")
     with pytest.raises(ValueError):
         hvd.add_process_set(ranks)
     assert torch.equal(hvd.allreduce(torch.ones(1)), torch.ones(1))
 
 
-def test_what_is_not_registered_cannot_be_removed():
+def test_the_global_set_and_unregistered_sets_cannot_be_removed():
     hvd.init(process_sets="dynamic")
     assert hvd.remove_process_set(hvd.global_process_set) is False
     assert hvd.remove_process_set(hvd.ProcessSet([0])) is False
     assert hvd.global_process_set.process_set_id == 0
 
 
-def test_copies_mean_the_same_ranks():
+def test_copies_have_the_same_ranks():
     pair = hvd.ProcessSet([2, 1])
     for again in (copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))):
         assert again(hvd.global_process_set) is hvd.global_process_set

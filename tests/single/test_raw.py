@@ -1,4 +1,4 @@
-"""The raw binding in a world of one, and what it loads."""
+"""The raw binding in a world of one, and the modules it loads."""
 
 import gc
 import subprocess
@@ -18,7 +18,7 @@ def world():
     hvd.shutdown()
 
 
-def test_neither_numpy_nor_a_framework_is_loaded_with_it():
+def test_it_loads_neither_numpy_nor_a_framework():
     code = "import horovod.raw, sys; print([m for m in ('numpy', 'torch') if m in sys.modules])"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -26,7 +26,7 @@ def test_neither_numpy_nor_a_framework_is_loaded_with_it():
     assert loaded.stdout.strip() == "[]"
 
 
-def test_one_rank_gets_its_own_back():
+def test_a_single_rank_gets_its_input_back():
     array = numpy.arange(6.0).reshape(3, 2)
     assert (hvd.allreduce(array) == array).all()
     assert (hvd.allreduce(array, op=hvd.Sum, postscale_factor=0.5) == array / 2).all()
@@ -49,7 +49,7 @@ def test_a_result_owns_its_memory():
     assert view.tolist() == list(range(10, 20))
 
 
-def test_memory_can_be_claimed_once_and_only_ours():
+def test_only_our_memory_can_be_claimed_and_only_once():
     capsule, _ = _native.wait(_native.allgather(numpy.ones(3), "claimed"))
     assert numpy.asarray(_native.claim(capsule)).view("float64").tolist() == [1.0] * 3
     with pytest.raises(ValueError, match="PyCapsule"):

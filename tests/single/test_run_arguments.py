@@ -1,4 +1,4 @@
-"""What `horovod.run` makes of its arguments, before anything is started."""
+"""How `horovod.run` checks and converts its arguments before it starts anything."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from horovod.runner import _HorovodArgs
 
 
 def nothing():
-    raise AssertionError("nobody calls this")
+    raise AssertionError("this is never called")
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,14 @@ def nothing():
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(arguments, kind, text):
+def test_invalid_arguments_are_refused_with_a_reason(arguments, kind, text):
     with pytest.raises(kind) as caught:
         horovod.run(nothing, num_proc=2, **arguments)
     assert text in str(caught.value)
 
 
 @pytest.mark.parametrize("old", ["np", "min_np", "max_np"])
-def test_old_names_still_count_and_say_what_to_use(old):
+def test_deprecated_names_still_work_and_name_the_new_one(old):
     refused = pytest.raises(ValueError)
     with pytest.warns(DeprecationWarning, match=f"{old} is deprecated, use "), refused:
         horovod.run(nothing, num_proc=8, hosts="localhost:1", **{old: 7})
@@ -83,7 +83,7 @@ def test_arguments_become_the_launchers_options():
     ]
 
 
-def test_arguments_of_jobs_whose_agents_dial_in_become_the_launchers_options():
+def test_arguments_for_agents_that_dial_in_become_the_launchers_options():
     wanted = _HorovodArgs()
     wanted.num_proc, wanted.agents, wanted.listen, wanted.key_file = 6, 3, ":4000", "job.key"
     assert wanted.options() == [

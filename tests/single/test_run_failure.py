@@ -1,5 +1,5 @@
-"""What `horovod.run` raises for a rank's exception: an object of the rank's class that is Horovod's
-`RuntimeError`, too."""
+"""What `horovod.run` raises for a rank's exception: an instance of both the rank's class and
+Horovod's `RuntimeError`."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ WHERE = "raised on rank 1 (node-b, slot 1)"
 
 
 class Keyword(Exception):
-    """Cannot be unpickled: `__init__` wants what is not among the arguments."""
+    """Cannot be unpickled: `__init__` needs a value that is not in `args`."""
 
     def __init__(self, code, *, detail):
         super().__init__(f"{code}: {detail}")
@@ -26,7 +26,7 @@ class Keyword(Exception):
 
 
 class Reduced(ValueError):
-    """Says itself how it is made."""
+    """Defines its own pickling."""
 
     def __init__(self, left, right):
         super().__init__(left + right)
@@ -46,14 +46,14 @@ class Silent(Exception):
 
 
 class Sealed(Exception):
-    """Cannot be derived from."""
+    """Cannot be subclassed."""
 
     def __init_subclass__(cls):
         raise TypeError("it is sealed")
 
 
 def raised(error):
-    """What the caller gets for what a rank raises."""
+    """What the caller gets when a rank raises this error."""
     try:
         raise error
     except Exception as caught:
@@ -100,7 +100,7 @@ def parsing():
         (Silent(), {}),
     ],
 )
-def test_it_is_both_and_has_what_the_rank_gave_it(error, attributes):
+def test_the_error_has_both_classes_and_the_ranks_attributes(error, attributes):
     made = raised(error)
     assert isinstance(made, RankFailure) and isinstance(made, type(error))
     assert type(made).__name__ == type(error).__name__
@@ -108,7 +108,7 @@ def test_it_is_both_and_has_what_the_rank_gave_it(error, attributes):
     for name, value in attributes.items():
         assert getattr(made, name) == value, name
     assert str(made).startswith(HEADLINE)
-    # Of a SyntaxError Python prints its own words, and notes since there are some.
+    # Python prints a SyntaxError in its own way, and notes only since 3.11.
     if not isinstance(error, SyntaxError) or sys.version_info >= (3, 11):
         assert printed(made).splitlines()[-1] == WHERE
     assert str(made.__cause__).startswith("on rank 1 (node-b, slot 1):\n\nTraceback")
@@ -118,7 +118,7 @@ def test_it_is_both_and_has_what_the_rank_gave_it(error, attributes):
         assert printed(same) == printed(made)
 
 
-def test_attributes_that_cannot_travel_leave_the_class_and_the_words():
+def test_attributes_that_cannot_be_pickled_are_dropped():
     error = ValueError("bad shape")
     error.lock = open("/dev/null")  # noqa: SIM115 - only closed below
     try:
@@ -129,7 +129,7 @@ def test_attributes_that_cannot_travel_leave_the_class_and_the_words():
     assert "ValueError: bad shape" in str(made)
 
 
-def test_a_class_that_cannot_be_derived_from_comes_in_a_group_where_there_are_groups():
+def test_a_class_that_cannot_be_subclassed_is_raised_in_an_exception_group():
     made = raised(Sealed("closed"))
     assert isinstance(made, RuntimeError) and "Sealed: closed" in str(made)
     assert printed(made).splitlines()[-1].strip(" |+-") in (WHERE, "Sealed: closed", "")
@@ -138,15 +138,15 @@ def test_a_class_that_cannot_be_derived_from_comes_in_a_group_where_there_are_gr
         assert matching.exceptions[0].args == ("closed",)
 
 
-def test_a_class_that_the_caller_does_not_have_is_told_in_words():
+def test_a_class_unknown_to_the_caller_is_described_in_the_text():
     report = read_report(describe(ValueError("bad shape"), "rank 1 (node-b, slot 1)"))
     made = rank_failure(HEADLINE, report._replace(name="Theirs", whole=b"", parts=None))
     assert type(made) is RankFailure
     assert str(made).startswith(f"{HEADLINE}\nTheirs: bad shape")
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no groups and notes before")
-def test_groups_and_notes_of_a_rank_stay():
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups and notes need Python 3.11")
+def test_exception_groups_and_notes_of_a_rank_are_kept():
     error = ExceptionGroup("several", [ValueError("a"), KeyError("b")])  # noqa: F821 - see above
     error.add_note("while loading")
     made = raised(error)

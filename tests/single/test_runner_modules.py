@@ -1,4 +1,4 @@
-"""Modules of Horovod's launcher that programs import, and those that say what to use instead."""
+"""Modules of Horovod's launcher that programs import, and stubs that name a replacement."""
 
 import argparse
 import importlib
@@ -48,16 +48,16 @@ def until(condition):
 
 
 def test_functions_run_in_threads():
-    told = []
-    thread = in_thread(lambda *words: told.append(words), ("a", "b"), name="teller")
+    calls = []
+    thread = in_thread(lambda *words: calls.append(words), ("a", "b"), name="teller")
     thread.join(PATIENCE_SECONDS)
-    assert (told, thread.name, thread.daemon) == ([("a", "b")], "teller", True)
+    assert (calls, thread.name, thread.daemon) == ([("a", "b")], "teller", True)
     for wrong in ([], "ab", None):
         with pytest.raises(ValueError, match=r"^args must be a tuple, not <class '\w+'>"):
             in_thread(print, wrong)
 
 
-def test_a_silent_thread_hides_what_it_raises(monkeypatch):
+def test_a_silent_thread_hides_its_exception(monkeypatch):
     raised = []
     monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(args.exc_type))
     in_thread(int, ("x",), silent=True).join(PATIENCE_SECONDS)
@@ -66,18 +66,18 @@ def test_a_silent_thread_hides_what_it_raises(monkeypatch):
     assert raised == [ValueError]
 
 
-def test_functions_wait_for_an_event_unless_they_are_stopped():
-    told, event, stop = [], threading.Event(), threading.Event()
-    waiting = on_event(event, told.append, ("set",))
+def test_functions_run_on_an_event_unless_stopped():
+    calls, event, stop = [], threading.Event(), threading.Event()
+    waiting = on_event(event, calls.append, ("set",))
     stopped = on_event(
-        threading.Event(), told.append, ("never",), stop, check_stop_interval_s=0.01, daemon=False
+        threading.Event(), calls.append, ("never",), stop, check_stop_interval_s=0.01, daemon=False
     )
     stop.set()
     stopped.join(PATIENCE_SECONDS)
-    assert not stopped.is_alive() and waiting.is_alive() and told == []
+    assert not stopped.is_alive() and waiting.is_alive() and calls == []
     event.set()
     waiting.join(PATIENCE_SECONDS)
-    assert told == ["set"]
+    assert calls == ["set"]
     for arguments, words in [
         ({"event": None}, "Event must not be None"),
         ({"args": []}, "args must be a tuple, not <class 'list'>"),
@@ -87,7 +87,7 @@ def test_functions_wait_for_an_event_unless_they_are_stopped():
             on_event(**{"event": event, "func": print, **arguments})
 
 
-# The environment, keys, limits, codecs.
+# The environment, keys, time limits, codecs.
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_functions_wait_for_an_event_unless_they_are_stopped():
         ({"PMI_SIZE": "1"}, None),
     ],
 )
-def test_rank_and_size_are_what_the_launcher_says(monkeypatch, variables, expected):
+def test_rank_and_size_come_from_the_launchers_variables(monkeypatch, variables, expected):
     for name in list(os.environ):
         if name.startswith(("HOROVOD_", "OMPI_", "PMI_")):
             monkeypatch.delenv(name)
@@ -114,12 +114,12 @@ def test_rank_and_size_are_what_the_launcher_says(monkeypatch, variables, expect
         env.get_env_rank_and_size()
 
 
-def test_only_what_is_not_this_shells_is_exportable():
+def test_shell_and_device_variables_are_not_exportable():
     names = ["PATH", "OLDPWD", "BASH_FUNC_f%%", "CUDA_VISIBLE_DEVICES", "_HOROVOD_SECRET_KEY"]
     assert [name for name in names if env.is_exportable(name)] == ["PATH"]
 
 
-def test_digests_are_their_keys_and_messages():
+def test_digests_depend_on_key_and_message():
     key, other = secret.make_secret_key(), secret.make_secret_key()
     assert key != other and len(key) >= 32
     digest = secret.compute_digest(key, b"message")
@@ -129,7 +129,7 @@ def test_digests_are_their_keys_and_messages():
     assert not secret.check_digest(digest, key, b"another")
 
 
-def test_a_limit_says_what_it_waited_for():
+def test_a_timeout_names_what_it_waited_for():
     far = timeout.Timeout(600, "Timed out waiting for {activity}.")
     assert 590 < far.remaining() <= 600 and not far.timed_out()
     far.check_time_out_for("nothing")
@@ -141,14 +141,17 @@ def test_a_limit_says_what_it_waited_for():
     assert str(caught.value) == text
 
 
-def test_objects_are_text_and_back():
-    for told in (codec.dumps_base64({"a": [1, len]}), codec.dumps_base64({"a": [1, len]}, False)):
-        assert codec.loads_base64(told) == {"a": [1, len]}
+def test_objects_round_trip_through_text():
+    for encoded in (
+        codec.dumps_base64({"a": [1, len]}),
+        codec.dumps_base64({"a": [1, len]}, False),
+    ):
+        assert codec.loads_base64(encoded) == {"a": [1, len]}
     assert isinstance(codec.dumps_base64(1), str)
     assert isinstance(codec.dumps_base64(1, to_ascii=False), bytes)
 
 
-def test_settings_hold_what_they_are_given():
+def test_settings_keep_their_values():
     limit = timeout.Timeout(30, "")
     held = settings.Settings(num_hosts=2, hosts="a:1,b:1", num_proc=2, start_timeout=limit)
     assert (held.num_hosts, held.hosts, held.num_proc, held.start_timeout) == (
@@ -164,7 +167,7 @@ def test_settings_hold_what_they_are_given():
 # Hosts.
 
 
-def test_hosts_are_read_and_seated_as_the_launcher_does(tmp_path):
+def test_hosts_are_parsed_and_assigned_like_in_the_launcher(tmp_path):
     read = hosts.parse_hosts("a:2,b:1")
     assert read == [hosts.HostInfo("a", 2), hosts.HostInfo("b", 1)]
     assert hosts.HostInfo.from_string("c:4") == hosts.HostInfo("c", 4)
@@ -205,12 +208,12 @@ def test_hosts_are_discovered():
     assert fixed.find_available_hosts_and_slots() == {"c": 1}
 
 
-def test_a_host_has_one_hash():
+def test_the_host_hash_is_stable():
     assert host_hash.host_hash() == host_hash.host_hash() != host_hash.host_hash("salt")
     assert host_hash.host_hash().startswith(socket.gethostname().split(".")[0])
 
 
-def test_this_machines_ports_and_addresses():
+def test_ports_and_addresses_of_this_machine_are_found():
     listener, port = network.find_port(lambda address: socket.create_server(address))
     with listener:
         assert listener.getsockname()[1] == port >= 1024
@@ -227,7 +230,7 @@ def test_this_machines_ports_and_addresses():
 # The shell.
 
 
-def test_commands_run_with_prefixes_and_codes():
+def test_commands_run_with_prefixed_output_and_exit_codes():
     out, err = StringIO(), StringIO()
     given = {"WORD": "hello", "PATH": os.environ["PATH"]}
     code = safe_shell_exec.execute("echo $WORD; echo low >&2; exit 3", given, out, err, index=1)
@@ -247,7 +250,7 @@ def running(mark):
                 yield int(entry.name)
 
 
-def test_an_event_ends_a_command_and_all_that_it_has_started(tmp_path, monkeypatch):
+def test_an_event_ends_a_command_and_its_descendants(tmp_path, monkeypatch):
     monkeypatch.setattr(safe_shell_exec, "GRACEFUL_TERMINATION_TIME_S", 1)
     event, codes, mark = threading.Event(), [], f"{tmp_path}".encode()
     command = f"trap '' TERM; (trap '' TERM; touch {tmp_path}/up; tail -f {tmp_path}/up) & wait"
@@ -260,7 +263,7 @@ def test_an_event_ends_a_command_and_all_that_it_has_started(tmp_path, monkeypat
     until(lambda: not list(running(mark)))
 
 
-def test_a_command_goes_with_the_process_that_runs_it(tmp_path):
+def test_a_command_ends_with_the_process_that_runs_it(tmp_path):
     code = (
         "from horovod.runner.common.util.safe_shell_exec import execute\n"
         f"execute('touch {tmp_path}/up; exec tail -f {tmp_path}/up')\n"
@@ -275,7 +278,7 @@ def test_a_command_goes_with_the_process_that_runs_it(tmp_path):
 # The command line and the configuration.
 
 
-def test_a_command_line_has_horovods_names(monkeypatch):
+def test_parsed_arguments_have_horovods_names(monkeypatch):
     line = ["horovodrun", "-np", "2", "--min-np", "1", "--network-interface", "eth0", "--verbose"]
     line += ["--fusion-threshold-mb", "10", "--no-autotune", "python", "x.py", "-np", "3"]
     monkeypatch.setattr(sys, "argv", line)
@@ -303,21 +306,21 @@ def test_a_command_line_has_horovods_names(monkeypatch):
         (["-np", "1", "--no-such"], 2, "there is no option `--no-such`"),
     ],
 )
-def test_what_is_no_command_line_ends_as_with_argparse(capfd, line, code, words):
+def test_an_invalid_command_line_exits_like_argparse(capfd, line, code, words):
     with pytest.raises(SystemExit) as caught:
         parse_args(line)
     assert caught.value.code == code
-    told = capfd.readouterr()
-    assert words in (told.err if code else told.out)
+    captured = capfd.readouterr()
+    assert words in (captured.err if code else captured.out)
 
 
-def test_arguments_become_the_variables_of_the_ranks():
+def test_arguments_become_variables_of_the_ranks():
     line = ["-np", "2", "--fusion-threshold-mb", "10", "--cycle-time-ms", "20", "--no-stall-check"]
     line += ["--no-hierarchical-allreduce", "--log-level", "debug", "--log-without-timestamp"]
     args = parse_args([*line, "--timeline-filename", "t.json"])
-    told = {"KEPT": "1"}
-    assert config_parser.set_env_from_args(told, args) is told
-    assert told == {
+    variables = {"KEPT": "1"}
+    assert config_parser.set_env_from_args(variables, args) is variables
+    assert variables == {
         "KEPT": "1",
         config_parser.HOROVOD_FUSION_THRESHOLD: str(10 * 1024 * 1024),
         config_parser.HOROVOD_CYCLE_TIME: "20.0",
@@ -332,7 +335,7 @@ def test_arguments_become_the_variables_of_the_ranks():
         _ = config_parser.HOROVOD_NONSENSE
 
 
-def test_a_configuration_sets_what_the_command_line_does_not():
+def test_a_configuration_file_sets_only_what_the_command_line_does_not():
     args = parse_args(["-np", "2", "--cycle-time-ms", "20"])
     config = {
         "controller": "mpi",
@@ -351,7 +354,7 @@ def test_a_configuration_sets_what_the_command_line_does_not():
         config_parser.set_args_from_config(args, {"controller": "pigeon"}, set())
 
 
-def test_numbers_that_cannot_be_are_refused():
+def test_invalid_numbers_are_refused():
     args = parse_args(["-np", "2"])
     config_parser.validate_config_args(args)
     for name, value, words in [
@@ -364,7 +367,7 @@ def test_numbers_that_cannot_be_are_refused():
             config_parser.validate_config_args(wrong)
 
 
-def test_the_arguments_of_run_are_called_as_those_of_the_command_line():
+def test_the_arguments_of_run_match_the_command_line():
     known = {option.argument for option in options.table()} - {"help", "version", "ssh_strict"}
     ours = set(vars(_HorovodArgs()))
     assert known <= ours, known - ours
@@ -378,11 +381,11 @@ def test_the_arguments_of_run_are_called_as_those_of_the_command_line():
             assert word.split("=")[0] in names[name], word
 
 
-# What is not there.
+# Modules and names that do not exist.
 
 
 @pytest.mark.parametrize("name", sorted(_absent.INSTEAD))
-def test_a_module_that_is_not_there_says_what_to_use(name):
+def test_a_missing_module_names_its_replacement(name):
     with pytest.raises(ModuleNotFoundError) as caught:
         importlib.import_module(name)
     text = str(caught.value)
@@ -390,7 +393,7 @@ def test_a_module_that_is_not_there_says_what_to_use(name):
     assert caught.value.name == name
 
 
-def test_names_that_are_not_there_say_what_to_use():
+def test_missing_names_name_their_replacement():
     for code, words in [
         ("from horovod.runner.common.util.network import BasicService", "unpickles nothing"),
         ("from horovod.runner.elastic.discovery import HostManager", "host_discovery_script"),

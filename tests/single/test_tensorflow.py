@@ -1,4 +1,4 @@
-"""TensorFlow in a world of one, and what is said where it does not fit."""
+"""TensorFlow in a world of one, and the errors for versions that do not work."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-# Importing it here would be more than slow: TensorFlow and torch's Triton do not bear each other.
+# Not imported here: it is slow, and TensorFlow and torch's Triton cannot share a process.
 pytestmark = pytest.mark.skipif(
     find_spec("tensorflow") is None, reason="TensorFlow is not installed"
 )
@@ -68,7 +68,7 @@ except tf.errors.FailedPreconditionError:
 """
 
 
-def test_collectives_alone_before_and_after():
+def test_collectives_work_in_a_world_of_one():
     result = python(ALONE)
     assert result.stdout == "all is well\n", result.stderr
 
@@ -82,7 +82,7 @@ def test_an_old_tensorflow_is_refused_with_the_version_needed():
     assert "this is 2.12.1" in last
 
 
-def test_an_unknown_tensorflow_says_which_function_is_gone(tmp_path):
+def test_an_incompatible_tensorflow_is_reported_with_the_missing_function(tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("there is no compiler here")
@@ -103,7 +103,7 @@ def test_an_unknown_tensorflow_says_which_function_is_gone(tmp_path):
     ), result.stderr
 
 
-def test_a_saved_graph_names_the_ops_of_horovod(tmp_path):
+def test_a_saved_graph_uses_the_op_names_of_horovod(tmp_path):
     result = python(
         "import tensorflow as tf, horovod.tensorflow as hvd\n"
         "hvd.init()\n"

@@ -31,7 +31,7 @@ def _world():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_alone_every_collective_gives_back_what_it_got(dtype):
+def test_a_single_rank_gets_its_input_back(dtype):
     tensor = torch.tensor([[1, 0, 1], [1, 1, 0]]).to(dtype)
     for result in (
         hvd.allreduce(tensor, op=hvd.Sum),
@@ -49,7 +49,7 @@ def test_scale_factors_apply_before_and_after():
     assert torch.equal(reduced, torch.full((3,), 1.5))
 
 
-def test_in_place_forms_work_on_the_tensor_itself():
+def test_in_place_forms_modify_the_tensor():
     tensor = torch.ones(3)
     assert hvd.allreduce_(tensor, prescale_factor=2.0) is tensor
     assert hvd.synchronize(hvd.allreduce_async_(tensor, prescale_factor=2.0)) is tensor
@@ -61,7 +61,7 @@ def test_in_place_forms_work_on_the_tensor_itself():
     assert torch.equal(group[1], torch.full((3,), 2.0))
 
 
-def test_a_group_may_have_several_element_types_or_be_empty():
+def test_a_group_may_mix_element_types_or_be_empty():
     group = [torch.ones(2), torch.ones(3, dtype=torch.int64), torch.ones(1)]
     handle = hvd.grouped_allreduce_async_(group, op=hvd.Sum)
     assert hvd.poll(handle) in (True, False)
@@ -73,7 +73,7 @@ def test_a_group_may_have_several_element_types_or_be_empty():
     assert hvd.synchronize(hvd.grouped_allreduce_async([])) == []
 
 
-def test_a_handle_is_known_until_it_is_waited_for():
+def test_a_handle_is_valid_until_it_is_waited_for():
     handle = hvd.allgather_async(torch.ones(2))
     assert hvd.poll(handle) in (True, False)
     assert torch.equal(hvd.synchronize(handle), torch.ones(2))
@@ -93,7 +93,7 @@ def test_average_is_an_old_spelling_of_op():
     )
 
 
-def test_adasum_of_one_rank_is_its_tensor_and_takes_floats_only():
+def test_adasum_of_one_rank_returns_its_tensor_and_accepts_floats_only():
     tensor = torch.tensor([1.5, -2.0])
     assert torch.equal(hvd.allreduce(tensor, op=hvd.Adasum), tensor)
     halved = hvd.allreduce(tensor, op=hvd.Adasum, postscale_factor=0.5)
@@ -180,7 +180,7 @@ def test_an_unsupported_element_type_is_a_value_error(dtype):
         (None, "`NoneType`"),
     ],
 )
-def test_what_is_no_tensor_is_a_type_error_that_says_what_to_do(wrong, advice):
+def test_non_tensors_are_type_errors_with_a_hint(wrong, advice):
     fp16 = hvd.Compression.fp16
     for call in (
         lambda: hvd.allreduce(wrong),
@@ -208,7 +208,7 @@ def test_what_is_no_tensor_is_a_type_error_that_says_what_to_do(wrong, advice):
             call()
 
 
-def test_a_tensor_elsewhere_or_sparse_is_a_value_error():
+def test_tensors_on_other_devices_and_sparse_tensors_are_value_errors():
     with pytest.raises(ValueError, match=r"CPU tensors only in this release.*`meta`"):
         hvd.allreduce(torch.ones(1, device="meta"))
     with pytest.raises(ValueError, match=r"dense tensors only.*to_dense"):
@@ -228,7 +228,7 @@ def test_a_root_outside_the_world_is_refused(root):
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
-def test_empty_tensors_pass(shape):
+def test_empty_tensors_are_accepted(shape):
     tensor = torch.ones(shape, dtype=torch.bfloat16)
     for result in (hvd.allreduce(tensor), hvd.allgather(tensor), hvd.broadcast(tensor, 0)):
         assert result.shape == shape
@@ -250,7 +250,7 @@ def test_gradients_flow_through():
 
 
 @pytest.mark.parametrize("name", ["none", "fp16", "bf16"])
-def test_compression_gives_the_element_type_back(name):
+def test_compression_restores_the_element_type(name):
     compression = getattr(hvd.Compression, name)
     for tensor in (torch.tensor([1.0, 0.5]), torch.tensor([3, 4])):
         result = hvd.allreduce(tensor, compression=compression)

@@ -1,4 +1,4 @@
-"""The backend `ronde` of torch.distributed in a world of one, and what it refuses."""
+"""The `ronde` backend of torch.distributed in a world of one, and what it refuses."""
 
 import pytest
 import torch
@@ -23,14 +23,14 @@ def test_joining_a_group_joins_the_world(group):
     assert tensor.tolist() == [1.0, 2.0]
 
 
-def test_a_work_has_its_result_and_its_future(group):
+def test_a_work_object_has_a_result_and_a_future(group):
     work = dist.all_reduce(torch.ones(2), async_op=True)
     assert work.get_future().wait()[0].tolist() == [1.0, 1.0]
     assert work.is_completed() and work.is_success() and work.exception() is None
     assert work.result()[0].tolist() == [1.0, 1.0]
 
 
-def test_what_the_engine_cannot_do_is_an_error_before_anything_is_sent(group):
+def test_unsupported_calls_fail_before_anything_is_sent(group):
     with pytest.raises(ValueError, match="dense tensors only"):
         dist.all_reduce(torch.eye(2).to_sparse())
     with pytest.raises(NotImplementedError, match="groups of two"):
@@ -39,7 +39,7 @@ def test_what_the_engine_cannot_do_is_an_error_before_anything_is_sent(group):
         dist.all_gather_into_tensor(torch.empty(3), torch.ones(2))
 
 
-def test_a_world_that_is_not_the_jobs_is_refused():
+def test_a_group_that_differs_from_the_jobs_world_is_refused():
     with pytest.raises(RuntimeError, match="start the job with `horovodrun -np 2`"):
         dist.init_process_group("ronde", rank=1, world_size=2, store=dist.HashStore())
     assert not dist.is_initialized()

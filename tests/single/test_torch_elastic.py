@@ -1,4 +1,4 @@
-"""The state of torch in a world of one, and how samples are shared out in any."""
+"""The elastic state for torch in a world of one, and how the sampler divides samples."""
 
 import copy
 
@@ -51,7 +51,7 @@ def assert_same(one, other):
 
 
 def listed(value):
-    """A value with plain numbers in the place of tensors."""
+    """A value with its tensors replaced by plain numbers."""
     if isinstance(value, dict):
         return {name: listed(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -59,14 +59,14 @@ def listed(value):
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-def test_everything_goes_back_to_the_last_commit(model, optimizer):
+def test_restore_returns_everything_to_the_last_commit(model, optimizer):
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, epoch=1, batch=0)
     assert state.model is model and state.optimizer is optimizer and state.epoch == 1
     train(model, optimizer, 2)
     state.epoch = 2
     state.commit()
     kept = contents(model, optimizer)
-    # Twice: what was put back must not be what is kept.
+    # Twice: restored values must not alias the saved ones.
     for _ in range(2):
         train(model, optimizer, 3)
         state.epoch = 3
@@ -75,7 +75,7 @@ def test_everything_goes_back_to_the_last_commit(model, optimizer):
         assert state.epoch == 2
 
 
-def test_what_was_never_committed_goes_back_to_the_beginning(model, optimizer):
+def test_without_a_commit_restore_returns_to_the_start(model, optimizer):
     kept = contents(model, optimizer)
     state = hvd.elastic.TorchState(model, optimizer)
     train(model, optimizer)
@@ -83,7 +83,7 @@ def test_what_was_never_committed_goes_back_to_the_beginning(model, optimizer):
     assert_same(contents(model, optimizer), kept)
 
 
-def test_a_commit_takes_no_new_memory(model, optimizer):
+def test_a_commit_reuses_its_memory(model, optimizer):
     state = hvd.elastic.TorchState(model, optimizer)
 
     def addresses():
@@ -100,7 +100,7 @@ def test_a_commit_takes_no_new_memory(model, optimizer):
     assert_same(state._handlers["model"]._saved, model.state_dict())
 
 
-def test_schedulers_and_their_groups_stay_together(model, optimizer):
+def test_schedulers_keep_their_parameter_groups(model, optimizer):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler)
     train(model, optimizer)
@@ -116,8 +116,8 @@ def test_schedulers_and_their_groups_stay_together(model, optimizer):
     assert optimizer.param_groups[0]["lr"] == 0.025 and state.scheduler is scheduler
 
 
-@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="an older one is for CUDA only")
-def test_a_scaler_goes_back_too():
+@pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="this scaler is for CUDA only")
+def test_a_gradient_scaler_is_restored_too():
     scaler = state_module._GradScaler("cpu", init_scale=8.0)
     scaler.scale(torch.ones(1))
     state = hvd.elastic.TorchState(scaler=scaler)
@@ -127,8 +127,8 @@ def test_a_scaler_goes_back_too():
     assert state.scaler is scaler and scaler.get_scale() == 8.0
 
 
-def test_gradients_of_an_unfinished_step_are_forgotten(model, monkeypatch):
-    # Reductions are in flight as among several ranks.
+def test_gradients_of_an_unfinished_step_are_discarded(model, monkeypatch):
+    # Makes reductions stay in flight, like among several ranks.
     monkeypatch.setattr(_native, "may_grow", lambda: True)
     plain = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer = hvd.DistributedOptimizer(plain, model.named_parameters())
@@ -139,7 +139,7 @@ def test_gradients_of_an_unfinished_step_are_forgotten(model, monkeypatch):
     train(model, optimizer)
 
 
-def test_a_new_object_takes_the_place_of_the_old(model, optimizer):
+def test_a_new_object_replaces_the_old_one(model, optimizer):
     state = hvd.elastic.TorchState(model, optimizer)
     other = torch.nn.Linear(1, 1)
     state.model = other
@@ -150,7 +150,7 @@ def test_a_new_object_takes_the_place_of_the_old(model, optimizer):
     assert state.model is other and other.weight.item() == before
 
 
-def test_a_module_with_more_than_tensors():
+def test_extra_state_of_a_module_is_restored():
     class Counting(torch.nn.Linear):
         count = 0
 
@@ -170,7 +170,7 @@ def test_a_module_with_more_than_tensors():
     assert model.count == 3
 
 
-def test_other_kinds_of_objects_can_have_handlers():
+def test_handlers_can_be_added_for_other_types():
     class Box:
         content = 1
 
@@ -195,7 +195,7 @@ def test_other_kinds_of_objects_can_have_handlers():
         state_module.set_handler_registry(former)
 
 
-def test_half_a_sync_is_undone(model, optimizer, monkeypatch):
+def test_a_failed_sync_is_undone(model, optimizer, monkeypatch):
     state = hvd.elastic.TorchState(model, optimizer, epoch=1)
     kept = contents(model, optimizer)
     calls = []
@@ -220,8 +220,8 @@ def test_half_a_sync_is_undone(model, optimizer, monkeypatch):
     assert hvd.elastic.run(func)(state) == ["parameters", "optimizer"] * 2
 
 
-def test_training_goes_on_after_losses_and_changes(model, optimizer):
-    """The steps done must be those that a run without trouble does."""
+def test_training_continues_after_losses_and_host_changes(model, optimizer):
+    """It must do the same steps as an undisturbed run."""
     data = torch.randn(12, 8, 3)
 
     def step(batch):
@@ -253,8 +253,8 @@ def test_training_goes_on_after_losses_and_changes(model, optimizer):
     assert_same(contents(model, optimizer), interrupted)
 
 
-def test_an_optimizer_for_few_ranks_fits_many(model, monkeypatch):
-    """In a world of one that may grow, nothing is decided by the number of ranks."""
+def test_an_optimizer_made_in_a_small_world_works_in_a_larger_one(model, monkeypatch):
+    """In a world of one that may grow, no choice depends on the number of ranks."""
     monkeypatch.setattr(_native, "may_grow", lambda: True)
     sent = []
     monkeypatch.setattr("horovod.torch.optimizer.broadcast_object", sent.append)
@@ -267,7 +267,7 @@ def test_an_optimizer_for_few_ranks_fits_many(model, monkeypatch):
 
 
 class Ranks:
-    """The ranks that the sampler believes to be one of."""
+    """Sets the rank and size that the sampler sees."""
 
     def __init__(self, monkeypatch):
         self.rank, self.size = 0, 1
@@ -275,7 +275,7 @@ class Ranks:
         monkeypatch.setattr(sampler_module, "size", lambda: self.size)
 
     def samplers(self, size, dataset, **options):
-        """One for each rank of a world."""
+        """One sampler for each rank of a world."""
         made = []
         for self.rank in range(size):
             self.size = size
@@ -283,7 +283,7 @@ class Ranks:
         return made
 
     def resize(self, samplers, size):
-        """The samplers of the next world: of those left, and of newcomers that get the state."""
+        """The samplers of the next world, each with the state of the last one."""
         state = samplers[0].state_dict()
         made = self.samplers(size, samplers[0].dataset, seed=samplers[0].seed)
         for self.rank, sampler in enumerate(made):
@@ -293,7 +293,7 @@ class Ranks:
 
 @pytest.mark.parametrize("sizes", [(2, 3), (4, 1), (3, 5, 2), (1, 4, 4)])
 @pytest.mark.parametrize("length", [64, 61, 7])
-def test_every_sample_comes_whatever_becomes_of_the_ranks(monkeypatch, sizes, length):
+def test_every_sample_is_drawn_however_the_world_changes(monkeypatch, sizes, length):
     ranks, seen = Ranks(monkeypatch), []
     samplers = ranks.samplers(sizes[0], range(length), seed=5)
     for position, size in enumerate(sizes):
@@ -309,11 +309,11 @@ def test_every_sample_comes_whatever_becomes_of_the_ranks(monkeypatch, sizes, le
             for batch in range(batches):
                 sampler.record_batch(batch, 1)
     assert set(seen) == set(range(length))
-    # What comes twice makes the shares equal, and is less than one for each rank and world.
+    # Repeated samples even out the shares: fewer than one per rank and world.
     assert len(seen) - length < sum(sizes)
 
 
-def test_epochs_have_orders_of_their_own_and_begin_anew(monkeypatch):
+def test_each_epoch_has_its_own_order_and_starts_from_the_beginning(monkeypatch):
     (one,) = Ranks(monkeypatch).samplers(1, range(50))
     first = list(one)
     assert first != sorted(first) and sorted(first) == list(range(50))
@@ -331,12 +331,12 @@ def test_epochs_have_orders_of_their_own_and_begin_anew(monkeypatch):
     assert list(plain) == [] and len(plain) == 0 == plain.total_size
 
 
-def test_fewer_samples_than_ranks_are_shared_out_too(monkeypatch):
+def test_fewer_samples_than_ranks_are_repeated(monkeypatch):
     samplers = Ranks(monkeypatch).samplers(5, range(2), shuffle=False)
     assert [list(sampler) for sampler in samplers] == [[0], [1], [0], [1], [0]]
 
 
-def test_a_sampler_in_a_state_goes_back_and_forth(monkeypatch):
+def test_a_sampler_in_a_state_is_restored_and_reset(monkeypatch):
     ranks = Ranks(monkeypatch)
     sampler = hvd.elastic.ElasticSampler(TensorDataset(torch.arange(10)), shuffle=False)
     loader = DataLoader(sampler.dataset, batch_size=2, sampler=sampler)
@@ -351,7 +351,7 @@ def test_a_sampler_in_a_state_goes_back_and_forth(monkeypatch):
     assert [batch[0].tolist() for batch in loader] == [[2, 4], [6, 8]]
 
 
-def test_news_stop_the_training(model, optimizer):
+def test_a_host_update_interrupts_training(model, optimizer):
     state = hvd.elastic.TorchState(model, optimizer, epoch=0)
     state.commit()
     state.on_hosts_updated(12.5, HostUpdateResult.added | HostUpdateResult.removed)

@@ -1,4 +1,4 @@
-"""Alltoall, reducescatter, grouped gathering and join in a world of one: results and texts."""
+"""Alltoall, reducescatter, grouped allgather and join in a world of one: results and errors."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def _world():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_alone_every_collective_gives_back_what_it_got(dtype):
+def test_a_single_rank_gets_its_input_back(dtype):
     tensor = torch.tensor([[1, 0, 1], [1, 1, 0]]).to(dtype)
     for result in (
         hvd.alltoall(tensor),
@@ -48,7 +48,7 @@ def test_alone_every_collective_gives_back_what_it_got(dtype):
 
 
 @pytest.mark.parametrize("splits", [[2], (2,), torch.tensor([2], dtype=torch.int32)])
-def test_alltoall_with_splits_gives_a_pair(splits):
+def test_alltoall_with_splits_returns_a_pair(splits):
     tensor = torch.arange(6.0).view(3, 2)
     for received, numbers in (
         hvd.alltoall(tensor, splits),
@@ -74,13 +74,13 @@ WRONG_SPLITS = [
 
 @pytest.mark.parametrize(("splits", "text"), WRONG_SPLITS, ids=repr)
 @pytest.mark.parametrize("call", [hvd.alltoall, hvd.alltoall_async])
-def test_wrong_splits_are_value_errors(call, splits, text):
+def test_invalid_splits_are_value_errors(call, splits, text):
     with pytest.raises(ValueError) as error:
         call(torch.ones(3, 2), splits)
     assert text in str(error.value)
 
 
-def test_scalars_cannot_be_dealt_out():
+def test_scalars_cannot_be_split():
     scalar = torch.tensor(1.0)
     with pytest.raises(ValueError, match="alltoall does not support scalar inputs"):
         hvd.alltoall(scalar)
@@ -96,13 +96,13 @@ def test_scalars_cannot_be_dealt_out():
 
 
 @pytest.mark.parametrize("op", [hvd.Adasum, hvd.Min, hvd.Max, hvd.Product, 99])
-def test_reducescatter_only_averages_and_sums(op):
+def test_reducescatter_supports_only_average_and_sum(op):
     for call in (
         lambda: hvd.reducescatter(torch.ones(1), op=op),
         lambda: hvd.reducescatter_async(torch.ones(1), op=op),
         lambda: hvd.grouped_reducescatter([torch.ones(1)], op=op),
     ):
-        # Horovod's programs for different frameworks catch different ones.
+        # Horovod programs catch different classes in different frameworks.
         for kind in (RuntimeError, NotImplementedError, ValueError):
             with pytest.raises(kind) as error:
                 call()
@@ -121,7 +121,7 @@ def test_scale_factors_and_compression():
         assert torch.equal(result, tensor * 1.5)
 
 
-def test_groups_may_have_several_element_types_or_be_empty():
+def test_groups_may_mix_element_types_or_be_empty():
     group = [torch.ones(2), torch.ones(3, dtype=torch.int64), torch.ones(1)]
     for call in (hvd.grouped_allgather_async, hvd.grouped_reducescatter_async):
         handle = call(group)
@@ -136,7 +136,7 @@ def test_groups_may_have_several_element_types_or_be_empty():
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
-def test_empty_tensors_pass(shape):
+def test_empty_tensors_are_accepted(shape):
     tensor = torch.ones(shape, dtype=torch.bfloat16)
     for result in (
         hvd.alltoall(tensor),
@@ -193,7 +193,7 @@ def test_sparse_tensors():
         hvd.sparse_allreduce_async(sparse, "sparse", hvd.Max)
 
 
-def test_whoever_is_alone_joins_last():
+def test_a_single_rank_is_the_last_to_join():
     assert hvd.join() == 0
     assert hvd.join(device=0) == 0
     assert torch.equal(hvd.allreduce(torch.ones(2)), torch.ones(2))

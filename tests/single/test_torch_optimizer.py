@@ -1,4 +1,4 @@
-"""The distributed optimizer in a world of one: its class, its checks and its texts."""
+"""The distributed optimizer in a world of one: its class, its checks and its errors."""
 
 import copy
 import pickle
@@ -64,7 +64,7 @@ def test_other_libraries_find_the_attributes_of_horovod(model):
     assert torch.equal(hvd.synchronize(handle).to(context), first.grad)
 
 
-def test_what_is_no_optimizer_is_refused(model):
+def test_anything_but_an_optimizer_is_refused(model):
     for wrong in ("sgd", None, torch.optim.SGD, model):
         with pytest.raises(ValueError, match="is not an optimizer of torch"):
             hvd.DistributedOptimizer(wrong)
@@ -89,7 +89,7 @@ def test_parameters_have_names(model):
     assert optimizer._parameter_names[model[1].bias] == "allreduce.noname.0.3"
 
 
-def test_bad_names_are_refused(model):
+def test_invalid_names_are_refused(model):
     with pytest.raises(ValueError) as error:
         sgd(model, named_parameters=model.parameters())
     assert str(error.value) == (
@@ -108,7 +108,7 @@ def test_bad_names_are_refused(model):
     )
 
 
-def test_bad_options_are_refused(model):
+def test_invalid_options_are_refused(model):
     with pytest.raises(ValueError) as error:
         sgd(model, backward_passes_per_step=0)
     assert str(error.value) == "backward_passes_per_step must be > 0"
@@ -122,7 +122,7 @@ def test_bad_options_are_refused(model):
         sgd(model, process_set=hvd.ProcessSet([0]))
 
 
-def test_bad_groups_are_refused(model):
+def test_invalid_groups_are_refused(model):
     weight = model[0].weight
     kinds = "groups should be a non-negative integer or a list of list of torch.Tensor."
     for groups, text in (
@@ -137,7 +137,7 @@ def test_bad_groups_are_refused(model):
         assert str(error.value) == text
 
 
-def test_num_groups_is_an_old_spelling(model):
+def test_num_groups_is_deprecated(model):
     with pytest.warns(DeprecationWarning, match="replaced by `groups`"):
         sgd(model, num_groups=2)
 
@@ -153,7 +153,7 @@ def test_step_hooks_run_once(model):
     assert calls == ["after"]
 
 
-def test_a_scheduler_made_before_or_after_wrapping_moves_the_rate(model):
+def test_a_scheduler_works_whether_made_before_or_after_wrapping(model):
     wrapped = torch.optim.SGD(model.parameters(), lr=1.0)
     before = torch.optim.lr_scheduler.StepLR(wrapped, step_size=1, gamma=0.5)
     optimizer = hvd.DistributedOptimizer(wrapped)
@@ -168,7 +168,7 @@ def test_a_scheduler_made_before_or_after_wrapping_moves_the_rate(model):
     assert optimizer.param_groups[0]["lr"] == 0.25
 
 
-def test_step_after_synchronize_warns_unless_told(model):
+def test_step_after_synchronize_warns_unless_skipped(model):
     optimizer = sgd(model)
     model(torch.ones(1, 3)).sum().backward()
     optimizer.synchronize()
@@ -179,7 +179,7 @@ def test_step_after_synchronize_warns_unless_told(model):
         optimizer.step()
 
 
-def test_the_state_travels_with_the_optimizer(model):
+def test_wrapping_keeps_the_state_of_the_optimizer(model):
     wrapped = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 3)).sum().backward()
     wrapped.step()
@@ -204,7 +204,7 @@ def test_parameters_are_given_as_a_dictionary_or_a_list(model):
         hvd.broadcast_parameters({"extra": 3}, 0)
 
 
-def test_objects_come_back():
+def test_broadcast_and_gathered_objects_equal_the_input():
     assert hvd.broadcast_object({"a": 1}) == {"a": 1}
     assert hvd.allgather_object([1, "b"]) == [[1, "b"]]
 
@@ -241,7 +241,7 @@ def test_a_wrapped_optimizer_can_be_copied_and_pickled(model, kind):
     assert not torch.equal(parameters[0], before)
 
 
-def test_step_hooks_run_in_a_process_that_has_made_no_such_optimizer():
+def test_step_hooks_run_after_unpickling_in_a_new_process():
     code = (
         "import pickle, sys, torch, horovod.torch as hvd\n"
         "hvd.init()\n"
@@ -267,7 +267,7 @@ def test_a_copy_needs_a_world(model):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_scaler_works_as_with_the_optimizer_alone(model, fused):
+def test_a_gradient_scaler_works_like_with_the_plain_optimizer(model, fused):
     scaler_of = getattr(torch.amp, "GradScaler", None)
     if scaler_of is None:
         pytest.skip("this torch scales on GPUs only")
@@ -286,7 +286,7 @@ def test_a_scaler_works_as_with_the_optimizer_alone(model, fused):
     assert torch.allclose(model[0].weight, before - 0.1 * gradient)
 
 
-def test_lbfgs_steps_as_it_does_alone(model):
+def test_lbfgs_steps_like_the_plain_optimizer(model):
     alone = copy.deepcopy(model)
     for each, wrap in ((alone, lambda optimizer: optimizer), (model, hvd.DistributedOptimizer)):
         optimizer = wrap(torch.optim.LBFGS(each.parameters(), lr=0.1))

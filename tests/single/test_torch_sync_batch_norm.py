@@ -1,4 +1,4 @@
-"""The layer that normalizes over all ranks, in a world of one and without a world."""
+"""The batch norm layer that normalizes across ranks, in a world of one and without a world."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def test_in_a_world_of_one_it_is_plain_batch_norm(world, momentum, affine):
     assert isinstance(synced, torch.nn.modules.batchnorm._BatchNorm)
 
 
-def test_evaluation_needs_no_world_and_training_says_so():
+def test_evaluation_needs_no_world_but_training_does():
     synced = hvd.SyncBatchNorm(4)
     with pytest.raises(ValueError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."):
         synced(torch.ones(2, 4))

@@ -1,4 +1,4 @@
-"""The small names that tests and programs import from `horovod.common`."""
+"""Small helpers that tests and programs import from `horovod.common`."""
 
 import copy
 import os
@@ -9,7 +9,7 @@ import pytest
 from horovod.common import exceptions, util
 
 
-def test_env_sets_variables_and_puts_them_back(monkeypatch):
+def test_env_sets_variables_and_restores_them(monkeypatch):
     monkeypatch.setenv("KEPT", "1")
     monkeypatch.delenv("NEW", raising=False)
     with util.env(KEPT="2", NEW="3", IGNORED=None):
@@ -47,7 +47,7 @@ def test_a_target_version_has_three_parts():
         util.is_version_greater_equal_than("2.1.0", "2.1")
 
 
-def test_small_questions_have_answers():
+def test_small_helpers_give_the_expected_answers():
     assert [util.num_rank_is_power_2(number) for number in (0, 1, 3, 8)] == [
         False,
         True,
@@ -62,7 +62,7 @@ def test_small_questions_have_answers():
         util.check_extension("horovod.nonsense", "HOROVOD_WITH_NONSENSE", "")
 
 
-def test_a_failed_collective_carries_what_is_known_of_the_loss():
+def test_the_error_of_a_failed_collective_describes_the_loss():
     plain = exceptions.HorovodInternalError("Mismatched shapes", 3)
     assert plain.args == ("Mismatched shapes", 3)
     assert (plain.ranks, plain.hosts, plain.cause, plain.tensor) == ([], [], "", None)
@@ -76,7 +76,7 @@ def test_a_failed_collective_carries_what_is_known_of_the_loss():
     assert exceptions.HorovodInternalError.last() is None
 
 
-def test_exceptions_carry_what_horovods_do():
+def test_exceptions_have_the_attributes_of_horovods():
     assert exceptions.HostsUpdatedInterrupt(True).skip_sync is True
     assert issubclass(exceptions.HostsUpdatedInterrupt, RuntimeError)
     mismatch = exceptions.HorovodVersionMismatchError("torch", "2.1", "2.0")

@@ -1,8 +1,8 @@
-"""The soak of elastic training: a real job under random faults, for as long as is asked.
+"""Soak test of elastic training: a real job under random faults, for a given time.
 
     python tests/soak --minutes 15 --report soak.txt
 
-Ends with the report, and with 1 if ranks ever differed, the job hung, or it did not end well.
+Prints a report; exits with 1 if ranks ever differed, the job hung, or its exit code was not 0.
 """
 
 import argparse
@@ -22,13 +22,13 @@ LAST_SECONDS = 90
 
 
 class Watch:
-    """Who trains at the moment, by the diaries."""
+    """Reads from the diaries which workers are training."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def training(self):
-        """The processes that have finished a step within the last second, and their hosts."""
+        """The processes that finished a step within the last second, and their hosts."""
         now, alive = time.monotonic(), {}
         for path in Path(self.folder).glob("worker-*.jsonl"):
             with path.open("rb") as file:
@@ -43,20 +43,20 @@ class Watch:
 
 
 def main():
-    """Runs one soak."""
+    """Runs one soak test and returns its exit code."""
     options = arguments()
-    dice = random.Random(options.seed)
-    print(f"seed {options.seed}; --seed makes the same choices again", flush=True)
+    rng = random.Random(options.seed)
+    print(f"seed {options.seed}; pass it with --seed to repeat the choices", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="ronde-soak-"))
     site = place.choose(folder, options.hosts, options.slots)
     watch = Watch(folder)
-    maker = faults.Troublemaker(dice, site, watch)
+    injector = faults.FaultInjector(rng, site, watch)
     try:
         with (folder / "job.log").open("w") as output:
             job = site.start(command(site, folder, options), environment(), output)
-            trouble(job, maker, watch, options)
-            code = end(job, maker, folder)
-        report = diary.judge(diary.read(folder), maker.faults)
+            inject_faults(job, injector, watch, options)
+            code = end(job, injector, folder)
+        report = diary.judge(diary.read(folder), injector.faults)
     finally:
         site.end()
     text = f"{report.text()}\nexit code                  {code}\n"
@@ -65,27 +65,27 @@ def main():
         Path(options.report).write_text(text)
     failed = bool(code != 0 or report.parity_breaks or report.wedges)
     if failed or options.keep:
-        print(f"kept for reading: {folder}", file=sys.stderr)
+        print(f"kept: {folder}", file=sys.stderr)
     else:
         shutil.rmtree(folder, ignore_errors=True)
     return int(failed)
 
 
 def arguments():
-    """What was asked for."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(description="A soak of elastic training.")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--slots", type=int, default=1)
-    parser.add_argument("--spacing", type=float, default=5.0, help="most seconds between faults")
+    parser.add_argument("--spacing", type=float, default=5.0, help="maximum seconds between faults")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--report", help="a file for the report")
+    parser.add_argument("--report", help="write the report to this file")
     parser.add_argument("--keep", action="store_true", help="keep the diaries and the job's output")
     return parser.parse_args()
 
 
 def command(site, folder, options):
-    """The job: at least two ranks, hosts that fail come back soon."""
+    """The command line of the job; hosts that fail come back soon."""
     size = options.hosts * options.slots
     horovodrun = shutil.which("horovodrun", path=Path(sys.executable).parent) or "horovodrun"
     return [
@@ -114,8 +114,8 @@ def environment():
     return {**os.environ, "OMP_NUM_THREADS": "1", "HOROVOD_ELASTIC_TIMEOUT": "120"}
 
 
-def trouble(job, maker, watch, options):
-    """Strikes again and again until the time is over."""
+def inject_faults(job, injector, watch, options):
+    """Injects faults until the time is up."""
     begun = time.monotonic()
     while len(watch.training()) < 2 and time.monotonic() - begun < 120:
         if job.poll() is not None:
@@ -123,15 +123,15 @@ def trouble(job, maker, watch, options):
         time.sleep(0.2)
     until = time.monotonic() + 60 * options.minutes
     while time.monotonic() < until and job.poll() is None:
-        time.sleep(maker.dice.uniform(0.3, 1) * options.spacing)
-        kind = maker.strike()
+        time.sleep(injector.rng.uniform(0.3, 1) * options.spacing)
+        kind = injector.inject()
         if kind:
             print(f"{time.monotonic() - begun:7.1f} s  {kind}", flush=True)
 
 
-def end(job, maker, folder):
-    """Lets the job finish; gives its exit code."""
-    maker.settle()
+def end(job, injector, folder):
+    """Lets the job finish and returns its exit code."""
+    injector.settle()
     time.sleep(5)
     (folder / "stop").touch()
     try:

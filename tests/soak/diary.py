@@ -1,18 +1,18 @@
-"""What the workers of a soak have written down, and what follows from it."""
+"""Reads the diaries of the workers of a soak test and derives the report from them."""
 
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-# Faults after which the ranks need not meet.
+# Faults after which the ranks do not have to rejoin.
 HARMLESS = frozenset({"pause", "add"})
-# Without a finished step for this long, the job hangs.
+# If no step finishes for this long, the job hangs.
 WEDGE_SECONDS = 60.0
 
 
 def read(folder):
-    """All entries of all workers in the order of time."""
+    """All entries of all workers, in chronological order."""
     entries = []
     for path in Path(folder).glob("worker-*.jsonl"):
         for line in path.read_text().splitlines():
@@ -22,7 +22,7 @@ def read(folder):
 
 
 def parse(line):
-    """An entry, or None if its writer was killed in the middle of it."""
+    """An entry, or None if the worker was killed while writing it."""
     try:
         return json.loads(line)
     except json.JSONDecodeError:
@@ -31,7 +31,7 @@ def parse(line):
 
 @dataclass
 class Report:
-    """What came of a soak."""
+    """The results of a soak test."""
 
     faults: list = field(default_factory=list)
     recoveries: list = field(default_factory=list)
@@ -42,7 +42,7 @@ class Report:
     steps: int = 0
 
     def text(self):
-        """The report as people read it."""
+        """The report in human-readable form."""
         kinds = {}
         for _, kind in self.faults:
             kinds[kind] = kinds.get(kind, 0) + 1
@@ -71,7 +71,7 @@ class Report:
 
 
 def by_kind(recoveries):
-    """All recoveries, then those of each kind of fault."""
+    """All recoveries, then the recoveries for each kind of fault."""
     rows = [("all", recoveries)] if recoveries else []
     for kind in sorted({kind for _, kind in recoveries}):
         rows.append((kind, [row for row in recoveries if row[1] == kind]))
@@ -79,7 +79,7 @@ def by_kind(recoveries):
 
 
 def judge(entries, faults):
-    """The report of a soak with these faults, each a time and its kind."""
+    """The report of a soak test with these faults, each a time and a kind."""
     steps = [entry["time"] for entry in entries if entry["event"] == "step"]
     worlds = [entry for entry in entries if entry["event"] == "world"]
     gaps = [later - earlier for earlier, later in zip(steps, steps[1:])]
@@ -95,10 +95,10 @@ def judge(entries, faults):
 
 
 def recoveries(entries, faults):
-    """For each meeting that faults have caused: for how long no step was finished because of them.
+    """For each rejoin caused by faults, how long they kept steps from finishing, and their kind.
 
-    That is from the first of them, or the last step before the meeting if that was later, to the
-    next step. A meeting without a fault since the one before is growth: somebody new has come.
+    The time runs from the first fault, or from the last step before the rejoin if that was later,
+    to the next step. A rejoin without a fault since the previous one means that the world grew.
     """
     found, before = [], float("-inf")
     for index, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""What a soak does to a job: processes killed and stopped, hosts taken and given, cables pulled."""
+"""Faults of a soak test: kills and stops processes, adds and removes hosts, pulls cables."""
 
 import os
 import signal
@@ -6,23 +6,23 @@ import threading
 import time
 from contextlib import suppress
 
-# For how long the launcher bears a stopped rank.
+# How long the launcher tolerates a stopped rank.
 STOPPED_SECONDS = 5
 
 
-class Troublemaker:
-    """Harms the workers and hosts of one job, by dice, and remembers what it did."""
+class FaultInjector:
+    """Injects random faults into the workers and hosts of one job, and records them."""
 
-    def __init__(self, dice, site, diary):
-        self.dice, self.site, self.diary = dice, site, diary
+    def __init__(self, rng, site, diary):
+        self.rng, self.site, self.diary = rng, site, diary
         self.faults = []
         self.timers = []
 
-    def strike(self):
-        """Does one thing; gives its kind, or None if there was nothing to harm."""
+    def inject(self):
+        """Injects one fault and returns its kind, or None if none was possible."""
         kinds = ["kill"] * 4 + ["pause", "stop", "term", "agent", "remove", "add", "add", "two"]
         kinds += ["cut", "cut"] if self.site.has_cables else []
-        self.dice.shuffle(kinds)
+        self.rng.shuffle(kinds)
         for kind in kinds:
             before = time.monotonic()
             if getattr(self, f"_{kind}")():
@@ -31,25 +31,25 @@ class Troublemaker:
         return None
 
     def settle(self):
-        """Undoes what can be undone, and waits for what was still to come."""
+        """Waits for pending recoveries and lists all hosts again."""
         for timer in self.timers:
             timer.join()
         self.site.list_all()
 
     def _victim(self):
-        """A worker that trains, unless nobody with the state would be left."""
+        """A training worker, unless it is the last one that has the state."""
         training = self._training()
-        return self.dice.choice(list(training)) if len(training) > 1 else None
+        return self.rng.choice(list(training)) if len(training) > 1 else None
 
     def _training(self):
-        """Who trains on a host whose cable is in, and where."""
+        """The training workers on hosts whose cable is connected, and their hosts."""
         training = self.diary.training()
         return {pid: host for pid, host in training.items() if host not in self.site.torn}
 
     def _host(self):
-        """A host that may be taken: others train elsewhere."""
+        """A host that may be removed because workers train on others."""
         hosts = set(self._training().values())
-        host = self.site.pick(self.dice)
+        host = self.site.pick(self.rng)
         return host if host is not None and len(hosts - {host}) > 0 else None
 
     def _kill(self):
@@ -59,15 +59,15 @@ class Troublemaker:
         return _signal(self._victim(), signal.SIGTERM)
 
     def _two(self):
-        """Two ranks die at once."""
+        """Kills two ranks at once."""
         training = self._training()
         if len(training) < 3:
             return False
-        first, second = self.dice.sample(list(training), 2)
+        first, second = self.rng.sample(list(training), 2)
         return _signal(first, signal.SIGKILL) | _signal(second, signal.SIGKILL)
 
     def _pause(self):
-        return self._stop_for(self.dice.uniform(0.5, STOPPED_SECONDS - 2))
+        return self._stop_for(self.rng.uniform(0.5, STOPPED_SECONDS - 2))
 
     def _stop(self):
         return self._stop_for(STOPPED_SECONDS + 3)
@@ -80,10 +80,10 @@ class Troublemaker:
         return True
 
     def _agent(self):
-        """The agent of a host dies; its workers must not outlive it."""
+        """Kills the agent of a host; its workers must not outlive it."""
         victim = self._victim()
         agent = _parent(victim) if victim else None
-        # The first host is that of the launcher; its agent is the launcher's child, and fair game.
+        # The agent on the first host is the launcher's child, and may be killed too.
         return _signal(agent, signal.SIGKILL)
 
     def _cut(self):
@@ -91,7 +91,7 @@ class Troublemaker:
         if host is None or host in self.site.torn:
             return False
         self.site.cut(host)
-        self._later(self.dice.uniform(3, 6), lambda: self.site.mend(host))
+        self._later(self.rng.uniform(3, 6), lambda: self.site.mend(host))
         return True
 
     def _remove(self):
@@ -99,11 +99,11 @@ class Troublemaker:
         return host is not None and self.site.unlist(host)
 
     def _add(self):
-        host = self.site.pick_unlisted(self.dice)
+        host = self.site.pick_unlisted(self.rng)
         return host is not None and self.site.list_again(host)
 
-    def _later(self, seconds, deed):
-        timer = threading.Timer(seconds, deed)
+    def _later(self, seconds, action):
+        timer = threading.Timer(seconds, action)
         timer.start()
         self.timers.append(timer)
 

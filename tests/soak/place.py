@@ -1,4 +1,4 @@
-"""Where a soak takes place: hosts in the lab, or several names of this machine."""
+"""The hosts of a soak test: hosts of the lab, or several names of this machine."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ SCRIPT = '#!/bin/sh\ncat "{listing}"\n'
 
 
 class Site:
-    """The hosts, and the list of them that the discovery script prints."""
+    """The hosts, and the list that the discovery script prints."""
 
     has_cables = False
     options = ()
@@ -21,7 +21,7 @@ class Site:
     def __init__(self, folder, names, slots):
         self.folder, self.names, self.slots = Path(folder), names, slots
         self.listed = list(names)
-        # Whose cable is out.
+        # Hosts whose cable is unplugged.
         self.torn = set()
         self.listing = self.folder / "hosts"
         self.script = self.folder / "discover.sh"
@@ -29,15 +29,15 @@ class Site:
         self.script.chmod(0o755)
         self._write()
 
-    def pick(self, dice):
-        """A listed host that may be harmed: not the first, and two stay."""
+    def pick(self, rng):
+        """A listed host that may get a fault: not the first, and only if two remain."""
         others = [name for name in self.listed if name != self.names[0]]
-        return dice.choice(others) if len(others) > 1 else None
+        return rng.choice(others) if len(others) > 1 else None
 
-    def pick_unlisted(self, dice):
-        """A host that is not listed."""
+    def pick_unlisted(self, rng):
+        """A random host that is not listed."""
         missing = [name for name in self.names if name not in self.listed]
-        return dice.choice(missing) if missing else None
+        return rng.choice(missing) if missing else None
 
     def unlist(self, name):
         """Takes a host off the list."""
@@ -72,7 +72,7 @@ class Site:
 
 
 class LabSite(Site):
-    """Hosts in namespaces of their own, reached over a bridge by ssh."""
+    """Hosts in separate namespaces, connected by a bridge and reached over ssh."""
 
     has_cables = True
     options = ("-p", "2222")
@@ -93,7 +93,7 @@ class LabSite(Site):
         self._host(name).unplug()
 
     def mend(self, name):
-        """Plugs it in again."""
+        """Plugs a host's cable in again."""
         host = self._host(name)
         subprocess.run(["ip", "-n", self.lab.bridge, "link", "set", host.cable, "up"], check=False)
         self.torn.discard(name)
@@ -107,7 +107,7 @@ class LabSite(Site):
 
 
 def choose(folder, hosts, slots):
-    """The lab if this machine can have one, else several names of this machine."""
+    """The lab if it can run on this machine, otherwise several names of this machine."""
     reason = lab.why_not()
     if reason is None:
         return LabSite(folder, hosts, slots)

@@ -1,6 +1,6 @@
-"""What the soak trains: a small model that commits every step and writes a diary.
+"""The training program of the soak test: commits every step and writes a diary.
 
-After every meeting of the ranks their parameters and the optimizer's state are compared by hash.
+Whenever a world has formed, it compares hashes of the parameters and the optimizer state.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ DIARY = (FOLDER / f"worker-{os.environ['RONDE_WORKER']}.jsonl").open("a", buffer
 
 
 def note(event, **more):
-    """Writes a line into this worker's diary."""
+    """Appends a line to this worker's diary."""
     who = {"pid": os.getpid(), "host": os.environ["HOROVOD_HOSTNAME"]}
     entry = {"time": time.monotonic(), "event": event, **who, **more}
     DIARY.write(json.dumps(entry) + "\n")
@@ -38,7 +38,7 @@ def digest(model, optimizer):
 
 
 def train(state, model, optimizer):
-    """Trains until the file `stop` is there."""
+    """Trains until the file `stop` exists."""
     digests = hvd.allgather_object(digest(model, optimizer))
     note(
         "world",

@@ -1,6 +1,6 @@
-"""What type checkers know of the wrappers for Keras and TensorFlow; `make python-types` asks one.
+"""What type checkers infer about the Keras and TensorFlow wrappers; see `make python-types`.
 
-Neither has types that can be relied on, so classes of our own stand in.
+Neither framework has reliable types, so our own classes stand in for theirs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import horovod.tensorflow.keras
 
 
 class Mine:
-    """Whatever class the user has."""
+    """Stands in for any class of the user's."""
 
 
 def wrappers_keep_the_users_class(mine: Mine) -> None:

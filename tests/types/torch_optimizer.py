@@ -1,4 +1,4 @@
-"""What type checkers know of `hvd.DistributedOptimizer`; `make python-types` asks one."""
+"""What type checkers infer about `hvd.DistributedOptimizer`; see `make python-types`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from horovod.torch.optimizer import WrappedOptimizer
 
 
 class MyAdam(torch.optim.Adam):
-    """An optimizer of the user's own."""
+    """A user-defined optimizer."""
 
     def warmth(self) -> int:
-        """Something that torch's optimizers do not have."""
+        """A method that torch's optimizers do not have."""
         return 1
 
 
 def takes_sgd(optimizer: torch.optim.SGD) -> None:
-    """Somebody who wants the class of the user's optimizer."""
+    """Accepts only the class of the user's optimizer."""
 
 
 def keeps_the_users_class(parameters: list[torch.Tensor]) -> None:
@@ -32,7 +32,7 @@ def keeps_the_users_class(parameters: list[torch.Tensor]) -> None:
 
 
 def has_our_methods(parameters: list[torch.Tensor]) -> None:
-    # As scripts do it: the variable has the plain optimizer first.
+    # Like most scripts: the variable holds the plain optimizer first.
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     optimizer = hvd.DistributedOptimizer(optimizer)
     assert_type(optimizer, WrappedOptimizer[torch.optim.SGD])
@@ -47,7 +47,7 @@ def has_our_methods(parameters: list[torch.Tensor]) -> None:
 
 def refuses_what_is_wrong(model: torch.nn.Module, parameters: list[torch.Tensor]) -> None:
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1))
-    # mypy is told to warn about comments that ignore nothing, so each of these must be an error.
+    # mypy warns about unused `ignore` comments, so each of these lines must be an error.
     hvd.DistributedOptimizer(model)  # type: ignore[type-var]
     hvd.DistributedOptimizer(optimizer, compress=hvd.Compression.fp16)  # type: ignore[call-arg]
     optimizer.set_backward_passes_per_step("2")  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-//! Agents that dial in, against a small driver that is real as far as they can tell: the launcher's own
-//! service takes them in, and what it gives is the link that every driver has.
+//! Agents that dial in, against a small driver that they cannot tell from a real one: the
+//! launcher's own service accepts them and returns the same link that every driver has.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod support;
@@ -34,7 +34,7 @@ fn within<T>(runtime: &tokio::runtime::Runtime, future: impl Future<Output = T>)
     runtime.block_on(async { timeout(PATIENCE, future).await.expect("it happens in time") })
 }
 
-/// A launcher that waits for agents.
+/// A minimal launcher that accepts agents.
 struct Driver {
     runtime: tokio::runtime::Runtime,
     offers: mpsc::Receiver<DialledAgent>,
@@ -59,12 +59,12 @@ impl Driver {
         Driver { runtime, offers, address }
     }
 
-    /// The next agent that has dialled in.
+    /// The next agent that dials in.
     fn offer(&mut self) -> DialledAgent {
         within(&self.runtime, self.offers.recv()).unwrap()
     }
 
-    /// The same, taken, once it has said its first line.
+    /// Accepts the next agent and waits for its first line of output.
     fn hired(&mut self) -> Hired<'_> {
         let offer = self.offer();
         let mark = offer.mark.clone();
@@ -75,7 +75,7 @@ impl Driver {
     }
 }
 
-/// An agent that was taken.
+/// An agent that the driver has accepted.
 struct Hired<'a> {
     driver: &'a Driver,
     link: Option<AgentLink>,
@@ -109,7 +109,7 @@ impl Hired<'_> {
         });
     }
 
-    /// What it says next; nothing at the end.
+    /// Its next message, or `None` once the link has ended.
     fn next(&mut self) -> Option<AgentToDriver> {
         let (runtime, link) = self.link();
         within(runtime, async {
@@ -121,7 +121,7 @@ impl Hired<'_> {
         })
     }
 
-    /// Has it run a script; gives the number of its process.
+    /// Has it run a script; returns the PID.
     fn start(&mut self, worker: u32, script: &str) -> i32 {
         self.start_on(worker, script, None)
     }
@@ -149,8 +149,8 @@ impl Hired<'_> {
         }
     }
 
-    /// Everything it says up to the end of a worker and of both its streams: the output, and how the
-    /// worker ended.
+    /// Reads messages until a worker and both its streams have ended; returns the output and how
+    /// the worker exited.
     fn until_ended(&mut self) -> (String, Exit) {
         let (mut output, mut how, mut streams) = (Vec::new(), None, 2);
         loop {
@@ -169,7 +169,7 @@ impl Hired<'_> {
         }
     }
 
-    /// Awaits the end of the link; gives why.
+    /// Waits for the link to end; returns the reason.
     fn ended(mut self) -> String {
         let AgentLink { ended, reader, writer, .. } = self.link.take().unwrap();
         drop((reader, writer));
@@ -177,13 +177,13 @@ impl Hired<'_> {
     }
 }
 
-/// A real `ronde agent`.
+/// A real `ronde agent` process.
 struct Agent {
     child: Child,
     _folder: tempfile::TempDir,
 }
 
-/// What `ronde agent` said, and its exit code.
+/// What `ronde agent` printed, and its exit code.
 struct Said {
     code: Option<i32>,
     text: String,
@@ -220,7 +220,7 @@ impl Agent {
         self.child.id() as i32
     }
 
-    /// The process that has dialled, which is a child of the one that was started.
+    /// The process that dialed in, a child of the one that the test started.
     fn dialler(&self) -> i32 {
         let children = format!("/proc/{0}/task/{0}/children", self.pid());
         eventually("the agent has a process that dials", PATIENCE, || {
@@ -244,7 +244,7 @@ impl Drop for Agent {
     }
 }
 
-/// Says who it is, and what its child is that has left its session, and stays whatever it is told.
+/// A script that ignores signals and prints the PID of a child that has left its session.
 const FAMILY: &str = r#"
 trap '' TERM INT HUP
 setsid sh -c 'trap "" TERM INT HUP; echo $$; while true; do sleep 1; done' &
@@ -252,7 +252,7 @@ wait
 while true; do sleep 1; done
 "#;
 
-/// Starts that; gives all its processes.
+/// Starts `FAMILY`; returns the PIDs of both processes.
 fn family(hired: &mut Hired<'_>) -> Vec<i32> {
     let own = hired.start(0, FAMILY);
     let Some(AgentToDriver::Output { bytes, .. }) = hired.next() else { panic!("no output") };
@@ -264,7 +264,7 @@ fn assert_gone(pids: &[i32]) {
 }
 
 #[test]
-fn an_agent_that_dials_in_does_what_any_agent_does() {
+fn an_agent_that_dials_in_behaves_like_any_agent() {
     let mut driver = Driver::open();
     let agent = join(&driver);
     let offer = driver.offer();
@@ -281,7 +281,7 @@ fn an_agent_that_dials_in_does_what_any_agent_does() {
     assert_eq!(hired.line(), format!("ronde-agent {VERSION}"));
     hired.start(0, "echo hello; exit 3");
     assert_eq!(hired.until_ended(), ("hello\n".into(), Exit::Code(3)));
-    // More than fits into one sealed frame, or on its way at a time.
+    // More than fits into one sealed frame, or may be in flight at a time.
     hired.start(7, "head -c 3000000 /dev/zero | tr '\\0' x");
     let (output, exit) = hired.until_ended();
     assert_eq!((output.len(), exit), (3_000_000, Exit::Code(0)));
@@ -340,7 +340,7 @@ time.sleep(60)
 }
 
 #[test]
-fn a_link_that_is_cut_leaves_nothing_on_the_host() {
+fn a_cut_link_leaves_no_processes_on_the_host() {
     let mut driver = Driver::open();
     let agent = join(&driver);
     let mut hired = driver.hired();
@@ -356,12 +356,12 @@ fn a_link_that_is_cut_leaves_nothing_on_the_host() {
 }
 
 #[test]
-fn a_launcher_that_dies_takes_its_agents_with_it() {
+fn agents_end_when_their_launcher_dies() {
     let mut driver = Driver::open();
     let agent = join(&driver);
     let mut hired = driver.hired();
     let pids = family(&mut hired);
-    // All that it had is gone at once, as if it were killed.
+    // Dropping it closes everything at once, as if it had been killed.
     let Hired { link, .. } = hired;
     drop(link);
     driver.runtime.shutdown_background();
@@ -370,7 +370,7 @@ fn a_launcher_that_dies_takes_its_agents_with_it() {
 }
 
 #[test]
-fn a_killed_agent_or_guardian_leaves_nothing() {
+fn a_killed_agent_or_guardian_leaves_no_processes() {
     let mut driver = Driver::open();
     for kill_dialler in [true, false] {
         let agent = join(&driver);
@@ -388,14 +388,14 @@ fn a_killed_agent_or_guardian_leaves_nothing() {
 }
 
 #[test]
-fn an_agent_that_is_told_to_stop_leaves_in_order_if_it_may() {
+fn an_agent_with_a_grace_period_leaves_in_order_on_sigterm() {
     let mut driver = Driver::open();
     let agent = join(&driver);
     let mut hired = driver.hired();
     hired.tell(&DriverToAgent::Linger { millis: 600_000 });
     let pid = hired.start(0, "echo up; exec sleep 1000");
     assert!(matches!(hired.next(), Some(AgentToDriver::Output { .. })));
-    // A scheduler may signal every process that it knows.
+    // A scheduler may signal every process it knows about.
     signal(agent.dialler(), "TERM");
     assert_eq!(hired.next(), Some(AgentToDriver::Leaving));
     signal(agent.pid(), "TERM");
@@ -409,7 +409,7 @@ fn an_agent_that_is_told_to_stop_leaves_in_order_if_it_may() {
 }
 
 #[test]
-fn an_agent_that_may_not_linger_stops_at_once() {
+fn an_agent_without_a_grace_period_stops_at_once() {
     let mut driver = Driver::open();
     let agent = join(&driver);
     let mut hired = driver.hired();
@@ -421,10 +421,10 @@ fn an_agent_that_may_not_linger_stops_at_once() {
 }
 
 #[test]
-fn an_agent_may_be_there_before_its_launcher() {
+fn an_agent_may_start_before_its_launcher() {
     let place = Driver::open();
     let address = place.address.clone();
-    // The socket must be closed before another may have its port.
+    // The socket must be closed before another one can bind its port.
     place.runtime.shutdown_timeout(PATIENCE);
     let agent = join_with(&address, &key(1), &["--timeout", "60"]);
     let dialler = agent.dialler();
@@ -438,17 +438,17 @@ fn an_agent_may_be_there_before_its_launcher() {
 }
 
 #[test]
-fn an_agent_that_still_waits_can_be_stopped() {
+fn a_waiting_agent_can_be_stopped() {
     let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let agent = join_with(&place.local_addr().unwrap().to_string(), &key(1), &[]);
-    // It has dialled, and hears nothing.
+    // It has dialed in and gets no answer.
     let (_silent, _) = place.accept().unwrap();
     signal(agent.pid(), "TERM");
     assert_eq!(agent.ended().code, Some(143));
 }
 
 #[test]
-fn nobody_and_somebody_else_are_told_apart() {
+fn an_unreachable_launcher_and_a_wrong_key_are_distinguished() {
     let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nowhere = place.local_addr().unwrap().to_string();
     drop(place);
@@ -468,7 +468,7 @@ fn nobody_and_somebody_else_are_told_apart() {
 }
 
 #[test]
-fn a_refusal_is_told_in_the_launchers_words() {
+fn an_agent_prints_the_launchers_reason_for_a_refusal() {
     let mut driver = Driver::open();
     let agent = join(&driver);
     {
@@ -487,7 +487,7 @@ fn a_refusal_is_told_in_the_launchers_words() {
 }
 
 #[test]
-fn a_job_that_starts_its_agents_itself_takes_no_others() {
+fn a_job_that_starts_its_own_agents_accepts_no_others() {
     for options in [&["-np", "1"][..], &["-np", "1", "--min-np", "1"]] {
         let launched = launch(options, TELL_MEETING);
         let meeting = Meeting::told_by(&launched);
@@ -501,12 +501,12 @@ fn a_job_that_starts_its_agents_itself_takes_no_others() {
 }
 
 #[test]
-fn strangers_hold_nobody_up() {
+fn unauthenticated_connections_do_not_delay_agents() {
     let mut driver = Driver::open();
-    let mut strangers: Vec<_> =
+    let mut unauthenticated: Vec<_> =
         (0..400).map(|_| std::net::TcpStream::connect(&driver.address).unwrap()).collect();
-    for stranger in strangers.iter_mut().step_by(2) {
-        let _ = stranger.write_all(b"GET / HTTP/1.1\r\n\r\n");
+    for connection in unauthenticated.iter_mut().step_by(2) {
+        let _ = connection.write_all(b"GET / HTTP/1.1\r\n\r\n");
     }
     let agent = join(&driver);
     let mut hired = driver.hired();
@@ -515,15 +515,15 @@ fn strangers_hold_nobody_up() {
     hired.tell(&DriverToAgent::End);
     while hired.next().is_some() {}
     assert_eq!(agent.ended().code, Some(0));
-    // Those who had something to say got nothing for it.
-    strangers[0].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    // Those that sent data got no answer.
+    unauthenticated[0].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut answer = Vec::new();
-    let _ = strangers[0].read_to_end(&mut answer);
+    let _ = unauthenticated[0].read_to_end(&mut answer);
     assert_eq!(answer, b"");
 }
 
 #[test]
-fn a_key_comes_from_a_file_a_descriptor_or_the_environment_and_from_nowhere_else() {
+fn the_key_comes_only_from_a_file_a_descriptor_or_the_environment() {
     let run = |shell: &str, env: Option<&str>| {
         let (_folder, path) = key_file(&key(1));
         let mut command = Command::new("sh");
@@ -555,7 +555,7 @@ fn a_key_comes_from_a_file_a_descriptor_or_the_environment_and_from_nowhere_else
 }
 
 #[test]
-fn a_launcher_that_waits_for_agents_has_a_key_that_it_does_not_tell() {
+fn a_launcher_that_waits_for_agents_does_not_print_its_key() {
     let run = |options: &str, env: Option<&str>| {
         let (folder, path) = key_file(&key(1));
         let mut command = Command::new("sh");

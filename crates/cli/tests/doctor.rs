@@ -1,4 +1,4 @@
-//! The words of `ronde doctor`, and what it says about this machine; hosts are tested in the lab.
+//! Texts of `ronde doctor` and its findings about this machine; the lab tests cover other hosts.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::os::unix::fs::PermissionsExt;
@@ -61,7 +61,7 @@ fn help() {
 }
 
 #[test]
-fn mistakes() {
+fn usage_errors() {
     let lines = [
         "--hots a",
         "-H a:x",
@@ -114,7 +114,7 @@ fn mistakes() {
 }
 
 #[test]
-fn this_machine_is_looked_at_and_its_programs_are_asked() {
+fn this_machine_and_its_programs_are_inspected() {
     let folder = tempfile::tempdir().unwrap();
     let script = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -141,7 +141,7 @@ fn this_machine_is_looked_at_and_its_programs_are_asked() {
 }
 
 #[test]
-fn programs_that_are_missing_fail_or_hang_are_told_in_time() {
+fn missing_failing_and_hanging_programs_are_reported_in_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nvidia-smi");
     std::fs::write(&path, "#!/bin/sh\nexec /bin/sleep 60\n").unwrap();

@@ -1,5 +1,5 @@
-//! Elastic jobs with real launchers, agents and processes; what the workers say to the launcher is
-//! said by the tests, so that every moment can be chosen.
+//! Elastic jobs with real launchers, agents and processes. The tests send the workers' messages to
+//! the launcher themselves, so that they control the timing of every step.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod support;
@@ -17,17 +17,17 @@ use support::rank::{FakeRank, Meeting};
 use support::{Ended, Launched, PATIENCE, eventually, signal, start};
 use tempfile::TempDir;
 
-/// What a worker's process does: it says who it is, and ends well when a file appears.
+/// A worker's process: prints its identity and exits with 0 when a file appears.
 const WORKER: &str = r#"echo "worker $RONDE_WORKER $$ $RONDE_RENDEZVOUS $RONDE_JOB_KEY"
 until [ -e "$FOLDER/done" ]; do sleep 0.05; done"#;
 
-/// A job and the folder by which it is led.
+/// A job and the folder whose files control it.
 struct Job {
     launched: Launched,
     folder: TempDir,
 }
 
-/// A worker: its process, and the words that the test says for it.
+/// A worker: its process, and the connection on which the test speaks for it.
 struct Player {
     worker: u32,
     pid: i32,
@@ -40,7 +40,7 @@ impl Job {
         Job::start_in(tempfile::tempdir().unwrap(), arguments, env)
     }
 
-    /// In `arguments`, `FOLDER` is the folder.
+    /// Replaces `FOLDER` in `arguments` with the folder's path.
     fn start_in(folder: TempDir, arguments: &str, env: &[(&str, &str)]) -> Job {
         let path = folder.path().to_str().unwrap().to_owned();
         let arguments = arguments.replace("FOLDER", &path);
@@ -50,7 +50,7 @@ impl Job {
         Job { launched, folder }
     }
 
-    /// The next workers whose processes run, in the order of their numbers.
+    /// Waits for the next `count` workers to start; returns them ordered by number.
     fn workers(&self, count: usize) -> Vec<Player> {
         let told = self.launched.told("worker", count);
         let mut players: Vec<Player> = told.iter().map(|line| Player::read(line)).collect();
@@ -58,13 +58,13 @@ impl Job {
         players
     }
 
-    /// Lets all processes end well.
+    /// Lets all processes exit with 0.
     fn finish(self) -> Ended {
         fs::write(self.folder.path().join("done"), "").unwrap();
         self.launched.end()
     }
 
-    /// The agent on the host of this number.
+    /// The PID of the agent on the host with this number.
     fn agent(&self, number: usize) -> i32 {
         let agents = self.launched.part("__ronde-agent");
         let mark = |pid: &i32| {
@@ -101,14 +101,14 @@ impl Player {
         self.line.as_mut().unwrap().say(message);
     }
 
-    /// Leaves its world, as `hvd.shutdown()` does.
+    /// Leaves the world, like `hvd.shutdown()`.
     fn leave(&mut self) {
         self.say(&RankToDriver::Leaving { error: None, blames: None });
         self.line = None;
     }
 }
 
-/// Lets these join, unless they wait already, and take their places; gives the rank of each.
+/// Forms a world of these workers, joining those that are not waiting yet; returns their ranks.
 fn world(players: &mut [&mut Player]) -> Vec<u32> {
     let away = players.iter_mut().filter(|player| player.line.is_none());
     away.for_each(|player| player.join());
@@ -139,7 +139,7 @@ fn contains_in_order(text: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_worker_that_is_killed_is_survived_and_the_way_back_is_told() {
+fn the_job_survives_a_killed_worker_and_reports_the_recovery() {
     let job = Job::start("-np 3 --min-np 2 -H localhost:3", &[]);
     let mut workers = job.workers(3);
     let [one, two, three] = workers.as_mut_slice() else { panic!() };
@@ -175,7 +175,7 @@ fn a_worker_that_is_killed_is_survived_and_the_way_back_is_told() {
 }
 
 #[test]
-fn a_host_that_is_lost_comes_back_and_its_new_workers_write_where_the_old_ones_did() {
+fn a_lost_host_returns_and_its_new_workers_append_to_the_same_files() {
     let arguments = "-np 2 --min-np 1 -H localhost:1,127.0.0.2:1 --output-filename FOLDER/logs \
                      --blacklist-cooldown-range 1 1";
     let job = Job::start(arguments, &[]);
@@ -217,7 +217,7 @@ fn a_host_that_is_lost_comes_back_and_its_new_workers_write_where_the_old_ones_d
 }
 
 #[test]
-fn a_host_whose_agent_is_told_to_stop_is_left_in_order() {
+fn a_host_whose_agent_gets_sigterm_is_drained() {
     let job = Job::start("-np 2 --min-np 1 -H localhost:1,127.0.0.2:1", &[]);
     let mut workers = job.workers(2);
     let [one, two] = workers.as_mut_slice() else { panic!() };
@@ -252,13 +252,13 @@ fn a_host_whose_agent_is_told_to_stop_is_left_in_order() {
 }
 
 #[test]
-fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
+fn a_script_adds_and_removes_hosts_and_each_of_its_failures_is_reported_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
     fs::write(path.join("discover"), "sh \"$FOLDER/hosts\"").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(path.join("discover"), mode).unwrap();
-    // What the script does from its next run on.
+    // Sets what the script does from its next run on.
     let hosts = |text: &str| {
         fs::write(path.join("next"), text).unwrap();
         fs::rename(path.join("next"), path.join("hosts")).unwrap();
@@ -274,7 +274,7 @@ fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
     let troubles =
         ["echo no such host", "exit 0", "echo the cloud is gone >&2; exit 3", "sleep 77"];
     for (number, trouble) in troubles.iter().enumerate() {
-        // Each has a sign of its own: the one before may just be running once more.
+        // Each version has its own marker, because the previous one may still be running.
         hosts(&format!("touch $FOLDER/seen-{number}; {trouble}"));
         let seen = path.join(format!("seen-{number}"));
         eventually("the script runs", PATIENCE, || seen.exists().then_some(()));
@@ -332,13 +332,13 @@ fn a_script_adds_and_removes_hosts_and_its_troubles_are_told_once_each() {
 }
 
 #[test]
-fn a_worker_that_is_stopped_too_long_is_lost_and_the_reset_limit_ends_the_job() {
+fn a_worker_suspended_too_long_is_lost_and_the_reset_limit_ends_the_job() {
     let job =
         Job::start("-np 2 --min-np 1 --reset-limit 0", &[("RONDE_ELASTIC_STOPPED_SECONDS", "1")]);
     let mut workers = job.workers(2);
     let [one, two] = workers.as_mut_slice() else { panic!() };
     world(&mut [one, two]);
-    // Who goes on in time is not lost.
+    // A worker that resumes in time is not lost.
     signal(one.pid, "STOP");
     signal(one.pid, "CONT");
     signal(two.pid, "STOP");
@@ -364,7 +364,7 @@ fn a_worker_that_is_stopped_too_long_is_lost_and_the_reset_limit_ends_the_job() 
 }
 
 #[test]
-fn too_few_hosts_end_the_job_after_a_time_and_a_signal_at_once() {
+fn too_few_hosts_end_the_job_after_a_timeout_and_a_signal_at_once() {
     let arguments = ["-np", "2", "--elastic-timeout", "3", "--host-discovery-script"];
     let arguments = [&arguments[..], &["echo localhost:1"]].concat();
     let ended = start(&arguments, &["true"], Stdio::null(), &[]).end();
@@ -391,7 +391,7 @@ fn too_few_hosts_end_the_job_after_a_time_and_a_signal_at_once() {
 }
 
 #[test]
-fn a_job_whose_workers_all_fail_ends_with_the_first_ones_code_and_words() {
+fn if_all_workers_fail_the_job_ends_with_the_first_ones_code_and_error() {
     let job = Job::start("-np 2 --min-np 1 -H localhost:1,127.0.0.2:1", &[]);
     let mut workers = job.workers(2);
     let [one, two] = workers.as_mut_slice() else { panic!() };
@@ -407,7 +407,7 @@ fn a_job_whose_workers_all_fail_ends_with_the_first_ones_code_and_words() {
 }
 
 #[test]
-fn what_a_script_prints_cannot_command_the_terminal() {
+fn control_characters_in_script_output_are_escaped() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("hosts.sh");
     fs::write(&script, "printf 'node\\033[2Ja\\007:1\\n'\n").unwrap();
@@ -420,7 +420,7 @@ fn what_a_script_prints_cannot_command_the_terminal() {
 }
 
 #[test]
-fn a_script_that_always_raises_is_the_last_word() {
+fn the_exception_of_a_script_that_always_raises_is_printed_last() {
     let script = "raise ValueError('the config has no `lr`')";
     let launched =
         start(&["-np", "2", "--min-np", "2"], &["python3", "-c", script], Stdio::null(), &[]);

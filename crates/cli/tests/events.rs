@@ -1,4 +1,4 @@
-//! What happens in a job, as its event log and those who follow it tell.
+//! The events of a job, in its event log and as seen by its followers.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod support;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use ronde_control::event::{EndReason, JobEvent, JobEventKind, OutputKind};
 use support::eventually;
 
-/// A launcher whose job is listed in a folder of its own.
+/// A launcher whose job is registered in a separate folder.
 fn launch(runtime: &Path, arguments: &[&str]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_horovodrun"))
         .args(arguments)
@@ -35,14 +35,14 @@ fn follow(runtime: &Path, arguments: &[&str]) -> Child {
         .unwrap()
 }
 
-/// The events in a file; a line that is being written does not count.
+/// The events in a file, without a partially written last line.
 fn events(path: &Path) -> Vec<JobEvent> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     lines.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Waits until the ranks of a job run.
+/// Waits until the ranks of a job are running.
 fn started(path: &Path, ranks: usize) {
     eventually("its ranks run", Duration::from_secs(20), || {
         let is_start = |event: &JobEvent| matches!(event.what, JobEventKind::WorkerStarted { .. });
@@ -51,7 +51,7 @@ fn started(path: &Path, ranks: usize) {
 }
 
 #[test]
-fn the_event_log_tells_a_job_from_beginning_to_end() {
+fn the_event_log_covers_a_job_from_start_to_end() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("job.yaml"), "event_log: events.jsonl\n").unwrap();
     let script = r#"test "$HOROVOD_RANK" = 0 || exit 3; sleep 300"#;
@@ -82,7 +82,7 @@ fn the_event_log_tells_a_job_from_beginning_to_end() {
 }
 
 #[test]
-fn whoever_follows_hears_what_was_and_what_comes_until_the_end() {
+fn a_follower_gets_past_and_future_events_until_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("events.jsonl");
     let script = "while ! test -e over; do sleep 0.05; done";
@@ -106,7 +106,7 @@ fn whoever_follows_hears_what_was_and_what_comes_until_the_end() {
 }
 
 #[test]
-fn a_follower_that_is_stopped_does_not_hold_up_the_job() {
+fn a_suspended_follower_does_not_delay_the_job() {
     let folder = tempfile::tempdir().unwrap();
     let script = "while ! test -e over; do sleep 0.05; done";
     let line = ["--event-log", "events.jsonl", "-np", "1", "sh", "-c", script];
@@ -125,7 +125,7 @@ fn a_follower_that_is_stopped_does_not_hold_up_the_job() {
 }
 
 #[test]
-fn a_status_shows_the_last_events() {
+fn status_shows_the_last_events() {
     let folder = tempfile::tempdir().unwrap();
     let line = ["--event-log", "events.jsonl", "-np", "1", "sleep", "300"];
     let mut job = launch(folder.path(), &line);
@@ -151,7 +151,7 @@ fn a_status_shows_the_last_events() {
 }
 
 #[test]
-fn output_that_is_lost_is_told() {
+fn lost_output_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
@@ -175,7 +175,7 @@ fn output_that_is_lost_is_told() {
 }
 
 #[test]
-fn an_event_log_that_cannot_be_written_is_told_and_the_job_goes_on() {
+fn an_unwritable_event_log_is_reported_and_the_job_continues() {
     let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
         .args(["--event-log", "/dev/full", "-np", "1", "sh", "-c", "sleep 1; echo done"])
         .output()

@@ -1,4 +1,4 @@
-//! What users see of a job: its output, its input, its exit code and its last words.
+//! What users see of a job: its output, its input, its exit code and its error messages.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod support;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::{eventually, launch, launch_in, launch_with, signal};
 
 #[test]
-fn ranks_know_their_place() {
+fn ranks_get_their_place_in_the_environment() {
     let script = r#"echo "$HOROVOD_RANK $HOROVOD_SIZE $HOROVOD_LOCAL_RANK $HOROVOD_LOCAL_SIZE \
 $HOROVOD_CROSS_RANK $HOROVOD_CROSS_SIZE $HOROVOD_HOSTNAME $HOROVOD_CONTROLLER $RANK $WORLD_SIZE \
 $MASTER_ADDR $PYTHONUNBUFFERED ${TF_CONFIG##*task}""#;
@@ -29,7 +29,7 @@ $MASTER_ADDR $PYTHONUNBUFFERED ${TF_CONFIG##*task}""#;
 }
 
 #[test]
-fn options_come_before_the_configuration_file_and_that_before_the_environment() {
+fn options_override_the_configuration_file_which_overrides_the_environment() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.yaml");
     let file = "params: {fusion_threshold_mb: 32, cycle_time_ms: 10}\n\
@@ -58,7 +58,7 @@ $HOROVOD_CACHE_CAPACITY""#;
 }
 
 #[test]
-fn a_hostfile_says_where_ranks_sit() {
+fn a_hostfile_places_the_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hosts");
     fs::write(&path, "# all here\n\nlocalhost slots=1\n127.0.0.1 slots=4\n").unwrap();
@@ -78,7 +78,7 @@ fn a_host_that_does_not_answer_in_time_is_named() {
 }
 
 #[test]
-fn what_ranks_write_is_kept_in_files_too() {
+fn rank_output_is_also_written_to_files() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().join("deep/logs");
     let script = r#"echo "out of $RANK"; printf 'err of %s' "$RANK" >&2"#;
@@ -95,10 +95,10 @@ fn what_ranks_write_is_kept_in_files_too() {
 }
 
 #[test]
-fn a_full_disk_is_told_once_and_the_job_goes_on() {
+fn a_full_disk_is_reported_once_and_the_job_continues() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().to_str().unwrap().to_owned();
-    // The ranks themselves put a device that is always full in the place of their files.
+    // The ranks themselves replace their files with a device that is always full.
     let script = r#"ln -sf /dev/full "$0/rank.$RANK/stdout"; for n in 1 2 3; do echo $n; done"#;
     let command = ["sh", "-c", script, &kept];
     let ended =
@@ -110,7 +110,7 @@ fn a_full_disk_is_told_once_and_the_job_goes_on() {
 }
 
 #[test]
-fn lines_of_four_ranks_never_mix_and_none_is_lost() {
+fn lines_of_four_ranks_never_interleave_and_none_is_lost() {
     let script = "\
 import os, sys
 rank = os.environ['HOROVOD_RANK']
@@ -139,7 +139,7 @@ sys.stdout.write('last')
 }
 
 #[test]
-fn the_first_failing_rank_gives_the_code_and_the_words() {
+fn the_first_failing_rank_sets_the_exit_code_and_the_message() {
     let script = r#"if [ "$RANK" = 2 ]; then echo "disk full" >&2; exit 3; fi; exec sleep 300"#;
     let start = Instant::now();
     let launched = launch(&["-np", "4"], script);
@@ -164,7 +164,7 @@ more: `ronde explain exit_code`
 }
 
 #[test]
-fn an_exception_is_named() {
+fn an_exception_is_reported_with_its_type_and_location() {
     let script = "import os\nif os.environ['RANK'] == '1':\n    raise ValueError('boom')";
     let ended = launch_with(&["-np", "2"], &["python3", "-c", script], Stdio::null()).end();
     assert_eq!(ended.code, Some(1));
@@ -173,7 +173,7 @@ fn an_exception_is_named() {
 }
 
 #[test]
-fn a_crash_is_told_with_what_the_interpreter_said_of_it() {
+fn a_crash_is_reported_with_the_interpreters_traceback() {
     let script = "import ctypes, faulthandler\nfaulthandler.enable()\nctypes.string_at(0)";
     let ended = launch_with(&["-np", "1"], &["python3", "-c", script], Stdio::null()).end();
     assert_eq!(ended.code, Some(139));
@@ -185,8 +185,8 @@ fn a_crash_is_told_with_what_the_interpreter_said_of_it() {
 }
 
 #[test]
-fn a_killed_rank_takes_the_others_with_it_within_five_seconds() {
-    // The others do not even listen to a polite request.
+fn a_killed_rank_ends_the_others_within_five_seconds() {
+    // The others ignore SIGTERM.
     let script = "trap '' TERM; echo pid $$; while true; do sleep 1; done";
     let launched = launch(&["-np", "3"], script);
     let pids = launched.told("pid", 3);
@@ -203,7 +203,7 @@ fn a_killed_rank_takes_the_others_with_it_within_five_seconds() {
 }
 
 #[test]
-fn commands_that_cannot_run_are_told_apart() {
+fn missing_and_non_executable_commands_are_distinguished() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().join("text");
     fs::write(&text, "no program").unwrap();
@@ -220,14 +220,14 @@ fn commands_that_cannot_run_are_told_apart() {
 }
 
 #[test]
-fn the_command_is_not_seen_by_a_shell_and_keeps_its_flags() {
+fn the_command_bypasses_the_shell_and_keeps_its_flags() {
     let command = ["printf", "%s|", "$HOME", "a b", "-np", "--verbose", "--", "x"];
     let ended = launch_with(&["-np", "1"], &command, Stdio::null()).end();
     assert_eq!(ended.stdout, "[0]<stdout>:$HOME|a b|-np|--verbose|--|x|");
 }
 
 #[test]
-fn standard_input_goes_to_rank_0_and_the_others_have_none() {
+fn standard_input_goes_only_to_rank_0() {
     let mut launched = launch_with(&["-np", "3"], &["wc", "-c"], Stdio::piped());
     launched.feed(&vec![b'x'; 1_000_000]);
     let ended = launched.end();
@@ -237,14 +237,14 @@ fn standard_input_goes_to_rank_0_and_the_others_have_none() {
 }
 
 #[test]
-fn input_that_nobody_reads_holds_nothing_up() {
+fn unread_input_does_not_block_the_job() {
     let mut launched = launch_with(&["-np", "2"], &["true"], Stdio::piped());
     launched.feed(&vec![b'x'; 1_000_000]);
     assert_eq!(launched.end().code, Some(0));
 }
 
 #[test]
-fn signals_are_passed_on_and_give_the_exit_code() {
+fn signals_are_forwarded_and_set_the_exit_code() {
     for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let script = "\
 trap 'echo got HUP; exit 0' HUP; trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 0' TERM
@@ -260,12 +260,12 @@ echo ready; while true; do sleep 0.05; done";
 }
 
 #[test]
-fn a_second_interrupt_kills_at_once() {
+fn a_second_interrupt_kills_immediately() {
     let script = "trap '' INT TERM; echo ready; while true; do sleep 1; done";
     let mut launched = launch(&["-np", "2"], script);
     launched.told("ready", 2);
     let start = Instant::now();
-    // Signals of one kind that come close together may be taken for one, as the kernel does.
+    // The kernel may merge signals of one kind that arrive close together.
     eventually("the launcher ends", Duration::from_secs(4), || {
         launched.signal_if_alive("INT").then_some(())
     });
@@ -275,7 +275,7 @@ fn a_second_interrupt_kills_at_once() {
 }
 
 #[test]
-fn the_key_is_on_no_command_line_and_in_no_log() {
+fn the_key_appears_on_no_command_line_and_in_no_log() {
     let script = r#"echo "key $RONDE_JOB_KEY"; exec sleep 300"#;
     let launched = launch(&["--verbose", "-np", "2"], script);
     let key = launched.told("key", 2).remove(0);
@@ -291,7 +291,7 @@ fn the_key_is_on_no_command_line_and_in_no_log() {
 }
 
 #[test]
-fn output_that_nobody_reads_any_more_does_not_stop_the_job() {
+fn a_closed_output_pipe_does_not_stop_the_job() {
     let folder = tempfile::tempdir().unwrap();
     let proof = folder.path().join("proof");
     let script = format!("seq 200000; echo done > {}", proof.display());
@@ -303,7 +303,7 @@ fn output_that_nobody_reads_any_more_does_not_stop_the_job() {
 }
 
 #[test]
-fn output_that_cannot_be_written_is_told_and_gives_code_1() {
+fn unwritable_output_is_reported_and_exits_with_code_1() {
     let folder = tempfile::tempdir().unwrap();
     let proof = folder.path().join("proof");
     let script = format!("seq 2000; echo done > {}", proof.display());
@@ -328,7 +328,7 @@ more: `ronde explain output_lost`
 }
 
 #[test]
-fn a_job_whose_errors_cannot_be_written_gives_code_1() {
+fn unwritable_standard_error_exits_with_code_1() {
     let launcher = env!("CARGO_BIN_EXE_horovodrun");
     let status = std::process::Command::new(launcher)
         .args(["-np", "1", "sh", "-c", "echo a warning >&2"])

@@ -1,4 +1,4 @@
-//! `horovodrun --mpi`, with an `mpirun` that only tells what it was asked.
+//! `horovodrun --mpi`, with a fake `mpirun` that only prints its arguments.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod support;
@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use support::{Ended, launch_in};
 use tempfile::TempDir;
 
-/// A folder with an `mpirun` of this version, which shows its arguments and ends with 7.
+/// A folder with an `mpirun` of this version that prints its arguments and exits with 7.
 fn mpirun(version: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mpirun");
@@ -27,12 +27,12 @@ fn mpirun(version: &str) -> TempDir {
 
 fn launch(folder: &TempDir, arguments: &[&str]) -> Ended {
     let path = format!("{}:/usr/bin:/bin", folder.path().display());
-    // As if it were started by a rank of another job.
+    // As if a rank of another job had started it.
     launch_in(arguments, "train it", &[("PATH", &path), ("HOROVOD_RANK", "3")])
 }
 
 #[test]
-fn the_job_becomes_mpirun_with_its_output_and_its_exit_code() {
+fn mpirun_replaces_the_launcher_and_keeps_its_output_and_exit_code() {
     let folder = mpirun("mpirun (Open MPI) 4.1.4");
     let options = [
         "--mpi",
@@ -62,7 +62,7 @@ fn the_job_becomes_mpirun_with_its_output_and_its_exit_code() {
 }
 
 #[test]
-fn hosts_that_this_mpirun_cannot_serve_are_refused_with_what_to_do() {
+fn hosts_unsupported_by_this_mpirun_are_refused_with_a_hint() {
     let folder = mpirun("HYDRA build details:");
     let ended = launch(&folder, &["--mpi", "-np", "3", "-H", "a:1,b:2"]);
     assert_eq!(ended.code, Some(2));
@@ -74,7 +74,7 @@ fn hosts_that_this_mpirun_cannot_serve_are_refused_with_what_to_do() {
 }
 
 #[test]
-fn without_a_known_mpirun_the_error_says_what_to_install_or_leave_out() {
+fn without_a_known_mpirun_the_error_names_what_to_install_or_omit() {
     let folder = mpirun("something else");
     let ended = launch(&folder, &["--mpi", "-np", "2"]);
     assert_eq!(ended.code, Some(2));
@@ -88,7 +88,7 @@ fn without_a_known_mpirun_the_error_says_what_to_install_or_leave_out() {
 }
 
 #[test]
-fn the_last_word_about_who_starts_the_ranks_counts() {
+fn the_last_launcher_option_wins() {
     let folder = mpirun("mpirun (Open MPI) 4.1.4");
     let ended = launch(&folder, &["--mpi", "--gloo", "--mpi-args", "-x A", "-np", "1"]);
     assert_eq!(ended.code, Some(127), "{}", ended.stderr);

@@ -1,4 +1,4 @@
-//! Nothing is left of a job, whatever dies and however.
+//! A job leaves no process behind, whichever of its processes dies and however it dies.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod support;
@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use support::{Launched, alive, eventually, launch, signal};
 
-/// How long anything may survive.
+/// How long a process may outlive its job.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A rank with a child, a grandchild that has left its session, and one that has also lost its
-/// environment; all of them ignore every polite request.
+/// A rank with a child, a grandchild that has left the session, and one that has also cleared its
+/// environment; all of them ignore every signal they can.
 const FAMILY: &str = r#"
 trap '' TERM INT HUP
 sleep 300 &
@@ -36,14 +36,14 @@ fn assert_all_gone(launched: &Launched, pids: &[i32]) {
 }
 
 #[test]
-fn a_killed_launcher_leaves_nothing() {
+fn a_killed_launcher_leaves_no_processes() {
     let (launched, pids) = start();
     launched.signal("KILL");
     assert_all_gone(&launched, &pids);
 }
 
 #[test]
-fn a_killed_agent_leaves_nothing_and_is_named() {
+fn a_killed_agent_leaves_no_processes_and_is_named() {
     let (launched, pids) = start();
     signal(launched.part("__ronde-agent")[0], "KILL");
     assert_all_gone(&launched, &pids);
@@ -54,7 +54,7 @@ fn a_killed_agent_leaves_nothing_and_is_named() {
 }
 
 #[test]
-fn a_killed_guardian_leaves_nothing() {
+fn a_killed_guardian_leaves_no_processes() {
     let (launched, pids) = start();
     signal(launched.part("__ronde-guardian")[0], "KILL");
     assert_all_gone(&launched, &pids);
@@ -62,7 +62,7 @@ fn a_killed_guardian_leaves_nothing() {
 }
 
 #[test]
-fn launcher_and_agent_killed_at_once_leave_nothing() {
+fn killing_launcher_and_agent_at_once_leaves_no_processes() {
     let (launched, pids) = start();
     let agent = launched.part("__ronde-agent")[0];
     launched.signal("STOP");
@@ -72,7 +72,7 @@ fn launcher_and_agent_killed_at_once_leave_nothing() {
 }
 
 #[test]
-fn agent_and_guardian_killed_at_once_leave_nothing_that_is_marked() {
+fn killing_agent_and_guardian_at_once_leaves_no_marked_processes() {
     let script = "setsid sleep 300 & echo pid $!; echo pid $$; wait";
     let launched = launch(&["-np", "2"], script);
     let pids: Vec<i32> = launched.told("pid", 4).iter().map(|pid| pid.parse().unwrap()).collect();
@@ -85,7 +85,7 @@ fn agent_and_guardian_killed_at_once_leave_nothing_that_is_marked() {
 }
 
 #[test]
-fn a_job_inside_a_job_goes_with_it() {
+fn a_nested_job_ends_with_the_outer_job() {
     let inner = env!("CARGO_BIN_EXE_horovodrun");
     let script = format!("exec {inner} -np 2 sh -c 'setsid sleep 300 & echo pid $$; wait'");
     let launched = launch(&["-np", "2"], &script);
@@ -96,7 +96,7 @@ fn a_job_inside_a_job_goes_with_it() {
 }
 
 #[test]
-fn launcher_and_guardian_killed_at_once_leave_nothing() {
+fn killing_launcher_and_guardian_at_once_leaves_no_processes() {
     let (launched, pids) = start();
     let guardian = launched.part("__ronde-guardian")[0];
     launched.signal("STOP");
@@ -106,7 +106,7 @@ fn launcher_and_guardian_killed_at_once_leave_nothing() {
 }
 
 #[test]
-fn a_killed_rank_leaves_none_of_its_descendants() {
+fn a_killed_rank_leaves_no_descendants() {
     let (launched, pids) = start();
     let rank = launched.part("wait").into_iter().find(|pid| pids.contains(pid)).unwrap();
     signal(rank, "KILL");
@@ -115,7 +115,7 @@ fn a_killed_rank_leaves_none_of_its_descendants() {
 }
 
 #[test]
-fn ranks_that_finish_well_leave_nothing_either() {
+fn ranks_that_succeed_leave_no_processes() {
     let script = r#"
 sleep 300 &
 setsid sh -c 'echo pid $$; exec sleep 300' &
@@ -129,7 +129,7 @@ sleep 0.3"#;
 }
 
 #[test]
-fn a_stopped_launcher_does_not_protect_its_agent() {
+fn a_suspended_launcher_does_not_keep_its_agent_alive() {
     let (launched, pids) = start();
     launched.signal("STOP");
     signal(launched.part("__ronde-agent")[0], "TERM");
@@ -139,7 +139,7 @@ fn a_stopped_launcher_does_not_protect_its_agent() {
 }
 
 #[test]
-fn jobs_beside_each_other_do_not_touch_each_other() {
+fn concurrent_jobs_do_not_affect_each_other() {
     let (first, first_pids) = start();
     let (second, second_pids) = start();
     first.signal("KILL");

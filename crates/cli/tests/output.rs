@@ -1,6 +1,6 @@
-//! Output at speed: a hundred thousand lines a second from each of four ranks, lines that are long, raw
-//! or without end. Nothing is lost, nothing changes its order within a rank, and driver and agent
-//! together take less than a core.
+//! High-volume output: a hundred thousand lines per second from each of four ranks, and lines that
+//! are very long, binary or unterminated. Nothing is lost or reordered within a rank, and the
+//! driver and the agent together use less than one core.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::fs;
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
-/// Lines of each rank: two seconds of them.
+/// Lines per rank: two seconds' worth.
 const LINES: usize = 200_000;
 
-/// Writes its lines in as many pieces as a program with a small buffer does, then waits for a file.
+/// Writes lines in small chunks, like a program with a small buffer, then waits for a file.
 const SPEAK: &str = r"
 import os, sys, time
 rank, count, start = os.environ['RANK'], int(sys.argv[1]), time.monotonic()
@@ -28,7 +28,7 @@ while not os.path.exists(sys.argv[2]):
 ";
 
 #[test]
-fn four_hundred_thousand_lines_a_second_arrive_whole_and_in_order() {
+fn four_hundred_thousand_lines_per_second_arrive_intact_and_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let (kept, flag) = (folder.path().join("kept"), folder.path().join("flag"));
     let start = Instant::now();
@@ -82,7 +82,7 @@ fn expected(rank: usize, number: usize) -> String {
     format!("{rank} {number} {:040}", number * 7919 % 1_000_003)
 }
 
-/// Processor time of the driver and of what it started by itself: the guardian and the agent.
+/// CPU time of the driver and the processes it starts itself: the guardian and the agent.
 fn launcher_seconds(driver: u32) -> f64 {
     let guardian = child_of(driver);
     [driver, guardian, child_of(guardian)].into_iter().map(seconds).sum()
@@ -96,12 +96,12 @@ fn child_of(pid: u32) -> u32 {
 fn seconds(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    // User and system time, in hundredths of a second on every Linux there is.
+    // User and system time, in hundredths of a second on every Linux.
     fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
 }
 
 #[test]
-fn long_raw_and_endless_lines_arrive_as_they_are() {
+fn long_binary_and_unterminated_lines_arrive_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let kept = folder.path().to_str().unwrap();
     let script = "\
@@ -125,7 +125,7 @@ os.write(1, raw * 12000)
         for (number, line) in own[..500].iter().enumerate() {
             assert!(**line == [format!("{number} ").as_bytes(), &raw.repeat(16)].concat());
         }
-        // What has no end comes in pieces, of which nothing is missing.
+        // An unterminated line arrives in pieces, and no piece is missing.
         assert!(own.len() > 501 && own[500..].concat() == raw.repeat(12000));
         let file = fs::read(folder.path().join(format!("rank.{rank}/stdout"))).unwrap();
         let own: Vec<u8> =

@@ -1,4 +1,4 @@
-//! Ranks meet at a real launcher, among strangers and deaths.
+//! Ranks join through a real launcher, despite unauthenticated connections and dying ranks.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod support;
@@ -34,7 +34,7 @@ fn world(meeting: &Meeting, size: u32) -> Vec<FakeRank> {
     ranks
 }
 
-/// Each rank on a thread of its own, so that they leave and come again in any order.
+/// Runs each rank on its own thread, so that ranks leave and rejoin in any order.
 fn cycles(size: u32, rounds: u64) {
     let (launched, meeting) = open(size);
     let ranks: Vec<_> = (0..size)
@@ -57,17 +57,17 @@ fn cycles(size: u32, rounds: u64) {
 }
 
 #[test]
-fn two_ranks_meet_and_part_three_hundred_times() {
+fn two_ranks_join_and_leave_three_hundred_times() {
     cycles(2, 300);
 }
 
 #[test]
-fn sixty_four_ranks_meet_and_part_ten_times() {
+fn sixty_four_ranks_join_and_leave_ten_times() {
     cycles(64, 10);
 }
 
 #[test]
-fn a_killed_rank_is_lost_to_the_others_at_once() {
+fn the_others_learn_of_a_killed_rank_at_once() {
     let (launched, meeting) = open(2);
     let mut ranks = world(&meeting, 2);
     let start = Instant::now();
@@ -88,7 +88,7 @@ fn a_killed_rank_is_lost_to_the_others_at_once() {
 }
 
 #[test]
-fn a_gathering_that_misses_a_dead_rank_is_refused() {
+fn a_rendezvous_missing_a_dead_rank_is_refused() {
     let script = r#"test "$RANK" = 0 || exit 0
 echo "meet $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
     let launched = launch(&["-np", "2"], script);
@@ -100,7 +100,7 @@ echo "meet $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
 }
 
 #[test]
-fn a_vanished_connection_is_a_loss_after_a_second() {
+fn a_closed_connection_counts_as_lost_after_a_second() {
     let (_launched, meeting) = open(2);
     let mut ranks = world(&meeting, 2);
     drop(ranks.pop());
@@ -109,7 +109,7 @@ fn a_vanished_connection_is_a_loss_after_a_second() {
 }
 
 #[test]
-fn other_versions_and_doubles_are_refused() {
+fn other_versions_and_duplicate_ranks_are_refused() {
     let (_launched, meeting) = open(2);
     let mut old = FakeRank::greet(&meeting, 1, "0.0.1");
     let DriverToRank::Refused { reason } = old.hear() else { panic!("no refusal") };
@@ -121,7 +121,7 @@ fn other_versions_and_doubles_are_refused() {
 }
 
 #[test]
-fn nobody_gets_a_function_from_a_job_that_has_none() {
+fn asking_a_job_without_a_function_for_one_is_refused() {
     let (_launched, meeting) = open(2);
     let version = ronde_control::VERSION.to_owned();
     for greeting in [
@@ -135,7 +135,7 @@ fn nobody_gets_a_function_from_a_job_that_has_none() {
 }
 
 #[test]
-fn strangers_are_dropped_and_disturb_nobody() {
+fn unauthenticated_connections_are_dropped_and_delay_no_rank() {
     let (_launched, meeting) = open(2);
     let first = FakeRank::join(&meeting, 0);
 
@@ -147,7 +147,7 @@ fn strangers_are_dropped_and_disturb_nobody() {
     replay.write_all(&first.recorded).unwrap();
     assert!(is_dropped(&mut replay, Duration::from_secs(2)));
 
-    // More silent ones than there are places, and one that sends half a word.
+    // More silent connections than the launcher keeps, and one that sends half a message.
     let mut silent: Vec<_> =
         (0..300).map(|_| TcpStream::connect(meeting.address).unwrap()).collect();
     silent[7].write_all(&[48]).unwrap();
@@ -170,8 +170,8 @@ impl FakeRank {
     }
 }
 
-/// What a member of a job may say that makes no sense, with numbers as far off as they go.
-fn nonsense() -> (Vec<Greeting>, Vec<RankToDriver>) {
+/// Malformed messages from a member of the job, with numbers at the limits of their types.
+fn malformed_messages() -> (Vec<Greeting>, Vec<RankToDriver>) {
     let (version, rank, epoch) = (ronde_control::VERSION.to_owned(), Rank(u32::MAX), Epoch(9));
     let worker = Worker(u32::MAX);
     let greetings = vec![
@@ -203,11 +203,11 @@ fn nonsense() -> (Vec<Greeting>, Vec<RankToDriver>) {
     (greetings, messages)
 }
 
-/// A launcher that panics ends with 101.
+/// Checks that the launcher survives malformed messages; one that panics exits with 101.
 fn survives_its_members(arguments: &[&str]) {
     let launched = launch(arguments, TELL_MEETING);
     let meeting = Meeting::told_by(&launched);
-    let (greetings, messages) = nonsense();
+    let (greetings, messages) = malformed_messages();
     for greeting in &greetings {
         drop(FakeRank::come(&meeting, 0, greeting));
     }
@@ -223,7 +223,7 @@ fn survives_its_members(arguments: &[&str]) {
 }
 
 #[test]
-fn no_member_can_bring_the_launcher_down() {
+fn no_member_can_crash_the_launcher() {
     survives_its_members(&["-np", "2"]);
     survives_its_members(&["-np", "2", "--min-np", "1"]);
 }

@@ -1,4 +1,4 @@
-//! The words of the command `ronde`; what it measures is tested with the whole product.
+//! Help and error texts of the command `ronde`; tests/integration covers what it measures.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::process::Command;
@@ -74,7 +74,7 @@ fn version_and_help() {
 }
 
 #[test]
-fn a_shell_takes_the_completions() {
+fn shells_load_the_completions() {
     let program = env!("CARGO_BIN_EXE_ronde");
     let script = format!(
         "source <({program} completion bash)
@@ -97,8 +97,8 @@ fn a_shell_takes_the_completions() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one flat list of mistakes and their words")]
-fn mistakes() {
+#[expect(clippy::too_many_lines, reason = "one flat list of mistakes and their texts")]
+fn usage_errors() {
     let lines = [
         "bnech",
         "train",

@@ -1,4 +1,4 @@
-//! `ronde status` beside real launchers: which jobs there are, what their ranks say, who is late.
+//! `ronde status` with real launchers: which jobs run, what their ranks report, which rank is late.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod support;
@@ -15,7 +15,7 @@ use ronde_control::wire::{DriverToRank, RankToDriver};
 use support::eventually;
 use support::rank::{FakeRank, Meeting};
 
-/// A launcher whose jobs are listed in a folder of its own.
+/// A launcher whose jobs are registered in a separate folder.
 struct Job {
     launcher: Child,
     lines: BufReader<ChildStdout>,
@@ -63,7 +63,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(error))
 }
 
-/// Joins as a rank and answers every question in the same way, until the connection ends.
+/// Joins as a rank and answers every query with the same report until the connection ends.
 fn take_part(meeting: &Meeting, rank: u32, report: RankReport) -> thread::JoinHandle<()> {
     let mut fake = FakeRank::join(meeting, rank);
     thread::spawn(move || {
@@ -150,7 +150,7 @@ fn jobs_are_listed_only_while_they_run() {
     assert_eq!(other.status.code(), Some(2), "{}", text(&other));
     let chosen = text(&status(runtime.path(), &["--once", &second.to_string()]));
     assert!(chosen.starts_with(&format!("job {second}: 2 ranks")), "{chosen}");
-    // A killed driver leaves its file behind, and the next look removes it.
+    // A killed driver leaves its file behind; the next `ronde status` removes it.
     drop(one);
     let folder = runtime.path().join("ronde");
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);

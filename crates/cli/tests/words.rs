@@ -1,4 +1,4 @@
-//! The command line's own words.
+//! Help and error texts of the command line.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use std::process::Command;
@@ -19,7 +19,7 @@ fn run(line: &str) -> String {
 }
 
 #[test]
-fn a_script_needs_no_interpreter_and_a_module_none() {
+fn scripts_and_modules_run_without_naming_an_interpreter() {
     let folder = tempfile::tempdir().unwrap();
     let program = "import os, sys; print(os.environ['HOROVOD_SIZE'], *sys.argv[1:])";
     std::fs::write(folder.path().join("train.py"), program).unwrap();
@@ -38,7 +38,7 @@ fn a_script_needs_no_interpreter_and_a_module_none() {
     let both = vec!["[0]<stdout>:2 --lr 1".to_owned(), "[1]<stdout>:2 --lr 1".to_owned()];
     assert_eq!(here("-np 2 train.py --lr 1"), (both.clone(), String::new()));
     assert_eq!(here("-np 2 -m train --lr 1"), (both.clone(), String::new()));
-    // Without a number: as many as the hosts named have slots, or one, which is said.
+    // Without `-np`: one rank per slot of the given hosts, or one rank and a note.
     assert_eq!(here("-H localhost:2 ./train.py --lr 1"), (both.clone(), String::new()));
     assert_eq!(here("-np auto -H localhost:2 train.py --lr 1"), (both, String::new()));
     let (lines, note) = here("train.py");
@@ -180,8 +180,8 @@ fn check_build() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one flat list of mistakes and their words")]
-fn mistakes() {
+#[expect(clippy::too_many_lines, reason = "one flat list of mistakes and their texts")]
+fn usage_errors() {
     let lines = [
         "",
         "-np 2",
@@ -445,7 +445,7 @@ fn mistakes() {
 }
 
 #[test]
-fn commands_whose_output_is_lost_say_so() {
+fn commands_report_output_they_cannot_write() {
     let (launcher, ronde) = (env!("CARGO_BIN_EXE_horovodrun"), env!("CARGO_BIN_EXE_ronde"));
     for (program, argument) in [(launcher, "--help"), (launcher, "--check-build"), (ronde, "-v")] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -459,7 +459,7 @@ fn commands_whose_output_is_lost_say_so() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused_before_anything_starts() {
+fn invalid_settings_are_refused_before_anything_starts() {
     let run = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
             .args(arguments)
@@ -494,7 +494,7 @@ fn settings_that_cannot_work_are_refused_before_anything_starts() {
 
     hint: unset what is wrong, or set it to what docs/reference/settings.md says; say for example `horovodrun -np 4 --min-np 2 --max-np 8 ...`
     ");
-    // Of what an option sets, the variable is not looked at.
+    // A variable is ignored if an option sets the same value.
     let output = Command::new(env!("CARGO_BIN_EXE_horovodrun"))
         .args(["--fusion-threshold-mb", "64", "-np", "1", "true"])
         .env("HOROVOD_FUSION_THRESHOLD", "64MB")

@@ -42,7 +42,7 @@ class BroadcastGlobalVariables:
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable as it is on each rank.
+        """Keep a variable local to each rank.
 
         Args:
             var: The variable.

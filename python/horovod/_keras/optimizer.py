@@ -91,7 +91,7 @@ class _Distributed:
         return self._hvd.aggregation
 
     def register_local_var(self, var: Any) -> None:
-        """Leave the gradient of a variable as it is on each rank.
+        """Keep the gradient of a variable local to each rank.
 
         Args:
             var: The variable.

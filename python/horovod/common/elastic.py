@@ -260,7 +260,7 @@ def run_fn(
     Frameworks build their `elastic.run` on it.
 
     Args:
-        func: Function that takes a `State` first, and returns when training is done.
+        func: Function whose first argument is a `State`; it returns when training is done.
         reset: Function that leaves the world and joins the next one.
         foreign: Exceptions by which the framework reports that one of its operations failed
             (default: `RuntimeError`). They count as a lost rank only if one was lost.

@@ -34,7 +34,7 @@ def broadcast_object(
         obj: Any object that can be pickled; ignored on ranks other than `root_rank`.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller (default: 0).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -64,7 +64,7 @@ def allgather_object(
 
     Args:
         obj: Any object that can be pickled.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 

@@ -1,7 +1,7 @@
 """Horovod's API for JAX: `import horovod.jax as hvd`.
 
-This module only collects names; `mpi_ops` has the collectives, `functions` what is built from them,
-`optimizer` the wrapper for optax, `elastic` what outlives a world.
+This module only collects names; `mpi_ops` has the collectives, `functions` what is built on them,
+`optimizer` the wrapper for optax, `elastic` elastic training.
 """
 
 from __future__ import annotations

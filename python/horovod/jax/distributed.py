@@ -1,6 +1,6 @@
 """Setting up `jax.distributed` for the ranks of a job, for programs that use JAX's own collectives.
 
-Nothing else in `horovod.jax` needs it: without, every rank's JAX sees its own devices only.
+Nothing else in `horovod.jax` needs it: without it, JAX on each rank sees only its own devices.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def init_jax_distributed(
 
 
 def _own_address() -> str:
-    """An address of this host that the other ranks reach, with a port that is free now."""
+    """An address of this host that the other ranks can reach, with a port that is free now."""
     host = "127.0.0.1"
     if _basics.local_size() != _basics.size():
         host = environment.host() or socket.gethostname()

@@ -1,7 +1,7 @@
-"""The collectives outside of compiled programs: arrays go through the host's memory as they are.
+"""The collectives outside compiled programs: arrays go through host memory unchanged.
 
-On CPUs nothing is copied on the way in. Element types that the engine does not know travel as
-others of the same size, and reductions that would come out wrong that way are refused.
+On CPUs inputs are not copied. Element types that the engine does not know are sent as others of the
+same size, and reductions that would be wrong that way raise an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _noted: list[str] = []
 
 
 def run(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
-    """The results of a collective on concrete arrays; `spec.splits` may be any."""
+    """Runs a collective on concrete arrays."""
     _note_device(leaves)
     hosts = [np.asarray(leaf) for leaf in leaves]
     if spec.kind in ("allreduce", "reducescatter"):
@@ -33,7 +33,7 @@ def run(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
 def run_on_host(
     spec: CollectiveSpec, hosts: Sequence[np.ndarray[Any, Any]]
 ) -> list[np.ndarray[Any, Any]]:
-    """The same on arrays of NumPy."""
+    """Runs a collective on NumPy arrays."""
     start = _STARTS[spec.kind]
     pending: list[tuple[list[int], raw.Pending[list[Any]]]] = []
     sources = [_travelling(host) for host in hosts]
@@ -48,7 +48,7 @@ def run_on_host(
 
 
 def alltoall(spec: CollectiveSpec, leaf: Any, splits: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """The rows received by an exchange of unequal shares, and how many came from each."""
+    """Exchanges unequal shares; returns the received rows and how many came from each rank."""
     host = np.asarray(leaf)
     received, rows = raw.alltoall(_travelling(host), splits, spec.given, spec.process_set)
     return jnp.asarray(_arrived(received, host)), jnp.asarray(np.asarray(rows, np.int32))
@@ -71,7 +71,7 @@ def _allgather(spec: CollectiveSpec, arrays: list[Any], name: str | None) -> raw
 
 
 class _Each:
-    """Operations of single arrays that are waited for together."""
+    """Operations on single arrays that are waited for together."""
 
     def __init__(self, pending: list[raw.Pending[Any]]) -> None:
         self._pending = pending
@@ -108,7 +108,7 @@ _STARTS: dict[str, Callable[[CollectiveSpec, list[Any], str | None], Any]] = {
 
 
 def _travelling(host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array under an element type that the engine knows."""
+    """Views the array as an element type that the engine knows."""
     host = np.ascontiguousarray(host).reshape(host.shape)
     if host.dtype.kind == "u" and host.dtype.itemsize >= 4:
         return host.view(f"i{host.dtype.itemsize}")
@@ -120,7 +120,7 @@ def _travelling(host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _arrived(array: np.ndarray[Any, Any], host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array under the element type that it had."""
+    """Views the result as the original element type."""
     if host.dtype.kind == "c":
         array = array.view(host.dtype)
         return array.reshape(array.shape[:-1])
@@ -155,11 +155,10 @@ def _note_device(leaves: Sequence[Any]) -> None:
 
 
 def note(platform: str) -> None:
-    """Says once that arrays on other devices than CPUs take a detour."""
+    """Warns once that arrays on devices other than CPUs take a detour."""
     if platform != "cpu" and not _noted:
         _noted.append(platform)
         warnings.warn(
-            f"collectives run on CPUs in this release: arrays on {platform} go through the host's "
-            "memory",
+            f"collectives run on CPUs in this release: arrays on {platform} go through host memory",
             stacklevel=5,
         )

@@ -1,6 +1,6 @@
 """Elastic training with JAX: `hvd.elastic.run` and `hvd.elastic.JaxState`.
 
-Horovod never had it; it works like that of the other frameworks.
+Horovod never had it; it works like those of the other frameworks.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _Result = TypeVar("_Result")
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Make a function survive lost ranks and changing hosts: the decorator of elastic training.
+    """Make a training function elastic, so that it survives lost ranks and changing hosts.
 
-    When a rank is lost, or hosts are added or removed, the ranks that are left regroup without a
-    restart and call the function again with the state of rank 0, which goes back to the last
-    `state.commit()` if a rank was lost. Nothing may be sent between ranks before the first call.
+    When a rank is lost, or hosts are added or removed, the remaining ranks regroup without a
+    restart and call the function again with the state of rank 0, which returns to the last
+    `state.commit()` if a rank was lost. Do not call collectives before the first call.
 
     Args:
-        func: Function that takes a state first, and returns when training is done.
+        func: Function whose first argument is a state; it returns when training is done.
 
     Returns:
         A function that takes a state and the other arguments of `func`, and returns what `func`
         returns.
     """
-    # A small program that runs at once has a `ValueError` for what fails in it.
+    # A small program that runs synchronously raises `ValueError` if it fails.
     return run_fn(func, rejoin, (RuntimeError, ValueError))
 
 
@@ -61,7 +61,7 @@ class JaxState(FrameworkState):
 
     def save(self) -> None:
         """Copy everything in memory."""
-        # A step that failed says so when its arrays are looked at: before anything is overwritten.
+        # A failed step raises when its arrays are read: before anything is overwritten.
         found = {name: _Leaves(getattr(self, name)) for name in self._copies}
         for name, leaves in found.items():
             self._copies[name].take(leaves)
@@ -83,20 +83,20 @@ class JaxState(FrameworkState):
         self.restore()
 
     def reset(self) -> None:
-        """Have programs compiled again if the number of ranks has changed."""
+        """Recompile programs if the number of ranks has changed."""
         if self._size != _basics.size():
             self._size = _basics.size()
             forget_programs()
 
 
 def forget_programs() -> None:
-    """Lets JAX compile everything anew when it is called the next time."""
+    """Makes JAX recompile every program at its next call."""
     clear: Any = jax.clear_caches
     clear()
 
 
 class _Leaves:
-    """The leaves of a tree as arrays of the host, which may be the leaves' own memory."""
+    """The leaves of a tree as host arrays, which may share the leaves' memory."""
 
     def __init__(self, tree: Any) -> None:
         self.leaves, self.structure = jax.tree_util.tree_flatten(tree)
@@ -104,7 +104,7 @@ class _Leaves:
 
 
 class _Copy:
-    """What is kept of a tree."""
+    """A saved copy of a tree."""
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []
@@ -135,7 +135,7 @@ def _seen(leaf: Any) -> Any:
 
 
 def _maker(leaf: Any) -> Callable[[Any], Any] | None:
-    """What makes a leaf like this one of an array that is kept; it must not share its memory."""
+    """A function that makes a leaf like this one from a saved array, without sharing memory."""
     if not _is_array(leaf):
         return None
     if isinstance(leaf, np.ndarray):

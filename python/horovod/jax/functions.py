@@ -1,4 +1,4 @@
-"""Bringing parameters and the state of optimizers from one rank to all."""
+"""Broadcasting parameters and optimizer states."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = [
 def broadcast_parameters(
     params: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Send a tree from one rank to all others, so that all ranks start alike.
+    """Send a tree from one rank to all others, so that all ranks start with the same values.
 
-    Takes parameters, states of optimizers, and keys for random numbers.
+    Takes parameters, optimizer states and random keys.
 
     Args:
         params: A tree of arrays, of the same structure on every rank.
@@ -30,7 +30,7 @@ def broadcast_parameters(
         process_set: Ranks that take part (default: all ranks).
 
     Returns:
-        The tree of rank `root_rank`; use it in place of `params`.
+        The tree of rank `root_rank`; use it instead of `params`.
 
     Raises:
         HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
@@ -65,5 +65,5 @@ broadcast_optimizer_state = broadcast_parameters
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether this is a key for random numbers of the kind that is no plain array."""
+    """Whether this is a random key that is not a plain array."""
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

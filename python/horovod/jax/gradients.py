@@ -1,7 +1,7 @@
 """The collectives as functions that JAX can differentiate.
 
-The rule is that of one program on all ranks: a gradient is that of the sum of the losses of all.
-Every backward pass is a collective too, so that all ranks must take gradients or none.
+All ranks together count as one program: a gradient is that of the sum of all ranks' losses. Every
+backward pass is a collective too, so either all ranks take gradients or none do.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Leaves = list[Any]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def collective(spec: CollectiveSpec, leaves: Leaves) -> Leaves:
-    """The results of a collective."""
+    """Runs a collective that can be differentiated."""
     return traced.run(spec, leaves)
 
 
 def _forward(spec: CollectiveSpec, leaves: Leaves) -> tuple[Leaves, Any]:
-    # Of arrays that are not needed, only how many rows they have.
+    # Only the numbers of rows are needed, not the arrays.
     rows = [leaf.shape[0] if leaf.ndim else 0 for leaf in leaves]
-    # Not `traced.run`: somebody may take the derivative of the derivative.
+    # Not `traced.run`: the derivative may be differentiated again.
     return collective(dataclasses.replace(spec, order=spec.order + 1), leaves), _Rows(rows)
 
 
 def _backward(spec: CollectiveSpec, rows: _Rows, cotangents: Leaves) -> tuple[Leaves]:
-    # What is not of a continuous type has no gradient, and does not travel.
+    # Arrays that are not of a continuous type have no gradient, and are not sent.
     live = [place for place, each in enumerate(cotangents) if each.dtype != jax.dtypes.float0]
     arrived = _RULES[spec.kind](
         spec, [cotangents[place] for place in live], [rows.each[place] for place in live]
@@ -56,7 +56,7 @@ collective.defvjp(_forward, _backward)
 
 @jax.tree_util.register_pytree_node_class
 class _Rows:
-    """Numbers that are known while a program is traced."""
+    """Numbers of rows that are known while a program is traced."""
 
     def __init__(self, each: Sequence[int]) -> None:
         self.each = tuple(each)
@@ -85,7 +85,7 @@ def _of_allgather(spec: CollectiveSpec, cotangents: Leaves, rows: list[int]) -> 
     if any(isinstance(each, jax.core.Tracer) for each in cotangents):
         starts = [spec.place() * number for number in rows]
     else:
-        # Outside of a program ranks may have contributed different numbers of rows.
+        # Outside compiled programs ranks may have contributed different numbers of rows.
         every = raw.grouped_allgather(counts, process_set=spec.process_set) if counts else []
         starts = [int(each[: spec.place()].sum()) for each in every]
     return [each[start : start + number] for each, start, number in zip(summed, starts, rows)]
@@ -95,7 +95,7 @@ def _of_broadcast(spec: CollectiveSpec, cotangents: Leaves, _: list[int]) -> Lea
     summed = collective(spec.backward("allreduce", op=raw.Sum), cotangents)
     if raw.rank() == spec.root:
         return summed
-    # Zeros, but made from the sum: a program leaves out what nobody uses, and the others wait.
+    # Zeros, but computed from the sum: XLA would remove an unused sum, and the others would wait.
     return [jnp.where(jnp.isfinite(each), each, 0) * 0 for each in summed]
 
 
@@ -110,7 +110,7 @@ def _of_reducescatter(spec: CollectiveSpec, cotangents: Leaves, rows: list[int])
     back = spec.backward("allgather", prescale=1.0, postscale=1.0)
     if not any(number % members for number in rows):
         return collective(back, scaled)
-    # Shares differ by a row: they are made equal on the way, and the filling is left behind.
+    # Shares differ by a row: they are padded to the same size, and the padding is dropped.
     longest = [-(-number // members) for number in rows]
     padding = [longest - len(each) for longest, each in zip(longest, scaled)]
     padded = [_pad(each, more) for each, more in zip(scaled, padding)]

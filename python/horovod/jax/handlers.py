@@ -1,7 +1,7 @@
-"""The native handlers that compiled programs call, and the forms JAX has had for calling them.
+"""The native handlers that compiled programs call, for all supported versions of JAX's interface.
 
-A handler is registered once per process. What JAX lacks, or has under another name than its known
-releases, is an error that says so.
+A handler is registered once per process. If JAX lacks a function, or has it under a name that no
+known release uses, an error says so.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import jaxlib.version
 from horovod import _native
 
 OLDEST = (0, 4, 31)
-# From and before: releases that have futures, and a table of functions that does not tell.
+# From and before: releases with futures whose function table does not show it.
 SILENT = ((0, 5), (0, 6))
 COLLECTIVES = ("allgather", "allreduce", "alltoall", "broadcast", "reducescatter")
 
-# Results of these have the shapes of the operands and may lie in the same memory.
+# Results of these have the shapes of the operands and may share their memory.
 _SHAPELESS = frozenset({"allreduce", "broadcast"})
 
 
 class Handlers:
-    """JAX's foreign function interface with our handlers in it."""
+    """JAX's foreign function interface with our handlers registered."""
 
     def __init__(self) -> None:
         self._ffi = _interface()
@@ -37,20 +37,33 @@ class Handlers:
             handler = _native.xla_handler(collective)
             self._ffi.register_ffi_target(f"ronde_{collective}", handler, platform="cpu")
         parameters = inspect.signature(self._ffi.ffi_call).parameters
-        # Before 0.4.36 the operands stand in the same call as the shapes.
+        # Before 0.4.36 the operands are passed in the same call as the shapes.
         self._at_once = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())
         self._has_aliases = "input_output_aliases" in parameters
         self._has_vmap_method = "vmap_method" in parameters
+        self._has_side_effects = "has_side_effect" in parameters
 
     def call(
         self,
         collective: str,
         shapes: Sequence[jax.ShapeDtypeStruct],
         operands: Sequence[jax.Array],
+        *,
+        kept: bool,
         **attributes: Any,
     ) -> list[jax.Array]:
-        """What the collective makes of the operands, inside of a program."""
+        """Calls a collective on operands, inside a compiled program.
+
+        A call that is `kept` runs even if nothing in the program uses its results.
+        """
         options: dict[str, Any] = {}
+        if kept:
+            if not self._has_side_effects:
+                raise ValueError(
+                    f"{collective} of fewer rows than ranks does not work inside of jax.jit with "
+                    f"JAX {jax.__version__}; use a newer JAX, or call it outside"
+                )
+            options["has_side_effect"] = True
         if collective in _SHAPELESS and self._has_vmap_method:
             options["vmap_method"] = "broadcast_all"
         if collective == "allreduce" and self._has_aliases:
@@ -74,7 +87,7 @@ def handlers() -> Handlers:
 
 
 def check_version(version: str) -> None:
-    """Refuses a JAX that is too old."""
+    """Raises if JAX is too old."""
     if _numbers(version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ImportError(
@@ -98,8 +111,8 @@ def _interface() -> Any:
             return module
     raise ImportError(
         f"JAX {jax.__version__} has neither `jax.ffi` nor `jax.extend.ffi` with `ffi_call` and "
-        "`register_ffi_target`, which horovod.jax needs inside of jax.jit; use another release of "
-        "JAX, or call the collectives outside of jax.jit",
+        "`register_ffi_target`, which horovod.jax needs inside jax.jit; use another release of "
+        "JAX, or call the collectives outside jax.jit",
         name="jax.ffi",
     )
 

@@ -1,4 +1,4 @@
-"""The collectives on arrays and on whole trees of them, eager and inside of `jax.jit`.
+"""The collectives on arrays and trees of arrays, eager and inside `jax.jit`.
 
 A tree is one operation, whatever element types its leaves have. Results are new arrays: nothing in
 JAX is changed in place. "All ranks" are those of the process set; ranks in arguments are ranks of
@@ -77,18 +77,18 @@ def allreduce(
 ) -> Any:
     """Reduce an array, or every array of a tree, over all ranks as one operation.
 
-    Works eagerly and inside of `jax.jit`. Gradients flow through sums and averages; the backward
-    pass is a collective, too, so all ranks must run it.
+    Works eagerly and inside `jax.jit`. Gradients flow through sums and averages; the backward pass
+    is also a collective, so all ranks must run it.
 
     Args:
         tree: An array, or a tree of arrays such as nested lists and dictionaries; of the same
             structure and shapes on every rank.
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank
             (default: 1.0).
@@ -105,8 +105,8 @@ def allreduce(
             operation.
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
-        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
-            is used.
+        jax.errors.JaxRuntimeError: Inside `jax.jit`, instead of the last two, when the result is
+            used.
 
     Example:
         ```python
@@ -137,13 +137,13 @@ def allgather(
 ) -> Any:
     """Concatenate the arrays of all ranks along the first dimension.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
         tree: An array with at least one dimension, or a tree of such arrays, of the same structure
-            on every rank. First dimensions may differ between ranks outside of `jax.jit`; the
+            on every rank. First dimensions may differ between ranks outside `jax.jit`; the
             others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -156,8 +156,8 @@ def allgather(
             operation.
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
-        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
-            is used.
+        jax.errors.JaxRuntimeError: Inside `jax.jit`, instead of the last two, when the result is
+            used.
     """
     return _run("allgather", tree, name, process_set)
 
@@ -170,14 +170,14 @@ def broadcast(
 ) -> Any:
     """Send an array, or every array of a tree, from one rank to all others and return it.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
         tree: An array, or a tree of arrays such as nested lists and dictionaries; of the same
             structure and shapes on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller (default: 0).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -190,8 +190,8 @@ def broadcast(
             operation.
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
-        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
-            is used.
+        jax.errors.JaxRuntimeError: Inside `jax.jit`, instead of the last two, when the result is
+            used.
     """
     return _run("broadcast", tree, name, process_set, root=operator.index(root_rank))
 
@@ -204,14 +204,14 @@ def alltoall(
 ) -> Any:
     """Send different rows of an array to different ranks.
 
-    Without `splits` gradients flow through it; the backward pass is a collective, too, so all ranks
-    must run it. With `splits` it works only outside of `jax.jit` and `jax.grad`.
+    Without `splits` gradients flow through it; the backward pass is also a collective, so all ranks
+    must run it. With `splits` it works only outside `jax.jit` and `jax.grad`.
 
     Args:
         tensor: An array with at least one dimension; without `splits`, also a tree of such arrays.
         splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
             beyond their sum are not sent (default: the same number for every rank).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -225,14 +225,14 @@ def alltoall(
             operation.
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
-        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
-            is used.
+        jax.errors.JaxRuntimeError: Inside `jax.jit`, instead of the last two, when the result is
+            used.
     """
     if splits is None:
         return _run("alltoall", tensor, name, process_set)
     if isinstance(tensor, jax.core.Tracer):
         raise ValueError(
-            "alltoall with splits has results whose shapes are not known inside of jax.jit and "
+            "alltoall with splits has results whose shapes are not known inside jax.jit and "
             "jax.grad; call it outside, or leave splits out and fill up the shares"
         )
     spec = CollectiveSpec("alltoall", "", name, process_set)
@@ -250,14 +250,14 @@ def reducescatter(
     """Reduce an array over all ranks and return this rank's share of the rows.
 
     Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
-    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    extra row. Gradients flow through it; the backward pass is also a collective, so all ranks must
     run it.
 
     Args:
         tree: An array with at least one dimension, or a tree of such arrays; of the same structure
             and shapes on every rank.
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank
@@ -274,8 +274,8 @@ def reducescatter(
             operation.
         ValueError: If Horovod is not initialized, this rank is not in `process_set`, an operation
             of that name is already in flight, or the element type is not supported.
-        jax.errors.JaxRuntimeError: Inside of `jax.jit`, in place of the last two, when the result
-            is used.
+        jax.errors.JaxRuntimeError: Inside `jax.jit`, instead of the last two, when the result is
+            used.
         UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
             `NotImplementedError` and a `ValueError`.
     """
@@ -294,7 +294,7 @@ grouped_reducescatter = reducescatter
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks have called this function; not inside of `jax.jit`.
+    """Wait until all ranks have called this function; not inside `jax.jit`.
 
     Args:
         process_set: Ranks that take part (default: all ranks).
@@ -310,7 +310,7 @@ def join(device: int = -1) -> int:
     """Tell the other ranks that this one has no more data, and wait until all ranks have joined.
 
     Meanwhile this rank contributes zeros to the reductions of the others; averages still divide by
-    the number of all ranks. Other collectives fail while some rank has joined. Not inside of
+    the number of all ranks. Other collectives fail while some rank has joined. Not inside
     `jax.jit`.
 
     Args:
@@ -338,7 +338,7 @@ def _run(kind: str, tree: Any, name: str | None, process_set: ProcessSet, **sett
 def _check_op(op: Any) -> None:
     if op not in (Average, Sum, Adasum, Min, Max, Product):
         raise ValueError(
-            f"op is {op!r}; give hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum"
+            f"op is {op!r}; pass hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product or hvd.Adasum"
         )
 
 
@@ -351,7 +351,7 @@ def _array(leaf: Any) -> Any:
     array = leaf if isinstance(leaf, jax.Array) else _converted(leaf)
     if jnp.issubdtype(array.dtype, jax.dtypes.extended):
         raise ValueError(
-            f"an array of `{array.dtype}` does not travel; give `jax.random.key_data` of a key"
+            f"an array of `{array.dtype}` cannot be sent; pass `jax.random.key_data` of a key"
         )
     return array
 
@@ -371,8 +371,9 @@ def _converted(leaf: Any) -> Any:
 def _spec(
     kind: str, leaves: list[Any], name: str | None, process_set: ProcessSet
 ) -> CollectiveSpec:
-    # Asking for the rank raises the right error before `init`, and not only when a program runs.
+    # These raise the right errors here, not only when a program runs.
     _basics.rank()
+    registered_id(process_set)
     tracer = next((leaf for leaf in leaves if isinstance(leaf, jax.core.Tracer)), None)
     full = "" if tracer is None else f"jit.{kind}.{name}" if name else name_here(kind, tracer)
     return CollectiveSpec(kind, full, name, process_set)

@@ -1,9 +1,9 @@
-"""What collectives inside of compiled programs are called, so that ranks find each other.
+"""Names of collectives inside compiled programs, by which ranks match them.
 
-A program is traced once and runs many times, and one rank may trace it more often than another: for
-a last batch that is smaller, say. So a name is not a running number. It is the place in the source
-that calls the collective, up to the function that JAX traces, and how often this place has been
-passed in the same trace.
+A program is traced once and runs many times, and one rank may trace it more often than another, for
+example for a smaller last batch. So a name is not a running number. It consists of the place in the
+source that calls the collective, up to the function that JAX traces, and of how often this place
+has been reached in the same trace.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def name_here(kind: str, tracer: Any) -> str:
     try:
         counter = _passed.setdefault(trace, Counter())
     except TypeError:
-        # An unknown JAX: a running number is right as long as all ranks trace alike.
+        # An unknown JAX: a running number works as long as all ranks trace in the same way.
         return f"jit.{kind}.{place}.{next(_without_trace)}"
     number = counter[place]
     counter[place] += 1
@@ -36,7 +36,7 @@ def name_here(kind: str, tracer: Any) -> str:
 
 
 def _place() -> str:
-    """The calls that lead here from where JAX began to trace, the nearest one in words."""
+    """The calls from where JAX started tracing to here; only the nearest one is readable."""
     nearest = ""
     digest = hashlib.sha256()
     frame = sys._getframe(1)
@@ -56,15 +56,15 @@ def _place() -> str:
 
 
 def _trace_of(tracer: Any) -> Any:
-    """What stands for the program being traced, whatever transformations are inside of it."""
+    """An object that identifies the program being traced, whatever transformations it contains."""
     stacks = getattr(jax.core, "thread_local_state", None)
     if stacks is not None:
-        # Until 0.4.35 traces were on a stack, and equal if they stood equally deep.
+        # Until 0.4.35 traces were on a stack, and equal if they had the same depth.
         frames = [getattr(main, "jaxpr_stack", ()) for main in stacks.trace_state.trace_stack.stack]
         return next((recorded[0] for recorded in frames if recorded), None)
     found = trace = getattr(tracer, "_trace", None)
     while trace is not None:
-        # Those that record a program have a frame; the outermost of them is the program itself.
+        # Traces that record a program have a frame; the outermost of them is the program itself.
         found = trace if hasattr(trace, "frame") else found
         trace = getattr(trace, "parent_trace", None)
     return found

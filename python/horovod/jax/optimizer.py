@@ -32,10 +32,10 @@ def DistributedOptimizer(
     Args:
         optimizer: A gradient transformation of optax.
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         backward_passes_per_step: Calls of `update` before each step, at least 1 (default: 1). Their
-            gradients are added up locally, then reduced and applied once.
+            gradients are summed locally, then reduced and applied once.
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
         gradient_predivide_factor: Splits the division of an average: gradients are divided by this
@@ -43,8 +43,8 @@ def DistributedOptimizer(
             `op=hvd.Average`.
         average_aggregated_gradients: Whether to divide the gradients of several passes by their
             number (default: False).
-        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
-            they are.
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients are not
+            changed.
 
     Returns:
         A gradient transformation of optax.
@@ -52,7 +52,7 @@ def DistributedOptimizer(
     Raises:
         ImportError: If optax is not installed.
         ValueError: If `optimizer` is not a gradient transformation, or `gradient_predivide_factor`
-            comes with another `op`.
+            is combined with another `op`.
 
     Example:
         ```python

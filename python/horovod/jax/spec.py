@@ -1,11 +1,11 @@
-"""What is asked of a collective, as one value that JAX can keep while it transforms programs."""
+"""The parameters of a collective, as one value that JAX can keep while it transforms programs."""
 
 from __future__ import annotations
 
 import dataclasses
 
+from horovod import raw
 from horovod.common.process_sets import ProcessSet, global_process_set, registered_id
-from horovod.raw import Sum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,15 +13,15 @@ class CollectiveSpec:
     """A collective without its arrays."""
 
     kind: str
-    # The name inside of a program, and the one that the user gave, if any.
+    # The name inside a compiled program, and the one that the user passed, if any.
     name: str
     given: str | None = None
     process_set: ProcessSet = global_process_set
-    op: int = Sum
+    op: int = raw.Sum
     prescale: float = 1.0
     postscale: float = 1.0
     root: int = 0
-    # How many derivatives have been taken of it; each has a collective of its own.
+    # How many derivatives have been taken; each has its own collective.
     order: int = 0
 
     def backward(self, kind: str, **changes: object) -> CollectiveSpec:
@@ -45,5 +45,9 @@ class CollectiveSpec:
         return self.process_set.size() or 1
 
     def place(self) -> int:
-        """This rank among them."""
+        """The position of this rank among them."""
+        if not self.process_set.included():
+            raise ValueError(
+                f"{self.name}: Rank {raw.rank()} is not a member of the provided process set."
+            )
         return self.process_set.rank() or 0

@@ -1,7 +1,7 @@
-"""The collectives inside of compiled programs, and which way a call takes.
+"""The collectives inside compiled programs, and how a call is carried out.
 
-On CPUs a program calls the native handlers. On other devices it calls back to Python, where the
-arrays go through the host's memory.
+On CPUs a program calls the native handlers. On other devices it calls back into Python, where the
+arrays go through host memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from horovod.jax.spec import CollectiveSpec
 
 
 def run(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
-    """The results of a collective, wherever it is called."""
+    """Runs a collective, inside or outside compiled programs."""
     if not leaves:
         return []
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
@@ -37,15 +37,15 @@ def run(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
 
 
 def _check_devices(spec: CollectiveSpec) -> None:
-    """Refuses what would be called once for each of several devices, all by one name."""
-    # Releases without it cannot be asked.
+    """Raises if the collective would be called once per device, always with the same name."""
+    # Older releases do not have this function.
     mesh: Any = getattr(jax.sharding, "get_abstract_mesh", _nothing)()
     manual = getattr(mesh, "manual_axes", ())
     devices = math.prod(mesh.shape[axis] for axis in manual)
     if devices > 1 and jax.local_device_count() > 1:
         raise ValueError(
-            f"{spec.kind} inside of shard_map over {devices} devices would be called by each of "
-            "them; bring the shards together (`jax.lax.psum`) and call it outside of the program "
+            f"{spec.kind} inside shard_map over {devices} devices would be called by each of "
+            "them; bring the shards together (`jax.lax.psum`) and call it outside the program "
             "that is mapped, or start a rank for each device"
         )
 
@@ -55,6 +55,7 @@ def _nothing() -> None:
 
 
 def _natively(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
+    shapes = _shapes(spec, leaves)
     attributes: dict[str, Any] = {"name": spec.name, "set": np.int64(spec.number())}
     if spec.kind in ("allreduce", "reducescatter"):
         attributes["op"] = np.int64(spec.op)
@@ -64,7 +65,9 @@ def _natively(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
         attributes["root"] = np.int64(spec.root)
     if spec.kind == "alltoall":
         attributes["members"] = np.int64(spec.members())
-    return handlers().call(spec.kind, _shapes(spec, leaves), leaves, **attributes)
+    # If a rank gets no rows at all, XLA would drop the call, and the other ranks would wait for it.
+    kept = spec.kind == "reducescatter" and all(leaf.shape[0] < spec.members() for leaf in leaves)
+    return handlers().call(spec.kind, shapes, leaves, kept=kept, **attributes)
 
 
 def _by_callback(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
@@ -79,7 +82,7 @@ def _by_callback(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]
 
 
 def _shapes(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
-    # It has no types in some releases.
+    # It is untyped in some releases.
     struct: Any = jax.ShapeDtypeStruct
     return [struct(_shape(spec, leaf.shape), leaf.dtype) for leaf in leaves]
 

@@ -1,7 +1,8 @@
 """Horovod's API for Keras: `import horovod.keras as hvd`.
 
-Keras 3 works with its backends TensorFlow, torch and JAX. What takes values (`allreduce`,
-`allgather`, `broadcast`, `reducescatter`) gives tensors with TensorFlow and arrays with the others.
+Keras 3 works with its backends TensorFlow, torch and JAX. Functions on values (`allreduce`,
+`allgather`, `broadcast`, `reducescatter`) return tensors with TensorFlow and arrays with the other
+backends.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ __all__ = [
     *_world.__all__,
 ]
 
-# Whatever class the optimizer has, the one that comes back derives from it.
+# The class of the returned optimizer derives from that of the argument.
 _Optimizer = TypeVar("_Optimizer")
 
 
@@ -73,15 +74,15 @@ def DistributedOptimizer(
     """Wrap an optimizer so that it applies gradients reduced over all ranks.
 
     Args:
-        optimizer: An optimizer of Keras.
+        optimizer: A Keras optimizer.
         name: Name of the optimizer and of its operations (default: `Distributed` and the name of
             the class).
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one). With
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device). With
             Keras on torch and JAX it has no effect.
-        device_sparse: Device for `tf.IndexedSlices` (default: the current one). With Keras on torch
-            and JAX it has no effect.
+        device_sparse: Device for `tf.IndexedSlices` (default: the current device). With Keras on
+            torch and JAX it has no effect.
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
             few rows are zero (default: False). With Keras on torch and JAX it has no effect.
@@ -91,15 +92,15 @@ def DistributedOptimizer(
         op: Reduction of the gradients: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
         num_groups: Deprecated, use `groups` (default: 0).
         groups: Variables to reduce together: a number of groups of about equal length, or lists of
-            variables; variables in no list are reduced one by one. 0 or None leaves it to the
-            engine (default: None). With Keras on torch and JAX it has no effect.
+            variables; variables in no list are reduced one by one. 0 or None lets the engine decide
+            (default: None). With Keras on torch and JAX it has no effect.
 
     Returns:
         A new optimizer of the same class and configuration. It has a method `register_local_var`
-        that leaves the gradient of a variable as it is on each rank.
+        that keeps the gradient of a variable local to each rank.
 
     Raises:
-        ValueError: If `optimizer` is not an optimizer of Keras or is wrapped already, or `op` is
+        ValueError: If `optimizer` is not a Keras optimizer or is already wrapped, or `op` is
             neither `hvd.Average` nor `hvd.Sum`.
 
     Example:
@@ -149,15 +150,15 @@ def PartialDistributedOptimizer(
     """Wrap an optimizer so that gradients of all but some layers are reduced over all ranks.
 
     Args:
-        optimizer: An optimizer of Keras.
+        optimizer: A Keras optimizer.
         name: Name of the optimizer and of its operations (default: `Distributed` and the name of
             the class).
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one). With
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device). With
             Keras on torch and JAX it has no effect.
-        device_sparse: Device for `tf.IndexedSlices` (default: the current one). With Keras on torch
-            and JAX it has no effect.
+        device_sparse: Device for `tf.IndexedSlices` (default: the current device). With Keras on
+            torch and JAX it has no effect.
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
             few rows are zero (default: False). With Keras on torch and JAX it has no effect.
@@ -166,25 +167,25 @@ def PartialDistributedOptimizer(
             `op=hvd.Average`.
         op: Reduction of the gradients: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
         backward_passes_per_step: Backward passes before each step, at least 1 (default: 1). Their
-            gradients are added up locally, then reduced and applied once. More than 1 needs Keras
-            on TensorFlow.
+            gradients are summed locally, then reduced and applied once. More than 1 needs Keras on
+            TensorFlow.
         average_aggregated_gradients: Whether to divide the gradients of several passes by their
             number (default: False).
         groups: Variables to reduce together: a number of groups of about equal length, or lists of
-            variables; variables in no list are reduced one by one. 0 or None leaves it to the
-            engine (default: None). With Keras on torch and JAX it has no effect.
-        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
-            they are.
-        local_layers: Layer or layers whose gradients stay as they are on each rank (default: None).
+            variables; variables in no list are reduced one by one. 0 or None lets the engine decide
+            (default: None). With Keras on torch and JAX it has no effect.
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients are not
+            changed.
+        local_layers: Layer or layers whose gradients stay local to each rank (default: None).
         scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
             number of ranks, as an average would (default: True).
 
     Returns:
         A new optimizer of the same class and configuration. It has a method `register_local_var`
-        that leaves the gradient of a variable as it is on each rank.
+        that keeps the gradient of a variable local to each rank.
 
     Raises:
-        ValueError: If `optimizer` is not an optimizer of Keras or is wrapped already, or `op` is
+        ValueError: If `optimizer` is not a Keras optimizer or is already wrapped, or `op` is
             neither `hvd.Average` nor `hvd.Sum`.
         NotImplementedError: If `backward_passes_per_step` is more than 1 and Keras does not run on
             TensorFlow.
@@ -224,7 +225,7 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """Load a saved model and wrap its optimizer, so that training goes on with all ranks.
+    """Load a saved model and wrap its optimizer, so that training continues with all ranks.
 
     The state of the optimizer is kept.
 
@@ -233,7 +234,7 @@ def load_model(
         custom_optimizers: Optimizer classes of your own that the model may use (default: None).
         custom_objects: Other classes and functions that the model uses, by name (default: None).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         legacy_opts: Accepted for compatibility with Horovod (default: False).
 

@@ -1,4 +1,4 @@
-"""Making gradients smaller on the wire: the compressors of the framework that Keras runs on."""
+"""The compressors of the framework that Keras runs on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Collectives on plain values, as programs of Keras use them.
+"""Collectives on plain values, as Keras programs use them.
 
-With TensorFlow tensors come back, as from `horovod.tensorflow.keras`; with torch and JAX arrays of
-NumPy do.
+On TensorFlow they return tensors, like `horovod.tensorflow.keras`; on torch and JAX, NumPy arrays.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def allreduce(
 
     Args:
         value: A number, array or tensor; of the same shape on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             True).
@@ -53,7 +52,7 @@ def allreduce(
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
 
     Returns:
@@ -87,7 +86,7 @@ def allgather(value: Any, name: str | None = None) -> Any:
     Args:
         value: An array or tensor with at least one dimension. The first dimension may differ
             between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
 
     Returns:
@@ -109,7 +108,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     Args:
         value: A number, array or tensor; of the same shape on every rank.
         root_rank: Rank that sends.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
 
     Returns:
@@ -133,7 +132,7 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
 
     Args:
         value: An array or tensor with at least one dimension, of the same shape on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
 
@@ -155,7 +154,7 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
 def broadcast_global_variables(root_rank: int) -> Any:
     """Overwrite all variables of TensorFlow's default graph with those of one rank.
 
-    For graphs of TensorFlow 1; otherwise use `callbacks.BroadcastGlobalVariablesCallback`.
+    For TensorFlow 1 graphs; otherwise use `callbacks.BroadcastGlobalVariablesCallback`.
 
     Args:
         root_rank: Rank that sends.
@@ -169,14 +168,14 @@ def broadcast_global_variables(root_rank: int) -> Any:
     tensors = _of_tensorflow()
     if tensors is None:
         raise RuntimeError(
-            "hvd.broadcast_global_variables() needs a graph of TensorFlow 1; use "
+            "hvd.broadcast_global_variables() needs a TensorFlow 1 graph; use "
             "hvd.callbacks.BroadcastGlobalVariablesCallback"
         )
     return tensors.broadcast_global_variables(root_rank)
 
 
 def _of_tensorflow() -> Any:
-    """The same functions on tensors, where Keras runs on TensorFlow."""
+    """The same functions on tensors, if Keras runs on TensorFlow."""
     if backend_of(keras) != "tensorflow":
         return None
     return importlib.import_module("horovod.tensorflow.keras.values")

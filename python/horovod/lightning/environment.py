@@ -1,4 +1,4 @@
-"""Where a rank stands, in Lightning's words: what horovodrun has told it."""
+"""The rank, size and addresses that horovodrun sets, in the form that Lightning expects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = [
 
 
 class RondeEnvironment(ClusterEnvironment):
-    """Tells Lightning the rank, size and addresses of a job of `horovodrun`.
+    """Provides Lightning with the rank, size and addresses of a `horovodrun` job.
 
     Without a launcher it is a job of one rank. `RondeStrategy` uses it.
     """

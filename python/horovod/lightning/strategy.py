@@ -1,8 +1,9 @@
 """A strategy for Lightning's Trainer whose gradients are averaged by the engine.
 
-It is Lightning's own strategy of DistributedDataParallel over the backend `ronde`, and not our
-DistributedOptimizer: accumulation, precision plugins, manual optimization and synchronized batch
-norms are then what Lightning tests, and wrapping a user's optimizers behind its back is not needed.
+It is Lightning's own DistributedDataParallel strategy over the backend `ronde`, and not our
+DistributedOptimizer: so accumulation, precision plugins, manual optimization and synchronized batch
+norms are those that Lightning tests, and users' optimizers need not be wrapped behind Lightning's
+back.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class RondeStrategy(DDPStrategy):
         devices = {device.type for device in self.parallel_devices or []}
         if not devices <= {"cpu"}:
             raise ValueError(
-                f"RondeStrategy trains on CPUs in this release, but the Trainer has chosen "
+                f"RondeStrategy trains on CPUs in this release, but the Trainer chose "
                 f'{sorted(devices)}; give it accelerator="cpu"'
             )
         return torch.device("cpu")

@@ -1,6 +1,6 @@
 """Horovod's API for MXNet: `import horovod.mxnet as hvd`.
 
-This module only collects names; `mpi_ops` has the collectives, `functions` what is built from them,
+This module only collects names; `mpi_ops` has the collectives, `functions` what is built on them,
 `optimizer` the distributed optimizer and trainer.
 """
 
@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
         name="mxnet",
     ) from error
 except AttributeError as error:
-    # MXNet 1.9 uses names that NumPy 1.24 has removed.
+    # MXNet 1.9 uses names that NumPy 1.24 removed.
     raise ImportError(
         f"MXNet could not be imported ({error}); it needs an older NumPy: "
         "`pip install 'numpy<1.24'`",

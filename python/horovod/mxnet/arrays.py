@@ -1,4 +1,4 @@
-"""MXNet's arrays as the native module and NumPy see them, and what they are called."""
+"""MXNet's arrays as the native module and NumPy see them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ NUMBERS = {
 
 
 def checked(array: Any) -> None:
-    """Refuses what is not an array of MXNet."""
+    """Raises for anything that is not an MXNet array."""
     if not isinstance(array, mx.nd.NDArray):
         raise TypeError(
-            f"this is a {type(array).__name__}, not an array of MXNet; make it one with mx.nd.array"
+            f"this is a {type(array).__name__}, not an MXNet array; convert it with mx.nd.array"
         )
 
 
@@ -60,7 +60,7 @@ def number(array: Any) -> int:
 
 
 def on_host(array: Any) -> np.ndarray[Any, Any]:
-    """The array's own memory as one of NumPy, when all that writes to it is done."""
+    """Waits for pending writes; returns the array's own memory as a NumPy array."""
     handle, shape, _ = described(array)
     array.wait_to_read()
     dtype = np.dtype(array.dtype)
@@ -74,7 +74,7 @@ def on_host(array: Any) -> np.ndarray[Any, Any]:
 
 
 def from_host(array: np.ndarray[Any, Any], like: Any) -> Any:
-    """A new array of MXNet."""
+    """A new MXNet array."""
     if array.size == 0:
         return mx.nd.empty(array.shape, like.context, like.dtype)
     return mx.nd.array(array, like.context, like.dtype)
@@ -87,7 +87,7 @@ def full_name(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str
 
 
 def by_type(arrays: Sequence[Any]) -> list[list[int]]:
-    """The places of arrays that have one element type, for each of these."""
+    """The positions of the arrays of each element type."""
     places: dict[Any, list[int]] = {}
     for place, array in enumerate(arrays):
         places.setdefault(np.dtype(array.dtype), []).append(place)

@@ -1,4 +1,4 @@
-"""Making gradients smaller on the wire, and whole again behind it."""
+"""Compressing gradients before they are sent, and decompressing them afterwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FP16Compressor(Compressor, metaclass=Spelled):
 
         Args:
             tensor: Array as it was received.
-            ctx: What `compress` returned beside it.
+            ctx: What `compress` returned along with it.
 
         Returns:
             An array of the original element type.
@@ -47,6 +47,6 @@ class Compression:
     """Compressors to choose from, for arguments named `compression`."""
 
     none = NoneCompressor
-    """Send data as it is."""
+    """Send data unchanged."""
     fp16 = FP16Compressor
     """Send floating-point numbers as float16."""

@@ -1,7 +1,7 @@
-"""Errors of collectives as programs for MXNet catch them: every one is an `MXNetError`, too.
+"""Errors of collectives as MXNet programs catch them: each one is also an `MXNetError`.
 
-Reductions and broadcasts fail in MXNet's own engine, which raises its own class. What is refused or
-fails before an array comes to the engine is made one of these here.
+Reductions and broadcasts fail in MXNet's own engine, which raises its own class. Errors that occur
+before an array reaches that engine are converted here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class InvalidArgumentError(MXNetError, ValueError):  # type: ignore[misc, unused-ignore]
-    """A collective was called with arguments that it cannot take."""
+    """A collective was called with invalid arguments."""
 
 
 class UnsupportedError(MXNetError, UnsupportedReductionError):  # type: ignore[misc, unused-ignore]
@@ -45,7 +45,7 @@ class CollectiveError(MXNetError, HorovodInternalError):  # type: ignore[misc, u
 
 @contextmanager
 def mxnet_errors() -> Iterator[None]:
-    """Raises the errors of what is done inside as such of MXNet, with the same words."""
+    """Converts errors raised inside to MXNet's, with the same text."""
     try:
         yield
     except HorovodInternalError as error:

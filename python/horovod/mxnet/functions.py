@@ -1,4 +1,4 @@
-"""Bringing parameters from one rank to all."""
+"""Broadcasting parameters."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = [
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
-    """Overwrite parameters with those of one rank, so that all ranks start alike.
+    """Overwrite parameters with those of one rank, so that all ranks start with the same values.
 
-    A parameter of Gluon whose shape is not known yet is broadcast when it is initialised.
+    A Gluon parameter whose shape is not known yet is broadcast when it is initialized.
 
     Args:
-        params: Dictionary of arrays, as `Module.get_params()` returns, or of parameters of Gluon.
+        params: Dictionary of arrays, as `Module.get_params()` returns, or of Gluon parameters.
         root_rank: Rank that sends (default: 0).
-        prefix: Put before the names of the parameters; give each call its own if names are used
-            again (default: None).
+        prefix: Prefix for the names of the parameters; use a different one for each call if names
+            repeat (default: None).
 
     Raises:
         ValueError: If `params` is of another type.
@@ -55,7 +55,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
 
 def _initialising(root_rank: int, name: str) -> Any:
     def initialise(parameter: Any, *arguments: Any) -> None:
-        # From now on the class's own method is the parameter's again.
+        # Restores the method of the class.
         del parameter._init_impl
         parameter._init_impl(*arguments)
         tensor = parameter.data()

@@ -1,8 +1,8 @@
 """The collectives with Horovod's names, argument orders and defaults for MXNet.
 
-Reductions and broadcasts are operations of MXNet's own engine: a call returns at once, and whoever
-uses the result waits for it there; that is also where errors come. `priority` is the engine's. The
-others must know how much comes before they have an array for it, and wait.
+Reductions and broadcasts are operations of MXNet's own engine: a call returns at once, and
+operations that use the result wait for it and raise its errors. `priority` is the engine's. The
+other collectives must know the size of the result before they can allocate it, so they block.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def allreduce(
 ) -> Any:
     """Reduce an array over all ranks and return the result.
 
-    Returns at once; whoever uses the result waits for it.
+    Returns at once; operations that use the result wait for it.
 
     Args:
         tensor: Array on the CPU; any shape, the same on every rank.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Priority in MXNet's engine; higher goes first (default: 0).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank
@@ -105,13 +105,13 @@ def allreduce_(
 ) -> Any:
     """Reduce an array over all ranks, in place.
 
-    Returns at once; whoever uses the result waits for it.
+    Returns at once; operations that use the result wait for it.
 
     Args:
         tensor: Array on the CPU; any shape, the same on every rank. It is overwritten.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Priority in MXNet's engine; higher goes first (default: 0).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank
@@ -147,14 +147,14 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduce several arrays over all ranks as one operation.
 
-    Returns at once; whoever uses the result waits for it.
+    Returns at once; operations that use the result wait for it.
 
     Args:
-        tensors: Arrays on the CPU; as many, and of the same shapes, on every rank. Element types
+        tensors: Arrays on the CPU; the same number and the same shapes on every rank. Element types
             may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Priority in MXNet's engine; higher goes first (default: 0).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank
@@ -191,14 +191,14 @@ def grouped_allreduce_(
 ) -> list[Any]:
     """Reduce several arrays over all ranks as one operation, in place.
 
-    Returns at once; whoever uses the result waits for it.
+    Returns at once; operations that use the result wait for it.
 
     Args:
-        tensors: Arrays on the CPU; as many, and of the same shapes, on every rank. They are
+        tensors: Arrays on the CPU; the same number and the same shapes on every rank. They are
             overwritten. Element types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Priority in MXNet's engine; higher goes first (default: 0).
         prescale_factor: Factor applied to the input before the reduction; the same on every rank
@@ -231,13 +231,13 @@ def broadcast(
 ) -> Any:
     """Send an array from one rank to all others and return it.
 
-    Returns at once; whoever uses the result waits for it.
+    Returns at once; operations that use the result wait for it.
 
     Args:
         tensor: Array on the CPU; any shape, the same on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Priority in MXNet's engine; higher goes first (default: 0).
         process_set: Ranks that take part (default: all ranks).
@@ -261,13 +261,13 @@ def broadcast_(
 ) -> Any:
     """Overwrite an array with that of one rank.
 
-    Returns at once; whoever uses the result waits for it.
+    Returns at once; operations that use the result wait for it.
 
     Args:
         tensor: Array on the CPU; any shape, the same on every rank. It is overwritten.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Priority in MXNet's engine; higher goes first (default: 0).
         process_set: Ranks that take part (default: all ranks).
@@ -293,7 +293,7 @@ def allgather(
     Args:
         tensor: Array on the CPU with at least one dimension. The first dimension may differ between
             ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Accepted for compatibility with Horovod (default: 0).
         process_set: Ranks that take part (default: all ranks).
@@ -303,8 +303,8 @@ def allgather(
 
     Raises:
         mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
-            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
-            too.
+            operation, or the call is invalid. It is also a `HorovodInternalError` or a
+            `ValueError`.
     """
     with mxnet_errors():
         return from_host(raw.allgather(on_host(tensor), name, process_set), tensor)
@@ -319,9 +319,9 @@ def grouped_allgather(
     """Concatenate several arrays of all ranks as one operation.
 
     Args:
-        tensors: Arrays on the CPU with at least one dimension, as many on every rank. First
+        tensors: Arrays on the CPU with at least one dimension, the same number on every rank. First
             dimensions may differ between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Accepted for compatibility with Horovod (default: 0).
         process_set: Ranks that take part (default: all ranks).
@@ -331,8 +331,8 @@ def grouped_allgather(
 
     Raises:
         mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
-            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
-            too.
+            operation, or the call is invalid. It is also a `HorovodInternalError` or a
+            `ValueError`.
     """
 
     def gather(arrays: list[Any], name: str | None) -> list[Any]:
@@ -356,7 +356,7 @@ def alltoall(
             ranks, the others must be the same.
         splits: How many rows each rank of `process_set` gets, in the order of the ranks. Rows
             beyond their sum are not sent (default: the same number for every rank).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Accepted for compatibility with Horovod (default: 0).
         process_set: Ranks that take part (default: all ranks).
@@ -367,8 +367,8 @@ def alltoall(
 
     Raises:
         mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
-            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
-            too.
+            operation, or the call is invalid. It is also a `HorovodInternalError` or a
+            `ValueError`.
     """
     with mxnet_errors():
         rows = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
@@ -394,7 +394,7 @@ def reducescatter(
     Args:
         tensor: Array on the CPU with at least one dimension, of the same shape on every rank.
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Accepted for compatibility with Horovod (default: 0).
         process_set: Ranks that take part (default: all ranks).
@@ -408,8 +408,8 @@ def reducescatter(
 
     Raises:
         mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
-            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
-            too.
+            operation, or the call is invalid. It is also a `HorovodInternalError` or a
+            `ValueError`.
     """
     with mxnet_errors():
         host = on_host(tensor)
@@ -433,10 +433,10 @@ def grouped_reducescatter(
     extra row.
 
     Args:
-        tensors: Arrays on the CPU with at least one dimension; as many, and of the same shapes, on
-            every rank. Element types may be mixed.
+        tensors: Arrays on the CPU with at least one dimension; the same number and the same shapes
+            on every rank. Element types may be mixed.
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         priority: Accepted for compatibility with Horovod (default: 0).
         process_set: Ranks that take part (default: all ranks).
@@ -450,8 +450,8 @@ def grouped_reducescatter(
 
     Raises:
         mxnet.base.MXNetError: If a rank was lost, the ranks disagree about shape, element type or
-            operation, or the call is invalid. It is a `HorovodInternalError` or a `ValueError`,
-            too.
+            operation, or the call is invalid. It is also a `HorovodInternalError` or a
+            `ValueError`.
     """
 
     def scatter(arrays: list[Any], name: str | None) -> list[Any]:
@@ -483,7 +483,7 @@ def _reduce(
     priority: int,
     process_set: ProcessSet,
 ) -> list[Any]:
-    """Pushes a reduction for each element type; what goes in place has no inputs."""
+    """Pushes a reduction for each element type; in-place operands are not in the inputs."""
     outputs = list(outputs)
     for output in outputs:
         checked(output)

@@ -1,7 +1,7 @@
-"""Optimizers and trainers whose gradients are added up over all ranks first.
+"""Optimizers and trainers that reduce gradients over all ranks first.
 
-Gradients are summed, and the division by the number of ranks is part of the factor that MXNet
-rescales them with in any case.
+Gradients are summed, and the division by the number of ranks is folded into the factor with which
+MXNet rescales them in any case.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         optimizer: An optimizer of MXNet.
         gradient_predivide_factor: Splits the division of an average: gradients are divided by this
             factor before the sum, and by `size / factor` after it (default: 1.0).
-        num_groups: Number of groups of about equal length to reduce together; 0 leaves it to the
-            engine (default: 0).
-        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
-            they are.
+        num_groups: Number of groups of about equal length to reduce together; 0 lets the engine
+            decide (default: 0).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients are not
+            changed.
 
     Raises:
         ValueError: If `optimizer` is not an optimizer of MXNet.
@@ -54,7 +54,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
                 f"{optimizer!r} is not an optimizer of MXNet; make one with "
                 'mx.optimizer.create("sgd")'
             )
-        # The base is not initialised: every attribute that is asked for is the wrapped one's.
+        # The base is not initialized: every attribute is that of the wrapped optimizer.
         self._optimizer = optimizer
         self._gradient_predivide_factor = gradient_predivide_factor
         self._num_groups = num_groups
@@ -63,7 +63,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def __getattr__(self, item: str) -> Any:
         if item == "_optimizer":
-            # While a copy is being made there is none yet.
+            # While a copy is being made, it does not exist yet.
             raise AttributeError(item)
         return getattr(self._optimizer, item)
 
@@ -154,24 +154,24 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """Trainer of Gluon whose steps use gradients reduced over all ranks.
+    """Gluon trainer whose steps use gradients reduced over all ranks.
 
-    Use it in place of a `DistributedOptimizer`, not with one.
+    Use it instead of a `DistributedOptimizer`, not with one.
 
     Args:
         params: Parameters to train, as `mxnet.gluon.Trainer` takes them.
         optimizer: An optimizer of MXNet, or its name.
         optimizer_params: Arguments of the optimizer, if it is given by name (default: None).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16` or a `Compressor` of your own (default: `hvd.Compression.none`).
+            `hvd.Compression.fp16` or your own `Compressor` (default: `hvd.Compression.none`).
         gradient_predivide_factor: Splits the division of an average: gradients are divided by this
             factor before the sum, and by `size / factor` after it (default: 1.0).
-        prefix: Put before the names of the gradients; give each trainer its own if there are
-            several (default: None).
-        num_groups: Number of groups of about equal length to reduce together; 0 leaves it to the
-            engine (default: 0).
-        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
-            they are.
+        prefix: Prefix for the names of the gradients; use a different one for each trainer if there
+            are several (default: None).
+        num_groups: Number of groups of about equal length to reduce together; 0 lets the engine
+            decide (default: 0).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients are not
+            changed.
 
     Raises:
         ValueError: If `compression` cannot compress.
@@ -200,7 +200,7 @@ class DistributedTrainer(mx.gluon.Trainer):
                 process_set.size() or 1
             ) / optimizer._gradient_predivide_factor
             optimizer = optimizer._optimizer
-        # All ranks must number the parameters alike.
+        # All ranks must number the parameters in the same way.
         if isinstance(params, dict) or hasattr(params, "items"):
             params = [parameter for _, parameter in sorted(params.items())]
         elif isinstance(params, (list, tuple)):
@@ -234,7 +234,7 @@ def reduce_all(
     predivide_factor: float,
     process_set: ProcessSet,
 ) -> None:
-    """Adds up gradients over all ranks, in place; the first ones go first."""
+    """Sums gradients over all ranks, in place; the first ones have the highest priority."""
     how: dict[str, Any] = {"op": Sum, "process_set": process_set}
     how["prescale_factor"] = 1.0 / predivide_factor
     if num_groups > 0:

@@ -53,7 +53,7 @@ def run(
     """Call a function on several ranks and return what it returned on each.
 
     Starts a job as `horovodrun` does. Output of the ranks appears while they run. Functions and
-    results are pickled with cloudpickle and travel encrypted. An interrupt ends the job.
+    results are pickled with cloudpickle and sent encrypted. An interrupt ends the job.
 
     With `min_num_proc` or `host_discovery_script` the job is elastic: ranks may come and go, every
     process that joins calls the function, and `min_num_proc` results of those that were there at
@@ -66,7 +66,7 @@ def run(
         num_proc: Number of ranks (default: 1).
         min_num_proc: Smallest number of ranks of an elastic job (default: None).
         max_num_proc: Largest number of ranks of an elastic job (default: None).
-        slots: Slots per host, for a discovery script that names hosts only (default: None).
+        slots: Slots per host, for a discovery script that prints only host names (default: None).
         reset_limit: How often an elastic job may form a new world before it fails (default: no
             limit).
         cooldown_range: Shortest and longest time in seconds for which a failed host is left out; it
@@ -96,12 +96,12 @@ def run(
         max_np: Deprecated, use `max_num_proc`.
         elastic_timeout: Seconds an elastic job waits for enough slots after a change (default:
             None, which means 600).
-        agents: Number of agents (`ronde agent --join`) that dial in, in place of hosts (default:
+        agents: Number of agents (`ronde agent --join`) that connect, instead of hosts (default:
             None).
-        listen: Address and port where agents dial in (default: None).
+        listen: Address and port to which agents connect (default: None).
         key_file: File with the key that the agents hold (default: None; the variable
-            `RONDE_JOB_KEY` may hold it, too).
-        event_log: File for what happens in the job, as lines of JSON (default: None).
+            `RONDE_JOB_KEY` works too).
+        event_log: File for the events of the job, as lines of JSON (default: None).
 
     Returns:
         What the function returned, in the order of the ranks.
@@ -109,7 +109,7 @@ def run(
     Raises:
         ValueError: If arguments are invalid or contradict each other.
         RuntimeError: If a rank failed or died; the text says which, where and how. If it raised an
-            exception, the error is of that exception's class, too, with the rank's traceback as its
+            exception, the error is also of that exception's class, with the rank's traceback as its
             cause.
 
     Example:
@@ -176,10 +176,10 @@ def _interfaces(one: str | None, several: str | Sequence[str] | None) -> list[st
 
 
 def _pickled(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    # Imported here, so that whoever only reads this module's names does not pay for it.
+    # Imported here, so that importing this module stays cheap.
     import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
-    # Two layers: the folders must be known before what lies in them is looked for.
+    # Two layers: the search path must be set before modules on it are unpickled.
     inner = cloudpickle.dumps((func, args, kwargs))
     return pickle.dumps((list(sys.path), inner))
 
@@ -197,7 +197,7 @@ def _results(call: Call, count: int, processes: list[int] | None) -> list[Any]:
         raise RuntimeError(f"{len(processes)} of {count} ranks have returned, and another {early}")
     values = []
     for process in processes:
-        # One at a time, so that no result is held twice for long.
+        # One at a time, so that no result is in memory twice for long.
         values.append(pickle.loads(memoryview(call.results.pop(process))[1:]))
     return values
 
@@ -209,10 +209,10 @@ def _failure(call: Call, outcome: Outcome, wanted: _HorovodArgs) -> Exception:
     raised = [process for process in call.complete if call.results[process][:1] == b"e"]
     headline = f"{FAILED}:\n{outcome.text.strip()}"
     if wanted.use_mpi:
-        # Nobody knows who failed first but the order in which their words came.
+        # Only the order in which the reports arrived shows which rank failed first.
         headline, blamed = outcome.text.strip(), raised[0] if raised else None
     elif wanted.elastic:
-        # Many may have raised something; the last one is nearest to the end.
+        # Several ranks may have raised exceptions; the last one is closest to the end of the job.
         blamed = raised[-1] if raised else None
     else:
         blamed = outcome.first if outcome.first in raised else None

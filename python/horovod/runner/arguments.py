@@ -1,4 +1,4 @@
-"""What a job may be asked for from Python, and the launcher's options that say the same."""
+"""The arguments of a job started from Python, and the equivalent options of the launcher."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _HorovodArgs:
-    """The arguments of a job, by the names that Horovod's own have."""
+    """The arguments of a job, with Horovod's names."""
 
     def __init__(self) -> None:
         self.num_proc: int | None = 1
@@ -40,7 +40,7 @@ class _HorovodArgs:
         self.binding_args: str | None = None
         self.config_file: str | None = None
         self.check_build: bool | None = None
-        # What only the ranks are told; `horovod.run` leaves it to their environment.
+        # Arguments for the ranks only; `horovod.run` leaves these to their environment.
         self.fusion_threshold_mb: int | None = None
         self.cycle_time_ms: float | None = None
         self.cache_capacity: int | None = None
@@ -69,7 +69,8 @@ class _HorovodArgs:
         self.run_func: Callable[..., Any] | None = None
 
     def options(self) -> list[str]:
-        """The same for `horovodrun`; raises what Horovod raises for what cannot be."""
+        """The equivalent options of `horovodrun`; raises Horovod's errors for invalid
+        combinations."""
         self._check()
         pairs = [
             ("--num-proc", self._initial()),
@@ -106,15 +107,15 @@ class _HorovodArgs:
 
     @property
     def elastic(self) -> bool:
-        """Whether ranks may come and go."""
+        """Whether the job is elastic."""
         return self.min_num_proc is not None or self.host_discovery_script is not None
 
     def fewest(self) -> int:
-        """How many results there must be."""
+        """The smallest number of results."""
         return self.min_num_proc or self.num_proc or 1
 
     def _initial(self) -> int | None:
-        # One is also what holds if nobody says how many.
+        # One is also the default.
         if self.min_num_proc is not None and self.num_proc == 1:
             return None
         return self.num_proc

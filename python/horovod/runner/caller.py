@@ -1,10 +1,9 @@
-"""The caller's end of `horovod.run`: the launcher as a child process, and what it tells.
+"""The caller's end of `horovod.run`: the launcher as a child process, and its messages.
 
-The launcher gets the function on its standard input, which stays open: when this process goes,
-however it goes, the launcher notices and ends the job. It answers with frames on its standard
-output: a byte for the kind, four for the rank (in an elastic job, the number of the worker), four
-for the length (little-endian), and that many bytes.
-`crates/launch/src/caller.rs` is the other end.
+The launcher gets the function on its standard input, which stays open: when this process ends, for
+any reason, the launcher notices and ends the job. It answers with frames on its standard output: a
+byte for the kind, four for the rank (in an elastic job, the number of the worker), four for the
+length (little-endian), and that many bytes. `crates/launch/src/caller.rs` is the other end.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ _LENGTH = struct.Struct("<Q")
 _STARTED, _STDOUT, _STDERR, _PIECE, _COMPLETE, _OVER, _WORLD = range(7)
 _NOBODY = 0xFFFFFFFF
 
-# Longer than the launcher needs to make its ranks end.
+# Longer than the launcher needs to end its ranks.
 _PATIENCE_SECONDS = 30.0
 
-# How much of the launcher's own standard error is kept, to explain why it has ended.
+# How much of the launcher's own standard error is kept, to explain why it ended.
 _TAIL_BYTES, _TAIL_LINES = 16 << 10, 10
 
 _RUN_AGAIN = "hint: run it again with `verbose=True`, and report this if it happens again"
 _HINTS: dict[int, str] = {
     signal.SIGKILL: "hint: it was killed by hand, or memory has run out: see `dmesg`",
-    signal.SIGTERM: "hint: somebody has asked it to end, such as a batch system at its time limit",
+    signal.SIGTERM: "hint: something asked it to end, such as a batch system at its time limit",
     signal.SIGHUP: "hint: its terminal was closed; start the program with `nohup` or in `tmux`",
 }
 
 
 class Outcome(NamedTuple):
-    """How a job ended: the exit code, what the launcher says, and the first rank that failed."""
+    """How a job ended: the exit code, the launcher's message, and the first rank that failed."""
 
     code: int
     text: str
@@ -47,20 +46,20 @@ class Outcome(NamedTuple):
 
 
 class Call:
-    """One job: started with the object, done after `wait`."""
+    """One job: started by the constructor, done after `wait`."""
 
     def __init__(self, command: list[str], function: bytes) -> None:
         self.results: dict[int, bytearray] = {}
-        # Whose results are complete, in the order in which they came.
+        # Workers whose results are complete, in order of arrival.
         self.complete: dict[int, None] = {}
         self._outcome: Outcome | None = None
         # The workers of an elastic job's last world, in rank order.
         self._world: list[int] | None = None
         self._input = bytearray()
-        # What the launcher says before the job has started is the reason why it does not.
+        # Messages of the launcher before the job has started explain why it does not start.
         self._early: bytearray | None = bytearray()
         self._tail = b""
-        # A session of its own: a Ctrl-C in a terminal is for this process, which passes it on.
+        # A separate session: Ctrl-C in a terminal goes to this process, which passes it on.
         self._launcher = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -73,7 +72,7 @@ class Call:
 
     @property
     def started(self) -> bool:
-        """Whether there were ranks at all."""
+        """Whether any ranks were started."""
         return self._early is None
 
     def finishers(self) -> list[int]:
@@ -83,9 +82,9 @@ class Call:
         return [worker for worker in world if worker in returned]
 
     def wait(self) -> Outcome:
-        """Shows the output while the job runs and tells how it ended.
+        """Shows the output while the job runs and returns how it ended.
 
-        An interrupt ends the job, and a second one ends it at once; both go on to the caller.
+        An interrupt ends the job, and a second one kills it at once; both are passed on.
         """
         try:
             with suppress(BrokenPipeError):
@@ -101,7 +100,7 @@ class Call:
         return self._outcome or self._cut_short()
 
     def _cut_short(self) -> Outcome:
-        """Of a launcher that has ended without saying how the job did."""
+        """The outcome if the launcher ended without reporting one."""
         code = self._launcher.returncode
         said = (self._tail if self._early is None else bytes(self._early)).decode(errors="replace")
         if code > 0 and not self.started and said.strip():
@@ -189,7 +188,7 @@ class Call:
             self._launcher.wait()
 
     def _drain(self) -> None:
-        # Whatever went wrong here, the launcher must not wait for a reader.
+        # Whatever failed here, the launcher must not wait for a reader.
         with suppress(Exception):
             self._listen()
 
@@ -208,7 +207,7 @@ def _signal_name(number: int) -> str:
 
 
 def _show(stream: IO[str], data: bytes) -> None:
-    # In a notebook there are no bytes to write to, and a closed screen is not the job's business.
+    # In a notebook there is no binary stream, and a closed screen must not end the job.
     with suppress(OSError, ValueError):
         stream.write(data.decode(errors="replace"))
         stream.flush()

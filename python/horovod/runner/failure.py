@@ -1,9 +1,9 @@
 """What a failed `horovod.run` raises: Horovod's `RuntimeError` and the rank's exception in one.
 
-The rank describes its exception in a `Report`, which travels as bytes. The caller makes a class
-that derives from both, so that `except RuntimeError` and `except ValueError` catch the same
-object. Its text begins with Horovod's words, its arguments and attributes are the rank's, its
-cause is the rank's traceback, and its last line names the rank and its host.
+The rank describes its exception in a `Report`, which is sent as bytes. The caller creates a class
+that derives from both, so that `except RuntimeError` and `except ValueError` catch the same object.
+Its text begins with Horovod's, its arguments and attributes are the rank's, its cause is the rank's
+traceback, and its last line names the rank and its host.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = [
 
 FAILED = "Horovod detected that one or more processes exited with non-zero status"
 
-# Python prints notes behind an exception since 3.11.
+# Python prints notes after an exception since 3.11.
 _NOTES = hasattr(BaseException, "add_note")
 
 
 class RankTraceback(Exception):
-    """Traceback of an exception on its rank, as text; the cause of a `RankFailure`."""
+    """The traceback of an exception on its rank, as text; the cause of a `RankFailure`."""
 
 
 class Report(NamedTuple):
-    """An exception in the words of the rank that raised it."""
+    """An exception as described by the rank that raised it."""
 
     who: str
     """`rank 1 (node-b, slot 1)`"""
@@ -56,7 +56,7 @@ class RankFailure(RuntimeError):
         return "\n".join([self.headline, _summary(self.report), *where])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The class was made here, so that another process must make it again.
+        # The class was created at run time, so another process must create it again.
         return rank_failure, (self.headline, self.report)
 
 
@@ -69,7 +69,7 @@ def describe(error: Exception, who: str) -> bytes:
             try:
                 whole: bytes = cloudpickle.dumps(choice)
             except Exception:
-                # Some exceptions hold what cannot travel, such as a socket.
+                # Some exceptions hold objects that cannot be pickled, such as a socket.
                 continue
             return whole
         return None
@@ -81,23 +81,23 @@ def describe(error: Exception, who: str) -> bytes:
 
 
 def read_report(record: bytes | bytearray | memoryview) -> Report:
-    """The report that `describe` has pickled."""
+    """Reads a report that `describe` pickled."""
     return Report(*pickle.loads(record))
 
 
 def rank_failure(headline: str, report: Report) -> RankFailure:
-    """The exception for the caller, of the rank's class where that can be had."""
+    """The exception for the caller, of the rank's class if that is available."""
     made = _of_the_ranks_class(report)
     made.headline, made.report = headline, report
     made.__cause__ = traceback_of(report)
     if _NOTES:
-        # Not known to a type checker that looks for older Pythons.
+        # Unknown to a type checker that targets older Python versions.
         vars(BaseException)["add_note"](made, _where(report))
     return made
 
 
 def traceback_of(report: Report) -> RankTraceback:
-    """The cause of whatever is raised for this report."""
+    """The cause of the exception that is raised for this report."""
     return RankTraceback(f"on {report.who}:\n\n{report.traceback}")
 
 
@@ -106,13 +106,13 @@ def _of_the_ranks_class(report: Report) -> RankFailure:
         try:
             return rebuild(report)
         except Exception:
-            # Whatever a class of the user's does when it is derived from or called.
+            # A user's class may raise anything when it is derived from or called.
             continue
     return RankFailure(report.message)
 
 
 def _rebuilt(report: Report) -> RankFailure:
-    """Made as pickle makes exceptions: the class is called with what it says of itself."""
+    """Rebuilds the exception as pickle does: calls the class with what `__reduce__` returned."""
     error = pickle.loads(report.whole or b"")
     function, arguments, *state = error.__reduce__()
     if function is not type(error):
@@ -124,7 +124,7 @@ def _rebuilt(report: Report) -> RankFailure:
 
 
 def _assembled(report: Report) -> RankFailure:
-    """Made without calling `__init__`, which may want what is not among the arguments."""
+    """Rebuilds it without calling `__init__`, which may need other arguments."""
     kind, arguments, attributes = pickle.loads(report.parts or b"")
     both = _both(kind)
     made: RankFailure = both.__new__(both, *arguments)
@@ -134,7 +134,7 @@ def _assembled(report: Report) -> RankFailure:
 
 
 def _grouped(report: Report) -> RankFailure:
-    """A group with the exception in it, for a class that cannot be derived from."""
+    """Puts the exception into a group, for a class that cannot be derived from."""
     group = vars(builtins)["ExceptionGroup"]
     made: RankFailure = _both(group)(report.message, [pickle.loads(report.whole or b"")])
     return made

@@ -1,4 +1,5 @@
-"""`python -m horovod.runner.launch` is `horovodrun`; its command lines can be read from Python."""
+"""`python -m horovod.runner.launch` is `horovodrun`; its command lines can be parsed from
+Python."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ __all__ = ["parse_args", "run_commandline"]
 def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse a command line of `horovodrun`.
 
-    What the file of `--config-file` says is included. A mistake is printed and ends this process
-    with code 2, as argparse does.
+    The file of `--config-file` is included. An error is printed and ends this process with code 2,
+    as with argparse.
 
     Args:
         arguments: The arguments (default: those of this process).
@@ -26,9 +27,9 @@ def parse_args(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         A namespace with Horovod's attribute names; options that are not given are None, or False if
         they are switches.
     """
-    told = options.parse(sys.argv[1:] if arguments is None else arguments)
-    nics = told.arguments.pop("nics")
-    parsed = argparse.Namespace(**told.arguments, run_func=None, executable=None)
+    command_line = options.parse(sys.argv[1:] if arguments is None else arguments)
+    nics = command_line.arguments.pop("nics")
+    parsed = argparse.Namespace(**command_line.arguments, run_func=None, executable=None)
     parsed.nics = None if nics is None else set(nics)
     return parsed
 

@@ -1,4 +1,4 @@
-"""The launcher's options, as the launcher itself tells them: there is one table, and it is native.
+"""The launcher's options, as the launcher itself reports them: there is only one table.
 
 `crates/cli/src/python.rs` is the other end.
 """
@@ -19,23 +19,23 @@ class Option(NamedTuple):
     """One option of `horovodrun`."""
 
     names: list[str]
-    """Its full name, then all other spellings."""
+    """Its full name, then all other names."""
     argument: str
-    """The attribute of what `parse_args` gives."""
+    """The attribute in the result of `parse_args`."""
     means: bool | None
-    """What the option makes of that attribute, if it takes no value."""
+    """The value of that attribute if the option is given, for options without a value."""
     form: str
     """`flag`, `whole`, `decimal`, `fraction`, `cores`, `names` or `text`."""
     key: str | None
-    """The key of the configuration file that says the same, as in `params.cycle_time_ms`."""
+    """The equivalent key of the configuration file, such as `params.cycle_time_ms`."""
     choice: str | None
-    """The value of the key that means this option, where the key chooses between several."""
+    """The value of the key that selects this option, if the key chooses between several."""
     variable: str | None
-    """What it sets in the environment of the ranks."""
+    """The variable that it sets in the environment of the ranks."""
 
 
 class Parsed(NamedTuple):
-    """A command line of `horovodrun`, taken apart."""
+    """A parsed command line of `horovodrun`."""
 
     arguments: dict[str, Any]
     environment: dict[str, str]
@@ -44,16 +44,16 @@ class Parsed(NamedTuple):
 @functools.lru_cache(maxsize=1)
 def table() -> tuple[Option, ...]:
     """All options of the installed `horovodrun`."""
-    told = subprocess.run([horovodrun(), "__ronde-options"], capture_output=True, check=True)
-    return tuple(Option(**row) for row in json.loads(told.stdout))
+    result = subprocess.run([horovodrun(), "__ronde-options"], capture_output=True, check=True)
+    return tuple(Option(**row) for row in json.loads(result.stdout))
 
 
 def parse(words: Sequence[str]) -> Parsed:
-    """Takes a command line apart. Help, the version and mistakes are shown and end this process."""
-    told = subprocess.run(
+    """Parses a command line. Help, the version and errors are printed and end this process."""
+    result = subprocess.run(
         [horovodrun(), "__ronde-parse", *words], stdout=subprocess.PIPE, check=False, text=True
     )
-    if told.returncode != 0 or not told.stdout.startswith("{"):
-        print(told.stdout, end="", flush=True)
-        sys.exit(told.returncode)
-    return Parsed(**json.loads(told.stdout))
+    if result.returncode != 0 or not result.stdout.startswith("{"):
+        print(result.stdout, end="", flush=True)
+        sys.exit(result.returncode)
+    return Parsed(**json.loads(result.stdout))

@@ -1,6 +1,6 @@
-"""What a rank of `horovod.run` does: fetch the function, call it, deliver what it returned.
+"""A rank of `horovod.run`: fetches the function, calls it, and delivers the result.
 
-Started by the launcher as `python -m horovod.runner.run_task`. An exception is delivered too, and
+The launcher starts it as `python -m horovod.runner.run_task`. An exception is delivered too, and
 then ends this process as it would end a script.
 """
 
@@ -22,9 +22,9 @@ VALUE, ERROR = b"v", b"e"
 
 
 def main() -> None:
-    """Runs the errand of this rank."""
+    """Runs the remote call of this rank."""
     path, function = cloudpickle.loads(_native.fetch_function())
-    # What the caller could import, this process can: a notebook may have added folders.
+    # Use the caller's search path: a notebook may have added folders.
     sys.path.extend(folder for folder in path if folder not in sys.path)
     try:
         call, args, kwargs = pickle.loads(function)
@@ -43,7 +43,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _who() -> str:
-    """This rank and its host, in the launcher's words."""
+    """This rank and its host, as the launcher names them."""
     if environment.is_launched():
         host = environment.host() or "localhost"
         return f"rank {environment.rank()} ({host}, slot {environment.slot()})"

@@ -1,7 +1,7 @@
 """Horovod's API for TensorFlow: `import horovod.tensorflow as hvd`.
 
 This module only collects names; `mpi_ops` has the collectives, `reductions` and `functions` what is
-built from them, `tape` and `optimizer` what training uses. Keras is in `horovod.tensorflow.keras`.
+built on them, `tape` and `optimizer` what training uses. Keras is in `horovod.tensorflow.keras`.
 """
 
 from __future__ import annotations

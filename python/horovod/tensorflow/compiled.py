@@ -1,12 +1,12 @@
 """The collectives in functions that XLA compiles: `tf.function(jit_compile=True)`.
 
-XLA has no kernels for our ops. It calls the native handlers that JAX's programs call, too: a
-collective becomes a small module of StableHLO with one such call in it. A compiled program knows
-all shapes, so that every rank must contribute equally many rows to what is gathered.
+XLA has no kernels for our ops. It calls the same native handlers as JAX programs: a collective
+becomes a small StableHLO module with one such call in it. A compiled program has fixed shapes, so
+every rank must contribute the same number of rows to an allgather.
 
-A small program runs one call at a time, in an order of XLA's choice, and two ranks whose programs
-differ a little would wait for each other. So every call hands a token to the next one: the order is
-that in which the function was traced.
+A small program runs one call at a time, in an order that XLA chooses, and two ranks whose programs
+differ slightly would wait for each other. So every call passes a token to the next one, which fixes
+the order to that in which the function was traced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from horovod.common.reductions import Average, Sum
 from horovod.tensorflow.util import set_id
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_./]")
-# The newest form of the node that is in all releases with handlers.
+# The newest version of the node that all releases with handlers have.
 _MODULE_VERSION = 9
 _tokens: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _ELEMENTS = {
@@ -49,7 +49,7 @@ _ELEMENTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """A collective; `name` is what ranks match it by."""
+    """A collective; ranks match it by `name`."""
 
     kind: str
     name: str
@@ -64,35 +64,35 @@ class Call:
         return self.process_set.size() or 1
 
     def place(self) -> int:
-        """Where this rank stands among them."""
+        """The position of this rank among them."""
         return self.process_set.rank() or 0
 
     def backward(self, kind: str, **changes: Any) -> Call:
-        """The collective that gradients take on their way back."""
+        """The collective of the backward pass."""
         return dataclasses.replace(self, kind=kind, name=f"{self.name}.back", **changes)
 
 
 def is_compiling() -> bool:
-    """Whether the function that is being traced will be compiled by XLA."""
+    """Whether XLA will compile the function that is being traced."""
     if tf.executing_eagerly():
         return False
     try:
         from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
     except ImportError:
-        # TensorFlow itself will say that XLA has no kernel for the op.
+        # TensorFlow itself will report that XLA has no kernel for the op.
         return False
     return bool(GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
 
 
 def run(call: Call, tensors: Sequence[Any]) -> list[Any]:
-    """The results of a collective in the function that is being traced, with their gradients."""
+    """Runs a collective, which can be differentiated, in the function that is being traced."""
     _check()
     unique = tf.compat.v1.get_default_graph().unique_name(call.name)
     return _differentiable(dataclasses.replace(call, name=unique), tensors)
 
 
 def refuse(kind: str, reason: str = "") -> None:
-    """Raises an error if a compiled function asks for what only others can have."""
+    """Raises an error for a collective that compiled functions do not support."""
     if is_compiling():
         raise NotImplementedError(
             f"{kind} cannot be compiled by XLA{reason}: set jit_compile=False, or keep it outside "
@@ -103,11 +103,11 @@ def refuse(kind: str, reason: str = "") -> None:
 def _check() -> None:
     problem = _native.tensorflow_xla_problem()
     if problem is None and tf.config.get_visible_devices("GPU"):
-        problem = "its XLA compiles for the GPU, and there are handlers for CPUs only"
+        problem = "its XLA compiles for the GPU, and there are only handlers for CPUs"
     if problem is not None:
         raise NotImplementedError(
             f"collectives cannot be compiled by XLA with TensorFlow {tf.__version__} here, because "
-            f"{problem}: set jit_compile=False, or keep the collectives outside of the compiled "
+            f"{problem}: set jit_compile=False, or keep the collectives outside the compiled "
             "function"
         )
 
@@ -148,7 +148,7 @@ def _of_reducescatter(call: Call, gradients: list[Any], rows: list[int]) -> list
     if any(count % members for count in rows):
         raise NotImplementedError(
             f"the gradient of a reducescatter of {rows} rows over {members} ranks cannot be "
-            "compiled by XLA: give it a multiple of their number, or set jit_compile=False"
+            "compiled by XLA: pass a multiple of that number, or set jit_compile=False"
         )
     factor = call.prescale * call.postscale * (1 if call.op == Average else members)
     scaled = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
@@ -194,7 +194,7 @@ def _static(call: Call, operand: Any) -> list[int]:
     if not operand.shape.is_fully_defined():
         raise ValueError(
             f"the {call.kind} `{call.name}` of a tensor of shape {operand.shape} cannot be "
-            "compiled by XLA, because the whole shape must be known while the function is traced: "
+            "compiled by XLA, because the full shape must be known when the function is traced: "
             "use tf.ensure_shape or an input_signature, or set jit_compile=False"
         )
     shape: list[int] = operand.shape.as_list()
@@ -264,6 +264,6 @@ def _type(shape: list[int], dtype: Any) -> str:
 
 
 def _layout(rank: int) -> str:
-    """Rows first, whatever XLA would like better."""
+    """Row-major layout, whatever XLA would prefer."""
     order = ", ".join(str(axis) for axis in reversed(range(rank)))
     return f"dense<[{order}]> : tensor<{rank}xindex>" if rank else "dense<> : tensor<0xindex>"

@@ -1,4 +1,4 @@
-"""Bringing variables and Python objects from one rank to all, or to everybody.
+"""Broadcasting variables, and broadcasting and gathering Python objects.
 
 Objects travel as cloudpickle bytes between ranks of one job, which have authenticated each other.
 """
@@ -35,7 +35,7 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Overwrite variables with those of one rank, so that all ranks start alike.
+    """Overwrite variables with those of one rank, so that all ranks start with the same values.
 
     Args:
         variables: A variable or several, such as `model.variables`.
@@ -68,7 +68,7 @@ def broadcast_variables(
         for variable in variables:
             variable.assign(broadcast(variable, root_rank, process_set=process_set))
         return None
-    # All are asked for before the first is overwritten, so that they travel together.
+    # All are submitted before the first is overwritten, so that they travel together.
     values = [
         broadcast(
             variable,
@@ -84,7 +84,7 @@ def broadcast_variables(
 def broadcast_global_variables(root_rank: int) -> Any:
     """Overwrite all variables of the default graph with those of one rank.
 
-    For graphs of TensorFlow 1.
+    For TensorFlow 1 graphs.
 
     Args:
         root_rank: Rank that sends.
@@ -106,11 +106,11 @@ def broadcast_global_variables(root_rank: int) -> Any:
 class BroadcastGlobalVariablesHook(_SessionRunHook):
     """Session hook that overwrites all variables with those of one rank at the start.
 
-    For sessions of TensorFlow 1, such as `tf.compat.v1.train.MonitoredTrainingSession`.
+    For TensorFlow 1 sessions, such as `tf.compat.v1.train.MonitoredTrainingSession`.
 
     Args:
         root_rank: Rank that sends.
-        device: Device to broadcast on (default: the current one).
+        device: Device to broadcast on (default: the current device).
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:
@@ -120,7 +120,7 @@ class BroadcastGlobalVariablesHook(_SessionRunHook):
         self.bcast_op: Any = None
 
     def begin(self) -> None:
-        """Add the broadcast to the graph that is about to be finished."""
+        """Add the broadcast to the graph before it is finalized."""
         if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
             with tf.device(self.device):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
@@ -150,8 +150,8 @@ def broadcast_object(
         obj: Any object that can be pickled; ignored on ranks other than `root_rank`.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller (default: 0).
-        session: Session of TensorFlow 1 to run in (default: eagerly, or in the default session).
-        name: Name by which ranks match this operation; give the same on every rank (default: the
+        session: TensorFlow 1 session to run in (default: eagerly, or in the default session).
+        name: Name by which ranks match this operation; pass the same on every rank (default: the
             name of the function).
         process_set: Ranks that take part (default: all ranks).
 
@@ -188,16 +188,16 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Return a function that broadcasts objects, for sessions of TensorFlow 1.
+    """Return a function that broadcasts objects, for TensorFlow 1 sessions.
 
-    It adds its operations to the graph once, so that the graph may be finished before the first
+    It adds its operations to the graph once, so that the graph can be finalized before the first
     call.
 
     Args:
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller (default: 0).
         session: Session to run in (default: the default session).
-        name: Name by which ranks match this operation; give the same on every rank (default: the
+        name: Name by which ranks match this operation; pass the same on every rank (default: the
             name of the function).
         process_set: Ranks that take part (default: all ranks).
 
@@ -243,8 +243,8 @@ def allgather_object(
 
     Args:
         obj: Any object that can be pickled.
-        session: Session of TensorFlow 1 to run in (default: eagerly, or in the default session).
-        name: Name by which ranks match this operation; give the same on every rank (default: the
+        session: TensorFlow 1 session to run in (default: eagerly, or in the default session).
+        name: Name by which ranks match this operation; pass the same on every rank (default: the
             name of the function).
         process_set: Ranks that take part (default: all ranks).
 
@@ -273,7 +273,7 @@ def allgather_object(
 
 
 def _run(session: Any, make: Callable[[], Any]) -> Any:
-    """The value of what `make` gives, as an array, with or without a session."""
+    """The value of what `make` returns, as an array, with or without a session."""
     if _executing_eagerly():
         return make().numpy()
     session = session or _default_session()

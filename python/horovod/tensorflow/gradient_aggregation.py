@@ -1,6 +1,6 @@
-"""Adding gradients up over several passes before they are reduced and applied.
+"""Accumulates gradients over several passes before they are reduced and applied.
 
-The sums and the count lie in variables, so this works in a graph, in a traced function and eagerly.
+The sums and the count are variables, so this works in a graph, in a traced function and eagerly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 class LocalGradientAggregationHelper:
-    """Lets gradients through, reduced, in every n-th pass; in the others they are only added up."""
+    """Passes on reduced gradients in every n-th pass; in the others it only accumulates them."""
 
     def __init__(
         self,
@@ -34,11 +34,12 @@ class LocalGradientAggregationHelper:
 
     @property
     def has_decided(self) -> bool:
-        """Whether `compute_gradients` has said which pass lets gradients through."""
+        """Whether `compute_gradients` has decided which pass applies gradients."""
         return self._lets_through is not None
 
     def compute_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """The reduced sums in every n-th pass; in the others zeros, which must not be applied."""
+        """Returns the reduced sums in every n-th pass; otherwise zeros, which must not be
+        applied."""
         if self.backward_passes_per_step == 1:
             return self._reduce(gradients, variables)
         gradients = [self._dense(gradient) for gradient in gradients]
@@ -63,7 +64,7 @@ class LocalGradientAggregationHelper:
         return results
 
     def apply_gradients(self, apply: Callable[[], Any], done: Callable[[], Any]) -> Any:
-        """Applies in the pass that let gradients through, and does `done` in the others."""
+        """Applies gradients in every n-th pass, and calls `done` in the others."""
         if self.backward_passes_per_step == 1:
             return apply()
         return tf.cond(self._lets_through, apply, done)
@@ -81,7 +82,7 @@ class LocalGradientAggregationHelper:
     def _make_room(self, gradients: Sequence[Any]) -> None:
         if self.counter is not None:
             return
-        # In a traced function variables must be made outside of it, and only once.
+        # Variables of a traced function must be created outside it, and only once.
         with contextlib.nullcontext() if _in_old_graph() else tf.init_scope():
             self.counter = _variable(tf.zeros([], tf.int32), "aggregation_counter")
             for number, gradient in enumerate(gradients):
@@ -108,7 +109,7 @@ class LocalGradientAggregationHelper:
 
 def _variable(initial: Any, name: str) -> Any:
     if _in_old_graph():
-        # Such programs initialize what is in collections; these are no part of the model.
+        # Such programs initialize variables in collections; these are not part of the model.
         kinds = [tf.compat.v1.GraphKeys.LOCAL_VARIABLES, tf.compat.v1.GraphKeys.GLOBAL_VARIABLES]
         return tf.compat.v1.Variable(
             initial, trainable=False, name=name, collections=kinds, use_resource=True
@@ -117,7 +118,7 @@ def _variable(initial: Any, name: str) -> Any:
 
 
 def _in_old_graph() -> bool:
-    """Whether this is a graph of a session, in which there is nothing outside."""
+    """Whether this is a TensorFlow 1 graph, which has no outer graph."""
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 

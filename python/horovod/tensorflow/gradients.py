@@ -1,4 +1,4 @@
-"""The gradients of the collectives: what each rank's loss says about what a rank has put in."""
+"""The gradients of the collectives with respect to what this rank contributed."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _grouped_allreduce(op: Any, *gradients: Any) -> Any:
 
 
 def _own_rows(op: Any, tensor: Any, gradient: Any) -> Any:
-    """The average of all ranks' gradients, and of it the rows that came from this rank."""
+    """Averages the gradients of all ranks; returns the rows that came from this rank."""
     number = op.get_attr("process_set_id")
     reduced = _average(op, gradient)
     rows = tf.reshape(tf.shape(tensor)[:1], [1])
     all_rows = ops.horovod_allgather(rows, process_set_id=number)
-    # Ranks gather in the order of the set; where this one stands says how many are before it.
+    # Rows are in the order of the set; the position of this rank says how many come before.
     mark = tf.reshape(ops.horovod_rank(), [1])
     before = ops.horovod_allgather(mark, process_set_id=number) < mark
     start = tf.reduce_sum(tf.where(before, all_rows, tf.zeros_like(all_rows)))
@@ -81,7 +81,7 @@ def _alltoall(op: Any, gradient: Any, _splits: Any) -> Any:
         **_attributes(op, "ignore_name_scope", "process_set_id"),
     )
     tensor, came = op.inputs[0], tf.shape(back.output)
-    # What no split covered has gone nowhere.
+    # Rows beyond the splits were not sent.
     rest = tf.concat([tf.shape(tensor)[:1] - came[:1], came[1:]], axis=0)
     return [tf.concat([back.output, tf.zeros(rest, gradient.dtype)], axis=0), None]
 

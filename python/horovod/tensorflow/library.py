@@ -1,6 +1,6 @@
-"""The ops: loads the library that registers them, or says why it cannot be.
+"""Loads the library that registers the ops, or says why that is not possible.
 
-One build serves every TensorFlow since 2.13, because everything it needs is in TensorFlow's C
+One build works with every TensorFlow since 2.13, because everything it needs is in TensorFlow's C
 interface and is looked up when it is loaded.
 """
 
@@ -39,13 +39,14 @@ def _load() -> Any:
 
 
 def _path() -> str:
-    # An editable installation has its Python files elsewhere than what was built.
+    # In an editable installation the Python files are not next to what was built.
     folders = [os.path.dirname(_native.__file__), sysconfig.get_path("platlib") + "/horovod"]
     paths = [os.path.join(folder, FILE) for folder in folders]
     found = next((path for path in paths if os.path.exists(path)), None)
     if found is None:
         raise ImportError(
-            f"{FILE} is missing beside {_native.__file__}; install Ronde again: {_native.REINSTALL}"
+            f"{FILE} is missing next to {_native.__file__}; install Ronde again: "
+            f"{_native.REINSTALL}"
         )
     return found
 

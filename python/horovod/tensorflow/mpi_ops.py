@@ -1,7 +1,7 @@
-"""The collectives as nodes of a graph or at once, with Horovod's names, arguments and defaults.
+"""The collectives, in graphs and eagerly, with Horovod's names, arguments and defaults.
 
-Every function makes one op of `library` with the right name and attributes. Ranks match nodes by
-name: the one that is given, or one made from the tensor's. "All ranks" are those of the process
+Every function creates one op of `library` with the right name and attributes. Ranks match nodes by
+name: the one that is passed, or one derived from the tensor's. "All ranks" are those of the process
 set; ranks in arguments are ranks of the world. What is built on these ops, such as averages of
 sparse tensors, is in `reductions`; their gradients are in `gradients`.
 """
@@ -82,7 +82,7 @@ def _allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The reduction of a dense tensor."""
+    """Reduces a dense tensor."""
     tensor = as_tensor(tensor)
     name = node_name("HorovodAllreduce", name, [tensor])
     if compiled.is_compiling():
@@ -110,7 +110,7 @@ def _grouped_allreduce(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """The reductions of dense tensors of one type, which run together."""
+    """Reduces dense tensors of one type together."""
     if not tensors:
         return list(tensors)
     tensors = [as_tensor(tensor) for tensor in tensors]
@@ -140,14 +140,14 @@ def allgather(
 ) -> Any:
     """Concatenate the tensors of all ranks along the first dimension.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
         tensor: Tensor with at least one dimension. The first dimension may differ between ranks,
             the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: in a
-            graph made from the tensor's name; eagerly, ranks match operations in the order of the
-            calls).
+        name: Name by which ranks match this operation; pass the same on every rank (default: in a
+            graph, derived from the tensor's name; eagerly, ranks match operations in the order of
+            the calls).
         ignore_name_scope: Whether ranks match the operation by the last part of its name only
             (default: False).
         process_set: Ranks that take part (default: all ranks).
@@ -185,14 +185,14 @@ def grouped_allgather(
 ) -> list[Any]:
     """Concatenate several tensors of all ranks as one operation.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensors: Tensors of one element type with at least one dimension, as many on every rank.
-            First dimensions may differ between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: in a
-            graph made from the tensor's name; eagerly, ranks match operations in the order of the
-            calls).
+        tensors: Tensors of one element type with at least one dimension, the same number on every
+            rank. First dimensions may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; pass the same on every rank (default: in a
+            graph, derived from the tensor's name; eagerly, ranks match operations in the order of
+            the calls).
         ignore_name_scope: Whether ranks match the operation by the last part of its name only
             (default: False).
         process_set: Ranks that take part (default: all ranks).
@@ -234,16 +234,16 @@ def broadcast(
 ) -> Any:
     """Send a tensor from one rank to all others and return it.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
         tensor: Tensor, variable, or anything that `tf.convert_to_tensor` takes; of the same shape
             on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: in a
-            graph made from the tensor's name; eagerly, ranks match operations in the order of the
-            calls).
+        name: Name by which ranks match this operation; pass the same on every rank (default: in a
+            graph, derived from the tensor's name; eagerly, ranks match operations in the order of
+            the calls).
         ignore_name_scope: Whether ranks match the operation by the last part of its name only
             (default: False).
         process_set: Ranks that take part (default: all ranks).
@@ -283,12 +283,12 @@ def broadcast_(
     """Overwrite variables with those of one rank.
 
     Args:
-        variables: A variable or several; as many, and of the same shapes, on every rank.
+        variables: A variable or several; the same number and the same shapes on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: in a
-            graph made from the tensor's name; eagerly, ranks match operations in the order of the
-            calls).
+        name: Name by which ranks match this operation; pass the same on every rank (default: in a
+            graph, derived from the tensor's name; eagerly, ranks match operations in the order of
+            the calls).
         process_set: Ranks that take part (default: all ranks).
 
     Returns:
@@ -327,16 +327,16 @@ def alltoall(
 ) -> Any:
     """Send different rows of a tensor to different ranks.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
         tensor: Tensor with at least one dimension. The first dimension may differ between ranks,
             the others must be the same.
         splits: How many rows each rank of `process_set` gets, in the order of the ranks: 1-D,
             int32. Rows beyond their sum are not sent (default: the same number for every rank).
-        name: Name by which ranks match this operation; give the same on every rank (default: in a
-            graph made from the tensor's name; eagerly, ranks match operations in the order of the
-            calls).
+        name: Name by which ranks match this operation; pass the same on every rank (default: in a
+            graph, derived from the tensor's name; eagerly, ranks match operations in the order of
+            the calls).
         ignore_name_scope: Whether ranks match the operation by the last part of its name only
             (default: False).
         process_set: Ranks that take part (default: all ranks).
@@ -380,7 +380,7 @@ def _reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Any:
-    """This rank's part of the reduction of a dense tensor."""
+    """Reduces a dense tensor; returns this rank's part."""
     check_scatter(op)
     tensor = as_tensor(tensor)
     name = node_name("HorovodReducescatter", name, [tensor])
@@ -408,7 +408,7 @@ def _grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Any]:
-    """The same for several tensors of one type, which run together."""
+    """Does the same for several tensors of one type together."""
     check_scatter(op)
     if not tensors:
         return list(tensors)
@@ -470,7 +470,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> Any:
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """Return the number of ranks at the time the operation runs.
 
-    Unlike `size`, a graph that outlives a change of ranks gets the new number.
+    Unlike with `size`, a graph that outlives a change of ranks gets the new number.
 
     Args:
         process_set_id: Id of the process set (default: 0, all ranks).
@@ -537,7 +537,7 @@ def local_size_op(name: str | None = None) -> Any:
 
 
 def check_num_rank_power_of_2(num_rank: int) -> None:
-    """Accept every number of ranks: Adasum works on any here.
+    """Accept every number of ranks: Adasum works on any number.
 
     Args:
         num_rank: The number of ranks.
@@ -550,6 +550,10 @@ def _rows(splits: Any) -> Any:
     except (TypeError, ValueError) as error:
         text = f"alltoall expects splits to contain 32-bit integer elements: {error}"
         raise tf.errors.InvalidArgumentError(None, None, text) from error
+    if rows.dtype != tf.int32:
+        # Inside of a function a tensor keeps its type.
+        text = f"alltoall expects splits to contain 32-bit integer elements, not {rows.dtype.name}"
+        raise tf.errors.InvalidArgumentError(None, None, text)
     if rows.shape.rank not in (None, 1):
         raise tf.errors.InvalidArgumentError(
             None, None, f"alltoall expects a 1D splits tensor, and this has shape {rows.shape}"

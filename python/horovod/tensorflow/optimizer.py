@@ -1,5 +1,6 @@
-"""Optimizers whose gradients are those of all ranks: those of TensorFlow 1 here, all others in
-`horovod.tensorflow.keras`."""
+"""Optimizers that reduce gradients over all ranks: those of TensorFlow 1.
+
+All others are in `horovod.tensorflow.keras`."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ __all__ = [
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
-    """Wraps an optimizer of TensorFlow 1: `compute_gradients` gives the gradients of all ranks."""
+    """Wraps a TensorFlow 1 optimizer: `compute_gradients` returns reduced gradients."""
 
     def __init__(
         self,
@@ -37,11 +38,11 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         self._optimizer = optimizer
         self._reducer = reducer
         self._agg_helper = aggregation
-        # Whether gradients have been computed here that have not been applied yet.
+        # Whether `compute_gradients` has returned gradients that have not been applied yet.
         self._has_reduced = False
 
     def register_local_var(self, var: Any) -> None:
-        """Leave the gradient of a variable as it is on each rank.
+        """Keep the gradient of a variable local to each rank.
 
         Args:
             var: The variable.
@@ -67,7 +68,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         return list(zip(reduced, variables))
 
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients, in the passes that let them through.
+        """Apply gradients, in every n-th pass if there are several passes per step.
 
         Args:
             grads_and_vars: Pairs of gradient and variable.
@@ -80,7 +81,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         pairs = list(grads_and_vars)
         if pairs and not self._has_reduced:
             # They were not computed here. If the program has reduced them, an average changes
-            # nothing; if it has not, the ranks would go apart without one.
+            # nothing; if not, the ranks would diverge without it.
             gradients, variables = zip(*pairs)
             pairs = list(zip(self._reducer.averaged(gradients, variables), variables))
         self._has_reduced = False
@@ -91,15 +92,15 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         )
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped optimizer's."""
+        """A slot of the wrapped optimizer."""
         return self._optimizer.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped optimizer's."""
+        """The slot names of the wrapped optimizer."""
         return self._optimizer.get_slot_names(*args, **kwargs)
 
     def variables(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped optimizer's."""
+        """The variables of the wrapped optimizer."""
         return self._optimizer.variables(*args, **kwargs)
 
 
@@ -122,26 +123,26 @@ def DistributedOptimizer(
 ) -> Any:
     """Wrap an optimizer so that it applies gradients reduced over all ranks.
 
-    Takes optimizers of TensorFlow 1 and of Keras; for the latter, `horovod.tensorflow.keras` has
-    the same function. The result has a method `register_local_var` that leaves the gradient of a
-    variable as it is on each rank.
+    Takes TensorFlow 1 and Keras optimizers; for the latter, `horovod.tensorflow.keras` has the same
+    function. The result has a method `register_local_var` that keeps the gradient of a variable
+    local to each rank.
 
     Args:
-        optimizer: A `tf.compat.v1.train.Optimizer`, or an optimizer of Keras.
+        optimizer: A `tf.compat.v1.train.Optimizer`, or a Keras optimizer.
         name: Name of the optimizer and of its operations (default: `Distributed` and the name of
             the class).
-        use_locking: Whether to lock variables during an update; for optimizers of TensorFlow 1
+        use_locking: Whether to lock variables during an update; for TensorFlow 1 optimizers
             (default: False).
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
-        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current device).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
             few rows are zero (default: False).
         backward_passes_per_step: Backward passes before each step, at least 1 (default: 1). Their
-            gradients are added up locally, then reduced and applied once.
-        op: Reduction of the gradients: `hvd.Average`, `hvd.Sum` or, for optimizers of TensorFlow 1,
+            gradients are summed locally, then reduced and applied once.
+        op: Reduction of the gradients: `hvd.Average`, `hvd.Sum` or, for TensorFlow 1 optimizers,
             `hvd.Adasum` (default: `hvd.Average`).
         gradient_predivide_factor: Splits the division of an average: gradients are divided by this
             factor before the sum, and by `size / factor` after it (default: 1.0). Only with
@@ -150,20 +151,20 @@ def DistributedOptimizer(
             number (default: False).
         num_groups: Deprecated, use `groups` (default: 0).
         groups: Variables to reduce together: a number of groups of about equal length, or lists of
-            variables; variables in no list are reduced one by one. 0 or None leaves it to the
-            engine (default: None).
-        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
-            they are.
+            variables; variables in no list are reduced one by one. 0 or None lets the engine decide
+            (default: None).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients are not
+            changed.
         scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
             number of ranks, as an average would (default: True).
 
     Returns:
-        An optimizer of TensorFlow 1 around `optimizer`, or a new optimizer of Keras of the same
-        class and configuration.
+        A TensorFlow 1 optimizer around `optimizer`, or a new Keras optimizer of the same class and
+        configuration.
 
     Raises:
-        ValueError: If the optimizer is wrapped already or of the wrong type, or arguments
-            contradict each other, such as `op=hvd.Adasum` with an optimizer of Keras.
+        ValueError: If the optimizer is already wrapped or of the wrong type, or arguments conflict,
+            such as `op=hvd.Adasum` with a Keras optimizer.
     """
     groups = groups if groups is not None else num_groups
     if isinstance(optimizer, _DistributedOptimizer):
@@ -194,7 +195,7 @@ def DistributedOptimizer(
     if backward_passes_per_step > 1 and _executing_eagerly():
         raise ValueError(
             "backward_passes_per_step > 1 is not supported yet with tf.compat.v1 optimizers when "
-            "executing eagerly; use an optimizer of Keras, or a session of tf.compat.v1"
+            "executing eagerly; use a Keras optimizer, or a tf.compat.v1 session"
         )
     reducer = GradientReducer(
         name or f"Distributed{type(optimizer).__name__}",

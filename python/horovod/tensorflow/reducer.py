@@ -1,10 +1,10 @@
-"""What tapes and optimizers do with gradients: reduce those of the shared variables, one by one or
-in groups, and leave those of local variables where they are.
+"""Reduces gradients for tapes and optimizers.
 
-In a graph each gradient is reduced by a node of its own as soon as it is there, while others are
-still computed, and the engine puts together what is ready at the same time. Eagerly there is
-nothing to wait for, so all go together in one call; in a program that XLA compiles, too, because
-XLA may take several calls in any order.
+Gradients of shared variables are reduced one by one or in groups; those of local variables are left
+alone. In a graph each gradient is reduced by its own node as soon as it is computed, while others
+are still being computed, and the engine combines what is ready at the same time. Eagerly there is
+nothing to overlap with, so all go in one call; also in a program that XLA compiles, because XLA may
+run several calls in any order.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GradientReducer:
         self.local.add(key_of(variable))
 
     def is_local(self, variable: Any) -> bool:
-        """Whether the gradient of this variable is not reduced."""
+        """Whether this variable is local, so that its gradient is not reduced."""
         return bool(self.local) and key_of(variable) in self.local
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any] | None = None) -> list[Any]:
@@ -89,9 +89,9 @@ class GradientReducer:
     def averaged(
         self, gradients: Sequence[Any], variables: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Averages over all ranks, whatever the reduction; local gradients stay as they are.
+        """Averages over all ranks, whatever the reduction; local gradients are not changed.
 
-        Gradients that are reduced, and so the same on all ranks, stay what they are.
+        Gradients that are already reduced, and so the same on all ranks, keep their values.
         """
         again = copy.copy(self)
         again.name = f"{self.name}_again"
@@ -114,7 +114,7 @@ class GradientReducer:
         return tf.cond(many, ask, lambda: truth)
 
     def _when_many(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        """Nothing is done by ranks that are no members, or the only one."""
+        """Reduces only if this rank is a member of a set with several ranks."""
         if self.sparse_as_dense:
             gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         if not gradients:
@@ -128,13 +128,13 @@ class GradientReducer:
         return reduced
 
     def _are_many(self) -> Any:
-        """Whether there is anybody to reduce with; in an elastic job only the run knows."""
-        # Asking for the number raises the right error for a set that is not registered.
+        """Whether there are several ranks; in an elastic job this is known only at run time."""
+        # Asking for the size raises the right error for a set that is not registered.
         number = set_id(self.process_set)
         if not _native.may_grow():
             return self.process_set.included() and self.process_set.size() != 1
         if compiled.is_compiling():
-            # Alone, the sum is what was given; only ranks that stay outside are told apart.
+            # With one rank, the sum is the input; only ranks outside the set differ.
             return self.process_set.included()
         return tf.logical_and(
             mpi_ops.size_op(number) > 1, mpi_ops.process_set_included_op(number) > 0
@@ -183,7 +183,7 @@ class GradientReducer:
         )
 
     def _many(self, gradients: list[Any], number: int) -> list[Any]:
-        # Sparse ones have no factors, and there is nothing to gain by grouping them.
+        # Sparse gradients do not support factors, and grouping them gains nothing.
         results = [
             self._one(gradient, position) if isinstance(gradient, tf.IndexedSlices) else gradient
             for position, gradient in enumerate(gradients)
@@ -220,7 +220,7 @@ def checked_groups(groups: Any) -> Any:
 
 
 def key_of(variable: Any) -> Any:
-    """What a variable is known by; those of Keras 3 stand for one of TensorFlow."""
+    """A key for a variable; a Keras 3 variable wraps a TensorFlow one."""
     inner = getattr(variable, "value", None)
     inner = variable if callable(inner) or inner is None else inner
     return inner.ref() if hasattr(inner, "ref") else id(inner)

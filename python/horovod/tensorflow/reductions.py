@@ -1,6 +1,6 @@
-"""Reductions as programs ask for them: dense and sparse tensors, compressed, one or many.
+"""Reductions of dense and sparse tensors, single or grouped, with compression.
 
-A sparse tensor (`tf.IndexedSlices`) is reduced by gathering everybody's slices.
+A sparse tensor (`tf.IndexedSlices`) is reduced by gathering the slices of all ranks.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def allreduce(
 ) -> Any:
     """Reduce a tensor over all ranks and return the result.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it. A
-    `tf.IndexedSlices` stays one: it holds the slices of all ranks afterwards.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it. The
+    result for a `tf.IndexedSlices` is again one, with the slices of all ranks.
 
     Args:
         tensor: Tensor, variable, `tf.IndexedSlices`, or anything that `tf.convert_to_tensor` takes;
             of the same shape on every rank.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
-        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current device).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -65,9 +65,9 @@ def allreduce(
             (default: 1.0).
         postscale_factor: Factor applied to the result after the reduction; the same on every rank
             (default: 1.0).
-        name: Name by which ranks match this operation; give the same on every rank (default: in a
-            graph made from the tensor's name; eagerly, ranks match operations in the order of the
-            calls).
+        name: Name by which ranks match this operation; pass the same on every rank (default: in a
+            graph, derived from the tensor's name; eagerly, ranks match operations in the order of
+            the calls).
         process_set: Ranks that take part (default: all ranks).
         ignore_name_scope: Whether ranks match the operation by the last part of its name only
             (default: False).
@@ -77,8 +77,8 @@ def allreduce(
 
     Raises:
         TypeError: If an input cannot be converted to a dense tensor.
-        NotImplementedError: If a `tf.IndexedSlices` comes with an `op` other than `hvd.Average` and
-            `hvd.Sum`, or with a scale factor.
+        NotImplementedError: If a `tf.IndexedSlices` is used with an `op` other than `hvd.Average`
+            and `hvd.Sum`, or with a scale factor.
         tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
             this rank is not in `process_set`, or an operation of that name is already in flight.
         tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
@@ -131,17 +131,17 @@ def grouped_allreduce(
 ) -> list[Any]:
     """Reduce several tensors over all ranks as one operation.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensors: Tensors, `tf.IndexedSlices`, or anything that `tf.convert_to_tensor` takes; as
-            many, and of the same shapes, on every rank. Element types may be mixed.
+        tensors: Tensors, `tf.IndexedSlices`, or anything that `tf.convert_to_tensor` takes; the
+            same number and the same shapes on every rank. Element types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
-        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current device).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -152,17 +152,17 @@ def grouped_allreduce(
         process_set: Ranks that take part (default: all ranks).
         ignore_name_scope: Whether ranks match the operation by the last part of its name only
             (default: False).
-        name: Name by which ranks match this operation; give the same on every rank (default: in a
-            graph made from the tensor's name; eagerly, ranks match operations in the order of the
-            calls).
+        name: Name by which ranks match this operation; pass the same on every rank (default: in a
+            graph, derived from the tensor's name; eagerly, ranks match operations in the order of
+            the calls).
 
     Returns:
         Tensors, in the order of `tensors`.
 
     Raises:
         TypeError: If an input cannot be converted to a dense tensor.
-        NotImplementedError: If a `tf.IndexedSlices` comes with an `op` other than `hvd.Average` and
-            `hvd.Sum`, or with a scale factor.
+        NotImplementedError: If a `tf.IndexedSlices` is used with an `op` other than `hvd.Average`
+            and `hvd.Sum`, or with a scale factor.
         tf.errors.InvalidArgumentError: If the call is invalid: the element type is not supported,
             this rank is not in `process_set`, or an operation of that name is already in flight.
         tf.errors.FailedPreconditionError: If Horovod is not initialized, or the ranks disagree
@@ -212,19 +212,19 @@ def reducescatter(
     """Reduce a tensor over all ranks and return this rank's share of the rows.
 
     Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
-    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    extra row. Gradients flow through it; the backward pass is also a collective, so all ranks must
     run it.
 
     Args:
         tensor: Tensor with at least one dimension, of the same shape on every rank.
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
-        name: Name by which ranks match this operation; give the same on every rank (default: in a
-            graph made from the tensor's name; eagerly, ranks match operations in the order of the
-            calls).
+        name: Name by which ranks match this operation; pass the same on every rank (default: in a
+            graph, derived from the tensor's name; eagerly, ranks match operations in the order of
+            the calls).
         process_set: Ranks that take part (default: all ranks).
         ignore_name_scope: Whether ranks match the operation by the last part of its name only
             (default: False).
@@ -268,15 +268,15 @@ def grouped_reducescatter(
     """Reduce several tensors as one operation and return this rank's share of the rows.
 
     Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
-    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    extra row. Gradients flow through it; the backward pass is also a collective, so all ranks must
     run it.
 
     Args:
-        tensors: Tensors with at least one dimension; as many, and of the same shapes, on every
+        tensors: Tensors with at least one dimension; the same number and the same shapes on every
             rank. Element types may be mixed.
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
         process_set: Ranks that take part (default: all ranks).

@@ -23,8 +23,8 @@ _IS_KERAS_2 = not is_keras_3(tf.keras)
 class SyncBatchNormalization(_Base):
     """`tf.keras.layers.BatchNormalization` with the mean and variance of all ranks' batches.
 
-    Every rank must call it equally often. Each rank counts the same, whatever the size of its
-    batch.
+    Every rank must call it the same number of times. Each rank has the same weight, whatever the
+    size of its batch.
 
     Args:
         fused: Must be False (default: False): a fused kernel cannot be synchronized.
@@ -38,11 +38,11 @@ class SyncBatchNormalization(_Base):
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization does not support fused=True.")
         if _IS_KERAS_2:
-            # It would choose a kernel that cannot be looked into.
+            # It would choose a fused kernel, which cannot be synchronized.
             kwargs["fused"] = False
         super().__init__(**kwargs)
 
-    # Keras 2 has the second of these, which the first calls; Keras 3 has the first alone.
+    # Keras 2 has the second of these, which the first calls; Keras 3 has only the first.
     def _moments(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """The mean and the variance over all ranks."""
         mean, variance = super()._moments(*args, **kwargs)
@@ -54,8 +54,8 @@ class SyncBatchNormalization(_Base):
 
 
 def _over_ranks(mean: Any, variance: Any) -> tuple[Any, Any]:
-    """Means and squares are averages, and averages can be averaged; the variance cannot."""
-    # In an elastic job a graph outlives its world, and only the engine knows how many ranks it has.
+    """Averages means and squares over ranks; variances cannot be averaged."""
+    # In an elastic job a graph outlives its world, and only the engine knows the number of ranks.
     if _basics.size() == 1 and not _native.may_grow():
         return mean, variance
     both = _allreduce(tf.stack([mean, variance + tf.square(mean)]), op=Average)

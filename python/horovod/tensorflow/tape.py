@@ -1,4 +1,4 @@
-"""A gradient tape whose gradients are those of all ranks."""
+"""A gradient tape that reduces gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = [
     "PartialDistributedGradientTape",
 ]
 
-# Whatever class the tape has, the one that comes back derives from it.
+# The class of the returned tape derives from that of the argument.
 _Tape = TypeVar("_Tape")
 
 
 class _DistributedTape:
-    """Mixed into the class of the tape that is wrapped."""
+    """Mixin for the class of the wrapped tape."""
 
     _reducer: GradientReducer
 
@@ -67,14 +67,14 @@ class _DistributedTape:
             NotImplementedError: Always.
         """
         raise NotImplementedError(
-            "a distributed tape gives no Jacobians; take them from the tape that it was made of, "
-            "and reduce them with hvd.allreduce"
+            "a distributed tape does not compute Jacobians; use the original tape, and reduce "
+            "them with hvd.allreduce"
         )
 
     batch_jacobian = jacobian
 
     def register_local_source(self, source: Any) -> None:
-        """Leave the gradient of a variable as it is on each rank.
+        """Keep the gradient of a variable local to each rank.
 
         Args:
             source: The variable.
@@ -88,7 +88,7 @@ class _DistributedTape:
         output_gradients: Any = None,
         use_generic_names: bool = False,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Return the gradients, those of local variables apart.
+        """Return the gradients, with those of local variables separate.
 
         Args:
             target: What to differentiate.
@@ -130,16 +130,16 @@ def DistributedGradientTape(
 ) -> _Tape:
     """Wrap a tape so that its gradients are reduced over all ranks.
 
-    The result has what `gradtape` has recorded, and two more methods: `register_local_source`
-    leaves the gradient of a variable as it is on each rank, and `get_local_and_global_gradients`
-    returns such gradients apart.
+    The result has everything that `gradtape` has recorded, and two more methods:
+    `register_local_source` keeps the gradient of a variable local to each rank, and
+    `get_local_and_global_gradients` returns such gradients separately.
 
     Args:
         gradtape: A `tf.GradientTape`.
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
-        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current device).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
             few rows are zero (default: False).
@@ -149,10 +149,10 @@ def DistributedGradientTape(
             `op=hvd.Average`.
         num_groups: Deprecated, use `groups` (default: 0).
         groups: Variables to reduce together: a number of groups of about equal length, or lists of
-            variables; variables in no list are reduced one by one. 0 or None leaves it to the
-            engine (default: None).
-        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
-            they are.
+            variables; variables in no list are reduced one by one. 0 or None lets the engine decide
+            (default: None).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients are not
+            changed.
         scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
             number of ranks, as an average would (default: True).
 
@@ -160,7 +160,7 @@ def DistributedGradientTape(
         A tape of a class that derives from that of `gradtape`.
 
     Raises:
-        ValueError: If `gradtape` is not a tape or is wrapped already.
+        ValueError: If `gradtape` is not a tape or is already wrapped.
 
     Example:
         ```python
@@ -177,10 +177,10 @@ def DistributedGradientTape(
     """
     kind: Any = type(gradtape)
     if not isinstance(gradtape, tf.GradientTape):
-        raise ValueError(f"gradtape is {gradtape!r}; give a tf.GradientTape")
+        raise ValueError(f"gradtape is {gradtape!r}; pass a tf.GradientTape")
     if isinstance(gradtape, _DistributedTape):
-        raise ValueError("this tape reduces its gradients already; it was wrapped before")
-    # What the tape has recorded, and whether it still does, goes along with its attributes.
+        raise ValueError("this tape already reduces its gradients; it was wrapped before")
+    # The attributes include what the tape has recorded and whether it is still recording.
     tape: Any = type(kind.__name__, (_DistributedTape, kind), {"__module__": kind.__module__})
     wrapped: Any = tape.__new__(tape)
     wrapped.__dict__.update(gradtape.__dict__)
@@ -218,10 +218,10 @@ def PartialDistributedGradientTape(
 
     Args:
         gradtape: A `tf.GradientTape`.
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
-        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current device).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
             few rows are zero (default: False).
@@ -231,11 +231,11 @@ def PartialDistributedGradientTape(
             `op=hvd.Average`.
         num_groups: Deprecated, use `groups` (default: 0).
         groups: Variables to reduce together: a number of groups of about equal length, or lists of
-            variables; variables in no list are reduced one by one. 0 or None leaves it to the
-            engine (default: None).
-        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
-            they are.
-        local_layers: Layer or layers whose gradients stay as they are on each rank (default: None).
+            variables; variables in no list are reduced one by one. 0 or None lets the engine decide
+            (default: None).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients are not
+            changed.
+        local_layers: Layer or layers whose gradients stay local to each rank (default: None).
         scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
             number of ranks, as an average would (default: True).
 
@@ -243,7 +243,7 @@ def PartialDistributedGradientTape(
         A tape of a class that derives from that of `gradtape`.
 
     Raises:
-        ValueError: If `gradtape` is not a tape or is wrapped already, or `local_layers` are not
+        ValueError: If `gradtape` is not a tape or is already wrapped, or `local_layers` are not
             layers of `tf.keras`.
     """
     tape: Any = DistributedGradientTape(
@@ -266,7 +266,7 @@ def PartialDistributedGradientTape(
 
 
 def local_variables(layers: Any) -> Iterable[Any]:
-    """The trainable variables of a layer or of a list of them."""
+    """The trainable variables of a layer or a list of layers."""
     if layers is None:
         return []
     if not isinstance(layers, Sequence):

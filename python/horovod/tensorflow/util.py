@@ -1,4 +1,4 @@
-"""Small things that the modules of this folder share; some names are Horovod's."""
+"""Small functions that the modules of this package share; some names are Horovod's."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def _executing_eagerly() -> bool:
-    """Whether ops run at once."""
+    """Whether ops run eagerly."""
     return bool(tf.executing_eagerly())
 
 
 def _make_subgraph(function: Callable[..., Any]) -> Any:
-    """The function as a graph."""
+    """Turns a function into a graph."""
     return tf.function(function)
 
 
 def _cache(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Remembers what a function gave, for each of its arguments."""
+    """Caches the results of a function by its arguments."""
     return functools.lru_cache(maxsize=None)(function)
 
 
@@ -64,7 +64,7 @@ def refs_to_vars(refs: Any) -> Any:
 
 
 def node_name(kind: str, name: str | None, tensors: Iterable[Any]) -> str | None:
-    """The name of a node of the graph that is being built, by which ranks will match it."""
+    """The name of a node of the graph that is being built, by which ranks match it."""
     if _executing_eagerly():
         return name
     if name is not None:
@@ -74,17 +74,17 @@ def node_name(kind: str, name: str | None, tensors: Iterable[Any]) -> str | None
 
 
 def label(name: str | None) -> dict[str, str | None]:
-    """How a node is told its name; TensorFlow forgets what nodes that run at once are called."""
+    """The attribute that holds a node's name, because TensorFlow drops names of eager nodes."""
     return {"tensor_name": name or ""} if _executing_eagerly() else {"name": name}
 
 
 def listed(variables: Any) -> list[Any]:
-    """Variables as a list; one alone is a list of one."""
+    """Variables as a list, also for a single variable."""
     return [variables] if hasattr(variables, "assign") else list(variables)
 
 
 def as_tensor(value: Any) -> Any:
-    """What TensorFlow can make a dense tensor of; refuses the rest and says what to do."""
+    """Converts a value to a dense tensor; raises an error with advice if that is not possible."""
     if tf.is_tensor(value) and not isinstance(value, _COMPOSITE):
         return tf.convert_to_tensor(value)
     try:
@@ -102,7 +102,7 @@ def as_tensor(value: Any) -> Any:
 
 
 def set_id(process_set: ProcessSet) -> int:
-    """The number of a set that is registered."""
+    """The id of a registered set."""
     return registered_id(process_set)
 
 

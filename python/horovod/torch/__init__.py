@@ -1,7 +1,7 @@
 """Horovod's API for PyTorch: `import horovod.torch as hvd`.
 
-This module only collects names; `mpi_ops` has the collectives, `functions` what is built from them,
-`optimizer` the distributed optimizer, `sync_batch_norm` the layer, `elastic` what outlives a world.
+This module only collects names; `mpi_ops` has the collectives, `functions` what is built on them,
+`optimizer` the distributed optimizer, `sync_batch_norm` the layer, `elastic` elastic training.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Gradients in memory that all ranks of a host see, so that reducing them copies nothing.
+"""Gradients in memory that all ranks of a host share, so that reducing them copies nothing.
 
-Only gradients that stay from step to step move there: one that is made anew in every backward pass
-would have to be copied, which costs as much as it saves. The tensor object stays the same, and its
-memory lives as long as it does, whatever becomes of the world or the optimizer.
+Only gradients that persist from step to step are moved there: one that is created in every backward
+pass would have to be copied, which costs as much as it saves. The tensor object stays the same, and
+its memory lives as long as the tensor, whatever happens to the world or the optimizer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from horovod import _native
 
 
 def settle(gradients: Iterable[torch.Tensor]) -> None:
-    """Moves gradients into the arena, with what is in them, as long as there is room."""
+    """Moves gradients into the arena, keeping their values, as long as there is space."""
     if not _native.is_initialized():
         return
     for gradient in gradients:
@@ -45,11 +45,11 @@ def _is_plain(gradient: torch.Tensor) -> bool:
 
 
 def _is_alone(gradient: torch.Tensor) -> bool:
-    """Whether a gradient is all there is in its memory, and no other tensor looks at that."""
+    """Whether a gradient fills its memory and shares it with no other tensor."""
     users: Any = getattr(torch._C, "_storage_Use_Count", None)
     storage = gradient.untyped_storage()
     if users is None or storage.nbytes() != gradient.nbytes:
         return False
-    # The gradient itself, and the object that was made to ask.
+    # The gradient itself, and the object that was created for this check.
     alone: bool = users(storage._cdata) == 2
     return alone

@@ -1,7 +1,7 @@
-"""The collectives that gradients flow through: reductions, gatherings and broadcasts.
+"""The collectives that gradients flow through: reductions, allgathers and broadcasts.
 
-Each function takes the short way if no gradient is wanted. A named operation's backward pass has
-a name made from it, so that ranks need not run their backward passes in the same order.
+Each function takes a shortcut if no gradient is needed. The backward pass of a named operation has
+a name derived from it, so that ranks need not run their backward passes in the same order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def allreduce(
     postscale: float,
     process_set: ProcessSet,
 ) -> torch.Tensor:
-    """The reduced tensor."""
+    """Reduces a tensor."""
     how = (name, op, prescale, postscale, process_set)
     if wants_gradient(tensor):
         reduced: torch.Tensor = _Allreduce.apply(tensor, *how)
@@ -42,7 +42,7 @@ def grouped_allreduce(
     postscale: float,
     process_set: ProcessSet,
 ) -> list[torch.Tensor]:
-    """The reduced tensors."""
+    """Reduces several tensors."""
     how = (name, op, prescale, postscale, process_set)
     if wants_gradient(*tensors):
         return list(_GroupedAllreduce.apply(how, *tensors))
@@ -50,7 +50,7 @@ def grouped_allreduce(
 
 
 def allgather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-    """The rows of all ranks."""
+    """Gathers the rows of all ranks."""
     if wants_gradient(tensor):
         gathered: torch.Tensor = _Allgather.apply(tensor, name, process_set)
         return gathered
@@ -61,7 +61,7 @@ def allgather(tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet
 ) -> tuple[torch.Tensor, ...]:
-    """The rows of all ranks, for each tensor."""
+    """Gathers the rows of all ranks, for each tensor."""
     if wants_gradient(*tensors):
         return tuple(_GroupedAllgather.apply(name, process_set, *tensors))
     sources = [submit.readable(tensor) for tensor in tensors]
@@ -71,7 +71,7 @@ def grouped_allgather(
 def broadcast(
     tensor: torch.Tensor, root: int, name: str | None, process_set: ProcessSet
 ) -> torch.Tensor:
-    """The tensor of rank `root`."""
+    """Broadcasts the tensor of rank `root`."""
     if wants_gradient(tensor):
         received: torch.Tensor = _Broadcast.apply(tensor, root, name, process_set)
         return received
@@ -79,14 +79,14 @@ def broadcast(
 
 
 def wants_gradient(*tensors: torch.Tensor) -> bool:
-    """Whether a backward pass through these may come."""
+    """Whether there may be a backward pass through these tensors."""
     for tensor in tensors:
         submit.check_tensor(tensor)
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def backward_name(name: str | None) -> str | None:
-    """What an operation's backward pass is called."""
+    """The name of an operation's backward pass."""
     return f"{name}.backward" if name else None
 
 
@@ -165,7 +165,7 @@ class _Broadcast(torch.autograd.Function):
 
 
 def _own_rows(rows: Sequence[int], process_set: ProcessSet) -> tuple[int, int]:
-    """Where this rank's rows begin among those of all, and how many they are."""
+    """Where this rank's rows begin among those of all ranks, and how many there are."""
     rank = process_set.rank() or 0
     return sum(rows[:rank]), rows[rank]
 

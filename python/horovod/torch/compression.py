@@ -1,4 +1,4 @@
-"""Making gradients smaller on the wire, and whole again behind it."""
+"""Compressing gradients before they are sent, and decompressing them afterwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FP16Compressor(Compressor, metaclass=Spelled):
 
         Args:
             tensor: Tensor as it was received.
-            ctx: What `compress` returned beside it.
+            ctx: What `compress` returned along with it.
 
         Returns:
             A tensor of the original element type.
@@ -46,7 +46,7 @@ class FP16Compressor(Compressor, metaclass=Spelled):
 class BF16Compressor(Compressor, metaclass=Spelled):
     """Sends floating-point tensors as bfloat16: `Compression.bf16`.
 
-    It keeps the range of float32, with fewer digits.
+    It keeps the range of float32, with less precision.
     """
 
     spelling = "Compression.bf16"
@@ -69,7 +69,7 @@ class BF16Compressor(Compressor, metaclass=Spelled):
 
         Args:
             tensor: Tensor as it was received.
-            ctx: What `compress` returned beside it.
+            ctx: What `compress` returned along with it.
 
         Returns:
             A tensor of the original element type.
@@ -81,7 +81,7 @@ class Compression:
     """Compressors to choose from, for arguments named `compression`."""
 
     none = NoneCompressor
-    """Send data as it is."""
+    """Send data unchanged."""
     fp16 = FP16Compressor
     """Send floating-point numbers as float16."""
     bf16 = BF16Compressor

@@ -1,8 +1,8 @@
-"""The Adasum optimizer: any torch optimizer, with what it does to the weights combined by Adasum.
+"""The Adasum optimizer: any torch optimizer, with its changes to the weights combined by Adasum.
 
-Every rank takes its own step. What that changed in each weight, the delta, is combined over all
-ranks and added to the weight as it was before. So the weights stay equal on all ranks, while
-momentum and the like stay each rank's own.
+Every rank takes its own step. The change of each weight, the delta, is combined over all ranks and
+added to the weight as it was before the step. So the weights stay equal on all ranks, while
+momentum and similar state is local to each rank.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from horovod.torch.wrapping import Wrapped
 
 
 class DeltaOptimizer(Wrapped):
-    """What an Adasum optimizer does differently; stands before the user's class."""
+    """What an Adasum optimizer does differently; comes before the user's class in the bases."""
 
     def synchronize(self) -> None:
-        """Do nothing: with Adasum a step waits by itself."""
+        """Do nothing: with Adasum, `step` does the waiting."""
 
     def skip_synchronize(self) -> Any:
         """Raise an error: ranks would end up with different weights.
@@ -36,7 +36,7 @@ class DeltaOptimizer(Wrapped):
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step as the wrapped optimizer does, then combine the changes of the weights of all ranks.
+        """Step like the wrapped optimizer, then combine the changes of the weights over all ranks.
 
         Args:
             closure: Function that computes the loss and its gradients again, as torch's optimizers
@@ -62,8 +62,8 @@ class DeltaOptimizer(Wrapped):
             raise errors[0]
         return loss
 
-    # Torch wraps a `step` that lacks this mark, and would run the step hooks twice: here and in
-    # the user's class.
+    # Torch wraps a `step` without this mark, and would run the step hooks twice: here and in the
+    # user's class.
     step.hooked = True  # type: ignore[attr-defined]
 
     @property
@@ -72,7 +72,8 @@ class DeltaOptimizer(Wrapped):
         return {parameter for parameter, _ in self._named()} if included else set()
 
     def _named(self) -> list[tuple[torch.Tensor, str]]:
-        """All parameters that are trained, those added or unfrozen since the last step too."""
+        """All parameters that are trained, including those added or unfrozen since the last
+        step."""
         return [
             (
                 parameter,
@@ -90,7 +91,7 @@ class DeltaOptimizer(Wrapped):
 
 
 class _Delta:
-    """The change of one parameter in flight; until it has landed, the parameter is as before."""
+    """The change of one parameter in flight; until it completes, the parameter is unchanged."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The backend `ronde` of `torch.distributed`: `init_process_group("ronde")` in a job of horovodrun.
 
-`horovod.torch` registers it when it is imported; new PyTorches find it by themselves, through the
-entry point of the package. What a group does is in `process_group`, which is imported when the
-first group is made.
+`horovod.torch` registers it when it is imported; newer PyTorch finds it by itself, through the
+entry point of the package. Groups are implemented in `process_group`, which is imported when the
+first group is created.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "ronde"
 def register() -> None:
     """Register the backend `ronde` with `torch.distributed`; once is enough.
 
-    `import horovod.torch` does it, and new PyTorches do it by themselves.
+    `import horovod.torch` does it, and newer PyTorch does it by itself.
 
     Example:
         ```python
@@ -52,7 +52,7 @@ def _create(options: Any, _backend_options: object) -> Any:
     if not ranks:
         _check_world(options.group_rank, options.group_size)
         ranks = list(range(options.group_size))
-    # Only members come here, so there is nobody to register a set with.
+    # Only members get here, so a set, which needs all ranks, cannot be registered.
     return RondeProcessGroup(known_set(ranks), options.group_id)
 
 
@@ -60,18 +60,18 @@ def known_set(ranks: list[int]) -> ProcessSet:
     """Return the process set of some ranks, for a group of `torch.distributed`.
 
     Args:
-        ranks: The ranks, in rising order.
+        ranks: The ranks, in ascending order.
 
     Returns:
         The registered set.
 
     Raises:
-        NotImplementedError: If the ranks are not in rising order.
+        NotImplementedError: If the ranks are not in ascending order.
         ValueError: If there is no such set.
     """
     if ranks != sorted(ranks):
         raise NotImplementedError(
-            f"a group of the ronde backend has its ranks in rising order, but these are {ranks}"
+            f"the ranks of a ronde group must be in ascending order, but these are {ranks}"
         )
     known = registered_set(ranks)
     if known is None:

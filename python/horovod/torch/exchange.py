@@ -1,4 +1,4 @@
-"""The collectives whose ranks end with different rows, and that gradients flow through."""
+"""Collectives that give each rank different rows, and that gradients flow through."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from horovod.torch.splits import Splits, rows_to_send
 def alltoall(
     tensor: torch.Tensor, splits: Splits | None, name: str | None, process_set: ProcessSet
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows received, and how many of them came from each rank."""
+    """Exchanges rows; returns the received rows and how many came from each rank."""
     rows = rows_to_send(tensor, splits, process_set)
     if wants_gradient(tensor):
         received, numbers = _Alltoall.apply(tensor, rows, name, process_set)
@@ -32,7 +32,7 @@ def reducescatter(
     postscale: float,
     process_set: ProcessSet,
 ) -> torch.Tensor:
-    """This rank's rows of the reduced tensor."""
+    """Reduces a tensor; returns this rank's rows."""
     how = (name, op, prescale, postscale, process_set)
     if wants_gradient(tensor):
         share: torch.Tensor = _Reducescatter.apply(tensor, *how)
@@ -48,7 +48,7 @@ def grouped_reducescatter(
     postscale: float,
     process_set: ProcessSet,
 ) -> list[torch.Tensor]:
-    """This rank's rows of each reduced tensor."""
+    """Reduces several tensors; returns this rank's rows of each."""
     how = (name, op, prescale, postscale, process_set)
     if wants_gradient(*tensors):
         return list(_GroupedReducescatter.apply(how, *tensors))
@@ -70,7 +70,7 @@ class _Alltoall(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         grad, _ = alltoall(grads[0], *ctx.settings)
         if ctx.left:
-            # Rows that were sent to nobody.
+            # Rows that were not sent.
             grad = torch.cat([grad, grad.new_zeros((ctx.left, *grad.shape[1:]))])
         return grad, None, None, None
 

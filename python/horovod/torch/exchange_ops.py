@@ -1,6 +1,6 @@
 """Alltoall and reducescatter with Horovod's names, argument orders and defaults.
 
-`mpi_ops` re-exports them; Horovod's users find all collectives there.
+`mpi_ops` re-exports them, because Horovod has all collectives there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Union
 
 import torch
 
+from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import exchange, submit
 from horovod.torch.compression import Compression, Compressor
@@ -27,7 +28,7 @@ def alltoall(
 ) -> Received:
     """Send different rows of a tensor to different ranks.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
         tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
@@ -35,7 +36,7 @@ def alltoall(
         splits: How many rows each rank of `process_set` gets, in the order of the ranks: a sequence
             of integers or a 1-D integer tensor. Rows beyond their sum are not sent (default: the
             same number for every rank).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -81,7 +82,7 @@ def alltoall_async(
         splits: How many rows each rank of `process_set` gets, in the order of the ranks: a sequence
             of integers or a 1-D integer tensor. Rows beyond their sum are not sent (default: the
             same number for every rank).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -111,15 +112,15 @@ def reducescatter(
     """Reduce a tensor over all ranks and return this rank's share of the rows.
 
     Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
-    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    extra row. Gradients flow through it; the backward pass is also a collective, so all ranks must
     run it.
 
     Args:
         tensor: Tensor on the CPU with at least one dimension, of the same shape on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
         process_set: Ranks that take part (default: all ranks).
@@ -140,6 +141,7 @@ def reducescatter(
         UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
             `NotImplementedError` and a `ValueError`.
     """
+    checked(compression)
     compressed, context = compression.compress(tensor)
     how = (name, op, prescale_factor, postscale_factor, process_set)
     share: torch.Tensor = compression.decompress(exchange.reducescatter(compressed, *how), context)
@@ -160,7 +162,7 @@ def reducescatter_async(
 
     Args:
         tensor: Tensor on the CPU with at least one dimension, of the same shape on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
         process_set: Ranks that take part (default: all ranks).
@@ -195,16 +197,16 @@ def grouped_reducescatter(
     """Reduce several tensors as one operation and return this rank's share of the rows.
 
     Rows are split evenly; if they do not divide by the number of ranks, the first ranks get one
-    extra row. Gradients flow through it; the backward pass is a collective, too, so all ranks must
+    extra row. Gradients flow through it; the backward pass is also a collective, so all ranks must
     run it.
 
     Args:
-        tensors: Tensors on the CPU with at least one dimension; as many, and of the same shapes, on
-            every rank. Element types may be mixed.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        tensors: Tensors on the CPU with at least one dimension; the same number and the same shapes
+            on every rank. Element types may be mixed.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
         process_set: Ranks that take part (default: all ranks).
@@ -225,6 +227,7 @@ def grouped_reducescatter(
         UnsupportedReductionError: If `op` is neither `hvd.Average` nor `hvd.Sum`; it is a
             `NotImplementedError` and a `ValueError`.
     """
+    checked(compression)
     pairs = [compression.compress(tensor) for tensor in tensors]
     compressed = [tensor for tensor, _ in pairs]
     how = (name, op, prescale_factor, postscale_factor, process_set)
@@ -245,9 +248,9 @@ def grouped_reducescatter_async(
     The inputs must not change before the operation is done.
 
     Args:
-        tensors: Tensors on the CPU with at least one dimension; as many, and of the same shapes, on
-            every rank. Element types may be mixed.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        tensors: Tensors on the CPU with at least one dimension; the same number and the same shapes
+            on every rank. Element types may be mixed.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
         process_set: Ranks that take part (default: all ranks).

@@ -1,7 +1,8 @@
-"""Tensors of any shape as the rows of numbers that the engine moves, and back.
+"""Converts tensors of any shape to the rows of numbers that the engine moves, and back.
 
-`torch.distributed` says how many elements go where, whatever their shape; so everything is one
-dimension here. Element types that the engine does not know travel as bytes: nothing reduces them.
+`torch.distributed` specifies how many elements go where, whatever their shape; so everything is
+one-dimensional here. Element types that the engine does not know are sent as bytes: they are never
+reduced.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ def movable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The elements of several tensors, one behind the other."""
+    """The elements of several tensors, concatenated."""
     return flat(tensors[0]) if len(tensors) == 1 else torch.cat([flat(each) for each in tensors])
 
 
 def units(tensor: torch.Tensor) -> int:
-    """How many rows one element is for the engine."""
+    """How many rows of the engine one element takes."""
     return 1 if tensor.dtype in _KNOWN else tensor.element_size()
 
 
@@ -55,7 +56,7 @@ def fill(target: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
 
 
 def deal(targets: Sequence[torch.Tensor], received: torch.Tensor, rows: Sequence[int]) -> None:
-    """Writes what came from each rank into the tensor that is meant for it."""
+    """Writes what came from each rank into the tensor for that rank."""
     for rank, (target, sent) in enumerate(zip(targets, rows)):
         wanted = target.numel() * units(target)
         if wanted != sent:
@@ -68,7 +69,7 @@ def deal(targets: Sequence[torch.Tensor], received: torch.Tensor, rows: Sequence
 
 
 def even(numel: int, size: int, what: str) -> int:
-    """The share of each of `size` ranks, if all can have the same."""
+    """The equal share of each of `size` ranks; raises if it does not divide evenly."""
     if numel % size:
         raise ValueError(f"{what} has {numel} elements, which {size} ranks cannot share evenly")
     return numel // size

@@ -1,4 +1,4 @@
-"""Bringing parameters, optimizer state and Python objects from one rank to all, or to everybody.
+"""Broadcasting parameters, optimizer state and Python objects, and gathering objects.
 
 Objects travel as cloudpickle bytes between ranks of one job, which have authenticated each other.
 """
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Overwrite tensors with those of one rank, so that all ranks start alike.
+    """Overwrite tensors with those of one rank, so that all ranks start with the same values.
 
     Args:
         params: A dictionary such as `model.state_dict()`, or a list of `(name, tensor)` pairs such
@@ -126,7 +126,7 @@ def broadcast_object(
         obj: Any object that can be pickled; ignored on ranks other than `root_rank`.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller (default: 0).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -145,7 +145,7 @@ def broadcast_object(
         config = hvd.broadcast_object({"lr": 0.1} if hvd.rank() == 0 else None)
         ```
     """
-    # Horovod's default, the name of the type, differs between ranks if others pass None.
+    # Horovod's default, the name of the type, would differ between ranks if some pass None.
     name = name or "broadcast_object"
     is_root = _basics.rank() == root_rank
     data = bytearray(cloudpickle.dumps(obj)) if is_root else bytearray()
@@ -163,7 +163,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
 
     Args:
         obj: Any object that can be pickled.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
 
     Returns:
@@ -217,9 +217,9 @@ def _broadcast_tensors(named: Sequence[tuple[str | None, torch.Tensor]], root_ra
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
-    """Loads a state whose tensors become the optimizer's own; its groups stay the same objects."""
-    # Schedulers and the optimizer that was wrapped may hold the dictionaries of the groups, so
-    # these must stay the same objects.
+    """Loads a state whose tensors become the optimizer's own; its groups stay the same."""
+    # Schedulers and the wrapped optimizer may hold the dictionaries of the groups, so these must
+    # stay the same objects.
     groups = list(optimizer.param_groups)
     optimizer.load_state_dict(state_dict)
     for group, loaded in zip(groups, optimizer.param_groups):
@@ -240,7 +240,7 @@ def _put_together(skeleton: bytes) -> tuple[Any, list[torch.Tensor]]:
 
 
 class _SkeletonPickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore]
-    """Writes a value without the contents of its tensors, which it collects."""
+    """Pickles a value without the contents of its tensors, which it collects."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)
@@ -254,7 +254,7 @@ class _SkeletonPickler(cloudpickle.Pickler):  # type: ignore[misc, unused-ignore
 
 
 class _SkeletonUnpickler(pickle.Unpickler):
-    """Reads such a value with tensors that are still to be filled, and collects them."""
+    """Unpickles such a value with unfilled tensors, which it collects."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)

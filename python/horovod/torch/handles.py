@@ -1,8 +1,8 @@
-"""Waiting for what was submitted.
+"""Waiting for submitted operations.
 
-A handle is the native module's number. Results that need work in Python, tensors whose size the
-native module finds out and groups of several element types, are kept in `_basics.pending` under
-their handle until somebody asks for them.
+A handle is a number of the native module. Results that need work in Python, which are tensors whose
+size the native module determines and groups of several element types, are kept in
+`_basics.pending` under their handle until they are requested.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.dlpack import from_dlpack
 from horovod import _native
 from horovod.common.basics import _basics
 
-# The native module counts from zero; a group needs a number that it will never give.
+# The native module counts up from zero; a group needs a number that it never uses.
 _group_handles = itertools.count(1 << 62)
 
 
@@ -57,20 +57,20 @@ def synchronize(handle: int) -> Any:
     try:
         return waiting.wait()
     except KeyboardInterrupt:
-        # The work is still in flight, and the user may come back for it.
+        # The operation is still in flight, and the user may wait for it again.
         _basics.pending[handle] = waiting
         raise
 
 
 class Like:
-    """What a result has in common with the tensor that was submitted: all but the rows."""
+    """What a result has in common with the submitted tensor: everything but the rows."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._dtype = tensor.dtype
         self._row_shape = tensor.shape[1:]
 
     def tensor(self, result: tuple[Any, list[int]]) -> torch.Tensor:
-        """The tensor of a capsule of bytes, which it owns, and of its numbers of rows."""
+        """Makes a tensor from a capsule of bytes, which it then owns, and its numbers of rows."""
         capsule, rows = result
         shape = (sum(rows), *self._row_shape)
         if 0 in shape:
@@ -80,14 +80,14 @@ class Like:
 
 
 class Gather:
-    """An allgather in flight, or another operation whose result has rows of its own number."""
+    """An allgather in flight, or another operation with a different number of result rows."""
 
     def __init__(self, handle: int, tensor: torch.Tensor) -> None:
         self._handle = handle
         self._like = Like(tensor)
 
     def keep(self) -> int:
-        """Puts it where `synchronize` finds it, and gives the handle."""
+        """Stores it for `synchronize`, and returns the handle."""
         _basics.pending[self._handle] = self
         return self._handle
 
@@ -96,11 +96,11 @@ class Gather:
         return _native.poll(self._handle)
 
     def wait(self) -> Any:
-        """The rows of all ranks, one behind the other."""
+        """Waits for the rows of all ranks, concatenated."""
         return self.wait_with_rows()[0]
 
     def wait_with_rows(self) -> tuple[torch.Tensor, list[int]]:
-        """The same, and how many rows each rank contributed."""
+        """Waits for the rows, and for how many each rank contributed."""
         result = _native.wait(self._handle)
         return self._like.tensor(result), result[1]
 
@@ -109,10 +109,10 @@ class Exchange(Gather):
     """An alltoall in flight."""
 
     tells_splits = True
-    """Whether the result says how many rows came from each rank."""
+    """Whether the result includes how many rows came from each rank."""
 
     def wait(self) -> Any:
-        """The rows received, and their numbers if they are wanted."""
+        """Waits for the received rows, and returns their numbers if requested."""
         received, rows = self.wait_with_rows()
         return (received, torch.tensor(rows, dtype=torch.int32)) if self.tells_splits else received
 
@@ -125,7 +125,7 @@ class Group:
         self._results: list[Any] = [None] * length
 
     def keep(self) -> int:
-        """Puts it where `synchronize` finds it, and gives the handle."""
+        """Stores it for `synchronize`, and returns the handle."""
         handle = next(_group_handles)
         _basics.pending[handle] = self
         return handle
@@ -135,18 +135,18 @@ class Group:
         return all(_native.poll(handle) for handle, _ in self._parts)
 
     def wait(self) -> list[Any]:
-        """The results of all parts, in the order of the tensors."""
+        """Waits for the results of all parts; returns them in the order of the tensors."""
         while self._parts:
             handle, positions = self._parts[-1]
             for position, result in zip(positions, _native.wait(handle)):
                 self._results[position] = result
-            # Only now, so that an interrupted wait can be taken up again.
+            # Only now, so that an interrupted wait can be repeated.
             self._parts.pop()
         return self._results
 
 
 class GatherGroup(Group):
-    """A grouped operation whose results have rows of their own numbers."""
+    """A grouped operation whose results have different numbers of rows."""
 
     def __init__(
         self, parts: Sequence[tuple[int, Sequence[int]]], tensors: Sequence[torch.Tensor]
@@ -155,10 +155,10 @@ class GatherGroup(Group):
         self._likes = [Like(tensor) for tensor in tensors]
 
     def wait(self) -> list[torch.Tensor]:
-        """The tensors, in order."""
+        """Waits for the tensors; returns them in order."""
         return [tensor for tensor, _ in self.wait_with_rows()]
 
     def wait_with_rows(self) -> list[tuple[torch.Tensor, list[int]]]:
-        """The same, each with the numbers of rows that the ranks contributed."""
+        """Waits for the tensors, each with the numbers of rows that the ranks contributed."""
         results = super().wait()
         return [(like.tensor(result), result[1]) for like, result in zip(self._likes, results)]

@@ -1,7 +1,7 @@
 """The collectives with Horovod's names, argument orders and defaults.
 
-Every function checks and normalises its arguments here and leaves the rest to `submit`,
-`autograd` and `handles`. A name that ends in `_` works in place, one with `async` gives a handle.
+Every function checks and normalizes its arguments here and leaves the rest to `submit`, `autograd`
+and `handles`. A function whose name ends in `_` works in place, one with `async` returns a handle.
 "All ranks" are those of the process set; ranks in arguments are ranks of the world.
 """
 
@@ -14,6 +14,7 @@ import torch
 from horovod import _native
 from horovod.common import world as _world
 from horovod.common.basics import _basics  # noqa: F401  (programs look for it here)
+from horovod.common.compression import checked
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -102,16 +103,16 @@ def allreduce(
 ) -> torch.Tensor:
     """Reduce a tensor over all ranks and return the result.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
         tensor: Tensor on the CPU; any shape, the same on every rank.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -142,6 +143,7 @@ def allreduce(
         ```
     """
     op = handle_average_backwards_compatibility(op, average)
+    checked(compression)
     compressed, context = compression.compress(tensor)
     reduced = autograd.allreduce(
         compressed, name, op, prescale_factor, postscale_factor, process_set
@@ -167,7 +169,7 @@ def allreduce_async(
         tensor: Tensor on the CPU; any shape, the same on every rank.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -221,7 +223,7 @@ def allreduce_(
         tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -266,7 +268,7 @@ def allreduce_async_(
         tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -303,17 +305,17 @@ def grouped_allreduce(
 ) -> list[torch.Tensor]:
     """Reduce several tensors over all ranks as one operation.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensors: Tensors on the CPU; as many, and of the same shapes, on every rank. Element types
-            may be mixed.
+        tensors: Tensors on the CPU; the same number and the same shapes on every rank. Element
+            types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -334,6 +336,7 @@ def grouped_allreduce(
             of that name is already in flight, or the element type is not supported.
     """
     op = handle_average_backwards_compatibility(op, average)
+    checked(compression)
     pairs = [compression.compress(tensor) for tensor in tensors]
     compressed = [tensor for tensor, _ in pairs]
     reduced = autograd.grouped_allreduce(
@@ -356,11 +359,11 @@ def grouped_allreduce_async(
     The inputs must not change before the operation is done.
 
     Args:
-        tensors: Tensors on the CPU; as many, and of the same shapes, on every rank. Element types
-            may be mixed.
+        tensors: Tensors on the CPU; the same number and the same shapes on every rank. Element
+            types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -401,11 +404,11 @@ def grouped_allreduce_(
     Gradients do not flow through it.
 
     Args:
-        tensors: Contiguous tensors on the CPU; as many, and of the same shapes, on every rank. They
-            are overwritten. Element types may be mixed.
+        tensors: Contiguous tensors on the CPU; the same number and the same shapes on every rank.
+            They are overwritten. Element types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -447,11 +450,11 @@ def grouped_allreduce_async_(
     """Start reducing several tensors over all ranks as one operation, in place.
 
     Args:
-        tensors: Contiguous tensors on the CPU; as many, and of the same shapes, on every rank. They
-            are overwritten. Element types may be mixed.
+        tensors: Contiguous tensors on the CPU; the same number and the same shapes on every rank.
+            They are overwritten. Element types may be mixed.
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
@@ -481,12 +484,12 @@ def allgather(
 ) -> torch.Tensor:
     """Concatenate the tensors of all ranks along the first dimension.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
         tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
             between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -522,7 +525,7 @@ def allgather_async(
     Args:
         tensor: Tensor on the CPU with at least one dimension. The first dimension may differ
             between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -544,12 +547,12 @@ def grouped_allgather(
 ) -> tuple[torch.Tensor, ...]:
     """Concatenate several tensors of all ranks as one operation.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
-        tensors: Tensors on the CPU with at least one dimension, as many on every rank. First
-            dimensions may differ between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        tensors: Tensors on the CPU with at least one dimension, the same number on every rank.
+            First dimensions may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -576,9 +579,9 @@ def grouped_allgather_async(
     The inputs must not change before the operation is done.
 
     Args:
-        tensors: Tensors on the CPU with at least one dimension, as many on every rank. First
-            dimensions may differ between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        tensors: Tensors on the CPU with at least one dimension, the same number on every rank.
+            First dimensions may differ between ranks, the others must be the same.
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -603,13 +606,13 @@ def broadcast(
 ) -> torch.Tensor:
     """Send a tensor from one rank to all others and return it.
 
-    Gradients flow through it; the backward pass is a collective, too, so all ranks must run it.
+    Gradients flow through it; the backward pass is also a collective, so all ranks must run it.
 
     Args:
         tensor: Tensor on the CPU; any shape, the same on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -640,7 +643,7 @@ def broadcast_async(
         tensor: Tensor on the CPU; any shape, the same on every rank.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -670,7 +673,7 @@ def broadcast_(
         tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -701,7 +704,7 @@ def broadcast_async_(
         tensor: Contiguous tensor on the CPU; any shape, the same on every rank. It is overwritten.
         root_rank: Rank that sends, counted among all ranks of the job even if `process_set` is
             smaller.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         process_set: Ranks that take part (default: all ranks).
 
@@ -722,11 +725,11 @@ def sparse_allreduce_async(
 ) -> Callable[[], torch.Tensor]:
     """Start reducing a sparse tensor over all ranks.
 
-    Indices and values of all ranks are gathered, and values of equal indices added up.
+    Indices and values of all ranks are gathered, and values with equal indices are summed.
 
     Args:
         tensor: Sparse COO tensor on the CPU.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average` or `hvd.Sum`.
         process_set: Ranks that take part (default: all ranks).

@@ -1,7 +1,7 @@
 """The distributed optimizer: any torch optimizer, with gradients reduced over all ranks.
 
-`DistributedOptimizer` gives an object of a new class that derives from the optimizer's own and has
-its name (`wrapping`); `reducer` does the work, or `delta` where weights are combined instead of
+`DistributedOptimizer` returns an object of a new class that derives from the optimizer's own and
+has its name (`wrapping`); `reducer` does the work, or `delta` if weights are combined instead of
 gradients.
 """
 
@@ -45,10 +45,10 @@ def DistributedOptimizer(
 ) -> WrappedOptimizer[_Optimizer]:
     """Wrap an optimizer so that each step uses gradients reduced over all ranks.
 
-    Gradients are reduced while the backward pass still runs, and `step` waits for them. The result
-    is an instance of a new class that derives from the class of `optimizer` and has its name; type
-    checkers know it as `WrappedOptimizer`. Parameter groups and state are shared with `optimizer`,
-    which should not be used any more.
+    Gradients are reduced while the backward pass is still running, and `step` waits for them. The
+    result is an instance of a new class that derives from the class of `optimizer` and has its
+    name; type checkers see it as `WrappedOptimizer`. Parameter groups and state are shared with
+    `optimizer`, which should not be used any more.
 
     Args:
         optimizer: Any torch optimizer.
@@ -56,10 +56,10 @@ def DistributedOptimizer(
             the parameters are in the same order on all ranks (default: None). Names of parameters
             that this optimizer does not have are ignored.
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         backward_passes_per_step: Backward passes before each step, at least 1 (default: 1). Their
-            gradients are added up locally, then reduced once; they are not divided by the number of
+            gradients are summed locally, then reduced once; they are not divided by the number of
             passes.
         op: Reduction of the gradients: `hvd.Average`, `hvd.Sum` or `hvd.Adasum` (default:
             `hvd.Average`). With `hvd.Adasum` each rank takes its own step, and the changes of the
@@ -69,19 +69,19 @@ def DistributedOptimizer(
             `op=hvd.Average`.
         num_groups: Deprecated, use `groups` (default: 0).
         groups: Parameters to reduce together: a number of groups of about equal length, or lists of
-            parameters; parameters in no list are reduced one by one. 0 or None leaves it to the
-            engine (default: None).
+            parameters; parameters in no list are reduced one by one. 0 or None lets the engine
+            decide (default: None).
         sparse_as_dense: Whether to reduce sparse gradients as dense tensors, which is faster if few
             elements are zero (default: False).
-        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
-            they are.
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients are not
+            changed.
 
     Returns:
         An optimizer of the class of `optimizer`, with methods such as `synchronize` and
         `skip_synchronize`.
 
     Raises:
-        ValueError: If `optimizer` is not a torch optimizer or is wrapped already, names are missing
+        ValueError: If `optimizer` is not a torch optimizer or is already wrapped, names are missing
             or not unique, `groups` is malformed, another argument is out of range, or Horovod is
             not initialized.
 
@@ -104,7 +104,7 @@ def DistributedOptimizer(
     registered_id(process_set)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(
-            f"{optimizer!r} is not an optimizer of torch; give one such as "
+            f"{optimizer!r} is not an optimizer of torch; pass one such as "
             "torch.optim.SGD(model.parameters(), lr=0.1)"
         )
     if isinstance(optimizer, Wrapped):
@@ -135,7 +135,7 @@ def DistributedOptimizer(
 
 
 def wrap(optimizer: torch.optim.Optimizer, plan: Plan, passes: int) -> Wrapped:
-    """Wraps an optimizer, for the first time or after it has been copied or read from a file."""
+    """Wraps an optimizer, for the first time or after it has been copied or unpickled."""
     registered_id(plan.reduction.process_set)
     deltas = _combines_deltas(plan.reduction)
     distributed = derive(optimizer, DeltaOptimizer if deltas else _DistributedOptimizer)
@@ -147,7 +147,7 @@ def wrap(optimizer: torch.optim.Optimizer, plan: Plan, passes: int) -> Wrapped:
 
 
 def _reduces(reduction: Reduction) -> bool:
-    """Whether there are gradients to reduce for this rank."""
+    """Whether this rank has gradients to reduce."""
     reduces = _are_several() and not _combines_deltas(reduction)
     return reduces and bool(reduction.process_set.included())
 
@@ -162,13 +162,13 @@ def _are_several() -> bool:
 
 
 class _DistributedOptimizer(Wrapped):
-    """What a distributed optimizer does differently; stands before the user's class."""
+    """What a distributed optimizer does differently; comes before the user's class in the bases."""
 
     # None in a world of one and outside the process set, where there is nothing to reduce.
     _reducer: Reducer | None = None
     _synchronized = False
     _should_synchronize = True
-    # Whether it was a gradient scaler that had the gradients reduced, and not the user.
+    # Whether a gradient scaler, and not the user, had the gradients reduced.
     _scaler_waited = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -187,7 +187,7 @@ class _DistributedOptimizer(Wrapped):
     def synchronize(self) -> None:
         """Wait until all gradients are reduced.
 
-        Call it before you read or clip gradients, and step inside `skip_synchronize` then.
+        Call it before you read or clip gradients, and then call `step` inside `skip_synchronize`.
 
         Raises:
             HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element
@@ -229,7 +229,7 @@ class _DistributedOptimizer(Wrapped):
             self._should_synchronize = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Wait for the reduced gradients, then step as the wrapped optimizer does.
+        """Wait for the reduced gradients, then step like the wrapped optimizer.
 
         Args:
             closure: Function that computes the loss and its gradients again, as torch's optimizers
@@ -262,7 +262,7 @@ class _DistributedOptimizer(Wrapped):
     step.hooked = True  # type: ignore[attr-defined]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients; not between the backward pass and the step.
+        """Clear the gradients; do not call it between the backward pass and the step.
 
         Args:
             set_to_none: Whether to set gradients to None instead of zero (default: True).
@@ -278,12 +278,12 @@ class _DistributedOptimizer(Wrapped):
             )
         if self._reducer is not None and not set_to_none:
             self._reducer.settle()
-        # A scaler that finds infinities leaves the step out; the next gradients are new ones.
+        # A scaler that finds infinities skips the step; the next gradients are new ones.
         self._forget_synchronized()
         super().zero_grad(set_to_none)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, and forget reductions in flight.
+        """Load a state, and drop reductions in flight.
 
         Args:
             state_dict: What `state_dict()` of the same kind of optimizer returned.
@@ -315,14 +315,16 @@ class _DistributedOptimizer(Wrapped):
         if not self._should_synchronize:
             self._forget_synchronized()
             return super().step(closure)
-        # The closure clears and computes gradients itself: what is left from before must be done.
+        # The closure clears and computes gradients itself: reductions from before must complete
+        # first.
         if self._is_dirty():
             self.synchronize()
 
         def reduced() -> Any:
             loss = closure()
             self.synchronize()
-            # This one looks at the loss to decide how often it calls; all ranks must decide alike.
+            # This optimizer uses the loss to decide how often to call it; all ranks must decide the
+            # same.
             return self._common_loss(loss) if isinstance(self, torch.optim.LBFGS) else loss
 
         loss = super().step(reduced)
@@ -331,8 +333,8 @@ class _DistributedOptimizer(Wrapped):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        # torch.amp.GradScaler asks this before it looks at the gradients for a step. It must see
-        # the reduced ones: they are infinite on all ranks or on none, so all ranks decide alike.
+        # torch.amp.GradScaler reads this before it checks the gradients for a step. It must see the
+        # reduced ones: they are infinite on all ranks or on none, so all ranks decide the same.
         if self._should_synchronize and (not self._synchronized or self._is_dirty()):
             self.synchronize()
             self._scaler_waited = True
@@ -351,7 +353,7 @@ class _DistributedOptimizer(Wrapped):
         return autograd.allreduce(own, "optimizer_loss", *how)[0]
 
     def _start(self) -> None:
-        """Begins to watch the parameters, where gradients are to be reduced."""
+        """Registers hooks on the parameters, if gradients are reduced."""
         if not _reduces(self._plan.reduction):
             return
         self._reducer = Reducer(self._plan.reduction, self.backward_passes_per_step)
@@ -367,7 +369,7 @@ class _DistributedOptimizer(Wrapped):
         return self._reducer is not None and self._reducer.dirty
 
     def _adopt_new(self) -> None:
-        """Takes over parameters that were added or unfrozen since the last time."""
+        """Adopts parameters that were added or unfrozen since the last call."""
         reducer = cast(Reducer, self._reducer)
         for number, group in enumerate(self.param_groups):
             for index, parameter in enumerate(group["params"]):
@@ -378,14 +380,14 @@ class _DistributedOptimizer(Wrapped):
 
 
 if TYPE_CHECKING:
-    # Python's types cannot say "of both classes". A class with `Any` among its bases comes near:
-    # it can be assigned where the user's class is wanted, has its attributes, and the methods from
-    # here are known with their types.
+    # Python's type system has no intersection types. A class with `Any` among its bases comes
+    # close: it can be assigned where the user's class is expected, has its attributes, and the
+    # methods defined here are typed.
     class WrappedOptimizer(_DistributedOptimizer, Generic[_Optimizer], Any):  # type: ignore[misc]
         """Type of what `DistributedOptimizer` returns, for annotations.
 
         `WrappedOptimizer[SGD]` is a `torch.optim.SGD` with the methods below. Do not derive from it
-        or call it; at run time `isinstance` with it tells whether an optimizer is distributed.
+        or call it; at run time, `isinstance` with it says whether an optimizer is distributed.
         """
 
 else:
@@ -459,15 +461,15 @@ def _buckets(
     process_set: ProcessSet,
 ) -> list[list[torch.Tensor]]:
     """The groups of parameters that the user asked for."""
-    # Names may be those of a whole model, of which other optimizers have other parts.
+    # The names may be those of a whole model whose other parts belong to other optimizers.
     own = {id(each) for group in optimizer.param_groups for each in group["params"]}
     named = {name: each for each, name in names.items() if each.requires_grad and id(each) in own}
     if isinstance(groups, int):
         if groups == 0 or not named:
             return []
         order = list(named)
-        # All ranks cut the list where the first one cuts it, whatever order theirs has. A newcomer
-        # to an elastic job cannot ask: the others have their optimizers already.
+        # All ranks split the list as rank 0 does, whatever their own order. A new rank of an
+        # elastic job cannot ask: the others already have their optimizers.
         if not _native.may_grow():
             first = (process_set.ranks or [0])[0]
             order = broadcast_object(order, first, "optimizer_groups", process_set)

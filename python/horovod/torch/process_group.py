@@ -1,8 +1,8 @@
 """A group of `torch.distributed` whose collectives run on the engine.
 
-Each group belongs to a process set. Its submissions are counted, so that they have the same names
+Each group belongs to a process set. Its submissions are numbered, so that they have the same names
 on all members as long as these call the same collectives in the same order, which
-`torch.distributed` asks for anyway. The names of the methods are PyTorch's, old and new ones.
+`torch.distributed` requires anyway. The methods have PyTorch's old and new names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from horovod.torch.handles import poll, synchronize
 from horovod.torch.reductions import Reduction, reduction
 from horovod.torch.work import RondeWork, Tensors, WorkTracker, together
 
-# PyTorch's stubs describe overloads of which Python groups get one each, and differ by release.
+# PyTorch's stubs have overloads that Python groups do not need, and they differ by release.
 _Group: Any = dist.ProcessGroup
 
 
@@ -49,25 +49,25 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         self._description = description
 
     def getBackendName(self) -> str:
-        """The name that `init_process_group` was given."""
+        """The backend name for `init_process_group`."""
         return NAME
 
     def getGroupName(self) -> str:
-        """The group's own name, which PyTorch has chosen."""
+        """The name of the group, which PyTorch chose."""
         return self._name
 
     def getGroupDesc(self) -> str:
-        """What the user says the group is for."""
+        """The user's description of the group."""
         return self._description
 
     def setGroupName(self, name: str) -> None:
-        """Does nothing: the group has had its name from the beginning."""
+        """Does nothing: the group has its name from the beginning."""
 
     def setGroupDesc(self, description: str) -> None:
-        """Changes what `group_desc` says."""
+        """Sets the description of the group."""
         self._description = description
 
-    # Python code asks for these; not every PyTorch leads it to the methods above.
+    # Python code reads these; not every PyTorch version maps them to the methods above.
     group_name = property(getGroupName)
     group_desc = property(getGroupDesc)
     _set_group_name = setGroupName
@@ -78,7 +78,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         return self
 
     def shutdown(self) -> None:
-        """Ends the group's thread. The world stays: others may still use it."""
+        """Ends the group's thread. The world continues, because others may still use it."""
         self._tracker.close()
 
     @property
@@ -91,7 +91,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     def _new_group(
         self, ranks: list[int], *, backend: str, group_name: str, **rest: Any
     ) -> dist.ProcessGroup | None:
-        # The name is a count where all ranks call, and a hash where only the members do.
+        # The name is a number if all ranks call this, and a hash if only the members do.
         members_only = not group_name.isdigit()
         if backend.removeprefix("cpu:") != NAME:
             rest["use_local_synchronization"] = members_only
@@ -105,7 +105,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     def _foreign_group(
         self, ranks: list[int], backend: str, **rest: Any
     ) -> dist.ProcessGroup | None:
-        # Without this attribute PyTorch makes the group as it always does.
+        # Without this attribute PyTorch creates the group in its usual way.
         self._makes_groups = False
         try:
             group = dist.new_group(ranks, backend=backend, **rest)
@@ -129,13 +129,13 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Tensors, opts: Any) -> RondeWork:
-        """Reduces a tensor; only the root's changes."""
+        """Reduces a tensor; only that of the root changes."""
         (tensor,) = tensors
         result = tensor if opts.rootRank == self.rank() else tensor.detach().clone()
         return self.allreduce([result], opts)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> RondeWork:
-        """Overwrites a tensor with the root's."""
+        """Overwrites a tensor with that of the root."""
         return self._send(tensors, opts.rootRank, self._next(), _lazy(opts))
 
     def allgather(
@@ -156,7 +156,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> RondeWork:
-        """Gathers tensors of each rank, one behind the other."""
+        """Gathers tensors of each rank, concatenated."""
         for output, source in zip(outputs, inputs):
             if output.numel() != source.numel() * self.size():
                 raise ValueError(
@@ -178,7 +178,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> RondeWork:
-        """Gathers a tensor of each rank, one behind the other."""
+        """Gathers a tensor of each rank, concatenated."""
         return self.all_gather_single_coalesced([output], [source], opts)
 
     _allgather_base = all_gather_single
@@ -186,7 +186,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     def reduce_scatter(
         self, outputs: Tensors, input_lists: list[Tensors], opts: Any = None
     ) -> RondeWork:
-        """Reduces a list of tensors of which each rank gets its own."""
+        """Reduces a list of tensors; each rank gets one of them."""
         sizes = [[each.numel() for each in inputs] for inputs in input_lists]
         if any(set(each) != {output.numel()} for each, output in zip(sizes, outputs)):
             raise ValueError(f"a reduce_scatter needs tensors of one size, but got {sizes}")
@@ -196,7 +196,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> RondeWork:
-        """Reduces tensors of which each rank gets its share."""
+        """Reduces tensors; each rank gets its share."""
         how = reduction(opts)
         for output, source in zip(outputs, inputs):
             if output.numel() != even(source.numel(), self.size(), "the input of a reduce_scatter"):
@@ -217,7 +217,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> RondeWork:
-        """Reduces a tensor of which each rank gets its share."""
+        """Reduces a tensor; each rank gets its share."""
         return self.reduce_scatter_single_coalesced([output], [source], opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -229,7 +229,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         return self._exchange(output_lists[0] if output_lists else [], source, rows, opts)
 
     def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts: Any) -> RondeWork:
-        """Gives each rank a tensor of the root's list."""
+        """Sends each rank one tensor of the root's list."""
         rows = [0] * self.size()
         source = movable(outputs[0].new_empty(0))
         if opts.rootRank == self.rank():
@@ -240,7 +240,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         return self._exchange(places, source, rows, opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> RondeWork:
-        """Gives each rank a tensor, and gets one from each."""
+        """Sends a tensor to each rank, and receives one from each."""
         rows = [each.numel() * units(each) for each in inputs]
         return self._exchange(outputs, movable(joined(inputs)), rows, opts)
 
@@ -252,7 +252,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         input_splits: Sequence[int] | None,
         opts: Any = None,
     ) -> RondeWork:
-        """Gives each rank rows of a tensor, and gets rows from each."""
+        """Sends rows of a tensor to each rank, and receives rows from each."""
         rows = [length * units(source) for length in self._lengths(source, input_splits)]
         place = submit.readable(output).detach()
         parts = torch.split(place.view(-1), self._lengths(output, output_splits))
@@ -276,7 +276,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         return self._point_to_point(tensors, source, self.rank(), tag)
 
     def recv_anysource(self, _tensors: Tensors, _tag: int) -> RondeWork:
-        """Always an error."""
+        """Not supported; always raises."""
         raise NotImplementedError("the ronde backend needs to know the rank that it receives from")
 
     recvAnysource = recv_anysource
@@ -294,7 +294,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     _end_coalescing = end_coalescing
 
     def _next(self) -> str:
-        # The engine knows from `noname` that this name does not come again.
+        # `noname` tells the engine that this name is never reused.
         return f"noname.torch.{self._name}.{next(self._calls)}"
 
     def _work(self, is_done: Callable[[], bool], wait_result: Callable[[], Tensors]) -> RondeWork:
@@ -333,7 +333,7 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
         return self._work(pending.poll, wait_result)
 
     def _lengths(self, tensor: torch.Tensor, splits: Sequence[int] | None) -> list[int]:
-        """How many elements go to each rank, or come from it."""
+        """How many elements are sent to, or received from, each rank."""
         if not splits:
             return [even(tensor.numel(), self.size(), "a tensor of an alltoall")] * self.size()
         row = tensor[:1].numel()
@@ -386,7 +386,7 @@ def _lazy(options: Any) -> bool:
 
 
 def _put_back(tensors: Tensors, places: Tensors) -> Tensors:
-    """Copies results into tensors that are not contiguous; the others have theirs."""
+    """Copies results into tensors that are not contiguous; the others were written in place."""
     for tensor, place in zip(tensors, places):
         if tensor.data_ptr() != place.data_ptr():
             tensor.detach().copy_(place)

@@ -1,9 +1,9 @@
-"""Reducing gradients while the backward pass still runs.
+"""Reduces gradients while the backward pass is still running.
 
-Every parameter has a hook that fires when its gradient is complete. Parameters lie in buckets, one
-each unless the user grouped them; a bucket is submitted when its last gradient is complete. What
-has not been submitted when the optimizer wants to step is submitted then, with zeros for missing
-gradients, so that all ranks submit the same.
+Every parameter has a hook that fires when its gradient is complete. Each parameter is in its own
+bucket unless the user grouped them; a bucket is submitted when its last gradient is complete.
+Gradients that have not been submitted when the optimizer steps are submitted then, with zeros for
+missing gradients, so that all ranks submit the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reduction:
 
 
 class Reducer:
-    """The buckets of one optimizer, and what of them is in flight."""
+    """The buckets of one optimizer, and the reductions in flight."""
 
     def __init__(self, reduction: Reduction, passes: int) -> None:
         self._reduction = reduction
@@ -44,7 +44,7 @@ class Reducer:
         self._buckets: list[_Bucket] = []
         self._gradients: dict[int, _Gradient] = {}
         self._pending: list[_PendingReduction] = []
-        # The accumulators that carry the hooks on torch before 2.1 live only as long as these.
+        # On torch before 2.1 these references keep the accumulators with the hooks alive.
         self._accumulators: list[Any] = []
         self.dirty = False
         """Whether a gradient has been computed since the last `synchronize`."""
@@ -54,11 +54,11 @@ class Reducer:
 
     @property
     def in_flight(self) -> bool:
-        """Whether reductions have been submitted that nobody has waited for."""
+        """Whether there are submitted reductions that have not been waited for."""
         return bool(self._pending)
 
     def adopt(self, members: Sequence[tuple[torch.Tensor, str]], grouped: bool = False) -> None:
-        """Takes over parameters, by name, that are reduced as one bucket."""
+        """Adopts named parameters that are reduced as one bucket."""
         bucket = _Bucket(grouped)
         for parameter, name in members:
             gradient = _Gradient(parameter, name, bucket)
@@ -79,32 +79,33 @@ class Reducer:
             raise errors[0]
 
     def parameters(self) -> set[torch.Tensor]:
-        """Those whose gradients are reduced."""
+        """The parameters whose gradients are reduced."""
         known = (gradient.parameter for gradient in self._gradients.values())
         return {parameter for parameter in known if parameter.requires_grad}
 
     def handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
-        """For each parameter in flight a handle, and what decompressing its gradient needs."""
+        """For each parameter in flight, its handle and its decompression context."""
         return {key: value for each in self._pending for key, value in each.handles().items()}
 
     def start(self, parameter: torch.Tensor) -> tuple[Any, Any]:
-        """Submits the gradient of one parameter ahead of the others; gives what `handles` has."""
+        """Submits the gradient of one parameter ahead of the others; returns its handle and
+        context."""
         gradient = self._gradients[id(parameter)]
         if not gradient.submitted:
             gradient.fill()
-            # Whatever is in its bucket waits for `synchronize` now.
+            # The rest of its bucket is submitted by `synchronize`.
             gradient.expected = False
             self.dirty = True
             self._submit(_Bucket(grouped=False), [gradient])
         return self.handles()[parameter]
 
     def settle(self) -> None:
-        """Moves gradients that stay to where reducing them copies nothing."""
+        """Moves persistent gradients into the arena, where reducing them copies nothing."""
         grads = (gradient.parameter.grad for gradient in self._gradients.values())
         settle(grad for grad in grads if grad is not None)
 
     def reset(self, passes: int) -> None:
-        """Forgets what is in flight and expects `passes` backward passes before the next step."""
+        """Drops what is in flight and expects `passes` backward passes before the next step."""
         self._passes = passes
         self._pending = []
         self.dirty = False
@@ -112,8 +113,8 @@ class Reducer:
             bucket.expect(passes)
 
     def _watch(self, gradient: _Gradient) -> None:
-        # The parameter owns the hook and may outlive the optimizer; then the hook does nothing. It
-        # holds no parameter, which would keep itself alive that way.
+        # The parameter owns the hook and may outlive the optimizer; then the hook does nothing. The
+        # hook does not refer to the parameter, which would keep itself alive that way.
         owner, key = weakref.ref(self), id(gradient.parameter)
 
         def hook() -> None:
@@ -139,7 +140,7 @@ class Reducer:
             )
         self.dirty = True
         gradient.passes_left -= 1
-        # What was unfrozen since the last step waits for `synchronize`.
+        # Parameters unfrozen since the last step are submitted by `synchronize`.
         if gradient.passes_left == 0 and gradient.expected:
             bucket = gradient.bucket
             bucket.incomplete -= 1
@@ -172,7 +173,7 @@ class _Gradient:
         self.sparse_dim = 0
 
     def fill(self) -> None:
-        """Makes a gradient of zeros if there is none, sparse if earlier ones were."""
+        """Creates a gradient of zeros if there is none, sparse if earlier ones were."""
         parameter = self.parameter
         if parameter.grad is not None:
             return
@@ -191,7 +192,7 @@ class _Bucket:
         self.incomplete = 0
 
     def expect(self, passes: int) -> None:
-        """Gets ready for the next step."""
+        """Prepares for the next step."""
         self.incomplete = 0
         for gradient in self.gradients:
             gradient.passes_left = passes
@@ -200,7 +201,7 @@ class _Bucket:
             self.incomplete += gradient.expected
 
     def rest(self) -> list[_Gradient]:
-        """What is neither submitted nor frozen, with zeros where no gradient was computed."""
+        """Gradients that are neither submitted nor frozen; missing ones are set to zeros."""
         rest = [
             gradient
             for gradient in self.gradients
@@ -267,7 +268,7 @@ _PendingReduction = Union[_DenseReduction, _SparseReduction]
 
 
 def reduce_alone(parameter: torch.Tensor, name: str, reduction: Reduction) -> tuple[Any, Any]:
-    """Submits one gradient of an optimizer that has no reducer; gives handle and context."""
+    """Submits one gradient of an optimizer without a reducer; returns handle and context."""
     gradient = _Gradient(parameter, name, _Bucket(grouped=False))
     gradient.fill()
     return _DenseReduction([gradient], False, reduction).handles()[parameter]
@@ -287,7 +288,7 @@ def _grad(gradient: _Gradient) -> torch.Tensor:
     if grad is None:
         raise AssertionError(
             f"The gradient of `{gradient.name}` was removed before it was reduced; call "
-            "optimizer.zero_grad() only behind optimizer.step()."
+            "optimizer.zero_grad() only after optimizer.step()."
         )
     return grad
 
@@ -297,7 +298,7 @@ def _dense(grad: torch.Tensor) -> torch.Tensor:
 
 
 def _call_when_accumulated(parameter: torch.Tensor, hook: Callable[[], None]) -> Any | None:
-    """Calls `hook` after each accumulation; what it gives must be kept, if anything."""
+    """Calls `hook` after each accumulation; the caller must keep the returned object, if any."""
     register = getattr(parameter, "register_post_accumulate_grad_hook", None)
     if register is not None:
         register(lambda _: hook())

@@ -1,4 +1,4 @@
-"""The reductions of `torch.distributed` as the engine knows them."""
+"""Maps the reductions of `torch.distributed` to those of the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from horovod.torch import submit
 
 
 class Reduction(NamedTuple):
-    """What the engine does, or what is done here with the tensors of all ranks."""
+    """A reduction by the engine, or a bitwise one on the gathered tensors of all ranks."""
 
     op: int = submit.Sum
     prescale: float = 1.0
@@ -40,7 +40,7 @@ _BITWISE = {
 
 
 def reduction(options: Any) -> Reduction:
-    """The reduction that the options of a call ask for; a sum without options."""
+    """The reduction requested by the options of a call; a sum without options."""
     if options is None:
         return Reduction()
     asked = options.reduceOp

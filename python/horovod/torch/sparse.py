@@ -1,4 +1,4 @@
-"""Reducing sparse tensors: the ranks' indices and values are gathered, and equal indices summed."""
+"""Reduces sparse tensors: indices and values are gathered, and equal indices summed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class SparseReduction:
         self._divisor = (process_set.size() or 1) if op == submit.Average else 1
 
     def wait(self) -> torch.Tensor:
-        """The reduced tensor, coalesced."""
+        """Waits for the reduced tensor, coalesced."""
         if self._result is None:
             indices = self._indices.wait().t()
             values = self._values.wait()
             summed = sparse_tensor(indices, values, self._shape).coalesce()
             if self._divisor != 1:
-                # Integers are truncated towards zero, as in a dense average.
+                # Integers are truncated toward zero, as in a dense average.
                 how = None if values.is_floating_point() else "trunc"
                 summed.values().div_(self._divisor, rounding_mode=how)
             self._result = summed
@@ -53,5 +53,5 @@ def sparse_zeros(parameter: torch.Tensor, sparse_dim: int) -> torch.Tensor:
 
 
 def sparse_tensor(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """A sparse tensor whose indices were checked when the ranks made theirs."""
+    """A sparse tensor without another check: each rank has checked its own indices."""
     return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False)

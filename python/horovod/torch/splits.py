@@ -1,4 +1,4 @@
-"""How many rows of a tensor go to which rank in an alltoall, with Horovod's checks."""
+"""How many rows of a tensor go to each rank in an alltoall, with Horovod's checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows_to_send(tensor: torch.Tensor, splits: Splits | None, process_set: Proce
     members = process_set.size() or 1
     check_tensor(tensor)
     if tensor.dim() == 0:
-        raise ValueError("alltoall does not support scalar inputs: give it a first dimension")
+        raise ValueError("alltoall does not support scalar inputs: add a first dimension")
     length = tensor.shape[0]
     if splits is None:
         if length % members != 0:
@@ -48,7 +48,7 @@ def _whole_numbers(splits: Splits) -> list[int]:
     given = splits if isinstance(splits, torch.Tensor) else torch.as_tensor(splits)
     if given.dim() != 1:
         raise ValueError(f"alltoall expects a 1D splits tensor, got {given.dim()} dimensions")
-    # A list of Python's integers has no width, and an empty one no type.
+    # A list of Python integers has no width, and an empty list no type.
     counted = given.dtype == torch.int32 or (given is not splits and given.dtype == torch.int64)
     if not counted and given.numel() > 0:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Handing tensors to the native module: the checks and the names that all collectives share.
+"""Submits tensors to the native module: the checks and the names that all collectives share.
 
-Nothing here copies a tensor that is contiguous. Element types are checked by the native module.
-`lazy` says that the caller waits at once: then it does the work itself and wakes nobody.
+Nothing here copies a contiguous tensor. The native module checks element types. `lazy` says that
+the caller waits at once: it then does the work itself and wakes no thread.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet, lazy: bool = False
 ) -> GatherGroup:
-    """Submits gatherings that run together; their element types may differ."""
+    """Submits allgathers that run together; their element types may differ."""
     full, number = _full("grouped_allgather", name, process_set)
 
     def part(chosen: Sequence[int], full: str) -> int:
@@ -121,7 +121,7 @@ def alltoall(
     process_set: ProcessSet,
     lazy: bool = False,
 ) -> Exchange:
-    """Submits an exchange of rows: so many, in order, for each rank."""
+    """Submits an exchange of rows: the given number of rows, in order, for each rank."""
     full, number = _full("alltoall", name, process_set)
     return Exchange(_native.alltoall(tensor, rows, full, lazy, number), tensor)
 
@@ -151,7 +151,7 @@ def grouped_reducescatter(
     process_set: ProcessSet,
     lazy: bool = False,
 ) -> GatherGroup:
-    """Submits such reductions that run together; their element types may differ."""
+    """Submits several such reductions that run together; their element types may differ."""
     _check_reducescatter(tensors, op)
     full, number = _full("grouped_reducescatter", name, process_set)
 
@@ -163,7 +163,7 @@ def grouped_reducescatter(
 
 
 def check_tensor(value: object) -> None:
-    """Refuses what is not a tensor of torch, and says how to make it one."""
+    """Raises for anything that is not a torch tensor, with advice on how to convert it."""
     if not isinstance(value, torch.Tensor):
         raise _not_a_tensor(value)
 
@@ -197,7 +197,7 @@ def _full(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, in
 def _by_type(
     tensors: Sequence[torch.Tensor], full: str, submit: Callable[[Sequence[int], str], int]
 ) -> list[tuple[int, Sequence[int]]]:
-    """Submits one native group for each element type: handles, and what positions they have."""
+    """Submits one native group for each element type; returns handles and their positions."""
     positions: dict[torch.dtype, list[int]] = {}
     for position, tensor in enumerate(tensors):
         positions.setdefault(tensor.dtype, []).append(position)

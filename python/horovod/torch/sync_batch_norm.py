@@ -1,7 +1,7 @@
-"""Batch normalization over the batches of all ranks, on any number of them and on uneven batches.
+"""Batch normalization over the batches of all ranks, for any number of ranks and uneven batches.
 
-Moments are added up in float64, so that what the ranks' means have in common does not eat the
-variance. A rank counts for as many elements as it has; one that has joined counts for none.
+Moments are summed in float64, so that a large common mean does not cancel the variance. A rank is
+weighted by its number of elements; one that has joined has no weight.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def _as_it_is(function: Any) -> Any:
 class SyncBatchNorm(_BatchNorm):
     """Batch normalization with the mean and variance of the batches of all ranks.
 
-    Takes the place of `torch.nn.BatchNorm1d`, `BatchNorm2d` and `BatchNorm3d`. In training every
-    rank must call it equally often, and such layers in the same order; batches may have different
+    Replaces `torch.nn.BatchNorm1d`, `BatchNorm2d` and `BatchNorm3d`. In training every rank must
+    call it the same number of times, and such layers in the same order; batches may have different
     sizes. In evaluation, and with a single rank, it is plain batch normalization. The gradients of
     `weight` and `bias` are this rank's share, for `DistributedOptimizer` to reduce.
 
@@ -72,7 +72,7 @@ class SyncBatchNorm(_BatchNorm):
             The normalized tensor, of the same shape.
 
         Raises:
-            ValueError: If the input has fewer than 2 dimensions or another number of channels.
+            ValueError: If the input has fewer than 2 dimensions or a different number of channels.
             HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element
                 type or operation.
         """
@@ -82,8 +82,8 @@ class SyncBatchNorm(_BatchNorm):
         output: torch.Tensor = self._train(input)
         return output
 
-    # The compiler could not look into it and would say so. This way to tell it imports it at the
-    # first call only, which `torch.compiler.disable` does here and now.
+    # The compiler could not trace it and would warn. This form imports the compiler only at the
+    # first call; `torch.compiler.disable` would import it here.
     @getattr(torch, "_disable_dynamo", _as_it_is)  # type: ignore[untyped-decorator, unused-ignore]
     def _train(self, input: torch.Tensor) -> torch.Tensor:
         if _basics.size() == 1:
@@ -117,7 +117,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _Moments(NamedTuple):
-    """What the channels of all ranks' batches have in common; in float64."""
+    """The moments of each channel over the batches of all ranks; in float64."""
 
     mean: torch.Tensor
     variance: torch.Tensor
@@ -143,7 +143,7 @@ def _moments(wide: torch.Tensor) -> _Moments:
 
 
 class _Normalize(torch.autograd.Function):
-    """Normalizes with moments that depend on the input, and on that of the other ranks."""
+    """Normalizes with moments that depend on the inputs of all ranks."""
 
     @staticmethod
     def forward(
@@ -186,7 +186,7 @@ class _Normalize(torch.autograd.Function):
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in a type that sums of many elements fit into."""
+    """The tensor in a type in which sums of many elements fit."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
@@ -196,12 +196,12 @@ def _sum(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """One value for each channel, in a shape that goes with `like`."""
+    """One value for each channel, in a shape that broadcasts with `like`."""
     return values.view(1, -1, *[1] * (like.dim() - 2))
 
 
 def _reduced(which: str, own: torch.Tensor) -> torch.Tensor:
-    # Layers of one width share a name, which the ranks then know from step to step; no two of them
-    # are in flight at the same time.
+    # Layers of one width share a name, so that it is reused from step to step; no two of them are
+    # in flight at the same time.
     name = f"sync_batch_norm.{own.numel()}{which}"
     return autograd.allreduce(own, name, submit.Sum, 1.0, 1.0, global_process_set)

@@ -1,7 +1,7 @@
-"""Turning an optimizer into one that works with other ranks, and doing so again with its copies.
+"""Turns an optimizer into a distributed one, and does so again for its copies.
 
-A wrapped optimizer's class is made at run time, so it can be neither pickled nor copied by name.
-What travels instead is the optimizer as it would be unwrapped, and the plan to wrap it.
+The class of a wrapped optimizer is created at run time, so it can be neither pickled nor copied by
+name. Instead, the unwrapped optimizer is pickled together with the plan to wrap it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ class Plan:
 
 
 class Wrapped(torch.optim.Optimizer):
-    """What all distributed optimizers have in common; stands before the user's class."""
+    """What all distributed optimizers have in common; comes before the user's class in the
+    bases."""
 
     backward_passes_per_step = 1
-    """How many backward passes there are before a step."""
+    """The number of backward passes before a step."""
 
-    # Whether the user's class knows what to do with gradients that a scaler has not unscaled.
+    # Whether the user's class can handle gradients that a scaler has not unscaled.
     _fuses_scaling = False
     _plan: Plan
 
     @classmethod
     def __class_getitem__(cls, kind: Any) -> types.GenericAlias:
-        # For annotations that are looked at while the program runs.
+        # For annotations that are evaluated at run time.
         return types.GenericAlias(cls, kind)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -54,7 +55,7 @@ class Wrapped(torch.optim.Optimizer):
         check_passes(passes)
         self.backward_passes_per_step = passes
 
-    # What follows are Horovod's attributes, which other libraries look at.
+    # The following are Horovod's attributes, which other libraries read.
 
     @property
     def op(self) -> int:
@@ -68,7 +69,7 @@ class Wrapped(torch.optim.Optimizer):
 
     @property
     def gradient_predivide_factor(self) -> float:
-        """Factor by which gradients are divided before they are added up."""
+        """Factor by which gradients are divided before they are summed."""
         return self._plan.reduction.postscale
 
     @property
@@ -91,15 +92,15 @@ class Wrapped(torch.optim.Optimizer):
 
     @property
     def _handles(self) -> dict[torch.Tensor, tuple[Any, Any]]:
-        """What is being reduced: a handle and what decompressing needs, for each parameter."""
+        """The reductions in flight: a handle and a decompression context for each parameter."""
         return {}
 
     def _allreduce_grad_async(self, p: torch.Tensor) -> tuple[Any, Any]:
-        """Starts to reduce the gradient of one parameter; gives what `_handles` has of it."""
+        """Starts to reduce the gradient of one parameter; returns its entry of `_handles`."""
         return reduce_alone(p, self._parameter_names[p], self._plan.reduction)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # That module uses this one.
+        # That module imports this one.
         from horovod.torch.optimizer import wrap
 
         wrapper, kind = type(self).__bases__
@@ -109,19 +110,19 @@ class Wrapped(torch.optim.Optimizer):
         return wrap, (plain, self._plan, self.backward_passes_per_step)
 
     def __copy__(self) -> Wrapped:
-        # It has the same parameters, and these have one hook each: the two share all work.
+        # It has the same parameters, which have one hook each: the two share a reducer.
         twin: Wrapped = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        # What a scheduler has put there steps this object, not the twin.
+        # A method that a scheduler has put there steps this object, not the copy.
         twin.__dict__.pop("step", None)
         return twin
 
     def _start(self) -> None:
-        """Makes ready what the plan says."""
+        """Prepares what the plan requires."""
 
 
 def check_passes(passes: int) -> None:
-    """Refuses a number of backward passes before which no step could come."""
+    """Raises for a number of backward passes that is less than 1."""
     if passes <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
 
@@ -130,15 +131,15 @@ _Kind = TypeVar("_Kind", bound=Wrapped)
 
 
 def derive(optimizer: torch.optim.Optimizer, wrapper: type[_Kind]) -> _Kind:
-    """An object that has all the optimizer has, of a class that comes before its own."""
+    """An object with all attributes of the optimizer, of a class that derives from its own."""
     kind = type(optimizer)
     derived = type(kind.__name__, (wrapper, kind), {"__module__": "horovod.torch.optimizer"})
     distributed: _Kind = object.__new__(derived)
-    # Taking over the attributes needs no knowledge of how the user's class is constructed.
+    # Copying the attributes does not require knowing how to construct the user's class.
     distributed.__dict__.update(_inherited(optimizer, wrapper))
     return distributed
 
 
 def _inherited(optimizer: torch.optim.Optimizer, wrapper: type[Wrapped]) -> dict[str, Any]:
-    # A method that a scheduler has put on the object is bound to the old one and stays behind.
+    # A method that a scheduler has put on the object is bound to the old one and is not copied.
     return {name: value for name, value in vars(optimizer).items() if not hasattr(wrapper, name)}

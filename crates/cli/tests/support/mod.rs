@@ -1,5 +1,5 @@
-//! Real launchers for tests: each carries a token in its environment, which everything it starts
-//! inherits, so that a look at `/proc` shows what is left of it.
+//! Real launchers for tests. Each has a token in its environment, which every process it starts
+//! inherits, so that `/proc` shows which of its processes are left.
 #![expect(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod rank;
@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes on a busy machine; a test that needs it all has failed.
+/// Longer than any step takes on a busy machine; a test that waits this long has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running launcher.
@@ -30,12 +30,12 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// `horovodrun` with these arguments, a script for `sh -c` behind them.
+/// Starts `horovodrun` with these arguments and a script for `sh -c`.
 pub(crate) fn launch(arguments: &[&str], script: &str) -> Launched {
     launch_with(arguments, &["sh", "-c", script], Stdio::null())
 }
 
-/// The same to its end, with further variables.
+/// Does the same with additional variables and waits for the end.
 pub(crate) fn launch_in(arguments: &[&str], script: &str, env: &[(&str, &str)]) -> Ended {
     start(arguments, &["sh", "-c", script], Stdio::null(), env).end()
 }
@@ -96,8 +96,8 @@ impl Launched {
         self.lines.recv_timeout(PATIENCE).expect("a line of output")
     }
 
-    /// The text behind `word` in the lines that begin with the rank's prefix and that word, of so
-    /// many ranks.
+    /// Reads lines until `count` of them start with a rank's prefix and `word`; returns the text
+    /// after the word.
     pub(crate) fn told(&self, word: &str, count: usize) -> Vec<String> {
         let mut found = Vec::new();
         while found.len() < count {
@@ -115,7 +115,7 @@ impl Launched {
         signal(self.pid(), name);
     }
 
-    /// Sends the launcher a signal unless it has ended; gives whether it has.
+    /// Sends the launcher a signal unless it has ended; returns whether it has.
     pub(crate) fn signal_if_alive(&mut self, name: &str) -> bool {
         let ended = self.child.try_wait().unwrap().is_some();
         if !ended {
@@ -124,14 +124,14 @@ impl Launched {
         ended
     }
 
-    /// The processes that this launcher has started, directly or not, and that live.
+    /// The live processes that this launcher has started, directly or indirectly.
     pub(crate) fn family(&self) -> Vec<i32> {
         let living = fs::read_dir("/proc").unwrap().flatten();
         let numbers = living.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         numbers.filter(|pid| *pid != self.pid() && has(*pid, &self.token)).collect()
     }
 
-    /// Those of them whose command line has this word.
+    /// Those whose command line contains this word.
     pub(crate) fn part(&self, word: &str) -> Vec<i32> {
         let with_word = |pid: &i32| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -140,7 +140,7 @@ impl Launched {
         self.family().into_iter().filter(with_word).collect()
     }
 
-    /// Waits for the launcher's end.
+    /// Waits for the launcher to end.
     pub(crate) fn end(mut self) -> Ended {
         let status = self.status();
         let stdout: Vec<String> = self.lines.iter().collect();
@@ -152,7 +152,7 @@ impl Launched {
         eventually("the launcher ends", PATIENCE, || self.child.try_wait().unwrap())
     }
 
-    /// Checks that nothing is left after `limit`.
+    /// Checks that no process of the job is left within `limit`.
     pub(crate) fn assert_nothing_left(&self, limit: Duration) {
         let start = Instant::now();
         while !self.family().is_empty() {
@@ -174,7 +174,7 @@ pub(crate) fn signal(pid: i32, name: &str) {
     assert!(status.unwrap().success(), "kill -{name} {pid}");
 }
 
-/// Waits for something to become so.
+/// Polls until `look` returns a value.
 pub(crate) fn eventually<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! A rank as the rendezvous sees it: a small blocking client that speaks the real protocol.
+//! A rank as the rendezvous sees it: a small blocking client that uses the real protocol.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,14 +12,14 @@ use serde::de::DeserializeOwned;
 
 use super::{Launched, PATIENCE};
 
-/// Where the ranks of a job meet.
+/// The address and key of a job's rendezvous.
 #[derive(Clone)]
 pub(crate) struct Meeting {
     pub(crate) address: SocketAddr,
     pub(crate) key: JobKey,
 }
 
-/// A script that tells where the ranks meet, and then waits to be ended.
+/// A script that prints the rendezvous and then waits to be killed.
 pub(crate) const TELL_MEETING: &str =
     r#"test "$RANK" != 0 || echo "meet $RONDE_RENDEZVOUS $RONDE_JOB_KEY"; exec sleep 300"#;
 
@@ -37,7 +37,7 @@ pub(crate) struct FakeRank {
     sealer: Sealer,
     opener: Opener,
     rank: u32,
-    /// Everything that was sent until the greeting, for somebody to replay.
+    /// Everything sent up to and including the greeting, for replay tests.
     pub(crate) recorded: Vec<u8>,
 }
 
@@ -79,7 +79,7 @@ impl FakeRank {
         self.stream.write_all(&self.sealer.seal(&encode(message))).unwrap();
     }
 
-    /// The next message but a `Ping`, which may come at any time and is answered.
+    /// The next message other than `Ping`, which may arrive at any time and is answered.
     pub(crate) fn hear(&mut self) -> DriverToRank {
         loop {
             match self.try_hear().expect("a message from the rendezvous") {
@@ -97,7 +97,7 @@ impl FakeRank {
         Ok(decode(&self.opener.open(&sealed).unwrap()).unwrap())
     }
 
-    /// Takes part until the world is complete; gives its epoch and size.
+    /// Takes part until the world is complete; returns its epoch and size.
     pub(crate) fn meet(&mut self) -> (u64, usize) {
         let DriverToRank::World { epoch, peers } = self.news() else { panic!("no world") };
         self.say(&RankToDriver::Located { leader: Rank(0) });
@@ -107,7 +107,7 @@ impl FakeRank {
         (epoch.0, peers.len())
     }
 
-    /// The next message that is no question; those may come at any time.
+    /// The next message other than `Ask`, which may arrive at any time.
     fn news(&mut self) -> DriverToRank {
         loop {
             match self.hear() {
@@ -122,7 +122,7 @@ impl FakeRank {
     }
 }
 
-/// Whether the other end of a stranger's connection has been closed within a time.
+/// Whether the peer closes an unauthenticated connection within `limit`.
 pub(crate) fn is_dropped(stream: &mut TcpStream, limit: Duration) -> bool {
     stream.set_read_timeout(Some(limit)).unwrap();
     let mut buffer = [0; 256];

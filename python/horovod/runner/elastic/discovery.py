@@ -1,4 +1,4 @@
-"""Which hosts there are for an elastic job, and how many slots each has."""
+"""The available hosts of an elastic job, and the number of slots on each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["FixedHosts", "HostDiscovery", "HostDiscoveryScript"]
 
 
 class HostDiscovery(ABC):
-    """Base class of ways to find hosts for an elastic job."""
+    """Base class for finding the hosts of an elastic job."""
 
     @abstractmethod
     def find_available_hosts_and_slots(self) -> dict[str, int]:
@@ -29,7 +29,7 @@ class HostDiscoveryScript(HostDiscovery):
 
     Args:
         discovery_script: The command.
-        slots: Slots of hosts that are printed without (default: None).
+        slots: Slots of hosts that are printed without a number (default: None).
     """
 
     def __init__(self, discovery_script: str, slots: int | None = None) -> None:
@@ -60,7 +60,7 @@ class HostDiscoveryScript(HostDiscovery):
 
 
 class FixedHosts(HostDiscovery):
-    """Hosts that the program names itself.
+    """Hosts that the program sets itself.
 
     Args:
         available_hosts: Number of slots by host.

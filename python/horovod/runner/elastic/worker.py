@@ -1,4 +1,4 @@
-"""What a worker of an elastic job hears, by the name that Horovod has for this place."""
+"""Notifications for workers of an elastic job, under Horovod's module name."""
 
 from __future__ import annotations
 

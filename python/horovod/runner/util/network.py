@@ -1,4 +1,4 @@
-"""Addresses of this machine, by the name that Horovod has for this place."""
+"""Addresses of this machine, under Horovod's module name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads for functions: at once, or when an event is set."""
+"""Runs functions in threads, at once or when an event is set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def in_thread(
     daemon: bool = True,
     silent: bool = False,
 ) -> threading.Thread:
-    """Calls a function in a thread of its own, which it gives; `silent` hides what it raises."""
+    """Calls a function in a new thread, which is returned; `silent` hides its exceptions."""
     _check(args)
 
     def quietly() -> None:
@@ -42,7 +42,7 @@ def on_event(
 ) -> threading.Thread:
     """Calls a function in a thread when `event` is set, unless `stop` is set before.
 
-    Whether `stop` is set is looked at every `check_stop_interval_s` seconds.
+    `stop` is checked every `check_stop_interval_s` seconds.
     """
     if event is None:
         raise ValueError("Event must not be None")

@@ -1,15 +1,15 @@
-"""TensorFlow's data service for training jobs: workers of one job prepare what another trains with.
+"""TensorFlow's data service for training jobs: one job prepares the data of another.
 
     horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker service.json
     horovodrun -np 2 python train.py service.json
 
-where `train.py` reads the file and lets its dataset be prepared there:
+where `train.py` reads the file and has its dataset prepared there:
 
     config = TfDataServiceConfig.read(path, wait_for_file_creation=True)
     dataset = dataset.send_to_data_service(config, hvd.rank(), hvd.size())
 
-The file holds the key to the service, so that only its owner may read it: whoever has it can run
-code in the processes of both jobs. Nobody else can reach them (`tunnel`).
+The file contains the key of the service, so only its owner can read it: anyone who has the key can
+run code in the processes of both jobs. No one else can reach them (`tunnel`).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ __all__ = [
 SIDES = ("compute", "training")
 _PATIENCE_SECONDS = 600
 
-# Ranks that share several datasets send them in the same order.
+# Ranks that share several datasets must send them in the same order.
 _jobs = itertools.count()
 _service: Any = tf.data.experimental.service
 
 
 @dataclasses.dataclass(frozen=True)
 class TfDataServiceConfig:
-    """What a training job must know of the job that prepares its data.
+    """What a training job must know about the job that prepares its data.
 
     Args:
         dispatchers: Number of dispatchers of the data service.
@@ -74,8 +74,7 @@ class TfDataServiceConfig:
     def __post_init__(self) -> None:
         if self.dispatcher_side not in SIDES:
             raise ValueError(
-                f"dispatcher_side is `{self.dispatcher_side}`, and can be `compute` or `training` "
-                "only"
+                f"dispatcher_side is `{self.dispatcher_side}`, but must be `compute` or `training`"
             )
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
@@ -90,7 +89,7 @@ class TfDataServiceConfig:
         return ComputeClient(self.addresses, self.key, verbose)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the configuration as a dictionary that JSON can hold.
+        """Return the configuration as a dictionary that can be written as JSON.
 
         Returns:
             The dictionary.
@@ -99,7 +98,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(config: dict[str, Any]) -> TfDataServiceConfig:
-        """Return the configuration of a dictionary.
+        """Create the configuration from a dictionary.
 
         Args:
             config: What `to_dict` returned.
@@ -115,7 +114,7 @@ class TfDataServiceConfig:
         return TfDataServiceConfig(**{**config, "addresses": addresses, "key": key})
 
     def write(self, filename: str) -> None:
-        """Write the configuration to a file that only its owner may read.
+        """Write the configuration to a file that only its owner can read.
 
         The file appears at once, never half written.
 
@@ -146,7 +145,7 @@ class TfDataServiceConfig:
 
         Raises:
             TimeoutError: If the file does not appear.
-            PermissionError: If others may write the file.
+            PermissionError: If others can write the file.
             ValueError: If it is not a regular file.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -162,9 +161,9 @@ class TfDataServiceConfig:
 
 
 def _private_text(filename: str) -> str:
-    """What is in a file that only its owner may read: whoever can write it has the key.
+    """Reads a file that only its owner can write: anyone who can write it chooses the key.
 
-    In a folder that others share, somebody may have put a pipe there: it is not waited for.
+    In a shared folder the file may be another user's pipe, so it is opened without waiting.
     """
     with open(os.open(filename, os.O_RDONLY | os.O_NONBLOCK)) as file:
         about = os.fstat(file.fileno())
@@ -216,7 +215,7 @@ def send_to_data_service(
     reuse_dataset: bool = False,
     round_robin: bool = False,
 ) -> Any:
-    """Have a dataset prepared by the workers of the data service.
+    """Let the workers of the data service prepare a dataset.
 
     Also a method of `tf.data.Dataset`.
 
@@ -236,12 +235,12 @@ def send_to_data_service(
 
     Raises:
         RuntimeError: If dispatchers run in the training job; use `tf_data_service` then.
-        ValueError: If `round_robin` comes without `reuse_dataset` or `size`.
+        ValueError: If `round_robin` is used without `reuse_dataset` or `size`.
     """
     if compute_config.dispatcher_side == "training":
         raise RuntimeError(
-            "dispatchers on the side of training live in a block: use `with tf_data_service(…) as "
-            "address` and tf.data.experimental.service.distribute"
+            "dispatchers in the training job exist only inside a block: use `with "
+            "tf_data_service(…) as address` and tf.data.experimental.service.distribute"
         )
     if round_robin and (size is None or not reuse_dataset):
         raise ValueError("round_robin needs reuse_dataset=True, and size: the number of ranks")
@@ -304,7 +303,7 @@ def _tunnel(config: TfDataServiceConfig) -> ServiceTunnel:
 
 
 def _servers(config: TfDataServiceConfig, dispatcher: int) -> list[str]:
-    """The names of a dispatcher and its workers."""
+    """The names of the servers of a dispatcher and its workers."""
     first = dispatcher * config.workers_per_dispatcher
     workers = range(first, first + config.workers_per_dispatcher)
     return [_dispatcher_name(dispatcher), *map(_worker_name, workers)]

@@ -3,7 +3,7 @@
     horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker FILE
 
 Its ranks are the workers of TensorFlow's data service. Rank 0 writes FILE, which a training job
-reads to find them; the job ends when training says so.
+reads to find them; the job ends when the training job shuts it down.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(
         if service is not None:
             config.write(filename)
         compute_worker_fn(config)
-        # Rank 0 has the registry, and stays until nobody asks it any more.
+        # Rank 0 runs the registry, and stays until it is no longer used.
         hvd.barrier()
     finally:
         if service is not None:
@@ -54,18 +54,18 @@ def main(
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the command line says."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m horovod.tensorflow.data.compute_worker",
         description="Prepare data for training jobs with TensorFlow's data service.",
     )
-    parser.add_argument("configfile", help="where to tell training jobs how to find this one")
+    parser.add_argument("configfile", help="file in which training jobs find this one")
     parser.add_argument("--dispatchers", type=int, default=1, help="number of dispatchers")
     parser.add_argument(
         "--dispatcher-side",
         default="compute",
         choices=SIDES,
-        help="whether dispatchers run in this job or in that of training",
+        help="whether dispatchers run in this job or in the training job",
     )
     parser.add_argument(
         "--timeout", type=float, default=60, help="seconds to wait for dispatchers and workers"
@@ -73,7 +73,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--one-host",
         action="store_true",
-        help="listen on the loopback address only: the training job is on this host, too",
+        help="listen on the loopback address only: the training job is also on this host",
     )
     found = parser.parse_args(given)
     if found.dispatchers < 1:

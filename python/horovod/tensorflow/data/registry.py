@@ -1,8 +1,8 @@
-"""Where the parts of a data service find each other: dispatchers say where they are, workers that
-they are there, and a training job that it has ended.
+"""The registry through which the parts of a data service find each other.
 
-Rank 0 of the workers' job has the registry; everybody else is a client of it. A connection carries
-one request and one answer, as JSON, behind the handshake and sealed as all connections of Ronde are
+Dispatchers register their addresses, workers their presence, and a training job its end. Rank 0 of
+the workers' job runs the registry; all other processes are clients. A connection carries one
+request and one answer, as JSON, authenticated and encrypted like all connections of Ronde
 (`horovod._native.Tunnel`), with the service's key. No wait is longer than its timeout.
 """
 
@@ -26,7 +26,7 @@ Addresses = dict[str, list[tuple[str, int]]]
 
 _KEY_BYTES = 32
 _PATIENCE_SECONDS = 10.0
-# A wait asks again after this time, so that neither side keeps a connection that has died.
+# A wait is repeated after this time, so that neither side keeps a dead connection.
 _LONGEST_WAIT_SECONDS = 5.0
 _ADDRESS_OF_INTERFACE = 0x8915
 
@@ -43,7 +43,7 @@ def make_key() -> bytes:
 class ComputeService:
     """Registry of a data service; listens until `shutdown`.
 
-    Rank 0 of the workers' job has it.
+    Rank 0 of the workers' job runs it.
 
     Args:
         dispatchers: Number of dispatchers.
@@ -174,13 +174,13 @@ class ComputeClient:
         self._places = [
             (address, int(port)) for each in compute_addresses.values() for address, port in each
         ]
-        # Who is reached on another host is not reached at an address that every host has.
+        # A registry on another host cannot be reached at an address that every host has.
         self._places.sort(key=lambda place: is_loopback(place[0]))
         self._own = "localhost"
         self._ask({"do": "has_ended", "dispatcher": 0})
 
     def own_address(self) -> str:
-        """Return the address of this host by which it reaches the registry.
+        """Return the address of this host from which it reaches the registry.
 
         Returns:
             The address.
@@ -283,7 +283,7 @@ class ComputeClient:
         Raises:
             ConnectionError: If the registry does not answer.
         """
-        # One question for all: the registry goes when the last of its workers does.
+        # One request for all: the registry ends with the last of its workers.
         if dispatcher_id is None:
             self._ask({"do": "end_all", "dispatcher": 0})
         else:
@@ -325,15 +325,15 @@ class ComputeClient:
             except OSError as error:
                 problems.append(str(error))
                 continue
-            # The next question goes there first.
+            # The next request tries this address first.
             self._places.sort(key=lambda known: known != place)
             if "error" in answer:
                 raise ValueError(answer["error"])
             return answer.get("value")
         raise ConnectionError(
             f"the data service's registry does not answer ({', '.join(problems)}); the job of "
-            "`python -m horovod.tensorflow.data.compute_worker` must be running, and its "
-            "configuration file be of this run: one of another run has another key"
+            "`python -m horovod.tensorflow.data.compute_worker` must be running, and the "
+            "configuration file must belong to this run: each run has its own key"
         )
 
     def _ask_at(self, place: tuple[str, int], request: dict[str, Any]) -> dict[str, Any]:
@@ -349,7 +349,7 @@ class ComputeClient:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this host is there."""
+    """Whether this is a loopback address."""
     return address.startswith("127.")
 
 

@@ -1,13 +1,14 @@
-"""How the processes of a data service reach its servers, and nobody else does.
+"""Lets the processes of a data service, and no others, reach its servers.
 
 TensorFlow's dispatchers and workers authenticate nobody and listen on all addresses. So each of
-them admits only the tunnel (`horovod._native.Tunnel`) of its own process, and is known to everybody
-by the path of a unix socket, which is the same on all hosts. On its own host that is its tunnel's.
-On another host it belongs to one of the service's processes there, which takes callers to the
-server's tunnel over a sealed connection; when that process ends, the next one takes its place.
+them accepts only the tunnel (`horovod._native.Tunnel`) of its own process, and its public address
+is the path of a unix socket, the same on all hosts. On its own host that socket belongs to its
+tunnel. On another host it belongs to one of the service's processes there, which forwards callers
+to the server's tunnel over an encrypted connection; when that process ends, another takes its
+place.
 
-The sockets lie in a folder that only their owner may enter; its name follows from the service's
-key. Whoever holds the lock in it has the sockets of servers on other hosts.
+The sockets are in a folder that only their owner can enter; its name is derived from the service's
+key. The process that holds the lock in it owns the sockets of servers on other hosts.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from typing import Any
 from horovod import _native
 from horovod.tensorflow.data.registry import Addresses, ComputeClient, interfaces, is_loopback
 
-# Not TMPDIR's: the path must be the same on all hosts.
+# Not in TMPDIR: the path must be the same on all hosts.
 _PARENT = "/tmp"
 _PREFIX = "ronde-data-"
 _LOCK = "lock"
-# How often it looks whether the lock is free, and, as long as nothing changes, for new servers.
+# How often it tries to take the lock and, as long as nothing changes, checks for new servers.
 _LOOK_SECONDS = 0.2
 _LONGEST_LOOK_SECONDS = 1.0
 _LONGEST_LINGER_SECONDS = 30.0
@@ -41,7 +42,7 @@ _making = threading.Lock()
 
 
 def tunnel_of(addresses: Addresses, key: bytes, timeout: float) -> ServiceTunnel:
-    """This process's part in the tunnel of a service; there is one for each."""
+    """The tunnel of this process for a service; there is one per service."""
     with _making:
         if key not in _tunnels:
             _tunnels[key] = ServiceTunnel(addresses, key, timeout)
@@ -49,7 +50,7 @@ def tunnel_of(addresses: Addresses, key: bytes, timeout: float) -> ServiceTunnel
 
 
 class ServiceTunnel:
-    """Serves this process's servers, and has the way to all others on this host."""
+    """Serves this process's servers, and forwards to the servers of other hosts."""
 
     def __init__(self, addresses: Addresses, key: bytes, timeout: float) -> None:
         self._key, self._timeout = key, timeout
@@ -58,19 +59,20 @@ class ServiceTunnel:
         is_here = all(is_loopback(place[0]) for each in addresses.values() for place in each)
         self._listen = "127.0.0.1" if is_here else "0.0.0.0"
         self._end = threading.Event()
-        # The folder is somebody's from here on, so that nobody takes it for a forgotten one.
+        # From here on the folder is in use, so that no other process removes it as stale.
         self._folder.lock()
         self._thread = threading.Thread(target=self._keep, name="ronde-tunnel", daemon=True)
         self._thread.start()
         atexit.register(self.close)
 
     def address(self, name: str) -> str:
-        """The address of a server, as gRPC takes it in any process of the service."""
+        """The gRPC address of a server, valid in any process of the service."""
         return f"unix:{self._folder.socket(name)}"
 
     @contextlib.contextmanager
     def served(self, name: str, start: Callable[[int], Any]) -> Iterator[Any]:
-        """A server that `start` makes at a port; in the block, the service's processes reach it."""
+        """Runs a server that `start` creates on a port; inside the block, the service can reach
+        it."""
         tunnel = _native.Tunnel(self._key, self._listen)
         server = None
         try:
@@ -85,39 +87,39 @@ class ServiceTunnel:
                 server._stop()
 
     def await_way(self, names: Iterable[str]) -> None:
-        """Returns when these servers, which have registered, can be reached from this host."""
+        """Waits until these registered servers can be reached from this host."""
         deadline = time.monotonic() + self._timeout
         for name in names:
             while not self._folder.answers(name):
                 if time.monotonic() > deadline:
                     raise TimeoutError(
-                        f"Timed out waiting for a way to `{name}` of the data service. Timeout "
+                        f"Timed out waiting for a path to `{name}` of the data service. Timeout "
                         f"after {self._timeout:g} seconds. Does the process that has the lock in "
                         f"`{self._folder.path}` still run?"
                     )
                 self._end.wait(0.02)
 
     def close(self) -> None:
-        """Ends this process's part; another process on this host takes over what it had."""
+        """Closes the tunnel; another process on this host takes over its sockets."""
         atexit.unregister(self.close)
         self._end.set()
         self._thread.join()
         _tunnels.pop(self._key, None)
 
     def _places(self, port: int) -> list[tuple[str, int]]:
-        """Where this process is reached, the likeliest address first."""
+        """The addresses of this process, the most likely one first."""
         own = self._client.own_address()
         others = [address for _, address in interfaces() if address != own]
         others.sort(key=is_loopback)
         return [(address, port) for address in [own, *others]]
 
     def _keep(self) -> None:
-        """Has the sockets of servers on other hosts, from when it gets the lock on."""
+        """Serves the sockets of servers on other hosts, once it has the lock."""
         tunnel = _native.Tunnel(self._key)
         known: set[str] = set()
         pause, heard = 0.0, time.monotonic()
         try:
-            # Ways that are there stay for a while: the registry may only be out of reach.
+            # Existing paths are kept for a while: the registry may only be unreachable.
             while not self._end.wait(pause) and time.monotonic() < heard + self._timeout:
                 pause = min(2 * pause + 0.01, _LONGEST_LOOK_SECONDS)
                 if not self._folder.lock():
@@ -136,7 +138,7 @@ class ServiceTunnel:
         finally:
             tunnel.retire()
             self._folder.leave()
-            # A broken connection may cost another rank of this host the elements on their way.
+            # A broken connection may cost another rank of this host elements in flight.
             tunnel.linger(min(self._timeout, _LONGEST_LINGER_SECONDS))
             tunnel.close()
 
@@ -156,7 +158,7 @@ class Folder:
         return os.path.join(self.path, name)
 
     def answers(self, name: str) -> bool:
-        """Whether somebody listens there."""
+        """Whether a process listens there."""
         with socket.socket(socket.AF_UNIX) as caller:
             try:
                 caller.connect(self.socket(name))
@@ -165,7 +167,7 @@ class Folder:
             return True
 
     def lock(self) -> bool:
-        """Takes the lock, if nobody has it; makes the folder, if there is none."""
+        """Tries to take the lock; creates the folder if there is none."""
         while self._held is None:
             self._make()
             path = os.path.join(self.path, _LOCK)
@@ -176,7 +178,7 @@ class Folder:
             if not _locked(handle):
                 os.close(handle)
                 return False
-            # Whoever left last has removed it, perhaps after it was opened here.
+            # The last process to leave has removed it, perhaps after it was opened here.
             if _is(handle, path):
                 self._held = handle
             else:
@@ -184,7 +186,7 @@ class Folder:
         return True
 
     def leave(self) -> None:
-        """Gives the lock back; the last one removes the folder."""
+        """Releases the lock; the last process removes the folder."""
         if self.lock() and self._held is not None:
             _remove(self.path)
             os.close(self._held)
@@ -209,13 +211,13 @@ def _reserved(tunnel: _native.Tunnel) -> int:
     except OSError as error:
         raise RuntimeError(
             f"this system lets a process filter nothing at its own sockets ({error}), and without "
-            "that anybody could reach TensorFlow's data servers; start the data service outside of "
+            "that anybody could reach TensorFlow's data servers; start the data service outside "
             "this sandbox or container"
         ) from error
 
 
 def _sweep() -> None:
-    """Removes what killed processes of this user have left: folders whose lock nobody holds."""
+    """Removes folders left by killed processes of this user: those whose lock is free."""
     with os.scandir(_PARENT) as entries:
         found = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
     for path in found:
@@ -234,7 +236,7 @@ def _sweep() -> None:
 
 
 def _remove(path: str) -> None:
-    """Removes a folder whose lock is held here, unless somebody's sockets are in it."""
+    """Removes a folder whose lock this process holds, unless it contains live sockets."""
     with contextlib.suppress(OSError):
         if os.listdir(path) == [_LOCK]:
             os.unlink(os.path.join(path, _LOCK))

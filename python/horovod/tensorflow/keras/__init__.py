@@ -1,7 +1,7 @@
-"""Horovod's API for the Keras of TensorFlow: `import horovod.tensorflow.keras as hvd`.
+"""Horovod's API for `tf.keras`: `import horovod.tensorflow.keras as hvd`.
 
-`tf.keras` is Keras 3 in newer TensorFlows, Keras 2 in older ones, and `tf_keras` where
-`TF_USE_LEGACY_KERAS=1` asks for it; all of them work.
+`tf.keras` is Keras 3 in newer TensorFlow versions, Keras 2 in older ones, and `tf_keras` with
+`TF_USE_LEGACY_KERAS=1`; all of them work.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
     *_world.__all__,
 ]
 
-# Whatever class the optimizer has, the one that comes back derives from it.
+# The class of the returned optimizer derives from that of the argument.
 _Optimizer = TypeVar("_Optimizer")
 
 
@@ -74,13 +74,13 @@ def DistributedOptimizer(
     """Wrap an optimizer so that it applies gradients reduced over all ranks.
 
     Args:
-        optimizer: An optimizer of Keras.
+        optimizer: A Keras optimizer.
         name: Name of the optimizer and of its operations (default: `Distributed` and the name of
             the class).
-        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current one).
-        device_sparse: Device for `tf.IndexedSlices` (default: the current one).
+        device_dense: Device for dense tensors, such as `/cpu:0` (default: the current device).
+        device_sparse: Device for `tf.IndexedSlices` (default: the current device).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         sparse_as_dense: Whether to reduce `tf.IndexedSlices` as dense tensors, which is faster if
             few rows are zero (default: False).
@@ -89,24 +89,24 @@ def DistributedOptimizer(
             `op=hvd.Average`.
         op: Reduction of the gradients: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
         backward_passes_per_step: Backward passes before each step, at least 1 (default: 1). Their
-            gradients are added up locally, then reduced and applied once.
+            gradients are summed locally, then reduced and applied once.
         average_aggregated_gradients: Whether to divide the gradients of several passes by their
             number (default: False).
         num_groups: Deprecated, use `groups` (default: 0).
         groups: Variables to reduce together: a number of groups of about equal length, or lists of
-            variables; variables in no list are reduced one by one. 0 or None leaves it to the
-            engine (default: None).
-        process_set: Ranks that take part (default: all ranks). On other ranks gradients stay as
-            they are.
+            variables; variables in no list are reduced one by one. 0 or None lets the engine decide
+            (default: None).
+        process_set: Ranks that take part (default: all ranks). On other ranks gradients are not
+            changed.
         scale_local_gradients: Whether to divide gradients of variables that are not reduced by the
             number of ranks, as an average would (default: True).
 
     Returns:
         A new optimizer of the same class and configuration. It has a method `register_local_var`
-        that leaves the gradient of a variable as it is on each rank.
+        that keeps the gradient of a variable local to each rank.
 
     Raises:
-        ValueError: If `optimizer` is not an optimizer of Keras or is wrapped already, or `op` is
+        ValueError: If `optimizer` is not a Keras optimizer or is already wrapped, or `op` is
             neither `hvd.Average` nor `hvd.Sum`.
 
     Example:
@@ -147,7 +147,7 @@ def load_model(
     compression: Any = Compression.none,
     legacy_opts: bool = False,
 ) -> Any:
-    """Load a saved model and wrap its optimizer, so that training goes on with all ranks.
+    """Load a saved model and wrap its optimizer, so that training continues with all ranks.
 
     The state of the optimizer is kept.
 
@@ -156,7 +156,7 @@ def load_model(
         custom_optimizers: Optimizer classes of your own that the model may use (default: None).
         custom_objects: Other classes and functions that the model uses, by name (default: None).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
         legacy_opts: Accepted for compatibility with Horovod (default: False).
 

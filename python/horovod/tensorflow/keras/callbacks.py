@@ -21,14 +21,14 @@ __all__ = [
 
 
 class BroadcastGlobalVariablesCallback(_shared.BroadcastGlobalVariables, _Callback):
-    """Overwrite model and optimizer with those of one rank, so that all ranks start alike.
+    """Overwrite model and optimizer with those of one rank, so that all ranks start equal.
 
     It does so once: after the first batch, when all variables exist, or on JAX before it.
 
     Args:
         root_rank: Rank that sends.
         device: Accepted for compatibility with Horovod (default: the current device).
-        local_variables: Variables that stay as they are on each rank (default: None).
+        local_variables: Variables that stay local to each rank (default: None).
 
     Raises:
         ValueError: If `local_variables` are not variables.
@@ -63,7 +63,7 @@ class LearningRateScheduleCallback(_shared.LearningRateSchedule, _Callback):
         staircase: Whether to change the rate only at the start of an epoch, and not at each batch
             (default: True).
         momentum_correction: Whether to correct momentum when the rate changes (default: True).
-        steps_per_epoch: Batches in an epoch; found out by default. Only used if `staircase` is
+        steps_per_epoch: Batches in an epoch (default: detected). Only used if `staircase` is
             False.
 
     Raises:
@@ -82,7 +82,7 @@ class LearningRateWarmupCallback(_shared.LearningRateWarmup, _Callback):
         initial_lr: Learning rate after the warm-up, commonly that of one rank times `hvd.size()`.
         warmup_epochs: Length of the warm-up in epochs (default: 5).
         momentum_correction: Whether to correct momentum when the rate changes (default: True).
-        steps_per_epoch: Batches in an epoch; found out by default.
+        steps_per_epoch: Batches in an epoch (default: detected).
         verbose: 1 to have rank 0 print a line when the warm-up is done (default: 0).
     """
 

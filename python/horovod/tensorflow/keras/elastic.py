@@ -1,4 +1,4 @@
-"""Elastic training with the Keras of TensorFlow."""
+"""Elastic training with `tf.keras`."""
 
 from __future__ import annotations
 

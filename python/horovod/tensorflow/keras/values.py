@@ -1,7 +1,7 @@
-"""Collectives on plain values, as programs of Keras use them outside of a graph.
+"""Collectives on plain values, as Keras programs use them outside a graph.
 
-A value becomes a constant; the result is a tensor, or in a graph of TensorFlow 1 what the session
-of Keras gives for it.
+A value becomes a constant; the result is a tensor, or in a TensorFlow 1 graph its value in Keras's
+session.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def allreduce(
 
     Args:
         value: A number, array or tensor; of the same shape on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         average: Deprecated, use `op`: True means `hvd.Average`, False means `hvd.Sum` (default:
             None).
@@ -47,11 +47,11 @@ def allreduce(
         op: Reduction: `hvd.Average`, `hvd.Sum`, `hvd.Min`, `hvd.Max`, `hvd.Product` or `hvd.Adasum`
             (default: `hvd.Average`).
         compression: How to compress data on the wire: `hvd.Compression.none`,
-            `hvd.Compression.fp16`, `hvd.Compression.bf16` or a `Compressor` of your own (default:
+            `hvd.Compression.fp16`, `hvd.Compression.bf16` or your own `Compressor` (default:
             `hvd.Compression.none`).
 
     Returns:
-        The result: a tensor, or its value in a session of TensorFlow 1.
+        The result: a tensor, or its value in a TensorFlow 1 session.
 
     Raises:
         ValueError: If `op` and `average` are both given, or `compression` cannot compress.
@@ -77,11 +77,11 @@ def allgather(value: Any, name: str | None = None) -> Any:
     Args:
         value: An array or tensor with at least one dimension. The first dimension may differ
             between ranks, the others must be the same.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
 
     Returns:
-        The result: a tensor, or its value in a session of TensorFlow 1.
+        The result: a tensor, or its value in a TensorFlow 1 session.
 
     Raises:
         HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
@@ -96,11 +96,11 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
     Args:
         value: A number, array or tensor; of the same shape on every rank.
         root_rank: Rank that sends.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
 
     Returns:
-        The result: a tensor, or its value in a session of TensorFlow 1.
+        The result: a tensor, or its value in a TensorFlow 1 session.
 
     Raises:
         HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
@@ -117,12 +117,12 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
 
     Args:
         value: An array or tensor with at least one dimension, of the same shape on every rank.
-        name: Name by which ranks match this operation; give the same on every rank (default: ranks
+        name: Name by which ranks match this operation; pass the same on every rank (default: ranks
             match unnamed operations in the order of the calls).
         op: Reduction: `hvd.Average` or `hvd.Sum` (default: `hvd.Average`).
 
     Returns:
-        The result: a tensor, or its value in a session of TensorFlow 1.
+        The result: a tensor, or its value in a TensorFlow 1 session.
 
     Raises:
         HorovodInternalError: If a rank was lost, or the ranks disagree about shape, element type or
@@ -136,7 +136,7 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
 def broadcast_global_variables(root_rank: int) -> Any:
     """Overwrite all variables of TensorFlow's default graph with those of one rank.
 
-    For graphs of TensorFlow 1; otherwise use `callbacks.BroadcastGlobalVariablesCallback`.
+    For TensorFlow 1 graphs; otherwise use `callbacks.BroadcastGlobalVariablesCallback`.
 
     Args:
         root_rank: Rank that sends.

@@ -15,14 +15,14 @@ _Result = TypeVar("_Result")
 
 
 def run(func: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Make a function survive lost ranks and changing hosts: the decorator of elastic training.
+    """Make a training function elastic, so that it survives lost ranks and changing hosts.
 
-    When a rank is lost, or hosts are added or removed, the ranks that are left regroup without a
-    restart and call the function again with the state of rank 0, which goes back to the last
-    `state.commit()` if a rank was lost. Nothing may be sent between ranks before the first call.
+    When a rank is lost, or hosts are added or removed, the remaining ranks regroup without a
+    restart and call the function again with the state of rank 0, which returns to the last
+    `state.commit()` if a rank was lost. Do not call collectives before the first call.
 
     Args:
-        func: Function that takes a state first, and returns when training is done.
+        func: Function whose first argument is a state; it returns when training is done.
 
     Returns:
         A function that takes a state and the other arguments of `func`, and returns what `func`

@@ -1,4 +1,4 @@
-"""Copies of state dictionaries in memory that is kept, so that a commit only copies."""
+"""Copies of state dictionaries in reused memory, so that a commit allocates nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def copied(value: Any, kept: Any = None) -> Any:
-    """A copy of a value with all that is in it; its tensors take the memory of those in `kept`.
+    """Copies a value and everything in it; its tensors reuse the memory of those in `kept`.
 
     `kept` is an earlier copy, which must not be used any more.
     """
@@ -28,7 +28,7 @@ def copied(value: Any, kept: Any = None) -> Any:
 def _copied_dictionary(value: Any, kept: Any) -> Any:
     former = kept if isinstance(kept, dict) else {}
     made = type(value)((name, copied(each, former.get(name))) for name, each in value.items())
-    # Modules put the versions of their formats there.
+    # Modules store the versions of their formats there.
     if hasattr(value, "_metadata"):
         made._metadata = copy.deepcopy(value._metadata)
     return made

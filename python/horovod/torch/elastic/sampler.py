@@ -1,4 +1,4 @@
-"""A sampler whose epoch goes on where it was when the number of ranks changes."""
+"""A sampler whose epoch continues where it was when the number of ranks changes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ __all__ = [
 class ElasticSampler(torch.utils.data.Sampler[int]):
     """Sampler that splits what is left of an epoch evenly among the ranks.
 
-    All ranks see the samples of an epoch in the same order and take turns, so one number says how
-    far the epoch has come; `record_batch` counts it. Some samples come twice if ranks could not get
-    equally many otherwise. Put the sampler into the state, so that it is committed.
+    All ranks have the samples of an epoch in the same order and take turns, so a single number,
+    which `record_batch` counts, says how far the epoch has progressed. Some samples are repeated if
+    the ranks could not get equal shares otherwise. Put the sampler into the state, so that it is
+    committed.
 
     Args:
         dataset: Dataset with a length.
@@ -59,9 +60,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, in another order than the last.
+        """Begin an epoch, in a different order from the last.
 
-        Call it at the end of an epoch, not at the start: it forgets the progress that was made.
+        Call it at the end of an epoch, not at the start: it discards the progress.
 
         Args:
             epoch: Number of the epoch that begins.
@@ -80,7 +81,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
-        """Return how far training has come.
+        """Return the progress of the epoch.
 
         Returns:
             The epoch and the number of samples that were processed in it, by the names of the
@@ -89,7 +90,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         return {"epoch": self.epoch, "processed_num": self.processed_num}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Args:
             state_dict: What `state_dict()` returned.
@@ -111,7 +112,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         left = self.remaining_indices
-        # There may be fewer samples than ranks, so going round once may not be enough.
+        # There may be fewer samples than ranks, so repeating them once may not be enough.
         return iter([left[turn % len(left)] for turn in self._turns()])
 
     def __len__(self) -> int:

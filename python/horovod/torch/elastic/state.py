@@ -1,8 +1,8 @@
 """The state of a training with PyTorch: models, optimizers, samplers, and plain values.
 
-Whatever has a handler is copied, put back and sent in its own way; everything else is a value of
-`ObjectState`. A copy reuses the memory of the one before, so a commit costs about what copying
-model and optimizer costs.
+Objects with a handler are copied, restored and sent in their own way; everything else is a value of
+`ObjectState`. A copy reuses the memory of the previous one, so a commit costs about as much as
+copying model and optimizer.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class StateHandler:
         self.value.load_state_dict(copied(self._saved))
 
     def sync(self) -> None:
-        """Give the objects of all ranks the state of rank 0's."""
-        # Rank 0 loads its own, too: what an object works out from its state, such as the share of
-        # a sampler, must come out alike everywhere.
+        """Give the object on all ranks the state of rank 0."""
+        # Rank 0 also loads its own state: what an object derives from it, such as the share of a
+        # sampler, must be the same everywhere.
         self.value.load_state_dict(broadcast_object(self.value.state_dict()))
 
     def reset(self) -> None:
@@ -92,7 +92,7 @@ class ModelStateHandler(StateHandler):
         tensors = {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
         broadcast_parameters(tensors, root_rank=0)
         if len(tensors) != len(state):
-            # Modules may add what they like; it comes without tensors of its own.
+            # Modules may add arbitrary objects, which are sent without tensors.
             rest = {name: each for name, each in state.items() if name not in tensors}
             state.update(broadcast_object(rest))
             self.value.load_state_dict(state)
@@ -116,7 +116,7 @@ class OptimizerStateHandler(StateHandler):
 
 
 class SamplerStateHandler(StateHandler):
-    """Handles a sampler: how far the epoch has come.
+    """Handles a sampler: the progress of the epoch.
 
     Args:
         value: The object.
@@ -127,7 +127,7 @@ class SamplerStateHandler(StateHandler):
         self.value.reset()
 
 
-# Older PyTorches have it under another name.
+# Older PyTorch has it under another name.
 _GradScaler: type = getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler)
 
 _handler_registry: list[tuple[type, type[StateHandler]]] = [
@@ -141,7 +141,7 @@ _handler_registry: list[tuple[type, type[StateHandler]]] = [
 
 
 def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
-    """Return which kinds of objects are handled how.
+    """Return the handlers for each type of object.
 
     Returns:
         Pairs of a class and its handler; the first that fits an object is used.
@@ -150,7 +150,7 @@ def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
 
 
 def set_handler_registry(registry: Sequence[tuple[type, type[StateHandler]]]) -> None:
-    """Replace that list, for states that are created from now on.
+    """Replace the list of handlers, for states that are created from now on.
 
     Args:
         registry: Pairs of a class and its handler.
@@ -164,7 +164,7 @@ class TorchState(FrameworkState):
 
     Each becomes an attribute. Models, optimizers, samplers, schedulers and gradient scalers are
     saved through their `state_dict`; other values are kept as they are, so assign new ones instead
-    of changing lists. Assigning another model or optimizer to the attribute is possible, too.
+    of changing lists. You can also assign another model or optimizer to the attribute.
 
     Args:
         model: The model (default: None).

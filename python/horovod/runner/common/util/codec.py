@@ -1,4 +1,4 @@
-"""Objects as text: cloudpickle in base64. Only read what you have written yourself."""
+"""Objects as text: cloudpickle in base64. Only load what you have written yourself."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def dumps_base64(obj: Any, to_ascii: bool = True) -> str | bytes:
 
 
 def loads_base64(encoded: str | bytes) -> Any:
-    """The object that `dumps_base64` was given. Runs whatever code is in it."""
+    """Loads what `dumps_base64` returned. Runs any code in it."""
     return cloudpickle.loads(base64.b64decode(encoded))

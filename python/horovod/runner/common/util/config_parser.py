@@ -1,7 +1,7 @@
-"""Options, the configuration file and the ranks' variables, each made from the other.
+"""Conversions between options, the configuration file and the variables of the ranks.
 
-What there is comes from the launcher's own table of options; its variables are attributes of this
-module, under their own names.
+They are based on the launcher's own table of options; its variables are attributes of this module,
+under their own names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from horovod.runner.options import Option
 def set_args_from_config(
     args: Namespace, config: Mapping[str, Any], override_args: Collection[str]
 ) -> None:
-    """Sets what a configuration says, but for the names in `override_args`, which stay."""
+    """Sets arguments from a configuration, except those in `override_args`."""
     controller = config.get("controller")
     if controller is not None and controller.lower() not in _choices("controller"):
         raise ValueError(f"No such controller supported: {controller}")
@@ -32,7 +32,7 @@ def set_args_from_config(
 
 
 def validate_config_args(args: Namespace) -> None:
-    """Refuses numbers that cannot be, with a ValueError."""
+    """Raises a ValueError for numbers that are out of range."""
     for option in options.table():
         value = getattr(args, option.argument, None)
         numeric = option.variable is not None and option.form in ("whole", "decimal", "fraction")
@@ -45,16 +45,16 @@ def validate_config_args(args: Namespace) -> None:
 
 
 def set_env_from_args(env: MutableMapping[str, str], args: Namespace) -> MutableMapping[str, str]:
-    """Sets the variables for the ranks that some arguments ask for; gives the same mapping."""
+    """Sets the variables of the ranks for some arguments; returns the same mapping."""
     words = [word for option in options.table() for word in _words(option, args)]
     env.update(options.parse(["--num-proc=1", *words]).environment)
     return env
 
 
 def _words(option: Option, args: Namespace) -> list[str]:
-    """How the command line says what an argument holds, if it only concerns the ranks."""
+    """The command line options for an argument, if it only concerns the ranks."""
     value = getattr(args, option.argument, None)
-    # Of several spellings for one thing the first is enough.
+    # The first of several spellings is enough.
     first = next(
         each
         for each in options.table()
@@ -64,7 +64,7 @@ def _words(option: Option, args: Namespace) -> list[str]:
         return []
     if option.means is None:
         return [f"{option.names[0]}={value}"]
-    # A switch that is off and has no opposite says nothing.
+    # A switch that is off and has no opposite needs no option.
     return [option.names[0]] if bool(value) is option.means else []
 
 
@@ -79,7 +79,7 @@ def _look_up(config: Mapping[str, Any], key: str) -> Any:
 
 
 def _spelled(value: object) -> str:
-    """As YAML spells it."""
+    """The value as written in YAML."""
     return str(value).lower()
 
 

@@ -1,4 +1,4 @@
-"""What the environment says of this process, and what of it reaches the ranks."""
+"""What the environment says about this process, and which variables are passed to ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from horovod import _native
 
-# Who may have started this process, by its variables; the first whose variables are set counts.
+# The variables of possible launchers; the first one whose variables are set wins.
 _PAIRS = (
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -15,7 +15,7 @@ _PAIRS = (
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """The rank of this process and their number, from the launcher's variables; (0, 1) without."""
+    """The rank and size from the launcher's variables; (0, 1) without a launcher."""
     for rank, size in _PAIRS:
         values = os.environ.get(rank), os.environ.get(size)
         if values == (None, None):
@@ -29,5 +29,5 @@ def get_env_rank_and_size() -> tuple[int, int]:
 
 
 def is_exportable(v: str) -> bool:
-    """Whether a variable of this name goes from the launcher's environment to the ranks'."""
+    """Whether a variable of this name is passed from the launcher's environment to the ranks."""
     return _native.is_exportable(v)

@@ -19,7 +19,7 @@ def host_hash(salt: str | None = None) -> str:
 
 
 def _namespaces() -> list[str]:
-    # Two containers of one machine may have one name and share nothing.
+    # Two containers on one machine may have the same name and share nothing.
     found = []
     for namespace in _NAMESPACES:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Hosts, slots, and who sits where, as the launcher reads and seats them."""
+"""Hosts, slots, and the placement of ranks, as the launcher parses and assigns them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from horovod import _native
 
 @dataclass(frozen=True)
 class HostInfo:
-    """A host and how many ranks it takes."""
+    """A host and its number of slots."""
 
     hostname: str
     slots: int
 
     @staticmethod
     def from_string(host_string: str) -> HostInfo:
-        """Reads `node-a:4`."""
+        """Parses `node-a:4`."""
         (host,) = parse_hosts(host_string)
         return host
 
 
 @dataclass(frozen=True)
 class SlotInfo:
-    """Where a rank sits."""
+    """The placement of a rank."""
 
     hostname: str
     rank: int
@@ -37,7 +37,7 @@ class SlotInfo:
     cross_size: int
 
     def to_response_string(self) -> str:
-        """The numbers in a line, for `from_response_string`."""
+        """The numbers as text, for `from_response_string`."""
         numbers = (
             self.rank,
             self.size,
@@ -50,7 +50,7 @@ class SlotInfo:
 
     @staticmethod
     def from_response_string(response_string: str) -> SlotInfo:
-        """Reads what `to_response_string` has written, which does not say on which host."""
+        """Parses what `to_response_string` returned, which does not include the host."""
         rank, size, local_rank, local_size, cross_rank, cross_size = map(
             int, response_string.split(",")
         )
@@ -61,12 +61,12 @@ INVALID_SLOT_INFO = SlotInfo("", -1, -1, -1, -1, -1, -1)
 
 
 def parse_hosts(hosts_string: str) -> list[HostInfo]:
-    """Reads `node-a:4,node-b:4`; what cannot be read is a ValueError."""
+    """Parses `node-a:4,node-b:4`; raises ValueError if it is invalid."""
     return [HostInfo(*host) for host in _native.parse_hosts(hosts_string)]
 
 
 def parse_host_files(filename: str | os.PathLike[str]) -> str:
-    """The hosts of a hostfile in the form of `-H`."""
+    """The hosts of a hostfile in the format of `-H`."""
     hosts = _native.parse_hostfile(Path(filename).read_text())
     return ",".join(f"{name}:{slots}" for name, slots in hosts)
 
@@ -80,9 +80,9 @@ def parse_hosts_and_slots(hosts: str) -> tuple[list[str], dict[str, int]]:
 def get_host_assignments(
     hosts: Iterable[HostInfo], min_num_proc: int, max_num_proc: int | None = None
 ) -> list[SlotInfo]:
-    """Who sits where if all slots are used, up to `max_num_proc`, in rank order.
+    """The placement of ranks if all slots are used, up to `max_num_proc`, in rank order.
 
-    Fewer than `min_num_proc` slots are a ValueError.
+    Raises ValueError if there are fewer than `min_num_proc` slots.
     """
     offered = [(host.hostname, host.slots) for host in hosts]
     available = sum(slots for _, slots in offered)

@@ -11,10 +11,10 @@ from horovod import _native
 
 T = TypeVar("T")
 
-# Where services look for a free port.
+# The range in which services look for a free port.
 _PORTS = range(1024, 65536)
 
-# Horovod's own protocol between launcher and tasks, which unpickles what comes over the network.
+# Horovod's own protocol between launcher and tasks, which unpickles data from the network.
 _SERVICES = frozenset(
     {
         "AckResponse",
@@ -30,7 +30,7 @@ _SERVICES = frozenset(
 
 
 class NoValidAddressesFound(Exception):
-    """None of some addresses answers."""
+    """None of the addresses answers."""
 
 
 def find_port(server_factory: Callable[[tuple[str, int]], T]) -> tuple[T, int]:
@@ -53,7 +53,7 @@ def find_port(server_factory: Callable[[tuple[str, int]], T]) -> tuple[T, int]:
             return server_factory(("", port)), port
         except OSError:
             continue
-    raise OSError("no port from 1024 on is free; see `ss -tln` for who listens")
+    raise OSError("no port from 1024 on is free; `ss -tln` shows what is listening")
 
 
 def get_local_host_addresses() -> list[str]:

@@ -1,7 +1,7 @@
-"""Shell commands of which nothing is left behind.
+"""Shell commands that leave no processes behind.
 
-The command leads a session of its own and is killed when this process dies. When an event asks for
-its end, all of the session is asked to end, and killed after a while.
+The command leads its own session and is killed when this process dies. When an event requests it,
+the whole session is asked to end, and killed after a while.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from horovod.runner.util.threads import in_thread
 
 GRACEFUL_TERMINATION_TIME_S = 5
 
-# How often events are looked at.
+# How often events are checked.
 _CHECK_SECONDS = 0.05
 
 
@@ -33,14 +33,14 @@ def execute(
     events: Sequence[threading.Event] | None = None,
     prefix_output_with_timestamp: bool = False,
 ) -> int:
-    """Runs a command in a shell and gives its exit code, 128 and more if a signal has ended it.
+    """Runs a command in a shell and returns its exit code, 128 and above if a signal ended it.
 
-    Output goes to the streams, or to this process's, with `[index]<stdout>:` in front of each line
-    if there is an index. When one of the events is set the command ends.
+    Output goes to the given streams, or to those of this process, with `[index]<stdout>:` in front
+    of each line if there is an index. The command ends when one of the events is set.
     """
     if env is not None and not isinstance(env, dict):
-        raise TypeError(f"env argument must be a dict, not {type(env)}: give it as dict(env)")
-    # The shim makes a session, and has the shell killed if this thread's process dies.
+        raise TypeError(f"env argument must be a dict, not {type(env)}: pass dict(env)")
+    # The shim creates a session, and has the shell killed if this process dies.
     process = subprocess.Popen(
         [horovodrun(), "__ronde-shim", str(os.getpid()), "/bin/sh", "-c", command],
         env=env,
@@ -65,7 +65,7 @@ def execute(
 
 
 def _wait(process: subprocess.Popen[bytes], events: Sequence[threading.Event]) -> None:
-    """Waits until the command has ended, or is to end."""
+    """Waits until the command has ended, or should end."""
     while not _has_ended(process, blocking=not events):
         if any(event.is_set() for event in events):
             return
@@ -73,7 +73,7 @@ def _wait(process: subprocess.Popen[bytes], events: Sequence[threading.Event]) -
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends whatever of the command's session is left."""
+    """Ends what is left of the command's session."""
     patience = time.monotonic() + GRACEFUL_TERMINATION_TIME_S
     if not _has_ended(process):
         os.killpg(process.pid, signal.SIGTERM)
@@ -84,7 +84,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _has_ended(process: subprocess.Popen[bytes], blocking: bool = False) -> bool:
-    # The shell is left unburied, so that the number of its group stays its own.
+    # The shell is not reaped, so that its process group id is not reused.
     how = os.WEXITED | os.WNOWAIT | (0 if blocking else os.WNOHANG)
     return os.waitid(os.P_PID, process.pid, how) is not None
 

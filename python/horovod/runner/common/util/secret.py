@@ -1,17 +1,17 @@
-"""Keys, and digests that only their holders can make."""
+"""Keys, and digests that only holders of a key can compute."""
 
 from __future__ import annotations
 
 import hmac
 import secrets
 
-# Where Horovod's Spark tasks find their key.
+# The variable in which Horovod's Spark tasks find their key.
 HOROVOD_SECRET_KEY = "_HOROVOD_SECRET_KEY"
 DIGEST_LENGTH_BYTES = 32
 
 
 def make_secret_key() -> bytes:
-    """A key that nobody can guess."""
+    """A random key."""
     return secrets.token_bytes(32)
 
 
@@ -21,5 +21,5 @@ def compute_digest(key: bytes, message: bytes) -> bytes:
 
 
 def check_digest(digest: bytes, key: bytes, message: bytes) -> bool:
-    """Whether a digest is this message's; takes equally long for every wrong one."""
+    """Whether a digest belongs to this message, compared in constant time."""
     return hmac.compare_digest(digest, compute_digest(key, message))

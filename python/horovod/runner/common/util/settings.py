@@ -1,4 +1,4 @@
-"""What a job is asked for, as programs hand it around. Starting one takes `horovod.run`."""
+"""Settings of a job, as programs pass them around. Jobs are started with `horovod.run`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from horovod.runner.common.util.timeout import Timeout
 
 
 class BaseSettings:
-    """What every kind of job has."""
+    """The settings of every kind of job."""
 
     def __init__(
         self,

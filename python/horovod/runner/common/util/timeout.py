@@ -1,4 +1,4 @@
-"""A limit for several things together."""
+"""A common time limit for several activities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class TimeoutException(Exception):
 
 
 class Timeout:
-    """A number of seconds that begin now; `message` may have `{activity}` and `{timeout}` in it."""
+    """A time limit that starts now; `message` may contain `{activity}` and `{timeout}`."""
 
     def __init__(self, timeout: float, message: str) -> None:
         self._timeout = timeout
@@ -18,7 +18,7 @@ class Timeout:
         self._end = time.monotonic() + timeout
 
     def remaining(self) -> float:
-        """The seconds that are left, never less than 0."""
+        """The remaining seconds, never less than 0."""
         return max(0.0, self._end - time.monotonic())
 
     def timed_out(self) -> bool:
@@ -26,7 +26,7 @@ class Timeout:
         return time.monotonic() > self._end
 
     def check_time_out_for(self, activity: str) -> None:
-        """Raises `TimeoutException` if the time is over, in which `activity` did not come about."""
+        """Raises `TimeoutException`, which names `activity`, if the time is over."""
         if self.timed_out():
             words = self._message.format(activity=activity, timeout=self._timeout)
             raise TimeoutException(f"{words} Timeout after {self._timeout} seconds.")

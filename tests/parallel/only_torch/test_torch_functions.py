@@ -1,6 +1,4 @@
-"""Parameters, optimizer state and objects on their way between ranks; meeting again and again."""
-
-import os
+"""Parameters and optimizer state on their way between ranks."""
 
 import pytest
 import torch
@@ -123,41 +121,3 @@ def test_missing_gradients_of_a_fresh_optimizer_become_zeros():
     plain = torch.nn.Linear(2, 1)
     hvd.broadcast_optimizer_state(hvd.DistributedOptimizer(torch.optim.Adam(plain.parameters())), 0)
     assert all(not parameter.grad.any() for parameter in plain.parameters())
-
-
-def test_objects_of_every_root():
-    for root in range(hvd.size()):
-        value = {"root": root, "call": lambda x: x + 1} if hvd.rank() == root else None
-        received = hvd.broadcast_object(value, root)
-        assert received["root"] == root
-        assert received["call"](1) == 2
-
-
-def test_objects_large_and_small():
-    data = bytes(range(256)) * 20_000
-    assert hvd.broadcast_object(data if hvd.rank() == 0 else None, name="data") == data
-    objects = hvd.allgather_object("x" * hvd.rank() * 1000)
-    assert [len(text) for text in objects] == [rank * 1000 for rank in range(hvd.size())]
-
-
-def test_ranks_meet_again_and_agree_on_unnamed_tensors():
-    for turn in range(5):
-        # Ranks leave with different numbers of unnamed tensors behind them.
-        for _ in range(hvd.rank()):
-            with pytest.raises(ValueError):
-                hvd.allreduce(torch.ones(1, dtype=torch.complex64))
-        hvd.shutdown()
-        assert not hvd.is_initialized()
-        hvd.init()
-        assert hvd.allreduce(torch.ones(3), op=hvd.Sum).eq(hvd.size()).all()
-        assert hvd.allgather_object(turn) == [turn] * hvd.size()
-
-
-def test_places_agree_with_the_launcher():
-    assert hvd.rank() == int(os.environ["HOROVOD_RANK"])
-    assert hvd.size() == int(os.environ["HOROVOD_SIZE"])
-    assert (hvd.local_rank(), hvd.local_size()) == (hvd.rank(), hvd.size())
-    assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
-    assert sorted(hvd.allgather_object(hvd.rank())) == list(range(hvd.size()))
-    assert hvd.global_process_set.ranks == list(range(hvd.size()))
-    assert hvd.global_process_set.rank() == hvd.rank()

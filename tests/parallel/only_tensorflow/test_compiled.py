@@ -106,7 +106,7 @@ def test_loops_and_process_sets():
 
 def test_what_cannot_be_compiled_says_what_to_do():
     spec = [tf.TensorSpec([None, 2])]
-    with pytest.raises(ValueError, match="whole shape must be known"):
+    with pytest.raises(ValueError, match="full shape must be known"):
         tf.function(hvd.allgather, jit_compile=True, input_signature=spec)(tf.ones([2, 2]))
     for function in (
         lambda value: hvd.alltoall(value, splits=[1] * hvd.size()),

@@ -1,0 +1,28 @@
+"""The frameworks under test: how to make and read their tensors, and in what they differ.
+
+Tests in `every` are written once, against `Framework`. Where a framework differs by specification,
+its class says so in data, and tests that it cannot run are not collected for it.
+"""
+
+import importlib
+
+from frameworks.framework import FEATURES, Framework
+
+__all__ = ["FEATURES", "Framework", "load"]
+
+# A framework that compiles functions is tested both ways: these are different code below.
+_CLASSES = {
+    "torch": ("torch", "Torch"),
+    "raw": ("raw", "Raw"),
+    "tensorflow": ("tensorflow", "TensorFlow"),
+    "tensorflow_function": ("tensorflow", "Function"),
+    "jax": ("jax", "Jax"),
+    "jax_jit": ("jax", "Jit"),
+    "mxnet": ("mxnet", "MXNet"),
+}
+
+
+def load(name):
+    """The framework of this name, imported."""
+    module, kind = _CLASSES[name]
+    return getattr(importlib.import_module(f"frameworks.{module}"), kind)()

@@ -1,0 +1,66 @@
+"""Joining while handles are open, and training on data of which some ranks have less."""
+
+import pytest
+import torch
+
+import horovod.torch as hvd
+
+
+def active(step, last):
+    """The ranks that have a batch for this step: rank `last` has most of them."""
+    return [rank for rank in range(hvd.size()) if step < batches_of(rank, last)]
+
+
+def batches_of(rank, last):
+    return 2 * ((rank - last - 1) % hvd.size()) + 1
+
+
+def test_a_join_may_come_before_earlier_work_is_waited_for():
+    tensors = [torch.full((10_000,), float(n)) for n in range(20)]
+    handles = [
+        hvd.allreduce_async_(tensor, name=f"early{n}", op=hvd.Sum)
+        for n, tensor in enumerate(tensors)
+    ]
+    assert hvd.join(device=-1) in range(hvd.size())
+    for number, handle in enumerate(handles):
+        assert hvd.synchronize(handle).eq(number * hvd.size()).all()
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+
+def batch(rank, step):
+    return torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * rank + step))
+
+
+def loss_of(model, data):
+    return (model(data) - data[:, :2].sin()).square().mean()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_training_on_uneven_data_ends_with_the_last_ranks_parameters(groups):
+    last = 1
+    model = network()
+    optimizer = hvd.DistributedOptimizer(sgd(model), model.named_parameters(), groups=groups)
+    for step in range(batches_of(hvd.rank(), last)):
+        optimizer.zero_grad()
+        loss_of(model, batch(hvd.rank(), step)).backward()
+        optimizer.step()
+    assert hvd.join() == last
+    hvd.broadcast_parameters(model.state_dict(), last)
+
+    alone = network()
+    reference = sgd(alone)
+    for step in range(batches_of(last, last)):
+        reference.zero_grad()
+        losses = [loss_of(alone, batch(rank, step)) for rank in active(step, last)]
+        (sum(losses) / hvd.size()).backward()
+        reference.step()
+    for parameter, expected in zip(model.parameters(), alone.parameters()):
+        assert torch.allclose(parameter, expected, rtol=1e-4, atol=1e-6)

@@ -76,7 +76,7 @@ __all__ = [
     "tunnel_ask",
     "wait",
     "xla_expect_futures",
-    "xla_handler",
+    "xla_handlers",
 ]
 
 @final
@@ -396,11 +396,10 @@ def xla_expect_futures() -> None:
     This applies to the 0.5 releases of jaxlib. In some earlier ones the functions are elsewhere.
     """
 
-def xla_handler(collective: str) -> Any:
-    """The handler of a collective for compiled programs, for `jax.ffi.register_ffi_target`.
+def xla_handlers() -> dict[str, Any]:
+    """The handlers for compiled programs, as `jax.ffi.register_ffi_target` expects them.
 
-    ValueError unless it is one of `allreduce`, `allgather`, `broadcast`, `alltoall` and
-    `reducescatter`.
+    Their names are those that programs call them by: `ronde_allreduce` and so on.
     """
 
 @final

@@ -221,7 +221,7 @@ def test_a_host_without_ronde_or_with_another_version_is_reported_with_what_to_i
         other.chmod(0o755)
         result = lab.run(*command)
         assert result.returncode == 1
-        assert "`node-b`: it runs Ronde 0.28.1+ronde.0.0.9, and this launcher is" in messages(
+        assert "`node-b`: it runs Ronde 0.28.1+ronde.0.0.9, but this launcher is" in messages(
             result
         )
     finally:

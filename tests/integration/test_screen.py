@@ -135,6 +135,24 @@ def test_tqdm_of_rank_0_is_live_and_lines_of_others_come_above_it(tmp_path):
     assert rows[5] == "done"
 
 
+def test_the_launchers_own_log_comes_above_a_bar(tmp_path):
+    script = """
+    if RANK == 0:
+        print("\\r 50%|#####     |", end="", flush=True)
+    turn(f"end {RANK}")
+    """
+    job = Turns(tmp_path, script, "--verbose")
+    job.rows_after("50%")
+    job.turn("end 1")
+    job.rows_after("rank 1 exited with code 0\n")
+    job.turn("end 0")
+    code, rows = job.finish()
+    assert code == 0
+    bar = rows.index(" 50%|#####     |")
+    assert " INFO rank 1 exited with code 0" in rows[:bar], rows
+    assert " INFO rank 0 exited with code 0" in rows, rows
+
+
 def test_bars_of_rich_stay_together(tmp_path):
     script = """
     from rich.progress import BarColumn, Progress, TextColumn

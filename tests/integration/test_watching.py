@@ -202,7 +202,8 @@ def test_metrics_on_a_public_address_are_refused(tmp_path):
 def test_the_note_about_the_recorder_comes_behind_the_traceback(tmp_path):
     script = """
     def slowly(kind, error, trace):
-        for line in ("Traceback (most recent call last):", "  one", "  two", "  three", kind.__name__):
+        head = "Traceback (most recent call last):"
+        for line in (head, "  one", "  two", "  three", kind.__name__):
             print(line, file=sys.stderr)
             time.sleep(0.02)
     sys.excepthook = slowly

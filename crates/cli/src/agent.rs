@@ -9,7 +9,8 @@ use ronde_launch::agent::join::AgentOffer;
 use ronde_launch::hosts;
 use ronde_launch::supervise::guardian;
 
-use crate::horovodrun::{report_error, seconds};
+use crate::form::seconds;
+use crate::horovodrun::report_error;
 use crate::key;
 use crate::messages::{USAGE, UserError, both};
 use crate::processes;

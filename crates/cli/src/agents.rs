@@ -11,24 +11,15 @@ use ronde_launch::source::{DialledIn, KeyPlace};
 
 use crate::key;
 use crate::messages::UserError;
-use crate::processes;
 
 /// What `horovodrun` takes for such jobs.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Agents that dial in")]
 pub(crate) struct Agents {
-    /// Wait for so many agents (`ronde agent --join`) and use their hosts, instead of starting any
-    #[arg(long, value_name = "N", value_parser = processes::number,
-          conflicts_with_all = ["hosts", "hostfile", "host_discovery_script"])]
+    #[arg(conflicts_with_all = ["hosts", "hostfile", "host_discovery_script"])]
     agents: Option<u32>,
-
-    /// Where to wait for them, as in `10.0.0.1:4000` or `:4000` [default: all addresses, any port]
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address, requires = "agents")]
+    #[arg(requires = "agents")]
     listen: Option<SocketAddr>,
-
-    /// A file with the key that they have, too, which only you may read [default: RONDE_JOB_KEY in the
-    /// environment, or a new key]
-    #[arg(long, value_name = "FILE", requires = "agents")]
+    #[arg(requires = "agents")]
     key_file: Option<PathBuf>,
 }
 
@@ -62,7 +53,8 @@ fn made() -> Result<(JobKey, KeyPlace), UserError> {
     Ok((key, KeyPlace::Made(Arc::new(file))))
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+/// Reads an address to listen on; without one it is all addresses.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let everywhere = IpAddr::from(Ipv6Addr::UNSPECIFIED);
     let port = text.strip_prefix(':').and_then(|port| port.parse().ok());
     let address = port.map(|port| SocketAddr::new(everywhere, port)).or_else(|| text.parse().ok());

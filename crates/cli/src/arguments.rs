@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
-use crate::flags::{FLAGS, Flag, Form, Support, Variable, nearest};
+use ronde_control::settings::{HOROVOD_AUTOTUNE, HOROVOD_TIMELINE, HOROVOD_TIMELINE_MARK_CYCLES};
+
+use crate::flags::{Effect, FLAGS, Flag, nearest};
 use crate::messages::UserError;
 use crate::other_launchers;
 use crate::script::MODULE;
@@ -54,7 +56,7 @@ pub(crate) fn read(arguments: Vec<OsString>) -> Result<CommandLine, UserError> {
             }
         };
         let mut values: Vec<OsString> = value.into_iter().map(Into::into).collect();
-        while values.len() < flag.values
+        while values.len() < flag.form.values()
             && let Some(next) = rest.next()
         {
             values.push(next);
@@ -89,8 +91,7 @@ impl CommandLine {
 
     /// The options that do something here in clap's form, and `--` in front of the command.
     pub(crate) fn for_clap(&self) -> Vec<OsString> {
-        let here =
-            |said: &&GivenOption| said.flag.support == Support::Yes && said.flag.sets.is_none();
+        let here = |said: &&GivenOption| matches!(said.flag.effect, Effect::Launcher(_));
         let mut out: Vec<OsString> = self.options.iter().filter(here).flat_map(words).collect();
         if !self.command.is_empty() {
             out.push("--".into());
@@ -104,61 +105,18 @@ impl CommandLine {
         let mut all: BTreeMap<&str, OsString> = BTreeMap::new();
         let mut mistakes = UserErrors::default();
         for GivenOption { flag, values } in &self.options {
-            let Some(Variable { name, form }) = flag.sets else { continue };
-            match form.value(values.first()) {
-                Ok(value) => drop(all.insert(name, value)),
+            let Some(setting) = flag.variable() else { continue };
+            match flag.value(values.first()) {
+                Ok(value) => drop(all.insert(setting.name, value)),
                 Err(why) => mistakes.add(format!("`{}` {why}", flag.names[0])),
             }
         }
         // Without autotuning the rest about it means nothing, nor do marks without a timeline.
-        let tunes = all.get("HOROVOD_AUTOTUNE").is_some_and(|value| value == "1");
-        let draws = all.contains_key("HOROVOD_TIMELINE");
+        let tunes = all.get(HOROVOD_AUTOTUNE.name).is_some_and(|value| value == "1");
+        let draws = all.contains_key(HOROVOD_TIMELINE.name);
         all.retain(|name, _| tunes || !name.starts_with("HOROVOD_AUTOTUNE_"));
-        all.retain(|name, _| draws || *name != "HOROVOD_TIMELINE_MARK_CYCLES");
+        all.retain(|name, _| draws || *name != HOROVOD_TIMELINE_MARK_CYCLES.name);
         mistakes.or(all.into_iter().map(|(name, value)| (name.into(), value)).collect())
-    }
-}
-
-impl Form {
-    /// The value of the variable, or what is wrong with that of the option.
-    pub(crate) fn value(self, given: Option<&OsString>) -> Result<OsString, String> {
-        if let Form::Says(value) = self {
-            return Ok(value.into());
-        }
-        let Some(given) = given else { return Err("needs a value".into()) };
-        let text = given.to_string_lossy();
-        let wrong = |must: &str| Err(format!("is `{text}`, it must be {must}"));
-        let decimal = |text: &str| text.parse::<f64>().ok().filter(|number| number.is_finite());
-        match self {
-            Form::Says(_) | Form::File => Ok(given.clone()),
-            Form::Whole => match text.parse::<u32>() {
-                Ok(number) => Ok(number.to_string().into()),
-                Err(_) => wrong("a whole number from 0"),
-            },
-            Form::Mebibytes => match text.parse::<u32>() {
-                Ok(number) => Ok((u64::from(number) << 20).to_string().into()),
-                Err(_) => wrong("a whole number from 0"),
-            },
-            Form::Decimal => match decimal(&text) {
-                // Horovod writes `20.0` for 20, and so do we.
-                Some(number @ 0.0..) => Ok(format!("{number:?}").into()),
-                _ => wrong("a number from 0"),
-            },
-            Form::Fraction => match decimal(&text) {
-                Some(0.0..=1.0) => Ok(given.clone()),
-                _ => wrong("a number from 0 to 1"),
-            },
-            Form::Level => match text.to_ascii_uppercase().as_str() {
-                level @ ("TRACE" | "DEBUG" | "INFO" | "WARNING" | "ERROR" | "FATAL") => {
-                    Ok(level.into())
-                }
-                _ => wrong("TRACE, DEBUG, INFO, WARNING, ERROR or FATAL"),
-            },
-            Form::Cores => match text.split(',').all(|core| core.parse::<u32>().is_ok()) {
-                true => Ok(given.clone()),
-                false => wrong("the number of a core, or several separated by commas"),
-            },
-        }
     }
 }
 

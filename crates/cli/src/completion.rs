@@ -1,8 +1,9 @@
 //! `ronde completion`: what a shell needs to complete the options of both commands.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command, CommandFactory};
 use clap_complete::{Shell, generate};
 
+use crate::flags::described;
 use crate::horovodrun;
 use crate::horovodrun::tell;
 
@@ -17,9 +18,10 @@ pub(crate) struct Arguments {
 }
 
 /// Prints it.
-pub(crate) fn run<Ronde: CommandFactory>(arguments: &Arguments) -> u8 {
+pub(crate) fn run(arguments: &Arguments, mut ronde: Command) -> u8 {
     let mut out = Vec::new();
-    generate(arguments.shell, &mut Ronde::command(), "ronde", &mut out);
-    generate(arguments.shell, &mut horovodrun::Arguments::command(), "horovodrun", &mut out);
+    generate(arguments.shell, &mut ronde, "ronde", &mut out);
+    let mut horovodrun = described(horovodrun::Arguments::command());
+    generate(arguments.shell, &mut horovodrun, "horovodrun", &mut out);
     tell(&String::from_utf8_lossy(&out))
 }

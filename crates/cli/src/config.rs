@@ -60,8 +60,8 @@ fn option(key: &str, value: &str) -> Result<GivenOption, String> {
         Some(_) => Vec::new(),
         None => vec![value.into()],
     };
-    if let Some(variable) = flag.sets {
-        variable.form.value(values.first()).map_err(|why| format!("`{}` {why}", key.name))?;
+    if flag.variable().is_some() {
+        flag.value(values.first()).map_err(|why| format!("`{}` {why}", key.name))?;
     }
     Ok(GivenOption { flag, values })
 }

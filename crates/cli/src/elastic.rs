@@ -11,44 +11,22 @@ use ronde_launch::hosts::{self, Host, HostsError};
 use ronde_launch::reach::ssh::SshOptions;
 use ronde_launch::source::{DialledIn, HostSource, Script};
 
-use crate::horovodrun::{about_hosts, seconds};
+use crate::horovodrun::about_hosts;
 use crate::messages::{UserError, both, say};
-use crate::processes;
 
 /// The longest rest of a host that has failed, in seconds, as in Horovod.
 const LONGEST_COOLDOWN: u64 = 3600;
 
 /// What `horovodrun` takes for elastic jobs.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Elastic jobs")]
 pub(crate) struct Elastic {
-    /// Minimum number of processes; makes the job elastic [default: same as `-np`]
-    #[arg(long, value_name = "N", value_parser = processes::number)]
     min_np: Option<u32>,
-
-    /// The most processes to use [default: one for each slot]
-    #[arg(long, value_name = "N", value_parser = processes::number)]
     max_np: Option<u32>,
-
-    /// A program that prints the hosts there are, `node-a:4` on each line; it is run every second
-    #[arg(long, value_name = "SCRIPT", conflicts_with_all = ["hosts", "hostfile"])]
+    #[arg(conflicts_with_all = ["hosts", "hostfile"])]
     host_discovery_script: Option<OsString>,
-
-    /// Slots of a host for which the script prints no number
-    #[arg(long, value_name = "N", value_parser = processes::number)]
     slots_per_host: Option<u32>,
-
-    /// Seconds to wait for enough processes after a change [default: 600]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     elastic_timeout: Option<u64>,
-
-    /// Maximum number of times the job may re-form its world [default: unlimited]
-    #[arg(long, value_name = "N")]
     reset_limit: Option<u32>,
-
-    /// Minimum and maximum cooldown before a failed host is used again, in seconds; doubles
-    /// with each failure [default: never used again]
-    #[arg(long, num_args = 2, value_names = ["MIN", "MAX"], value_parser = seconds)]
     blacklist_cooldown_range: Option<Vec<u64>>,
 }
 

@@ -1,32 +1,41 @@
-//! The one table of `horovodrun`'s options: every option that Horovod has, how it is spelled, the key
-//! of the configuration file and the variable for the ranks that say the same, and whether it works.
+//! The one table of `horovodrun`'s options: how each is spelled, what follows it, the key of the
+//! configuration file that says the same, and what it does: something in the launcher, a variable for
+//! the ranks, or nothing. It has every option of Horovod.
 //!
-//! The command line, the configuration file, the help and `docs/reference/horovodrun.md` are made
-//! from it. A test keeps the page equal to the table.
+//! The command line, the configuration file, the help, Python's `parse_args` and the page
+//! `docs/reference/horovodrun.md` come from here; names, defaults and effects of variables come from
+//! `ronde_control::settings`. What the launcher acts on is a field in one of the structs that clap
+//! fills, with a name and a type; [`described`] adds the rest (`docs/design/0014-options.md`).
+
+use std::ffi::OsString;
+
+use clap::{Arg, Command, CommandFactory, FromArgMatches};
+use ronde_control::settings::*;
+
+use crate::form::Form;
 
 /// A command-line option of `horovodrun`.
 #[derive(Clone, Copy)]
 pub(crate) struct Flag {
     /// Its full name, then all other spellings.
     pub(crate) names: &'static [&'static str],
-    /// How many values follow it.
-    pub(crate) values: usize,
-    pub(crate) support: Support,
+    pub(crate) form: Form,
+    pub(crate) effect: Effect,
     pub(crate) key: Option<Key>,
-    /// What it tells the ranks, if that is all it does.
-    pub(crate) sets: Option<Variable>,
     /// What `horovod.runner.launch.parse_args` calls it, where that is not its name.
     argument: Option<Argument>,
-    pub(crate) about: &'static str,
-    pub(crate) group: &'static str,
+    about: &'static str,
+    /// What holds without it, unless the default of its variable says so.
+    default: &'static str,
+    group: &'static str,
 }
 
 /// An attribute of what `horovod.runner.launch.parse_args` gives.
 #[derive(Clone, Copy)]
-pub(crate) struct Argument {
-    pub(crate) name: &'static str,
+struct Argument {
+    name: &'static str,
     /// What the option makes of it, if it has no value.
-    pub(crate) means: bool,
+    means: bool,
 }
 
 /// A key of the configuration file, as in `params.cycle_time_ms`.
@@ -37,60 +46,34 @@ pub(crate) struct Key {
     pub(crate) value: Option<&'static str>,
 }
 
-/// A variable in the environment of the ranks.
+/// What an option does.
 #[derive(Clone, Copy)]
-pub(crate) struct Variable {
-    pub(crate) name: &'static str,
-    pub(crate) form: Form,
+pub(crate) enum Effect {
+    /// The launcher acts on it; it takes precedence over a variable, if there is one.
+    Launcher(Option<&'static Setting>),
+    /// It sets a variable for the ranks: to its own value, or a switch to this one.
+    Sets(&'static Setting, &'static str),
+    /// It asks for what is so anyway.
+    Nothing,
 }
 
-/// How a variable's value is made of an option's.
-#[derive(Clone, Copy)]
-pub(crate) enum Form {
-    /// The option has no value and means this one.
-    Says(&'static str),
-    /// A whole number from 0.
-    Whole,
-    /// The same, in units of 1024 × 1024 bytes.
-    Mebibytes,
-    /// A number from 0.
-    Decimal,
-    /// A number from 0 to 1.
-    Fraction,
-    /// The name of a file.
-    File,
-    /// How much is logged.
-    Level,
-    /// Numbers of cores, separated by commas.
-    Cores,
+use Effect::{Launcher, Nothing, Sets};
+use Form::{
+    Address, Cores, Count, Decimal, Fraction, Level, Mebibytes, Names, Port, Processes, Seconds,
+    SecondsRange, Switch, Text, Whole,
+};
+
+const fn flag(names: &'static [&'static str], form: Form, about: &'static str) -> Flag {
+    let (effect, default, group) = (Launcher(None), "", "");
+    Flag { names, form, effect, key: None, argument: None, about, default, group }
 }
 
-/// Whether an option works.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Support {
-    Yes,
-    /// It asks for what is so anyway, for this reason.
-    Already(&'static str),
-}
-use Form::{Cores, Decimal, File, Fraction, Level, Mebibytes, Says, Whole};
-use Support::{Already, Yes};
-
-const fn flag(names: &'static [&'static str], about: &'static str) -> Flag {
-    let (support, group) = (Yes, "");
-    Flag { names, values: 0, support, key: None, sets: None, argument: None, about, group }
+/// An option that means nothing here; Horovod's programs may still use it.
+const fn unused(name: &'static [&'static str], form: Form) -> Flag {
+    flag(name, form, NO_EFFECT)
 }
 
 impl Flag {
-    const fn takes(mut self, values: usize) -> Flag {
-        self.values = values;
-        self
-    }
-
-    const fn is(mut self, support: Support) -> Flag {
-        self.support = support;
-        self
-    }
-
     const fn key(mut self, name: &'static str) -> Flag {
         self.key = Some(Key { name, value: None });
         self
@@ -101,11 +84,28 @@ impl Flag {
         self
     }
 
-    const fn sets(mut self, name: &'static str, form: Form) -> Flag {
-        self.sets = Some(Variable { name, form });
-        if !matches!(form, Says(_)) {
-            self.values = 1;
-        }
+    const fn sets(mut self, setting: &'static Setting) -> Flag {
+        self.effect = Sets(setting, "");
+        self
+    }
+
+    const fn sets_to(mut self, setting: &'static Setting, value: &'static str) -> Flag {
+        self.effect = Sets(setting, value);
+        self
+    }
+
+    const fn before(mut self, setting: &'static Setting) -> Flag {
+        self.effect = Launcher(Some(setting));
+        self
+    }
+
+    const fn does_nothing(mut self) -> Flag {
+        self.effect = Nothing;
+        self
+    }
+
+    const fn default(mut self, default: &'static str) -> Flag {
+        self.default = default;
         self
     }
 
@@ -124,238 +124,263 @@ impl Flag {
         if let Some(Argument { name, means }) = self.argument {
             return (name.to_owned(), means);
         }
-        let name = self.names[0].trim_start_matches('-').replace('-', "_");
-        match name.strip_prefix("no_") {
+        match self.field().strip_prefix("no_") {
             Some(opposite) => (opposite.to_owned(), false),
-            None => (name, true),
+            None => (self.field(), true),
+        }
+    }
+
+    /// What Rust calls it.
+    fn field(&self) -> String {
+        self.names[0].trim_start_matches('-').replace('-', "_")
+    }
+
+    /// The variable that it sets for the ranks.
+    pub(crate) fn variable(&self) -> Option<&'static Setting> {
+        match self.effect {
+            Sets(setting, _) => Some(setting),
+            Launcher(_) | Nothing => None,
+        }
+    }
+
+    /// What it sets that variable to, or what is wrong with the value it was given.
+    pub(crate) fn value(&self, given: Option<&OsString>) -> Result<OsString, String> {
+        match (self.form, self.effect) {
+            (Switch, Sets(_, value)) => Ok(value.into()),
+            (form, _) => form.value(given),
         }
     }
 
     /// Whether this is another spelling's opposite or an old name, which the help leaves out.
     pub(crate) fn is_hidden(&self) -> bool {
-        self.about.is_empty() || matches!(self.about, NOTHING_HERE | DEPRECATED)
+        matches!(self.about, "" | NO_EFFECT | DEPRECATED)
+    }
+
+    /// What it does and what holds without it.
+    fn help(&self) -> String {
+        let setting = match self.effect {
+            Launcher(setting) => setting,
+            Sets(setting, _) => Some(setting).filter(|_| self.form != Switch),
+            Nothing => None,
+        };
+        let default = match (self.default, setting) {
+            ("", Some(setting)) => self.form.shown(setting.default),
+            (default, _) => default.to_owned(),
+        };
+        let default = if default.is_empty() { default } else { format!(" [default: {default}]") };
+        format!("{}{default}", self.about)
+    }
+
+    /// The same option for clap, of which `arg` may say the type.
+    pub(crate) fn describe(&self, arg: Arg) -> Arg {
+        let short = self.names.iter().find_map(|name| match name.as_bytes() {
+            [b'-', letter] => Some(char::from(*letter)),
+            _ => None,
+        });
+        let heading = Some(self.group).filter(|group| !group.is_empty());
+        let arg = arg.long(self.names[0].trim_start_matches('-')).short(short);
+        self.form.shape(arg.help(self.help()).help_heading(heading))
     }
 }
 
-const NOTHING_HERE: &str = "Accepted for compatibility; has no effect";
 const DEPRECATED: &str = "Deprecated spelling, still accepted";
 
 /// All options.
+#[rustfmt::skip] // A row is a few lines, not one for each word.
 pub(crate) const FLAGS: &[Flag] = &[
-    flag(&["--help", "-h"], "Print help"),
-    flag(&["--version", "-v"], "Show the version"),
-    flag(&["--num-proc", "-np", "-n"], "How many processes to start: a number, `auto`, `gpu` or `cpu`")
-        .takes(1),
-    flag(&["--check-build", "-cb"], "Show what this installation can do"),
-    flag(&["--disable-cache"], "Check all hosts again")
-        .is(Already("nothing about hosts is cached between jobs")),
-    flag(&["--start-timeout"], "How long to wait for all hosts to respond, in seconds").takes(1),
-    flag(
-        &["--network-interfaces", "--network-interface"],
-        "Network interfaces to use between hosts; may be repeated",
-    )
-    .takes(1).makes("nics", true),
-    flag(
-        &["--output-filename"],
-        "Also save each rank's output in this directory: `rank.N/stdout` and `rank.N/stderr`",
-    )
-    .takes(1),
-    flag(&["--event-log"], "Write what happens in the job to this file, as lines of JSON")
-        .takes(1).key("event_log"),
-    flag(&["--verbose"], "Tell each step on standard error"),
-    flag(&["--config-file"], "A YAML file with options; those on the command line come first")
-        .takes(1),
-    flag(&["--ssh-port", "-p"], "SSH port on the other hosts").takes(1),
-    flag(&["--ssh-identity-file", "-i"], "The private key to log in with").takes(1),
-    flag(&["--ssh-strict"], "Refuse hosts whose host key is unknown"),
-    flag(&["--hosts", "-H"], "Hosts and the number of processes on each").takes(1),
-    flag(&["--hostfile", "-hostfile"], "A file of them: `node-a slots=4`, one host on a line")
-        .takes(1),
-    flag(&["--agents"], "Wait for this many agents (`ronde agent --join`) instead of starting \
-                         agents").takes(1),
-    flag(&["--listen"], "Address to listen on for agents, as in `10.0.0.1:4000` or `:4000`").takes(1),
-    flag(&["--key-file"], "File with the job key that the agents use; must be readable only by you").takes(1),
-    flag(
-        &["--prefix-output-with-timestamp", "-prefix-timestamp"],
-        "Put the time in front of every line that a rank writes",
-    ),
-    flag(
-        &["--tty"],
-        "Ranks that get a terminal: `auto` (rank 0, if standard output is one), `none`, `all`, or a list \
-         such as `0,2`",
-    )
-    .takes(1).key("tty"),
-    flag(&["--ranks", "--only-rank"], "Show only the output of these ranks, as in `0,2` or `0-3`")
-        .takes(1).key("ranks"),
-    flag(&["--gloo"], "Start the ranks without MPI (the default)")
+    flag(&["--help", "-h"], Switch, "Print help"),
+    flag(&["--version", "-v"], Switch, "Show the version"),
+    flag(&["--num-proc", "-np", "-n"], Processes,
+         "Total number of processes; also written `-np <N>`. `auto`: one per slot of the given \
+          hosts, or else one per GPU or core of this machine; `gpu`, `cpu`: one per GPU or core"),
+    flag(&["--check-build", "-cb"], Switch,
+         "Show what this installation supports; also written `-cb`"),
+    flag(&["--disable-cache"], Switch,
+         "Check all hosts again; nothing about them is cached anyway").does_nothing(),
+    flag(&["--start-timeout"], Seconds, "How long to wait for all hosts to respond, in seconds")
+        .before(HOROVOD_START_TIMEOUT),
+    flag(&["--network-interfaces", "--network-interface"], Names,
+         "Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it \
+          has; may be repeated").default("any that work").makes("nics", true),
+    flag(&["--output-filename"], Text("DIRECTORY"),
+         "Also save each rank's output to `rank.N/stdout` and `rank.N/stderr` in this directory"),
+    flag(&["--event-log"], FILE, "Write the job's events to this file, as JSON lines")
+        .key("event_log"),
+    flag(&["--verbose"], Switch, "Log each step to standard error"),
+    flag(&["--config-file"], FILE, "A YAML file with options; the command line takes precedence"),
+    flag(&["--ssh-port", "-p"], Port, "SSH port on the other hosts").default(AS_SSH),
+    flag(&["--ssh-identity-file", "-i"], FILE, "The private key to log in with").default(AS_SSH),
+    flag(&["--ssh-strict"], Switch, "Refuse hosts whose host key is unknown")
+        .default("accept it the first time"),
+    flag(&["--hosts", "-H"], Text("HOSTS"),
+         "Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4`")
+        .default("localhost:<N>"),
+    flag(&["--hostfile", "-hostfile"], FILE,
+         "A hostfile, with one host per line: `node-a slots=4`"),
+    flag(&["--agents"], Count,
+         "Wait for this many agents (`ronde agent --join`) instead of starting agents")
+        .within(AGENTS),
+    flag(&["--listen"], Address,
+         "Address to listen on for agents, as in `10.0.0.1:4000` or `:4000`")
+        .default("all addresses, any port").within(AGENTS),
+    flag(&["--key-file"], FILE,
+         "File with the job key that the agents use; must be readable only by you")
+        .default("RONDE_JOB_KEY in the environment, or a new key").within(AGENTS),
+    flag(&["--prefix-output-with-timestamp", "-prefix-timestamp"], Switch,
+         "Prefix each line of rank output with a timestamp; also written `-prefix-timestamp`"),
+    flag(&["--tty"], Text("RANKS"),
+         "Ranks that get a terminal: `auto` (rank 0, if standard output is one), `none`, `all`, or \
+          a list such as `0,2`").default("auto").key("tty"),
+    flag(&["--ranks", "--only-rank"], Text("RANKS"),
+         "Show only the output of these ranks, as in `0,2` or `0-3`; also written `--only-rank 0`")
+        .key("ranks"),
+    flag(&["--gloo"], Switch, "Start the ranks without MPI (the default)")
         .key_is("controller", "gloo").makes("use_gloo", true),
-    flag(&["--mpi"], "Launch the ranks with `mpirun`; they find each other over MPI").key_is("controller", "mpi").makes("use_mpi", true),
-    flag(&["--jsrun"], "Launch the ranks with LSF's `jsrun`").makes("use_jsrun", true),
-    flag(&["--mpi-args"], "Extra arguments for `mpirun`, as one string").takes(1),
-    flag(
-        &["--binding-args"],
-        "CPU binding arguments for `mpirun` or `jsrun`, replacing the default ones",
-    )
-    .takes(1),
-    flag(&["--fusion-threshold-mb"], "Maximum size of a fused bucket, in MiB [default: 128]")
-        .key("params.fusion_threshold_mb")
-        .sets("HOROVOD_FUSION_THRESHOLD", Mebibytes)
-        .within(TUNING),
-    flag(&["--cycle-time-ms"], NOTHING_HERE)
-        .key("params.cycle_time_ms")
-        .sets("HOROVOD_CYCLE_TIME", Decimal),
-    flag(&["--cache-capacity"], "Number of tensor descriptions to cache [default: 1024]")
-        .key("params.cache_capacity")
-        .sets("HOROVOD_CACHE_CAPACITY", Whole)
-        .within(TUNING),
-    flag(&["--hierarchical-allreduce"], NOTHING_HERE)
-        .key_is("params.hierarchical_allreduce", "true")
-        .sets("HOROVOD_HIERARCHICAL_ALLREDUCE", Says("1")),
-    flag(&["--no-hierarchical-allreduce"], NOTHING_HERE)
+    flag(&["--mpi"], Switch, "Launch the ranks with `mpirun`; they find each other over MPI")
+        .key_is("controller", "mpi").makes("use_mpi", true),
+    flag(&["--jsrun"], Switch, "Launch the ranks with LSF's `jsrun`").makes("use_jsrun", true),
+    flag(&["--mpi-args"], Text("ARGUMENTS"),
+         "Extra arguments for `mpirun`, as one string, as in `--mpi-args=--oversubscribe`"),
+    flag(&["--binding-args"], Text("ARGUMENTS"),
+         "CPU binding arguments for `mpirun` or `jsrun`, replacing the default ones"),
+    flag(&["--fusion-threshold-mb"], Mebibytes, "Maximum size of a fused bucket, in MiB")
+        .key("params.fusion_threshold_mb").sets(HOROVOD_FUSION_THRESHOLD).within(TUNING),
+    unused(&["--cycle-time-ms"], Decimal).key("params.cycle_time_ms").sets(HOROVOD_CYCLE_TIME),
+    flag(&["--cache-capacity"], Whole, "Number of tensor descriptions to cache")
+        .key("params.cache_capacity").sets(HOROVOD_CACHE_CAPACITY).within(TUNING),
+    unused(&["--hierarchical-allreduce"], Switch).key_is("params.hierarchical_allreduce", "true")
+        .sets_to(HOROVOD_HIERARCHICAL_ALLREDUCE, "1"),
+    unused(&["--no-hierarchical-allreduce"], Switch)
         .key_is("params.hierarchical_allreduce", "false")
-        .sets("HOROVOD_HIERARCHICAL_ALLREDUCE", Says("0")),
-    flag(&["--hierarchical-allgather"], NOTHING_HERE)
-        .key_is("params.hierarchical_allgather", "true")
-        .sets("HOROVOD_HIERARCHICAL_ALLGATHER", Says("1")),
-    flag(&["--no-hierarchical-allgather"], NOTHING_HERE)
+        .sets_to(HOROVOD_HIERARCHICAL_ALLREDUCE, "0"),
+    unused(&["--hierarchical-allgather"], Switch).key_is("params.hierarchical_allgather", "true")
+        .sets_to(HOROVOD_HIERARCHICAL_ALLGATHER, "1"),
+    unused(&["--no-hierarchical-allgather"], Switch)
         .key_is("params.hierarchical_allgather", "false")
-        .sets("HOROVOD_HIERARCHICAL_ALLGATHER", Says("0")),
-    flag(&["--torus-allreduce"], NOTHING_HERE)
-        .key_is("params.torus_allreduce", "true")
-        .sets("HOROVOD_TORUS_ALLREDUCE", Says("1")),
-    flag(&["--no-torus-allreduce"], NOTHING_HERE)
-        .key_is("params.torus_allreduce", "false")
-        .sets("HOROVOD_TORUS_ALLREDUCE", Says("0")),
-    flag(&["--autotune"], "Tune settings while the job runs")
-        .key_is("autotune.enabled", "true")
-        .sets("HOROVOD_AUTOTUNE", Says("1"))
+        .sets_to(HOROVOD_HIERARCHICAL_ALLGATHER, "0"),
+    unused(&["--torus-allreduce"], Switch).key_is("params.torus_allreduce", "true")
+        .sets_to(HOROVOD_TORUS_ALLREDUCE, "1"),
+    unused(&["--no-torus-allreduce"], Switch).key_is("params.torus_allreduce", "false")
+        .sets_to(HOROVOD_TORUS_ALLREDUCE, "0"),
+    flag(&["--autotune"], Switch, "Tune settings while the job runs")
+        .key_is("autotune.enabled", "true").sets_to(HOROVOD_AUTOTUNE, "1").within(TUNING),
+    flag(&["--no-autotune"], Switch, "").key_is("autotune.enabled", "false")
+        .sets_to(HOROVOD_AUTOTUNE, "0"),
+    flag(&["--autotune-log-file"], FILE, "Write what autotuning measures to this file")
+        .key("autotune.log_file").sets(HOROVOD_AUTOTUNE_LOG).within(TUNING),
+    flag(&["--autotune-warmup-samples"], Whole, "Warm-up samples to discard")
+        .key("autotune.warmup_samples").sets(HOROVOD_AUTOTUNE_WARMUP_SAMPLES).within(TUNING),
+    flag(&["--autotune-steps-per-sample"], Whole, "Training steps per sample")
+        .key("autotune.steps_per_sample").sets(HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE).within(TUNING),
+    flag(&["--autotune-bayes-opt-max-samples"], Whole,
+         "Maximum number of points to measure per setting, five samples each")
+        .key("autotune.bayes_opt_max_samples").sets(HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES)
         .within(TUNING),
-    flag(&["--no-autotune"], "")
-        .key_is("autotune.enabled", "false")
-        .sets("HOROVOD_AUTOTUNE", Says("0")),
-    flag(&["--autotune-log-file"], "Write what autotuning measures to this file")
-        .key("autotune.log_file")
-        .sets("HOROVOD_AUTOTUNE_LOG", File)
-        .within(TUNING),
-    flag(&["--autotune-warmup-samples"], "Warm-up samples to discard [default: 3]")
-        .key("autotune.warmup_samples")
-        .sets("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", Whole)
-        .within(TUNING),
-    flag(&["--autotune-steps-per-sample"], "Training steps per sample [default: 10]")
-        .key("autotune.steps_per_sample")
-        .sets("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", Whole)
-        .within(TUNING),
-    flag(
-        &["--autotune-bayes-opt-max-samples"],
-        "Maximum number of points to measure per setting, five samples each [default: 20]",
-    )
-    .key("autotune.bayes_opt_max_samples")
-    .sets("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", Whole)
-    .within(TUNING),
-    flag(&["--autotune-gaussian-process-noise"], NOTHING_HERE)
-        .key("autotune.gaussian_process_noise")
-        .sets("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", Fraction),
-    flag(
-        &["--min-np", "--min-num-proc"],
-        "Minimum number of processes; makes the job elastic",
-    )
-    .takes(1).makes("min_num_proc", true),
-    flag(&["--max-np", "--max-num-proc"], "Maximum number of processes in an elastic job").takes(1).makes("max_num_proc", true),
-    flag(&["--slots-per-host"], "Slots per host where the discovery script prints no number")
-        .takes(1).makes("slots", true),
-    flag(
-        &["--elastic-timeout"],
-        "Seconds an elastic job waits for enough processes after a change [default: 600]",
-    )
-    .takes(1),
-    flag(&["--reset-limit"], "Maximum number of times an elastic job may re-form its world").takes(1),
-    flag(
-        &["--blacklist-cooldown-range"],
-        "Minimum and maximum cooldown before a failed host is used again, in seconds",
-    )
-    .takes(2).makes("cooldown_range", true),
-    flag(
-        &["--host-discovery-script"],
-        "Script that prints the available hosts, one per line, as in `node-a:4`",
-    )
-    .takes(1),
-    flag(
-        &["--timeline-filename"],
-        "Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`",
-    )
-    .key("timeline.filename")
-    .sets("HOROVOD_TIMELINE", File)
-    .within(WATCHING),
-    flag(&["--timeline-mark-cycles"], "Show in the timeline where each bucket begins")
-        .key_is("timeline.mark_cycles", "true")
-        .sets("HOROVOD_TIMELINE_MARK_CYCLES", Says("1"))
+    unused(&["--autotune-gaussian-process-noise"], Fraction).key("autotune.gaussian_process_noise")
+        .sets(HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE),
+    flag(&["--min-np", "--min-num-proc"], Count,
+         "Minimum number of processes; makes the job elastic").default("same as `-np`")
+        .within(ELASTIC).makes("min_num_proc", true),
+    flag(&["--max-np", "--max-num-proc"], Count, "Maximum number of processes in an elastic job")
+        .default("one per slot").within(ELASTIC).makes("max_num_proc", true),
+    flag(&["--slots-per-host"], Count,
+         "Slots per host where the discovery script prints no number").within(ELASTIC)
+        .makes("slots", true),
+    flag(&["--elastic-timeout"], Seconds,
+         "Seconds an elastic job waits for enough processes after a change")
+        .before(HOROVOD_ELASTIC_TIMEOUT).within(ELASTIC),
+    flag(&["--reset-limit"], Whole, "Maximum number of times an elastic job may re-form its world")
+        .default("unlimited").within(ELASTIC),
+    flag(&["--blacklist-cooldown-range"], SecondsRange,
+         "Minimum and maximum cooldown before a failed host is used again, in seconds; doubles \
+          with each failure").default("never used again").within(ELASTIC)
+        .makes("cooldown_range", true),
+    flag(&["--host-discovery-script"], Text("SCRIPT"),
+         "Script that prints the available hosts, one per line, as in `node-a:4`; run every \
+          second").within(ELASTIC),
+    flag(&["--timeline-filename"], FILE,
+         "Write a timeline of all tensors to this file, for Perfetto or `chrome://tracing`")
+        .key("timeline.filename").sets(HOROVOD_TIMELINE).within(WATCHING),
+    flag(&["--timeline-mark-cycles"], Switch, "Show in the timeline where each bucket begins")
+        .key_is("timeline.mark_cycles", "true").sets_to(HOROVOD_TIMELINE_MARK_CYCLES, "1")
         .within(WATCHING),
-    flag(&["--no-timeline-mark-cycles"], "")
-        .key_is("timeline.mark_cycles", "false")
-        .sets("HOROVOD_TIMELINE_MARK_CYCLES", Says("0")),
-    flag(&["--no-stall-check"], "Do not warn about stalled ranks")
-        .key_is("stall_check.enabled", "false")
-        .sets("HOROVOD_STALL_CHECK_DISABLE", Says("1"))
+    flag(&["--no-timeline-mark-cycles"], Switch, "").key_is("timeline.mark_cycles", "false")
+        .sets_to(HOROVOD_TIMELINE_MARK_CYCLES, "0"),
+    flag(&["--no-stall-check"], Switch, "Do not warn about stalled ranks")
+        .key_is("stall_check.enabled", "false").sets_to(HOROVOD_STALL_CHECK_DISABLE, "1")
         .within(WATCHING).makes("no_stall_check", true),
-    flag(&["--stall-check"], "")
-        .key_is("stall_check.enabled", "true")
-        .sets("HOROVOD_STALL_CHECK_DISABLE", Says("0")).makes("no_stall_check", false),
-    flag(
-        &["--stall-check-warning-time-seconds"],
-        "Warn when a rank has stalled for this many seconds [default: 60]",
-    )
-    .key("stall_check.warning_time_seconds")
-    .sets("HOROVOD_STALL_CHECK_TIME_SECONDS", Whole)
-    .within(WATCHING),
-    flag(
-        &["--stall-check-shutdown-time-seconds"],
-        "Abort the job when a rank has stalled for this many seconds [default: 0, never]",
-    )
-    .key("stall_check.shutdown_time_seconds")
-    .sets("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", Whole)
-    .within(WATCHING),
-    flag(
-        &["--log-level"],
-        "Log level of launcher and ranks: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default: WARNING]",
-    )
-    .key("logging.level")
-    .sets("HOROVOD_LOG_LEVEL", Level)
-    .within(WATCHING),
-    flag(&["--log-without-timestamp"], "Omit timestamps from the ranks' log")
-        .key_is("logging.with_timestamp", "false")
-        .sets("HOROVOD_LOG_HIDE_TIME", Says("1"))
+    flag(&["--stall-check"], Switch, "").key_is("stall_check.enabled", "true")
+        .sets_to(HOROVOD_STALL_CHECK_DISABLE, "0").makes("no_stall_check", false),
+    flag(&["--stall-check-warning-time-seconds"], Whole,
+         "Warn when a rank has stalled for this many seconds")
+        .key("stall_check.warning_time_seconds").sets(HOROVOD_STALL_CHECK_TIME_SECONDS)
+        .within(WATCHING),
+    flag(&["--stall-check-shutdown-time-seconds"], Whole,
+         "Abort the job when a rank has stalled for this many seconds; 0 means never")
+        .key("stall_check.shutdown_time_seconds").sets(HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)
+        .within(WATCHING),
+    flag(&["--log-level"], Level,
+         "Log level of launcher and ranks: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL")
+        .key("logging.level").sets(HOROVOD_LOG_LEVEL).within(WATCHING),
+    flag(&["--log-without-timestamp"], Switch, "Omit timestamps from the ranks' log")
+        .key_is("logging.with_timestamp", "false").sets_to(HOROVOD_LOG_HIDE_TIME, "1")
         .within(WATCHING).makes("log_with_timestamp", false),
-    flag(&["--log-with-timestamp"], "")
-        .key_is("logging.with_timestamp", "true")
-        .sets("HOROVOD_LOG_HIDE_TIME", Says("0")).makes("log_with_timestamp", true),
-    flag(&["--log-hide-timestamp"], DEPRECATED)
-        .key_is("logging.hide_timestamp", "true")
-        .sets("HOROVOD_LOG_HIDE_TIME", Says("1")).makes("log_with_timestamp", false),
-    flag(&["--no-log-hide-timestamp"], DEPRECATED)
-        .key_is("logging.hide_timestamp", "false")
-        .sets("HOROVOD_LOG_HIDE_TIME", Says("0")).makes("log_with_timestamp", true),
-    flag(&["--tcp"], "Keep NCCL off InfiniBand").sets("NCCL_IB_DISABLE", Says("1")).within(LIBRARIES).makes("tcp_flag", true),
-    flag(&["--mpi-threads-disable"], "Initialise MPI for one thread only")
+    flag(&["--log-with-timestamp"], Switch, "").key_is("logging.with_timestamp", "true")
+        .sets_to(HOROVOD_LOG_HIDE_TIME, "0").makes("log_with_timestamp", true),
+    flag(&["--log-hide-timestamp"], Switch, DEPRECATED).key_is("logging.hide_timestamp", "true")
+        .sets_to(HOROVOD_LOG_HIDE_TIME, "1").makes("log_with_timestamp", false),
+    flag(&["--no-log-hide-timestamp"], Switch, DEPRECATED)
+        .key_is("logging.hide_timestamp", "false").sets_to(HOROVOD_LOG_HIDE_TIME, "0")
+        .makes("log_with_timestamp", true),
+    flag(&["--tcp"], Switch, "Keep NCCL off InfiniBand").sets_to(NCCL_IB_DISABLE, "1")
+        .within(LIBRARIES).makes("tcp_flag", true),
+    flag(&["--mpi-threads-disable"], Switch, "Initialise MPI for one thread only")
         .key_is("library_options.mpi_threads_disable", "true")
-        .sets("HOROVOD_MPI_THREADS_DISABLE", Says("1"))
-        .within(LIBRARIES),
-    flag(&["--no-mpi-threads-disable"], "")
+        .sets_to(HOROVOD_MPI_THREADS_DISABLE, "1").within(LIBRARIES),
+    flag(&["--no-mpi-threads-disable"], Switch, "")
         .key_is("library_options.mpi_threads_disable", "false")
-        .sets("HOROVOD_MPI_THREADS_DISABLE", Says("0")),
-    flag(&["--num-nccl-streams"], NOTHING_HERE)
-        .key("library_options.num_nccl_streams")
-        .sets("HOROVOD_NUM_NCCL_STREAMS", Whole),
-    flag(&["--thread-affinity"], NOTHING_HERE)
-        .key("library_options.thread_affinity")
-        .sets("HOROVOD_THREAD_AFFINITY", Cores),
-    flag(&["--gloo-timeout-seconds"], NOTHING_HERE)
-        .key("library_options.gloo_timeout_seconds")
-        .sets("HOROVOD_GLOO_TIMEOUT_SECONDS", Whole),
+        .sets_to(HOROVOD_MPI_THREADS_DISABLE, "0"),
+    unused(&["--num-nccl-streams"], Whole).key("library_options.num_nccl_streams")
+        .sets(HOROVOD_NUM_NCCL_STREAMS),
+    unused(&["--thread-affinity"], Cores).key("library_options.thread_affinity")
+        .sets(HOROVOD_THREAD_AFFINITY),
+    unused(&["--gloo-timeout-seconds"], Whole).key("library_options.gloo_timeout_seconds")
+        .sets(HOROVOD_GLOO_TIMEOUT_SECONDS),
 ];
+
+const FILE: Form = Text("FILE");
+
+const AS_SSH: &str = "as ssh itself is configured";
 
 const TUNING: &str = "Tuning";
 const WATCHING: &str = "Watching";
 const LIBRARIES: &str = "Libraries";
+const ELASTIC: &str = "Elastic jobs";
+const AGENTS: &str = "Agents that dial in";
+
+/// Adds what the table says to those arguments of a command that say nothing of themselves.
+pub(crate) fn described(command: Command) -> Command {
+    let mut place = 0;
+    let add = |arg: Arg| {
+        place += 1;
+        let arg = arg.display_order(place);
+        match FLAGS.iter().find(|flag| flag.field() == arg.get_id().as_str()) {
+            Some(flag) if arg.get_help().is_none() => flag.describe(arg),
+            _ => arg,
+        }
+    };
+    command.mut_args(add).mut_subcommands(described)
+}
+
+/// Reads the words behind the name of a command.
+pub(crate) fn parse<A: CommandFactory + FromArgMatches>(
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<A, clap::Error> {
+    let command = described(A::command());
+    let name = OsString::from(command.get_name());
+    let matches = command.try_get_matches_from(std::iter::once(name).chain(words))?;
+    A::from_arg_matches(&matches)
+}
 
 /// The name among `known` that somebody may have meant.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
@@ -380,23 +405,22 @@ fn reference_page() -> String {
     for flag in FLAGS {
         let names: Vec<String> = flag.names.iter().map(|name| format!("`{name}`")).collect();
         let about = match flag.about {
-            "" => "Negates the option above",
-            about => about,
+            "" => "Negates the option above".into(),
+            _ => flag.help(),
         };
         let key = match flag.key {
             Some(Key { name, value: Some(value) }) => format!("`{name}: {value}`"),
             Some(Key { name, value: None }) => format!("`{name}`"),
             None => String::new(),
         };
-        let variable = match flag.sets {
-            Some(Variable { name, form: Says(value) }) => format!("`{name}={value}`"),
-            Some(Variable { name, .. }) => format!("`{name}`"),
-            None => String::new(),
+        let variable = match flag.effect {
+            Sets(setting, "") => format!("`{}`", setting.name),
+            Sets(setting, value) => format!("`{}={value}`", setting.name),
+            Launcher(_) | Nothing => String::new(),
         };
-        let works = match flag.support {
-            Yes if flag.about == NOTHING_HERE => "has no effect".into(),
-            Yes => "yes".into(),
-            Already(why) => format!("has no effect: {why}"),
+        let works = match flag.effect {
+            Sets(Setting { has_effect: false, .. }, _) | Nothing => "has no effect",
+            Sets(..) | Launcher(_) => "yes",
         };
         page += &format!("| {} | {about} | {key} | {variable} | {works} |\n", names.join(", "));
     }
@@ -418,15 +442,32 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_stands_twice_and_every_option_takes_what_its_variable_needs() {
+    fn no_spelling_stands_twice_and_a_switch_says_what_its_variable_becomes() {
         let mut names: Vec<&str> = FLAGS.iter().flat_map(|flag| flag.names).copied().collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
         for flag in FLAGS {
-            let says = matches!(flag.sets, Some(Variable { form: Says(_), .. }));
-            assert!(!says || flag.values == 0, "{}", flag.names[0]);
+            let Sets(setting, value) = flag.effect else { continue };
+            assert_eq!(flag.form == Switch, !value.is_empty(), "{}", flag.names[0]);
+            assert_eq!(flag.about == NO_EFFECT, !setting.has_effect, "{}", flag.names[0]);
+        }
+    }
+
+    #[test]
+    fn every_option_of_the_launcher_has_a_field_of_its_type() {
+        for flag in FLAGS.iter().filter(|flag| matches!(flag.effect, Launcher(_))).skip(1) {
+            let words: &[&str] = match flag.form {
+                Switch => &[],
+                SecondsRange => &["1", "2"],
+                Address => &[":1"],
+                _ => &["1"],
+            };
+            let needs = matches!(flag.names[0], "--listen" | "--key-file").then_some("--agents=1");
+            let words = needs.iter().chain(&flag.names[..1]).chain(words).map(OsString::from);
+            let read = parse::<crate::horovodrun::Arguments>(words);
+            assert!(read.is_ok(), "{}: {}", flag.names[0], read.unwrap_err());
         }
     }
 

@@ -3,13 +3,14 @@
 
 use std::path::Path;
 
+use ronde_control::settings::RONDE_JOB_KEY;
 use ronde_control::wire::JobKey;
 use ronde_launch::private;
 
 use crate::messages::UserError;
 
 /// The variable that holds the key of a job in all its processes.
-pub(crate) const VARIABLE: &str = "RONDE_JOB_KEY";
+pub(crate) const VARIABLE: &str = RONDE_JOB_KEY.name;
 
 /// The key in a file.
 pub(crate) fn from_file(path: &Path) -> Result<JobKey, UserError> {

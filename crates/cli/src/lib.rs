@@ -14,6 +14,7 @@ mod environment;
 mod explain;
 mod files;
 mod flags;
+mod form;
 mod horovodrun;
 mod key;
 mod messages;

@@ -8,7 +8,6 @@ use ronde_launch::delegate::mpirun::{self, Flavour};
 use ronde_launch::delegate::{DelegatedJob, LauncherCommand, jsrun};
 use ronde_launch::hosts::Slot;
 use ronde_launch::reach::HostProblem;
-use ronde_launch::shell::split;
 
 use crate::messages::{UserError, say};
 
@@ -18,23 +17,13 @@ const INSTALL: &str = "install Open MPI (`apt-get install openmpi-bin`) or MPICH
 /// Who starts the ranks, and what it is told. Of `--gloo`, `--mpi` and `--jsrun` the last one counts.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct MpiOptions {
-    #[arg(long, hide = true, overrides_with_all = ["mpi", "jsrun"])]
+    #[arg(hide = true, overrides_with_all = ["mpi", "jsrun"])]
     gloo: bool,
-
-    /// Have `mpirun` start the ranks; they meet over MPI
-    #[arg(long, overrides_with_all = ["gloo", "jsrun"])]
+    #[arg(overrides_with_all = ["gloo", "jsrun"])]
     mpi: bool,
-
-    /// Have `jsrun` of LSF start the ranks
-    #[arg(long, overrides_with_all = ["gloo", "mpi"])]
+    #[arg(overrides_with_all = ["gloo", "mpi"])]
     jsrun: bool,
-
-    /// Further arguments for `mpirun`, in one word, as in `--mpi-args=--oversubscribe`
-    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     mpi_args: Option<String>,
-
-    /// What to tell `mpirun` or `jsrun` about cores, instead of what it is told otherwise
-    #[arg(long, value_name = "ARGUMENTS", allow_hyphen_values = true)]
     binding_args: Option<String>,
 }
 
@@ -129,9 +118,9 @@ impl MpiOptions {
 
 fn words(flag: &str, text: Option<&str>) -> Result<Option<Vec<OsString>>, UserError> {
     let Some(text) = text else { return Ok(None) };
-    match split(text) {
-        Ok(words) => Ok(Some(words.into_iter().map(Into::into).collect())),
-        Err(error) => Err(UserError::new(format!("in `{flag}`: {error}"), "close it")),
+    match shlex::split(text) {
+        Some(words) => Ok(Some(words.into_iter().map(Into::into).collect())),
+        None => Err(UserError::new(format!("in `{flag}`: a quote is not closed"), "close it")),
     }
 }
 

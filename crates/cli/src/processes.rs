@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::str::FromStr;
 use std::thread;
 
 use ronde_launch::hosts::Host;
@@ -19,15 +20,18 @@ pub(crate) enum Processes {
     Cpu,
 }
 
-/// Reads a value of `-np`.
-pub(crate) fn processes(text: &str) -> Result<Processes, String> {
-    match text {
-        "auto" => Ok(Processes::Auto),
-        "gpu" => Ok(Processes::Gpu),
-        "cpu" => Ok(Processes::Cpu),
-        _ => number(text)
-            .map(Processes::Number)
-            .map_err(|_| "it must be a whole number from 1, or auto, gpu or cpu".into()),
+impl FromStr for Processes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Processes, String> {
+        match text {
+            "auto" => Ok(Processes::Auto),
+            "gpu" => Ok(Processes::Gpu),
+            "cpu" => Ok(Processes::Cpu),
+            _ => number(text)
+                .map(Processes::Number)
+                .map_err(|_| "it must be a whole number from 1, or auto, gpu or cpu".into()),
+        }
     }
 }
 
@@ -105,12 +109,12 @@ mod tests {
 
     #[test]
     fn a_number_or_what_to_count() {
-        assert_eq!(processes("4"), Ok(Processes::Number(4)));
-        assert_eq!(processes("auto"), Ok(Processes::Auto));
-        assert_eq!(processes("gpu"), Ok(Processes::Gpu));
-        assert_eq!(processes("cpu"), Ok(Processes::Cpu));
+        assert_eq!("4".parse(), Ok(Processes::Number(4)));
+        assert_eq!("auto".parse(), Ok(Processes::Auto));
+        assert_eq!("gpu".parse(), Ok(Processes::Gpu));
+        assert_eq!("cpu".parse(), Ok(Processes::Cpu));
         for text in ["0", "-1", "two", "", "AUTO"] {
-            assert!(processes(text).is_err(), "{text}");
+            assert!(text.parse::<Processes>().is_err(), "{text}");
         }
     }
 

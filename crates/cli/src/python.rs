@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::CommandLine;
-use crate::flags::{FLAGS, Flag, Form};
+use crate::flags::{FLAGS, Flag};
 use crate::messages::UserError;
 
 /// Prints the table.
@@ -44,50 +44,23 @@ fn row(flag: &'static Flag) -> OptionInfo {
     OptionInfo {
         names: flag.names,
         argument,
-        means: (flag.values == 0).then_some(means),
-        form: form(flag),
+        means: (flag.form.values() == 0).then_some(means),
+        form: flag.form.python(),
         key: flag.key.map(|key| key.name),
         choice: flag.key.and_then(|key| key.value),
-        variable: flag.sets.map(|variable| variable.name),
+        variable: flag.variable().map(|setting| setting.name),
     }
 }
-
-fn form(flag: &Flag) -> &'static str {
-    match flag.sets.map(|variable| variable.form) {
-        Some(Form::Says(_)) => "flag",
-        Some(Form::Whole | Form::Mebibytes) => "whole",
-        Some(Form::Decimal) => "decimal",
-        Some(Form::Fraction) => "fraction",
-        Some(Form::Cores) => "cores",
-        Some(Form::File | Form::Level) => "text",
-        None if flag.values == 0 => "flag",
-        None if flag.argument().0 == "nics" => "names",
-        None if NUMBERS.contains(&flag.names[0]) => "whole",
-        None => "text",
-    }
-}
-
-/// The options about the job itself that take numbers.
-const NUMBERS: &[&str] = &[
-    "--num-proc",
-    "--agents",
-    "--start-timeout",
-    "--ssh-port",
-    "--min-np",
-    "--max-np",
-    "--slots-per-host",
-    "--elastic-timeout",
-    "--reset-limit",
-    "--blacklist-cooldown-range",
-];
 
 /// A command line as `parse_args` gives it, and the variables that it sets for the ranks.
 pub(crate) fn parsed(line: &CommandLine) -> Result<String, UserError> {
     let mut arguments = Map::new();
     for flag in FLAGS {
         // Whether a tunable is on is up to the ranks, unless somebody says so.
-        let unsaid = match form(flag) {
-            "flag" if flag.sets.is_none() || flag.argument().0 == "tcp_flag" => Value::Bool(false),
+        let unsaid = match flag.form.python() {
+            "flag" if flag.variable().is_none() || flag.argument().0 == "tcp_flag" => {
+                Value::Bool(false)
+            }
             _ => Value::Null,
         };
         arguments.insert(flag.argument().0, unsaid);
@@ -95,7 +68,7 @@ pub(crate) fn parsed(line: &CommandLine) -> Result<String, UserError> {
     for said in line.options() {
         let (name, means) = said.flag.argument();
         let values: Vec<Value> = said.values.iter().map(|value| typed(said.flag, value)).collect();
-        let value = match (form(said.flag), values.as_slice()) {
+        let value = match (said.flag.form.python(), values.as_slice()) {
             ("flag", _) => Value::Bool(means),
             ("names", _) => union(arguments.get(&name), &said.values),
             (_, [value]) => value.clone(),
@@ -123,7 +96,7 @@ pub(crate) fn parsed(line: &CommandLine) -> Result<String, UserError> {
 
 fn typed(flag: &Flag, value: &OsString) -> Value {
     let text = value.to_string_lossy();
-    match form(flag) {
+    match flag.form.python() {
         "whole" | "cores" => {
             text.parse::<i64>().map_or_else(|_| json!(text), |number| json!(number))
         }

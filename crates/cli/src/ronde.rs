@@ -13,6 +13,7 @@ use crate::completion;
 use crate::doctor;
 use crate::environment;
 use crate::explain;
+use crate::flags::{self, described};
 use crate::horovodrun::{hidden_part, log_to_stderr, report_error, show_help, tell};
 use crate::messages::{USAGE, UserError, say};
 use crate::selftest;
@@ -24,8 +25,6 @@ const ALL_COMMANDS: &str = "`ronde --help` lists all commands";
 #[derive(Debug, Parser)]
 #[command(name = "ronde", disable_version_flag = true, disable_help_subcommand = true)]
 struct Arguments {
-    /// Show the version
-    #[arg(short = 'v', long)]
     version: bool,
 
     #[command(subcommand)]
@@ -70,24 +69,27 @@ pub fn ronde_main(program: &Path, arguments: Vec<OsString>) -> u8 {
             log_to_stderr(if arguments.verbose { "ronde_launch=debug" } else { "warn" });
             doctor::run(program, &arguments)
         }
-        Some(Command::Completion(arguments)) => completion::run::<Arguments>(&arguments),
+        Some(Command::Completion(arguments)) => completion::run(&arguments, command()),
         Some(Command::Env(arguments)) => environment::run(program, &arguments),
         Some(Command::Explain(arguments)) => explain::run(&arguments),
         Some(Command::Status(arguments)) => status::run(&arguments),
         Some(Command::Test(arguments)) => selftest::run(program, &arguments),
-        None => show_help(&Arguments::command().render_help()),
+        None => show_help(&command().render_help()),
     }
 }
 
+fn command() -> clap::Command {
+    described(Arguments::command())
+}
+
 fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
-    let name = std::iter::once(OsString::from("ronde"));
     let first = arguments.first().and_then(|word| word.to_str()).unwrap_or_default();
-    let help = match Arguments::command().find_subcommand(first) {
+    let help = match command().find_subcommand(first) {
         Some(command) => format!("`ronde {} --help`", command.get_name()),
         None => "`ronde --help`".into(),
     };
     let arguments = arguments.into_iter().map(spelled_for_clap);
-    Arguments::try_parse_from(name.chain(arguments)).map_err(|error| match error.kind() {
+    flags::parse(arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp => show_help(&error.render()),
         ErrorKind::InvalidSubcommand => report_error(&unknown_command(&error), USAGE),
         ErrorKind::UnknownArgument => report_error(&unknown_option(&error, &help), USAGE),

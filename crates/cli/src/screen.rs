@@ -9,13 +9,9 @@ use ronde_launch::window::Window;
 /// What `horovodrun` takes about the terminal.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ScreenArguments {
-    /// Ranks that get a terminal: `auto` (rank 0, if standard output is one), `none`, `all`, or a list such
-    /// as `0,2` [default: auto]
-    #[arg(long, value_name = "RANKS", value_parser = tty)]
+    #[arg(value_parser = tty)]
     tty: Option<Tty>,
-
-    /// Show only the output of these ranks, as in `0,2` or `0-3`; also written `--only-rank 0`
-    #[arg(long, value_name = "RANKS", value_parser = RankSet::parse)]
+    #[arg(value_parser = RankSet::parse)]
     ranks: Option<RankSet>,
 }
 

@@ -5,16 +5,15 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use ronde_control::settings::{self, BadSettings, Launch};
+use ronde_control::settings::{
+    self, BadSettings, HOROVOD_AUTOTUNE, HOROVOD_AUTOTUNE_LOG, HOROVOD_TIMELINE, Launch,
+    RONDE_TUNING, Setting,
+};
 use ronde_launch::writing::{unwritable, without_neighbours};
 
 use crate::flags::FLAGS;
 use crate::horovodrun::EnvVars;
 use crate::messages::UserError;
-
-/// Files that rank 0 writes.
-const TIMELINE: &str = "HOROVOD_TIMELINE";
-const LOG: &str = "HOROVOD_AUTOTUNE_LOG";
 
 /// Whether files of rank 0 lie on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +28,7 @@ pub(crate) fn check(set: &EnvVars, files: Rank0Files) -> Result<Launch, UserErro
     let look_up = |name: &str| -> Option<String> {
         let given = set.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
         let text = given.or_else(|| std::env::var_os(name))?.to_string_lossy().into_owned();
-        match name {
-            "RONDE_TUNING" => Some(tuning(text, files)),
-            _ => Some(text),
-        }
+        Some(if name == RONDE_TUNING.name { tuning(text, files) } else { text })
     };
     let read = settings::launch(look_up);
     let mut mistakes = match &read {
@@ -40,14 +36,14 @@ pub(crate) fn check(set: &EnvVars, files: Rank0Files) -> Result<Launch, UserErro
         Err(BadSettings(mistakes)) => mistakes.clone(),
     };
     if files == Rank0Files::Here {
-        let given = |name| look_up(name).filter(|text| !text.is_empty());
-        let timeline = given(TIMELINE).filter(|path| !path.eq_ignore_ascii_case("dynamic"));
+        let given = |setting: &Setting| look_up(setting.name).filter(|text| !text.is_empty());
+        let timeline = given(HOROVOD_TIMELINE).filter(|path| !path.eq_ignore_ascii_case("dynamic"));
         mistakes.extend(timeline.and_then(|path| refuse_timeline(&path)));
-        let tunes = given("HOROVOD_AUTOTUNE").is_some_and(|text| text.trim() != "0");
-        let log = given(LOG).filter(|_| tunes);
+        let tunes = given(HOROVOD_AUTOTUNE).is_some_and(|text| text.trim() != "0");
+        let log = given(HOROVOD_AUTOTUNE_LOG).filter(|_| tunes);
         mistakes.extend(log.and_then(|path| {
             let why = unwritable(Path::new(&path))?;
-            Some(cannot_write(LOG, &path, &why))
+            Some(cannot_write(HOROVOD_AUTOTUNE_LOG, &path, &why))
         }));
     }
     match read {
@@ -62,10 +58,11 @@ fn refuse_timeline(text: &str) -> Option<String> {
     let special = path.exists() && !path.is_file() && !path.is_dir();
     let special = special.then(|| "it is no regular file".to_owned());
     let why = special.or_else(|| unwritable(path)).or_else(|| without_neighbours(path))?;
-    Some(cannot_write(TIMELINE, text, &why))
+    Some(cannot_write(HOROVOD_TIMELINE, text, &why))
 }
 
-fn cannot_write(name: &str, path: &str, why: &str) -> String {
+fn cannot_write(setting: &Setting, path: &str, why: &str) -> String {
+    let name = setting.name;
     format!("{name} is `{path}`, which cannot be written: {why}")
 }
 
@@ -75,7 +72,7 @@ fn refuse(mistakes: Vec<String>, set: &EnvVars) -> UserError {
         let Some((name, _)) = set.iter().find(|(name, _)| starts_with(&mistake, name)) else {
             return mistake;
         };
-        match FLAGS.iter().find(|flag| flag.sets.is_some_and(|it| *name == *it.name)) {
+        match FLAGS.iter().find(|flag| flag.variable().is_some_and(|it| *name == *it.name)) {
             Some(flag) => format!("`{}`: {mistake}", flag.names[0]),
             None => mistake,
         }

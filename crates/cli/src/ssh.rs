@@ -9,16 +9,8 @@ use ronde_launch::reach::ssh::{SshOptions, Strictness};
 /// What `horovodrun` and `ronde` take.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Ssh {
-    /// The port of ssh on the other hosts [default: as ssh itself is configured]
-    #[arg(short = 'p', long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     ssh_port: Option<u16>,
-
-    /// The key to log in with [default: as ssh itself is configured]
-    #[arg(short = 'i', long, value_name = "FILE")]
     ssh_identity_file: Option<PathBuf>,
-
-    /// Refuse hosts whose key ssh does not know yet [default: accept it the first time]
-    #[arg(long)]
     ssh_strict: bool,
 }
 

@@ -3,7 +3,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::flags::{FLAGS, Flag, Form};
+use crate::flags::{FLAGS, Flag};
 
 /// Adds these options to the help.
 #[derive(Debug)]
@@ -11,8 +11,11 @@ pub(crate) struct Tunables;
 
 impl Args for Tunables {
     fn augment_args(command: Command) -> Command {
-        let shown = FLAGS.iter().filter(|flag| !flag.is_hidden());
-        shown.filter_map(argument).fold(command, Command::arg)
+        let shown = |flag: &&Flag| flag.variable().is_some() && !flag.is_hidden();
+        command.args(FLAGS.iter().filter(shown).map(|flag| {
+            let arg = flag.describe(Arg::new(flag.names[0]));
+            if flag.form.values() == 0 { arg.action(ArgAction::SetTrue) } else { arg }
+        }))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -28,17 +31,4 @@ impl FromArgMatches for Tunables {
     fn update_from_arg_matches(&mut self, _: &ArgMatches) -> Result<(), clap::Error> {
         Ok(())
     }
-}
-
-fn argument(flag: &Flag) -> Option<Arg> {
-    let name = flag.names[0].trim_start_matches('-');
-    let argument = Arg::new(name).long(name).help(flag.about).help_heading(flag.group);
-    Some(match flag.sets?.form {
-        Form::Says(_) => argument.action(ArgAction::SetTrue),
-        Form::File => argument.value_name("FILE"),
-        Form::Level => argument.value_name("LEVEL"),
-        Form::Whole | Form::Mebibytes | Form::Decimal | Form::Fraction | Form::Cores => {
-            argument.value_name("N")
-        }
-    })
 }

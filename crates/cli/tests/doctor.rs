@@ -40,14 +40,14 @@ fn help() {
 
     Options:
       -H, --hosts <HOSTS>               Hosts and how many ranks each is to take, as in `node-a:4,node-b` [default: this machine]
-          --hostfile <FILE>             A file of them: `node-a slots=4`, one host on a line
-      -p, --ssh-port <PORT>             The port of ssh on the other hosts [default: as ssh itself is configured]
-      -i, --ssh-identity-file <FILE>    The key to log in with [default: as ssh itself is configured]
-          --ssh-strict                  Refuse hosts whose key ssh does not know yet [default: accept it the first time]
-          --network-interfaces <NAMES>  Interfaces by which hosts may reach each other, as in `eth0,ib0` [default: whatever works]
+          --hostfile <FILE>             A hostfile, with one host per line: `node-a slots=4`
+      -p, --ssh-port <PORT>             SSH port on the other hosts [default: as ssh itself is configured]
+      -i, --ssh-identity-file <FILE>    The private key to log in with [default: as ssh itself is configured]
+          --ssh-strict                  Refuse hosts whose host key is unknown [default: accept it the first time]
+          --network-interfaces <NAMES>  Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it has; may be repeated [default: any that work]
           --start-timeout <SECONDS>     How long to wait for each host to respond, in seconds [default: 3]
           --json                        Write everything as JSON instead of tables
-          --verbose                     Tell each step on standard error
+          --verbose                     Log each step to standard error
       -h, --help                        Print help
 
     Exits with 0 if a job on these hosts would start, and with 1 otherwise.

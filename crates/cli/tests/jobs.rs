@@ -286,7 +286,7 @@ fn the_key_appears_on_no_command_line_and_in_no_log() {
     }
     launched.signal("TERM");
     let ended = launched.end();
-    assert!(ended.stderr.contains("a worker runs"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("rank 0 runs on localhost, process "), "{}", ended.stderr);
     assert!(!ended.stderr.contains(&key));
 }
 

@@ -48,10 +48,10 @@ fn version_and_help() {
 
     Options:
           --num-proc <N>              How many ranks; several numbers are measured one after the other; also written `-np <N>` [default: 2]
-      -H, --hosts <HOSTS>             Hosts and how many ranks each takes [default: localhost:<N>]
-      -p, --ssh-port <PORT>           The port of ssh on the other hosts [default: as ssh itself is configured]
-      -i, --ssh-identity-file <FILE>  The key to log in with [default: as ssh itself is configured]
-          --ssh-strict                Refuse hosts whose key ssh does not know yet [default: accept it the first time]
+      -H, --hosts <HOSTS>             Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4` [default: localhost:<N>]
+      -p, --ssh-port <PORT>           SSH port on the other hosts [default: as ssh itself is configured]
+      -i, --ssh-identity-file <FILE>  The private key to log in with [default: as ssh itself is configured]
+          --ssh-strict                Refuse hosts whose host key is unknown [default: accept it the first time]
           --collective <NAMES>        allreduce, allgather, broadcast, alltoall, reducescatter, barrier; one training step's gradients of resnet50 or bert; or all [default: allreduce]
           --sizes <BYTES>             Bytes that each rank hands in; K, M and G are powers of 1024 [default: 4,1K,16K,256K,4M,64M]
           --dtype <TYPE>              The element type [default: float32]
@@ -62,7 +62,7 @@ fn version_and_help() {
           --json <FILE>               Write all figures to a file; `-` writes them to standard output instead of the table
           --plot <FILE>               Draw the times to an SVG file
           --calibrate <FILE>          Find where on this machine one algorithm overtakes another, and write it to a file for RONDE_TUNING
-          --verbose                   Tell each step on standard error
+          --verbose                   Log each step to standard error
       -h, --help                      Print help
 
     Examples:

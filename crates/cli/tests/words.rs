@@ -67,23 +67,21 @@ fn help() {
     Usage: horovodrun -np <N> [-H <HOSTS>] [OPTIONS] <COMMAND> [ARGUMENTS]...
 
     Options:
-          --num-proc <N>                  Total number of processes; also written `-np <N>`. `auto`: one per slot of the given hosts, or else one per GPU or core of this machine; `gpu`, `cpu`: one per GPU or core
+      -n, --num-proc <N>                  Total number of processes; also written `-np <N>`. `auto`: one per slot of the given hosts, or else one per GPU or core of this machine; `gpu`, `cpu`: one per GPU or core
       -H, --hosts <HOSTS>                 Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4` [default: localhost:<N>]
           --hostfile <FILE>               A hostfile, with one host per line: `node-a slots=4`
-          --network-interfaces <NAMES>    Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it has [default: any that work]
-      -p, --ssh-port <PORT>               The port of ssh on the other hosts [default: as ssh itself is configured]
-      -i, --ssh-identity-file <FILE>      The key to log in with [default: as ssh itself is configured]
-          --ssh-strict                    Refuse hosts whose key ssh does not know yet [default: accept it the first time]
-          --mpi                           Have `mpirun` start the ranks; they meet over MPI
-          --jsrun                         Have `jsrun` of LSF start the ranks
-          --mpi-args <ARGUMENTS>          Further arguments for `mpirun`, in one word, as in `--mpi-args=--oversubscribe`
-          --binding-args <ARGUMENTS>      What to tell `mpirun` or `jsrun` about cores, instead of what it is told otherwise
+          --network-interfaces <NAMES>    Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it has; may be repeated [default: any that work]
+      -p, --ssh-port <PORT>               SSH port on the other hosts [default: as ssh itself is configured]
+      -i, --ssh-identity-file <FILE>      The private key to log in with [default: as ssh itself is configured]
+          --ssh-strict                    Refuse hosts whose host key is unknown [default: accept it the first time]
+          --mpi                           Launch the ranks with `mpirun`; they find each other over MPI
+          --jsrun                         Launch the ranks with LSF's `jsrun`
+          --mpi-args <ARGUMENTS>          Extra arguments for `mpirun`, as one string, as in `--mpi-args=--oversubscribe`
+          --binding-args <ARGUMENTS>      CPU binding arguments for `mpirun` or `jsrun`, replacing the default ones
           --start-timeout <SECONDS>       How long to wait for all hosts to respond, in seconds [default: 30]
           --output-filename <DIRECTORY>   Also save each rank's output to `rank.N/stdout` and `rank.N/stderr` in this directory
           --event-log <FILE>              Write the job's events to this file, as JSON lines
           --prefix-output-with-timestamp  Prefix each line of rank output with a timestamp; also written `-prefix-timestamp`
-          --tty <RANKS>                   Ranks that get a terminal: `auto` (rank 0, if standard output is one), `none`, `all`, or a list such as `0,2` [default: auto]
-          --ranks <RANKS>                 Show only the output of these ranks, as in `0,2` or `0-3`; also written `--only-rank 0`
           --config-file <FILE>            A YAML file with options; the command line takes precedence
           --verbose                       Log each step to standard error
           --check-build                   Show what this installation supports; also written `-cb`
@@ -116,7 +114,7 @@ fn help() {
           --stall-check-warning-time-seconds <N>
               Warn when a rank has stalled for this many seconds [default: 60]
           --stall-check-shutdown-time-seconds <N>
-              Abort the job when a rank has stalled for this many seconds [default: 0, never]
+              Abort the job when a rank has stalled for this many seconds; 0 means never [default: 0]
           --log-level <LEVEL>
               Log level of launcher and ranks: TRACE, DEBUG, INFO, WARNING, ERROR or FATAL [default: WARNING]
           --log-without-timestamp
@@ -130,22 +128,22 @@ fn help() {
           --min-np <N>
               Minimum number of processes; makes the job elastic [default: same as `-np`]
           --max-np <N>
-              The most processes to use [default: one for each slot]
+              Maximum number of processes in an elastic job [default: one per slot]
           --host-discovery-script <SCRIPT>
-              A program that prints the hosts there are, `node-a:4` on each line; it is run every second
+              Script that prints the available hosts, one per line, as in `node-a:4`; run every second
           --slots-per-host <N>
-              Slots of a host for which the script prints no number
+              Slots per host where the discovery script prints no number
           --elastic-timeout <SECONDS>
-              Seconds to wait for enough processes after a change [default: 600]
+              Seconds an elastic job waits for enough processes after a change [default: 600]
           --reset-limit <N>
-              Maximum number of times the job may re-form its world [default: unlimited]
+              Maximum number of times an elastic job may re-form its world [default: unlimited]
           --blacklist-cooldown-range <MIN> <MAX>
               Minimum and maximum cooldown before a failed host is used again, in seconds; doubles with each failure [default: never used again]
 
     Agents that dial in:
-          --agents <N>             Wait for so many agents (`ronde agent --join`) and use their hosts, instead of starting any
-          --listen <ADDRESS:PORT>  Where to wait for them, as in `10.0.0.1:4000` or `:4000` [default: all addresses, any port]
-          --key-file <FILE>        A file with the key that they have, too, which only you may read [default: RONDE_JOB_KEY in the environment, or a new key]
+          --agents <N>             Wait for this many agents (`ronde agent --join`) instead of starting agents
+          --listen <ADDRESS:PORT>  Address to listen on for agents, as in `10.0.0.1:4000` or `:4000` [default: all addresses, any port]
+          --key-file <FILE>        File with the job key that the agents use; must be readable only by you [default: RONDE_JOB_KEY in the environment, or a new key]
 
     Everything after the options is the command, passed on unchanged.
 

@@ -8,6 +8,7 @@ pub mod admission;
 pub mod autotune;
 pub mod bench;
 pub mod cause;
+mod collective;
 pub mod doctor;
 mod dtype;
 pub mod event;
@@ -26,6 +27,7 @@ mod tuning;
 pub mod watching;
 pub mod wire;
 
+pub use collective::Collective;
 pub use dtype::{DType, ReduceOp};
 pub use ids::{ConnectionId, Epoch, Rank, SetId, Time, Worker};
 pub use printable::printable;

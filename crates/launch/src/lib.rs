@@ -32,7 +32,6 @@ pub mod rank0_rendezvous;
 pub mod ranks;
 pub mod reach;
 pub mod registry;
-pub mod shell;
 pub mod signals;
 pub mod source;
 mod stream;
@@ -44,7 +43,7 @@ pub mod writing;
 
 use std::io;
 
-pub use driver::{Job, OutputOptions, ScreenOptions};
+pub use driver::{Job, LogWriter, OutputOptions, ScreenOptions};
 pub use hidden::dispatch;
 pub use ronde_control::job::JobOutcome;
 use ronde_control::wire::JobKey;

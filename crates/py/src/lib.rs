@@ -90,7 +90,7 @@ mod _native {
     use super::tunnel::{Tunnel, tunnel_ask};
 
     #[pymodule_export]
-    use super::xla::{tensorflow_xla_problem, xla_expect_futures, xla_handler};
+    use super::xla::{tensorflow_xla_problem, xla_expect_futures, xla_handlers};
 
     #[pymodule_init]
     fn start(module: &Bound<'_, PyModule>) -> PyResult<()> {

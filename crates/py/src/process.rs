@@ -121,9 +121,9 @@ pub(crate) fn init(
     if running().is_some() {
         return Ok(());
     }
-    let variable = |name: &str| match name {
-        "RONDE_TUNING" => std::env::var(name).ok().map(content_of),
-        _ => std::env::var(name).ok(),
+    let variable = |name: &str| {
+        let value = std::env::var(name).ok();
+        if name == settings::RONDE_TUNING.name { value.map(content_of) } else { value }
     };
     let (settings, place) = settings::read(variable).map_err(|error| refused(&error))?;
     start_log();
@@ -329,7 +329,7 @@ fn start_log() {
         )))
         .with_writer(std::io::stderr)
         .with_ansi(false);
-    let hidden = std::env::var("HOROVOD_LOG_HIDE_TIME").unwrap_or_default();
+    let hidden = std::env::var(settings::HOROVOD_LOG_HIDE_TIME.name).unwrap_or_default();
     // A second `init`, or a program with its own subscriber, keeps the existing one.
     let _ = match hidden.trim().parse::<i64>().is_ok_and(|number| number > 0) {
         true => log.without_time().try_init(),

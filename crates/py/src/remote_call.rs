@@ -40,8 +40,8 @@ fn place() -> PyResult<(RendezvousInfo, Rank)> {
         PyRuntimeError::new_err(format!("this works only in a job of `horovod.run`: {error}"))
     })?;
     // In an elastic job ranks change, so the launcher identifies a process by its worker number.
-    let names = ["RONDE_WORKER", "HOROVOD_RANK"];
-    let number = names.iter().find_map(|name| variable(name)?.parse().ok());
+    let numbers = [settings::RONDE_WORKER, settings::HOROVOD_RANK];
+    let number = numbers.iter().find_map(|setting| variable(setting.name)?.parse().ok());
     // Other launchers have their own variables for the rank.
     let launched = || launcher::detect(variable).ok().flatten().map(|started| started.rank);
     Ok((rendezvous_info, number.map(Rank).or_else(launched).unwrap_or(Rank(0))))

@@ -19,7 +19,6 @@ from horovod import _native
 OLDEST = (0, 4, 31)
 # From and before: releases with futures whose function table does not show it.
 SILENT = ((0, 5), (0, 6))
-COLLECTIVES = ("allgather", "allreduce", "alltoall", "broadcast", "reducescatter")
 
 # Results of these have the shapes of the operands and may share their memory.
 _SHAPELESS = frozenset({"allreduce", "broadcast"})
@@ -33,9 +32,8 @@ class Handlers:
         first, behind = SILENT
         if first <= _numbers(jaxlib.version.__version__) < behind:
             _native.xla_expect_futures()
-        for collective in COLLECTIVES:
-            handler = _native.xla_handler(collective)
-            self._ffi.register_ffi_target(f"ronde_{collective}", handler, platform="cpu")
+        for target, handler in _native.xla_handlers().items():
+            self._ffi.register_ffi_target(target, handler, platform="cpu")
         parameters = inspect.signature(self._ffi.ffi_call).parameters
         # Before 0.4.36 the operands are passed in the same call as the shapes.
         self._at_once = any(each.kind is each.VAR_POSITIONAL for each in parameters.values())

@@ -207,7 +207,7 @@ def test_adasum_is_for_floats(framework):
 @pytest.mark.parametrize("kind", ["allreduce", "grouped_allreduce"])
 def test_a_compression_is_not_a_text(framework, kind):
     tensor = ones(framework, 3)
-    with pytest.raises(ValueError, match="compression is 'fp16'; give Compression"):
+    with pytest.raises(ValueError, match="compression is 'fp16'; pass Compression"):
         framework.call(kind)([tensor] if "grouped" in kind else tensor, compression="fp16")
     check_world(framework)
 

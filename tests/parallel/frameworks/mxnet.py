@@ -36,7 +36,7 @@ class MXNet(Framework):
     mismatch = mx.base.MXNetError
     invalid = mx.base.MXNetError
     refusal = mx.base.MXNetError
-    takes = "not an array of MXNet"
+    takes = "not an MXNet array"
 
     def seed(self):
         mx.random.seed(1)

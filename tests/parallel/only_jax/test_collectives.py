@@ -48,7 +48,7 @@ def test_a_tree_of_mixed_types_is_one_operation(way):
 def test_a_program_knows_how_many_rows_come():
     with pytest.raises(Exception, match=r"expects \d+ rows from all ranks together"):
         jax.block_until_ready(jax.jit(hvd.allgather)(own(((RANK + 1) ** 2,))))
-    with pytest.raises(ValueError, match=r"not known inside of jax\.jit"):
+    with pytest.raises(ValueError, match=r"not known inside jax\.jit"):
         jax.jit(lambda x: hvd.alltoall(x, [1] * SIZE))(own((SIZE,)))
 
 
@@ -123,9 +123,9 @@ def test_what_cannot_be_reduced_is_refused():
     for way in (lambda f: f, jax.jit):
         with pytest.raises(Exception, match="complex numbers can be summed"):
             jax.block_until_ready(way(lambda x: hvd.allreduce(x, hvd.Max))(own((2,)) + 0j))
-        with pytest.raises(ValueError, match="does not travel"):
+        with pytest.raises(ValueError, match="cannot be sent"):
             way(hvd.allreduce)(jax.random.key(1))
-        with pytest.raises(ValueError, match="op is 'sum'; give"):
+        with pytest.raises(ValueError, match="op is 'sum'; pass"):
             way(lambda x: hvd.allreduce(x, "sum"))(own((2,)))
         with pytest.raises(TypeError):
             way(lambda x: hvd.broadcast(x, "0"))(own((2,)))
@@ -137,7 +137,7 @@ def test_without_a_native_handler_programs_call_back(monkeypatch):
     monkeypatch.setattr(eager, "_noted", [])
     tree = {"x": own((3,)), "n": own((2,), jnp.int32)}
     program = jax.jit(lambda tree: hvd.allreduce(tree, hvd.Sum))
-    with pytest.warns(UserWarning, match="arrays on gpu go through the host's memory"):
+    with pytest.warns(UserWarning, match="arrays on gpu go through host memory"):
         result = jax.block_until_ready(program(tree))
     assert all((leaf == everyone().sum()).all() for leaf in jax.tree.leaves(result))
     with warnings.catch_warnings():

@@ -47,7 +47,7 @@ def test_what_is_not_for_mxnet_is_refused():
     with pytest.raises(ValueError, match="stored as `row_sparse`"):
         hvd.allreduce(mx.nd.sparse.zeros("row_sparse", (2, 2)))
     for wrong in (np.ones(2), [1.0], None):
-        with pytest.raises(TypeError, match="not an array of MXNet"):
+        with pytest.raises(TypeError, match="not an MXNet array"):
             hvd.allreduce(wrong)
     for wrong in ("sgd", None):
         with pytest.raises(ValueError, match="is not an optimizer of MXNet"):

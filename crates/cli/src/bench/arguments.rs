@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
-use ronde_control::DType;
 use ronde_control::bench::Benchmark;
+use ronde_control::{Collective, DType};
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
 use ronde_launch::reach::ReachMethod;
 
@@ -35,17 +35,13 @@ pub(crate) struct Arguments {
           value_parser = processes::number)]
     num_proc: Vec<u32>,
 
-    /// Hosts and how many ranks each takes [default: localhost:<N>]
-    #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Option<String>,
 
     #[command(flatten)]
     ssh: Ssh,
 
-    /// allreduce, allgather, broadcast, alltoall, reducescatter, barrier; one training step's
-    /// gradients of resnet50 or bert; or all
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "allreduce",
-          value_parser = collective, hide_possible_values = true)]
+          value_parser = collective, hide_possible_values = true, help = collectives())]
     collective: Vec<Vec<BenchmarkArg>>,
 
     /// Bytes that each rank hands in; K, M and G are powers of 1024
@@ -88,8 +84,6 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "plot", "compare"])]
     pub(super) calibrate: Option<PathBuf>,
 
-    /// Tell each step on standard error
-    #[arg(long)]
     pub(crate) verbose: bool,
 }
 
@@ -166,13 +160,21 @@ fn once<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
     kept
 }
 
+fn collectives() -> String {
+    let names = names(Collective::ALL);
+    format!("{names}; one training step's gradients of resnet50 or bert; or {ALL}")
+}
+
+fn names(all: impl IntoIterator<Item = impl ToString>) -> String {
+    all.into_iter().map(|each| each.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 fn collective(text: &str) -> Result<Vec<BenchmarkArg>, String> {
     if text == ALL {
-        return Ok(Benchmark::ALL.to_vec());
+        return Ok(Benchmark::all().collect());
     }
-    let names = || Benchmark::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let found = text.parse().map(|collective| vec![collective]);
-    found.map_err(|_| format!("it must be one of {}, or {ALL}", names()))
+    found.map_err(|_| format!("it must be one of {}, or {ALL}", names(Benchmark::all())))
 }
 
 fn dtype(text: &str) -> Result<String, String> {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::Path;
 
+use ronde_control::Collective;
 use ronde_control::bench::calibration::{Crossing, EXPERIMENTS, Experiment, SizeTrial, confirmed};
 use ronde_control::bench::{Benchmark, Figures};
 use ronde_control::{Tuning, VERSION};
@@ -62,7 +63,7 @@ fn try_out(
     (experiment, tuning): (&Experiment, Tuning),
 ) -> Result<(Vec<TurnTimes>, BenchRun), BenchFailure> {
     let plan = BenchPlan {
-        collectives: vec![Benchmark::Allreduce],
+        collectives: vec![Benchmark::Collective(Collective::Allreduce)],
         sizes: experiment.sizes(),
         // Python between the calls would only add noise.
         systems: vec![ENGINE.into()],

@@ -12,6 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use ronde_control::job::JobSpec;
+use ronde_control::settings::{RONDE_TRANSPORT, RONDE_TUNING};
 use ronde_launch::source::HostSource;
 use ronde_launch::{Job, OutputOptions};
 use serde_json::json;
@@ -136,7 +137,9 @@ fn job(
         "seconds": order.plan.seconds,
     });
     let env = environment(order);
-    let set = env.iter().filter(|(name, _)| name == "RONDE_TRANSPORT" || name == "RONDE_TUNING");
+    let set = env
+        .iter()
+        .filter(|(name, _)| [RONDE_TRANSPORT, RONDE_TUNING].iter().any(|it| name == it.name));
     let set = set.cloned().collect();
     let join_timeout = settings::check(&set, Rank0Files::Elsewhere).map_err(refuse)?.join_timeout;
     let python = script::python(order.program).into_os_string();
@@ -165,11 +168,11 @@ fn environment(order: &BenchJob<'_>) -> Vec<(OsString, OsString)> {
         env.retain(|(known, _)| known != name);
         env.push((name.into(), value.into()));
     };
-    set("RONDE_TRANSPORT", order.transport);
+    set(RONDE_TRANSPORT.name, order.transport);
     // One thread per rank for every system, or torch's copies would run beside the ranks.
     set("OMP_NUM_THREADS", "1");
     if let Some(tuning) = &order.tuning {
-        set("RONDE_TUNING", tuning);
+        set(RONDE_TUNING.name, tuning);
     }
     env
 }

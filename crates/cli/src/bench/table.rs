@@ -1,6 +1,6 @@
 //! Results as Markdown tables, which read well on a screen and when pasted into a document.
 
-use ronde_control::bench::Benchmark;
+use ronde_control::bench::{Benchmark, Model};
 
 use super::results::{ARENA, BenchRun, COPY, ENGINE, OURS, ResultRow, SYSTEMS};
 use super::units;
@@ -99,7 +99,7 @@ fn columns(run: &BenchRun, collective: Benchmark) -> Vec<Column> {
     let rows = run.rows_of(collective);
     let dtype = rows.first().map(|row| row.dtype.as_str()).unwrap_or_default();
     let first = match collective {
-        Benchmark::Barrier => collective.to_string(),
+        Benchmark::BARRIER => collective.to_string(),
         _ => format!("{collective}, {dtype}"),
     };
     let mut columns = vec![(first, rows.iter().map(|row| label(row)).collect::<Vec<_>>())];
@@ -113,7 +113,7 @@ fn columns(run: &BenchRun, collective: Benchmark) -> Vec<Column> {
         let cell = |row: &&ResultRow| row.times_ours(system).map(units::ratio);
         columns.push((format!("{name}{RATIO}"), cells(&rows, cell)));
     }
-    if collective != Benchmark::Barrier {
+    if collective != Benchmark::BARRIER {
         columns.extend(bandwidths(&rows, run.ranks));
     }
     columns
@@ -140,9 +140,9 @@ fn bandwidths(rows: &[&ResultRow], ranks: u32) -> [Column; 3] {
 
 fn label(row: &ResultRow) -> String {
     match row.collective {
-        Benchmark::Barrier => "all ranks".into(),
-        Benchmark::Resnet50 => format!("161 gradients, {}", units::bytes(row.bytes)),
-        Benchmark::Bert => format!("199 gradients, {}", units::bytes(row.bytes)),
+        Benchmark::BARRIER => "all ranks".into(),
+        Benchmark::Model(Model::Resnet50) => format!("161 gradients, {}", units::bytes(row.bytes)),
+        Benchmark::Model(Model::Bert) => format!("199 gradients, {}", units::bytes(row.bytes)),
         _ => units::bytes(row.bytes),
     }
 }

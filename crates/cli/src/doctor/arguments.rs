@@ -7,7 +7,8 @@ use clap::Args;
 use ronde_launch::doctor::DoctorPlan;
 use ronde_launch::hosts::{self, Host};
 
-use crate::horovodrun::{about_hosts, from_hostfile, seconds};
+use crate::form::seconds;
+use crate::horovodrun::{about_hosts, from_hostfile};
 use crate::messages::UserError;
 use crate::ssh::Ssh;
 
@@ -24,15 +25,12 @@ pub(crate) struct Arguments {
     #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Option<String>,
 
-    /// A file of them: `node-a slots=4`, one host on a line
-    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    #[arg(conflicts_with = "hosts")]
     hostfile: Option<PathBuf>,
 
     #[command(flatten)]
     ssh: Ssh,
 
-    /// Interfaces by which hosts may reach each other, as in `eth0,ib0` [default: whatever works]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     network_interfaces: Vec<String>,
 
     /// How long to wait for each host to respond, in seconds
@@ -43,8 +41,6 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Tell each step on standard error
-    #[arg(long)]
     pub(crate) verbose: bool,
 }
 

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
+use ronde_control::settings::NCCL_IB_DISABLE;
 use ronde_launch::delegate::{DelegatedJob, LauncherCommand};
 use ronde_launch::driver::Span;
 use ronde_launch::driver::delegated::{self, Delegated};
@@ -84,7 +85,7 @@ fn checked_slots(
 /// An order with the environment of the ranks.
 fn order(set: EnvVars) -> DelegatedJob {
     DelegatedJob {
-        tcp: set.iter().any(|(name, _)| name == "NCCL_IB_DISABLE"),
+        tcp: set.iter().any(|(name, _)| name == NCCL_IB_DISABLE.name),
         env: environment(set),
         ..DelegatedJob::default()
     }

@@ -14,6 +14,7 @@ use clap::builder::StyledStr;
 use clap::error::ErrorKind;
 use ronde_control::event::HostSourceKind;
 use ronde_control::job::JobSpec;
+use ronde_control::settings::HOROVOD_LOG_LEVEL;
 use ronde_control::{VERSION, printable};
 use ronde_launch::delegate::jsrun;
 use ronde_launch::hosts::{self, Host, HostsError, Slot};
@@ -23,7 +24,7 @@ use ronde_launch::private::PrivateDirs;
 use ronde_launch::reach::HostProblem;
 use ronde_launch::reach::ReachMethod;
 use ronde_launch::source::HostSource;
-use ronde_launch::{Job, JobOutcome, LaunchError, OutputOptions, caller, hostfile};
+use ronde_launch::{Job, JobOutcome, LaunchError, LogWriter, OutputOptions, caller, hostfile};
 use tracing_subscriber::EnvFilter;
 
 use crate::agents::Agents;
@@ -32,9 +33,10 @@ use crate::build_report;
 use crate::config;
 use crate::elastic::{Elastic, HostList};
 use crate::files;
+use crate::flags;
 use crate::messages::{USAGE, UserError, both, say};
 use crate::mpi::{self, MpiOptions, OtherLauncher};
-use crate::processes::{CountBasis, Processes, processes};
+use crate::processes::{CountBasis, Processes};
 use crate::python;
 use crate::screen::ScreenArguments;
 use crate::script;
@@ -53,72 +55,29 @@ use crate::tunables::Tunables;
                   horovodrun -np 4 -H localhost:4 python train.py"
 )]
 pub(crate) struct Arguments {
-    /// Total number of processes; also written `-np <N>`. `auto`: one per slot of the given
-    /// hosts, or else one per GPU or core of this machine; `gpu`, `cpu`: one per GPU or core
-    #[arg(long, value_name = "N", value_parser = processes)]
     num_proc: Option<Processes>,
-
-    /// Hosts and the number of processes on each (1 if omitted), as in `node-a:4,node-b:4` [default: localhost:<N>]
-    #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Option<String>,
-
-    /// A hostfile, with one host per line: `node-a slots=4`
-    #[arg(long, value_name = "FILE", conflicts_with = "hosts")]
+    #[arg(conflicts_with = "hosts")]
     hostfile: Option<PathBuf>,
-
-    /// Network interfaces to use between hosts, as in `eth0,ib0`; each host uses the ones it
-    /// has [default: any that work]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     network_interfaces: Vec<String>,
-
     #[command(flatten)]
     ssh: Ssh,
-
     #[command(flatten)]
     mpi: MpiOptions,
-
-    /// How long to wait for all hosts to respond, in seconds [default: 30]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     start_timeout: Option<u64>,
-
-    /// Also save each rank's output to `rank.N/stdout` and `rank.N/stderr` in this directory
-    #[arg(long, value_name = "DIRECTORY")]
     output_filename: Option<PathBuf>,
-
-    /// Write the job's events to this file, as JSON lines
-    #[arg(long, value_name = "FILE")]
     event_log: Option<PathBuf>,
-
-    /// Prefix each line of rank output with a timestamp; also written `-prefix-timestamp`
-    #[arg(long)]
     prefix_output_with_timestamp: bool,
-
     #[command(flatten)]
     screen: ScreenArguments,
-
-    /// A YAML file with options; the command line takes precedence
-    #[arg(long, value_name = "FILE")]
     config_file: Option<PathBuf>,
-
     #[command(flatten)]
     tunables: Tunables,
-
-    /// Log each step to standard error
-    #[arg(long)]
     verbose: bool,
-
-    /// Show what this installation supports; also written `-cb`
-    #[arg(long)]
     check_build: bool,
-
-    /// Show the version
-    #[arg(short = 'v', long)]
     version: bool,
-
-    // The last, because what follows would stand under their headings.
     #[command(flatten)]
     elastic: Elastic,
-
     #[command(flatten)]
     agents: Agents,
 
@@ -267,7 +226,7 @@ fn from_file(path: &Path) -> Result<Vec<arguments::GivenOption>, UserError> {
 }
 
 fn log_filter(arguments: &Arguments, set: &EnvVars) -> &'static str {
-    let level = set.iter().find(|(name, _)| name == "HOROVOD_LOG_LEVEL");
+    let level = set.iter().find(|(name, _)| name == HOROVOD_LOG_LEVEL.name);
     match level.and_then(|(_, value)| value.to_str()) {
         Some("TRACE") => "ronde_launch=trace",
         Some("DEBUG") => "ronde_launch=debug",
@@ -279,8 +238,7 @@ fn log_filter(arguments: &Arguments, set: &EnvVars) -> &'static str {
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Arguments, u8> {
-    let name = std::iter::once(OsString::from("horovodrun"));
-    Arguments::try_parse_from(name.chain(arguments)).map_err(|error| match error.kind() {
+    flags::parse(arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp => show_help(&error.render()),
         _ => {
             let text = error.render().to_string();
@@ -510,14 +468,10 @@ pub(crate) fn about_launch(error: &LaunchError) -> UserError {
     UserError::new(error, error.hint())
 }
 
-pub(crate) fn seconds(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| "it must be a whole number from 0".into())
-}
-
 pub(crate) fn log_to_stderr(filter: &str) {
     // Somebody else's subscriber, as in a test, is as good.
     let _ = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
+        .with_writer(|| LogWriter)
         .with_env_filter(EnvFilter::new(filter))
         .with_ansi(false)
         .without_time()

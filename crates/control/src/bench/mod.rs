@@ -6,45 +6,68 @@
 
 pub mod calibration;
 
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, VariantArray};
 
+use crate::Collective;
+
 /// A benchmark, by its name on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Display)]
+#[serde(untagged)]
+pub enum Benchmark {
+    /// One collective.
+    #[strum(transparent)]
+    Collective(Collective),
+    /// The gradients of one training step.
+    #[strum(transparent)]
+    Model(Model),
+}
+
+/// A model whose gradients are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[derive(Display, EnumString, VariantArray)]
 #[strum(serialize_all = "lowercase")]
-pub enum Benchmark {
-    /// All ranks get the sum.
-    Allreduce,
-    /// All ranks get the tensors of all.
-    Allgather,
-    /// All ranks get one rank's tensor.
-    Broadcast,
-    /// Each rank gets its part of every rank's tensor.
-    Alltoall,
-    /// Each rank gets its part of the sum.
-    Reducescatter,
-    /// All ranks wait for each other.
-    Barrier,
-    /// The gradients of one training step of ResNet-50.
+pub enum Model {
+    /// ResNet-50.
     Resnet50,
-    /// The gradients of one training step of BERT-base.
+    /// BERT-base.
     Bert,
 }
 
+impl FromStr for Benchmark {
+    type Err = strum::ParseError;
+
+    fn from_str(name: &str) -> Result<Benchmark, strum::ParseError> {
+        let collective = name.parse().map(Benchmark::Collective);
+        collective.or_else(|_| name.parse().map(Benchmark::Model))
+    }
+}
+
 impl Benchmark {
+    /// A barrier, which moves nothing.
+    pub const BARRIER: Benchmark = Benchmark::Collective(Collective::Barrier);
+
     /// All benchmarks, in display order.
-    pub const ALL: &[Benchmark] = Benchmark::VARIANTS;
+    pub fn all() -> impl Iterator<Item = Benchmark> {
+        let collectives = Collective::ALL.iter().copied().map(Benchmark::Collective);
+        collectives.chain(Model::VARIANTS.iter().copied().map(Benchmark::Model))
+    }
 
     /// Whether the user chooses how many bytes it moves.
     pub fn has_sizes(self) -> bool {
-        !matches!(self, Benchmark::Barrier | Benchmark::Resnet50 | Benchmark::Bert)
+        matches!(self, Benchmark::Collective(collective) if collective != Collective::Barrier)
     }
 
     /// Bytes per second if each rank submits `bytes` and the operation takes `seconds`.
     pub fn algorithm_bandwidth(self, bytes: u64, ranks: u32, seconds: f64) -> f64 {
-        let parts = if self == Benchmark::Allgather { f64::from(ranks) } else { 1.0 };
+        let parts = if self == Benchmark::Collective(Collective::Allgather) {
+            f64::from(ranks)
+        } else {
+            1.0
+        };
         bytes as f64 * parts / seconds
     }
 
@@ -52,9 +75,9 @@ impl Benchmark {
     pub fn bus_bandwidth(self, bytes: u64, ranks: u32, seconds: f64) -> f64 {
         let others = (f64::from(ranks) - 1.0) / f64::from(ranks);
         let factor = match self {
-            Benchmark::Allreduce | Benchmark::Resnet50 | Benchmark::Bert => 2.0 * others,
-            Benchmark::Allgather | Benchmark::Alltoall | Benchmark::Reducescatter => others,
-            Benchmark::Broadcast | Benchmark::Barrier => 1.0,
+            Benchmark::Model(_) | Benchmark::Collective(Collective::Allreduce) => 2.0 * others,
+            Benchmark::Collective(Collective::Broadcast | Collective::Barrier) => 1.0,
+            Benchmark::Collective(_) => others,
         };
         factor * self.algorithm_bandwidth(bytes, ranks, seconds)
     }
@@ -123,12 +146,12 @@ mod tests {
     #[test]
     fn bandwidths_are_those_of_nccls_tests() {
         for (collective, algorithm, bus) in [
-            (Benchmark::Allreduce, 1e9, 1.5e9),
-            (Benchmark::Allgather, 4e9, 3e9),
-            (Benchmark::Broadcast, 1e9, 1e9),
-            (Benchmark::Alltoall, 1e9, 0.75e9),
-            (Benchmark::Reducescatter, 1e9, 0.75e9),
-            (Benchmark::Resnet50, 1e9, 1.5e9),
+            (Benchmark::Collective(Collective::Allreduce), 1e9, 1.5e9),
+            (Benchmark::Collective(Collective::Allgather), 4e9, 3e9),
+            (Benchmark::Collective(Collective::Broadcast), 1e9, 1e9),
+            (Benchmark::Collective(Collective::Alltoall), 1e9, 0.75e9),
+            (Benchmark::Collective(Collective::Reducescatter), 1e9, 0.75e9),
+            (Benchmark::Model(Model::Resnet50), 1e9, 1.5e9),
         ] {
             assert_eq!(collective.algorithm_bandwidth(1_000_000, 4, 1e-3), algorithm);
             assert_eq!(collective.bus_bandwidth(1_000_000, 4, 1e-3), bus, "{collective:?}");

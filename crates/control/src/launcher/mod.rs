@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use strum::{Display, IntoStaticStr};
 
 use crate::Rank;
-use crate::settings::BadSettings;
+use crate::settings::{BadSettings, HOROVOD_RANK, HOROVOD_SIZE};
 
 /// A launcher, by its usual name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Display, IntoStaticStr)]
@@ -156,7 +156,7 @@ pub fn detect(
     look_up: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<LaunchedProcess>, BadSettings> {
     let look_up = |name: &str| look_up(name).filter(|text| !text.is_empty());
-    if look_up("HOROVOD_RANK").is_some() || look_up("HOROVOD_SIZE").is_some() {
+    if look_up(HOROVOD_RANK.name).is_some() || look_up(HOROVOD_SIZE.name).is_some() {
         return Ok(None);
     }
     let is_there = |row: &&LauncherVariables| row.signs.iter().all(|sign| look_up(sign).is_some());

@@ -36,10 +36,10 @@ pub fn rendezvous_method(
     look_up: impl Fn(&str) -> Option<String>,
 ) -> Result<RendezvousMethod, BadSettings> {
     let look_up = |name: &str| look_up(name).filter(|text| !text.is_empty());
-    if let Some(secret) = look_up("RONDE_SECRET") {
-        return by_secret(started, &secret, look_up("RONDE_RENDEZVOUS_PORT"));
+    if let Some(secret) = look_up(settings::RONDE_SECRET.name) {
+        return by_secret(started, &secret, look_up(settings::RONDE_RENDEZVOUS_PORT.name));
     }
-    if let Some(directory) = look_up("RONDE_RENDEZVOUS_DIR") {
+    if let Some(directory) = look_up(settings::RONDE_RENDEZVOUS_DIR.name) {
         return Ok(RendezvousMethod::SharedNote { directory: Some(directory) });
     }
     match (started.spread, started.launcher) {
@@ -65,8 +65,7 @@ fn by_secret(
                 .to_owned(),
         );
     }
-    let default = settings::default("RONDE_RENDEZVOUS_PORT");
-    let text = port.unwrap_or_else(|| default.to_owned());
+    let text = port.unwrap_or_else(|| settings::RONDE_RENDEZVOUS_PORT.default.to_owned());
     let port = text.trim().parse().ok().filter(|port| *port > 0);
     if port.is_none() {
         errors.push(format!("RONDE_RENDEZVOUS_PORT is `{text}`, which is not a port"));

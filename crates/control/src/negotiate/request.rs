@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
-use crate::{DType, Rank, ReduceOp, SetId};
+use crate::{Collective, DType, Rank, ReduceOp, SetId};
 
 /// The collective and its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, IntoStaticStr)]
@@ -62,6 +62,19 @@ impl CollectiveKind {
             CollectiveKind::Allreduce { op: ReduceOp::Adasum, .. } => "ADASUM",
             kind => kind.into(),
         }
+    }
+
+    /// Which collective it is, unless it only changes sets.
+    pub fn collective(&self) -> Option<Collective> {
+        Some(match self {
+            CollectiveKind::Allreduce { .. } => Collective::Allreduce,
+            CollectiveKind::Allgather => Collective::Allgather,
+            CollectiveKind::Broadcast { .. } => Collective::Broadcast,
+            CollectiveKind::Alltoall { .. } => Collective::Alltoall,
+            CollectiveKind::Reducescatter { .. } => Collective::Reducescatter,
+            CollectiveKind::Barrier => Collective::Barrier,
+            CollectiveKind::AddSet { .. } | CollectiveKind::RemoveSet { .. } => return None,
+        })
     }
 }
 

@@ -14,8 +14,7 @@ use crate::job::CooldownScope;
 use crate::watching::{Cycles, DumpTo, MetricsAt, TimelineRequest, Watching};
 use crate::wire::JobKey;
 use crate::{Rank, Tuning, Worker};
-pub(crate) use table::default;
-pub use table::{CALL_ADDRESSES, CALL_KEY, CONTRACT, Setting};
+pub use table::*;
 
 /// More tensors than these the flight recorder cannot remember; it takes its memory at the start.
 const MOST_RECORDS: usize = 1 << 20;
@@ -139,7 +138,7 @@ pub struct Launch {
 /// anything starts.
 pub fn launch(look_up: impl Fn(&str) -> Option<String>) -> Result<Launch, BadSettings> {
     read_all(look_up, |reader| Launch {
-        start_timeout: reader.seconds("HOROVOD_START_TIMEOUT"),
+        start_timeout: reader.seconds(HOROVOD_START_TIMEOUT),
         join_timeout: reader.settings().join_timeout,
     })
 }
@@ -162,14 +161,14 @@ pub struct Elasticity {
 /// Reads what the user set for an elastic job.
 pub fn elastic(look_up: impl Fn(&str) -> Option<String>) -> Result<Elasticity, BadSettings> {
     read_all(look_up, |reader| Elasticity {
-        timeout: reader.seconds("HOROVOD_ELASTIC_TIMEOUT"),
+        timeout: reader.seconds(HOROVOD_ELASTIC_TIMEOUT),
         cooldown_scope: reader.choice(
-            "RONDE_BLACKLIST",
+            RONDE_BLACKLIST,
             &[("host", CooldownScope::Host), ("slot", CooldownScope::Slot)],
         ),
-        stopped: reader.limit("RONDE_ELASTIC_STOPPED_SECONDS"),
-        discovery_interval: reader.seconds("RONDE_DISCOVERY_INTERVAL_SECONDS"),
-        discovery_limit: reader.seconds("RONDE_DISCOVERY_TIMEOUT_SECONDS"),
+        stopped: reader.limit(RONDE_ELASTIC_STOPPED_SECONDS),
+        discovery_interval: reader.seconds(RONDE_DISCOVERY_INTERVAL_SECONDS),
+        discovery_limit: reader.seconds(RONDE_DISCOVERY_TIMEOUT_SECONDS),
     })
 }
 
@@ -190,11 +189,11 @@ pub fn rendezvous_info(
 /// Reads where the caller of `horovod.run` is: the launcher, or whoever has had another launcher start
 /// the ranks.
 pub fn call(look_up: impl Fn(&str) -> Option<String>) -> Result<RendezvousInfo, BadSettings> {
-    let delegated = look_up(CALL_ADDRESSES).is_some();
-    rendezvous_info(|name| match name {
-        "RONDE_RENDEZVOUS" if delegated => look_up(CALL_ADDRESSES),
-        "RONDE_JOB_KEY" if delegated => look_up(CALL_KEY),
-        name => look_up(name),
+    let delegated = look_up(RONDE_CALL_ADDRESSES.name).is_some();
+    let renamed = [(RONDE_RENDEZVOUS, RONDE_CALL_ADDRESSES), (RONDE_JOB_KEY, RONDE_CALL_KEY)];
+    rendezvous_info(|name| {
+        let other = renamed.iter().find(|(ours, _)| delegated && ours.name == name);
+        look_up(other.map_or(name, |(_, theirs)| theirs.name))
     })
 }
 
@@ -234,67 +233,67 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn settings(&mut self) -> Settings {
-        let checks = !self.switch("HOROVOD_STALL_CHECK_DISABLE");
+        let checks = !self.switch(HOROVOD_STALL_CHECK_DISABLE);
         Settings {
-            fusion_threshold: self.number("HOROVOD_FUSION_THRESHOLD"),
-            cache_capacity: self.number("HOROVOD_CACHE_CAPACITY"),
-            stall_warning: self.limit("HOROVOD_STALL_CHECK_TIME_SECONDS").filter(|_| checks),
-            stall_shutdown: self.limit("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS").filter(|_| checks),
+            fusion_threshold: self.number(HOROVOD_FUSION_THRESHOLD),
+            cache_capacity: self.number(HOROVOD_CACHE_CAPACITY),
+            stall_warning: self.limit(HOROVOD_STALL_CHECK_TIME_SECONDS).filter(|_| checks),
+            stall_shutdown: self.limit(HOROVOD_STALL_SHUTDOWN_TIME_SECONDS).filter(|_| checks),
             autotune: self.autotune(),
-            autotune_log: self.given("HOROVOD_AUTOTUNE_LOG"),
+            autotune_log: self.given(HOROVOD_AUTOTUNE_LOG),
             transport: self
-                .choice("RONDE_TRANSPORT", &[("auto", Transport::Auto), ("tcp", Transport::Tcp)]),
-            shared_ranks: Some(self.number("RONDE_SHARED_RANKS")).filter(|ranks| *ranks > 0),
+                .choice(RONDE_TRANSPORT, &[("auto", Transport::Auto), ("tcp", Transport::Tcp)]),
+            shared_ranks: Some(self.number(RONDE_SHARED_RANKS)).filter(|ranks| *ranks > 0),
             encryption: self.choice(
-                "RONDE_ENCRYPTION",
+                RONDE_ENCRYPTION,
                 &[("auto", Encryption::Auto), ("on", Encryption::On), ("off", Encryption::Off)],
             ),
             tuning: self.tuning(),
-            arena: self.number("RONDE_ARENA"),
-            join_timeout: self.seconds("RONDE_JOIN_TIMEOUT_SECONDS"),
+            arena: self.number(RONDE_ARENA),
+            join_timeout: self.seconds(RONDE_JOIN_TIMEOUT_SECONDS),
             watching: self.watching(),
         }
     }
 
     fn watching(&mut self) -> Watching {
-        let marks = self.switch("HOROVOD_TIMELINE_MARK_CYCLES");
+        let marks = self.switch(HOROVOD_TIMELINE_MARK_CYCLES);
         let cycles = if marks { Cycles::Marked } else { Cycles::Unmarked };
-        let timeline = self.given("HOROVOD_TIMELINE").map(|path| TimelineRequest {
+        let timeline = self.given(HOROVOD_TIMELINE).map(|path| TimelineRequest {
             path: (!path.eq_ignore_ascii_case("dynamic")).then(|| path.into()),
             cycles,
         });
-        let dump = match self.given("RONDE_FLIGHT_RECORDER_DIR").as_deref() {
+        let dump = match self.given(RONDE_FLIGHT_RECORDER_DIR).as_deref() {
             None => DumpTo::Temporary,
             Some("stderr") => DumpTo::Stderr,
             Some("off") => DumpTo::Nowhere,
             Some(directory) => DumpTo::Directory(directory.into()),
         };
-        let metrics = self.given("RONDE_METRICS");
+        let metrics = self.given(RONDE_METRICS);
         let metrics = metrics.and_then(|text| self.noted(MetricsAt::parse(&text)));
-        let records = self.number::<usize>("RONDE_FLIGHT_RECORDER").min(MOST_RECORDS);
+        let records = self.number::<usize>(RONDE_FLIGHT_RECORDER).min(MOST_RECORDS);
         Watching { timeline, records, dump, metrics }
     }
 
     /// What the user has set stays as it is.
     fn autotune(&mut self) -> Option<autotune::AutotuneOptions> {
         let setting = |parameter: &Parameter| match parameter {
-            Parameter::FusionThreshold => "HOROVOD_FUSION_THRESHOLD",
-            Parameter::Connections | Parameter::Halving => "RONDE_TUNING",
+            Parameter::FusionThreshold => HOROVOD_FUSION_THRESHOLD,
+            Parameter::Connections | Parameter::Halving => RONDE_TUNING,
         };
         let mut parameters = Parameter::OVER_SOCKETS.to_vec();
         parameters.retain(|parameter| self.given(setting(parameter)).is_none());
         let options = autotune::AutotuneOptions {
             parameters,
-            warmup_samples: self.number("HOROVOD_AUTOTUNE_WARMUP_SAMPLES"),
-            steps_per_sample: self.number("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE"),
-            most_points: self.number("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES"),
+            warmup_samples: self.number(HOROVOD_AUTOTUNE_WARMUP_SAMPLES),
+            steps_per_sample: self.number(HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE),
+            most_points: self.number(HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES),
         };
-        self.switch("HOROVOD_AUTOTUNE").then_some(options)
+        self.switch(HOROVOD_AUTOTUNE).then_some(options)
     }
 
     /// Whoever looks the variable up has put the content of the file in the place of its name.
     fn tuning(&mut self) -> Tuning {
-        let tuning = Tuning::parse(&self.text("RONDE_TUNING")).map_err(|mistakes| {
+        let tuning = Tuning::parse(&self.text(RONDE_TUNING)).map_err(|mistakes| {
             let mistakes = mistakes.join("; ");
             format!("RONDE_TUNING is neither a file that can be read nor numbers: {mistakes}")
         });
@@ -303,13 +302,13 @@ impl Reader<'_> {
 
     fn place(&mut self) -> RankInfo {
         let place = RankInfo {
-            rank: Rank(self.number("HOROVOD_RANK")),
-            size: self.number("HOROVOD_SIZE"),
-            local_rank: self.number("HOROVOD_LOCAL_RANK"),
-            local_size: self.number("HOROVOD_LOCAL_SIZE"),
-            cross_rank: self.number("HOROVOD_CROSS_RANK"),
-            cross_size: self.number("HOROVOD_CROSS_SIZE"),
-            host: self.text("HOROVOD_HOSTNAME"),
+            rank: Rank(self.number(HOROVOD_RANK)),
+            size: self.number(HOROVOD_SIZE),
+            local_rank: self.number(HOROVOD_LOCAL_RANK),
+            local_size: self.number(HOROVOD_LOCAL_SIZE),
+            cross_rank: self.number(HOROVOD_CROSS_RANK),
+            cross_size: self.number(HOROVOD_CROSS_SIZE),
+            host: self.text(HOROVOD_HOSTNAME),
             rendezvous_info: None,
         };
         if place.rank.0 >= place.size {
@@ -332,15 +331,15 @@ impl Reader<'_> {
     }
 
     fn growth(&mut self) -> Growth {
-        match self.switch("HOROVOD_ELASTIC") {
+        match self.switch(HOROVOD_ELASTIC) {
             false => Growth::Never,
-            true if self.given("RONDE_WORKER").is_none() => Growth::Declared,
-            true => Growth::Elastic(Worker(self.number("RONDE_WORKER"))),
+            true if self.given(RONDE_WORKER).is_none() => Growth::Declared,
+            true => Growth::Elastic(Worker(self.number(RONDE_WORKER))),
         }
     }
 
     fn rendezvous_info(&mut self, keeper: RendezvousOwner) -> Option<RendezvousInfo> {
-        if self.given("RONDE_RENDEZVOUS").is_none() {
+        if self.given(RONDE_RENDEZVOUS).is_none() {
             self.mistakes.push(
                 "HOROVOD_SIZE asks for several ranks but RONDE_RENDEZVOUS does not say where they \
                  meet: start the script with `horovodrun -np N python ...`"
@@ -348,18 +347,20 @@ impl Reader<'_> {
             );
             return None;
         }
-        let addresses = self.addresses("RONDE_RENDEZVOUS");
-        let listen = self.addresses("RONDE_ADDRESSES");
-        let key = JobKey::from_hex(&self.text("RONDE_JOB_KEY"));
+        let addresses = self.addresses(RONDE_RENDEZVOUS);
+        let listen = self.addresses(RONDE_ADDRESSES);
+        let key = JobKey::from_hex(&self.text(RONDE_JOB_KEY));
         let key = self.noted(key.map_err(|error| format!("RONDE_JOB_KEY: {error}")))?;
         Some(RendezvousInfo { addresses, key, listen, keeper })
     }
 
-    fn addresses<A: FromStr>(&mut self, name: &str) -> Vec<A> {
-        let text = self.given(name);
+    fn addresses<A: FromStr>(&mut self, setting: &Setting) -> Vec<A> {
+        let text = self.given(setting);
         let parts = text.iter().flat_map(|text| text.split(','));
         let address = |part: &str| {
-            self.noted(part.parse().map_err(|_| format!("{name} has no address in `{part}`")))
+            self.noted(
+                part.parse().map_err(|_| format!("{} has no address in `{part}`", setting.name)),
+            )
         };
         parts.filter_map(address).collect()
     }
@@ -370,47 +371,47 @@ impl Reader<'_> {
     }
 
     /// What the user has set; empty is nothing.
-    fn given(&self, name: &str) -> Option<String> {
-        (self.look_up)(name).filter(|text| !text.is_empty())
+    fn given(&self, setting: &Setting) -> Option<String> {
+        (self.look_up)(setting.name).filter(|text| !text.is_empty())
     }
 
-    fn text(&self, name: &str) -> String {
-        self.given(name).unwrap_or_else(|| default(name).into())
+    fn text(&self, setting: &Setting) -> String {
+        self.given(setting).unwrap_or_else(|| setting.default.into())
     }
 
     /// One of some words; the first in the place of a wrong one.
-    fn choice<T: Copy>(&mut self, name: &str, choices: &[(&str, T)]) -> T {
-        let text = self.text(name).to_ascii_lowercase();
+    fn choice<T: Copy>(&mut self, setting: &Setting, choices: &[(&str, T)]) -> T {
+        let text = self.text(setting).to_ascii_lowercase();
         let found = choices.iter().find(|(word, _)| *word == text);
         let choice = found.ok_or_else(|| {
             let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
             let (last, others) = words.split_last().expect("there is a choice");
-            format!("{name} is `{text}`, it must be {} or {last}", others.join(", "))
+            format!("{} is `{text}`, it must be {} or {last}", setting.name, others.join(", "))
         });
         self.noted(choice).unwrap_or(&choices[0]).1
     }
 
-    fn number<N: TryFrom<u64> + Default>(&mut self, name: &str) -> N {
-        let text = self.text(name);
+    fn number<N: TryFrom<u64> + Default>(&mut self, setting: &Setting) -> N {
+        let text = self.text(setting);
         let number = match text.trim().parse::<u64>() {
             Ok(number) => N::try_from(number).map_err(|_| "which is too large".to_owned()),
-            Err(_) => Err(format!("it must be {}", table::row(name).unit.must_be(&text))),
+            Err(_) => Err(format!("it must be {}", setting.unit.must_be(&text))),
         };
-        let number = number.map_err(|wrong| format!("{name} is `{text}`, {wrong}"));
+        let number = number.map_err(|wrong| format!("{} is `{text}`, {wrong}", setting.name));
         self.noted(number).unwrap_or_default()
     }
 
-    fn switch(&mut self, name: &str) -> bool {
-        self.number::<u64>(name) > 0
+    fn switch(&mut self, setting: &Setting) -> bool {
+        self.number::<u64>(setting) > 0
     }
 
-    fn seconds(&mut self, name: &str) -> Duration {
-        Duration::from_secs(self.number(name))
+    fn seconds(&mut self, setting: &Setting) -> Duration {
+        Duration::from_secs(self.number(setting))
     }
 
     /// Seconds of which 0 means never.
-    fn limit(&mut self, name: &str) -> Option<Duration> {
-        Some(self.seconds(name)).filter(|limit| !limit.is_zero())
+    fn limit(&mut self, setting: &Setting) -> Option<Duration> {
+        Some(self.seconds(setting)).filter(|limit| !limit.is_zero())
     }
 }
 

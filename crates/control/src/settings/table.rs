@@ -8,11 +8,13 @@ pub struct Setting {
     /// The environment variable.
     pub name: &'static str,
     /// What holds when it is not set.
-    pub(super) default: &'static str,
+    pub default: &'static str,
     /// One sentence for the reference page.
     pub meaning: &'static str,
     /// What its number counts.
     pub(super) unit: Unit,
+    /// Whether anything reads it.
+    pub has_effect: bool,
 }
 
 /// What the number of a setting counts.
@@ -54,247 +56,235 @@ impl Unit {
     }
 }
 
-const fn setting(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
-    Setting { name, default, meaning, unit: Unit::Things }
+/// Rows of a table: a constant for each, which has the name of its variable, and a list of them all.
+macro_rules! settings {
+    ($(#[$doc:meta])* $table:ident
+     $($name:ident = $row:ident($($default:literal, $meaning:literal $(,)?)?);)*) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "`. ", $($meaning)?)]
+            pub const $name: &Setting =
+                &Setting { name: stringify!($name), ..$row($($default, $meaning)?) };
+        )*
+        $(#[$doc])*
+        pub const $table: &[&Setting] = &[$($name),*];
+    };
 }
 
-const fn bytes(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
-    Setting { unit: Unit::Bytes, ..setting(name, default, meaning) }
+const fn setting(default: &'static str, meaning: &'static str) -> Setting {
+    Setting { name: "", default, meaning, unit: Unit::Things, has_effect: true }
 }
 
-const fn seconds(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
-    Setting { unit: Unit::Seconds, ..setting(name, default, meaning) }
+const fn bytes(default: &'static str, meaning: &'static str) -> Setting {
+    Setting { unit: Unit::Bytes, ..setting(default, meaning) }
 }
 
-/// Everything a user may set.
-const TABLE: &[Setting] = &[
-    bytes(
-        "HOROVOD_FUSION_THRESHOLD",
+const fn seconds(default: &'static str, meaning: &'static str) -> Setting {
+    Setting { unit: Unit::Seconds, ..setting(default, meaning) }
+}
+
+const fn unused() -> Setting {
+    Setting { has_effect: false, ..setting("", NO_EFFECT) }
+}
+
+/// What is said of options and variables that only Horovod needs.
+pub const NO_EFFECT: &str = "Accepted for compatibility; has no effect";
+
+settings! {
+    /// Everything a user may set.
+    TABLE
+    HOROVOD_FUSION_THRESHOLD = bytes(
         "134217728",
         "Bytes that one fused bucket may hold; 0 turns fusion off.",
-    ),
-    setting(
-        "HOROVOD_CACHE_CAPACITY",
+    );
+    HOROVOD_CACHE_CAPACITY = setting(
         "1024",
         "Number of tensor descriptions to cache, so that each is sent only once; 0 turns the cache off.",
-    ),
-    setting("HOROVOD_STALL_CHECK_DISABLE", "0", "1 turns the reports about late ranks off."),
-    seconds(
-        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    );
+    HOROVOD_STALL_CHECK_DISABLE = setting("0", "1 turns the reports about late ranks off.");
+    HOROVOD_STALL_CHECK_TIME_SECONDS = seconds(
         "60",
         "After how long a tensor that some rank never submits is reported.",
-    ),
-    seconds(
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    );
+    HOROVOD_STALL_SHUTDOWN_TIME_SECONDS = seconds(
         "0",
         "How long a stall may last before the job is aborted, including a stopped rank \
          or a stuck transfer; 0 means forever.",
-    ),
-    setting(
-        "HOROVOD_DYNAMIC_PROCESS_SETS",
+    );
+    HOROVOD_DYNAMIC_PROCESS_SETS = setting(
         "0",
         "1 allows process sets to be added and removed after `hvd.init()`.",
-    ),
-    setting(
-        "HOROVOD_AUTOTUNE",
+    );
+    HOROVOD_AUTOTUNE = setting(
         "0",
         "1 looks for better settings while the job runs: the fusion threshold, and, between hosts, \
          the number of connections and the algorithm. Explicit settings are not changed.",
-    ),
-    setting("HOROVOD_AUTOTUNE_LOG", "", "A file for what autotuning measures, written by rank 0."),
-    setting(
-        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+    );
+    HOROVOD_AUTOTUNE_LOG = setting("", "A file for what autotuning measures, written by rank 0.");
+    HOROVOD_AUTOTUNE_WARMUP_SAMPLES = setting(
         "3",
         "Samples that autotuning throws away at the start.",
-    ),
-    setting("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "10", "Training steps of a sample."),
-    setting(
-        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+    );
+    HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE = setting("10", "Training steps of a sample.");
+    HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES = setting(
         "20",
         "The most points, of five samples each, that autotuning measures for one setting.",
-    ),
-    setting(
-        "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
-        "0.8",
-        "Accepted for compatibility; has no effect.",
-    ),
-    setting(
-        "HOROVOD_LOG_LEVEL",
+    );
+    HOROVOD_LOG_LEVEL = setting(
         "warning",
         "trace, debug, info, warning, error or fatal; `RONDE_LOG` takes precedence. \
          debug says which algorithms were chosen and why.",
-    ),
-    setting("HOROVOD_LOG_HIDE_TIME", "0", "1 leaves the time out of that log."),
-    setting(
-        "RONDE_TRANSPORT",
+    );
+    HOROVOD_LOG_HIDE_TIME = setting("0", "1 leaves the time out of that log.");
+    RONDE_TRANSPORT = setting(
         "auto",
         "auto: shared memory between ranks that can share it; tcp: sockets between all ranks.",
-    ),
-    setting(
-        "RONDE_SHARED_RANKS",
+    );
+    RONDE_SHARED_RANKS = setting(
         "0",
         "Maximum number of ranks that share memory; 0 means all ranks of a host. For tests: the \
          others use sockets.",
-    ),
-    setting(
-        "RONDE_ENCRYPTION",
+    );
+    RONDE_ENCRYPTION = setting(
         "auto",
         "Tensors on the way between ranks. auto: encrypted unless both ends are on one host or a \
          private network; on: always, except in shared memory; off: never.",
-    ),
-    setting(
-        "RONDE_TUNING",
+    );
+    RONDE_TUNING = setting(
         "",
         "The numbers that decide between algorithms: a file as `ronde bench --calibrate` writes it, \
          or `name=number,...`. Rank 0's count for all.",
-    ),
-    bytes(
-        "RONDE_ARENA",
+    );
+    RONDE_ARENA = bytes(
         "17179869184",
         "Size of the arena, in bytes: memory for gradients that all ranks of a host \
          share, so that reducing them needs no copy. Only what is used costs memory; 0 \
          turns it off.",
-    ),
-    seconds(
-        "RONDE_JOIN_TIMEOUT_SECONDS",
+    );
+    RONDE_JOIN_TIMEOUT_SECONDS = seconds(
         "600",
         "How long `hvd.init()` waits for the other ranks, and how long a rank of an elastic job \
          may take from its start until it joins.",
-    ),
-    seconds(
-        "HOROVOD_START_TIMEOUT",
+    );
+    HOROVOD_START_TIMEOUT = seconds(
         "30",
         "How long `horovodrun` waits for all hosts to respond, in seconds; `--start-timeout` takes \
          precedence.",
-    ),
-    seconds(
-        "HOROVOD_ELASTIC_TIMEOUT",
+    );
+    HOROVOD_ELASTIC_TIMEOUT = seconds(
         "600",
         "How long an elastic job waits for enough slots, in seconds; `--elastic-timeout` comes first.",
-    ),
-    setting(
-        "RONDE_BLACKLIST",
+    );
+    RONDE_BLACKLIST = setting(
         "host",
         "What goes on cooldown when a rank of an elastic job fails: `host`, if there are \
          enough ranks elsewhere, or only its `slot`.",
-    ),
-    seconds(
-        "RONDE_ELASTIC_STOPPED_SECONDS",
+    );
+    RONDE_ELASTIC_STOPPED_SECONDS = seconds(
         "5",
         "How long a rank of an elastic job may be stopped, as by SIGSTOP, before it counts as \
          lost; 0 means forever.",
-    ),
-    seconds(
-        "RONDE_DISCOVERY_INTERVAL_SECONDS",
+    );
+    RONDE_DISCOVERY_INTERVAL_SECONDS = seconds(
         "1",
         "The time from the end of the host discovery script to its next start.",
-    ),
-    seconds(
-        "RONDE_DISCOVERY_TIMEOUT_SECONDS",
+    );
+    RONDE_DISCOVERY_TIMEOUT_SECONDS = seconds(
         "30",
         "How long that script may take before it is killed.",
-    ),
-    setting(
-        "RONDE_SECRET",
+    );
+    RONDE_SECRET = setting(
         "",
         "Under another launcher than `horovodrun`: a secret of 64 hexadecimal digits, the same on all \
          ranks, with which they meet at `MASTER_ADDR`.",
-    ),
-    setting(
-        "RONDE_RENDEZVOUS_PORT",
+    );
+    RONDE_RENDEZVOUS_PORT = setting(
         "29507",
         "The port on which rank 0 then listens; `MASTER_PORT` belongs to torch.distributed.",
-    ),
-    setting(
-        "RONDE_RENDEZVOUS_DIR",
+    );
+    RONDE_RENDEZVOUS_DIR = setting(
         "",
         "Under another launcher, without a secret: a directory shared by all hosts for \
          the rendezvous file, which only you can read. Without it, `.ronde` in your home directory.",
-    ),
-    setting(
-        "HOROVOD_CONTROLLER",
+    );
+    HOROVOD_CONTROLLER = setting(
         "",
         "mpi: `hvd.init()` initialises MPI whatever the launcher; gloo: never. Otherwise it does so \
          under `mpirun`, and where the program has initialised MPI already.",
-    ),
-    setting("HOROVOD_MPI_THREADS_DISABLE", "0", "1 initialises MPI for one thread only."),
-    setting(
-        "HOROVOD_TIMELINE",
+    );
+    HOROVOD_MPI_THREADS_DISABLE = setting("0", "1 initialises MPI for one thread only.");
+    HOROVOD_TIMELINE = setting(
         "",
         "The file that rank 0 writes a timeline to; `DYNAMIC` lets `hvd.start_timeline()` name it.",
-    ),
-    setting(
-        "HOROVOD_TIMELINE_MARK_CYCLES",
+    );
+    HOROVOD_TIMELINE_MARK_CYCLES = setting(
         "0",
         "1 shows in that timeline where each bucket begins.",
-    ),
-    setting(
-        "RONDE_FLIGHT_RECORDER",
+    );
+    RONDE_FLIGHT_RECORDER = setting(
         "512",
         "Number of recent tensors that the flight recorder keeps on each rank; 0 turns it off.",
-    ),
-    setting(
-        "RONDE_FLIGHT_RECORDER_DIR",
+    );
+    RONDE_FLIGHT_RECORDER_DIR = setting(
         "",
         "Where that is written on an error, a stall or SIGUSR1: a directory, `stderr` or `off`; \
          without it, the directory for temporary files, where the newest 64 of a user stay, but not \
          when an elastic job loses a rank.",
-    ),
-    setting(
-        "RONDE_METRICS",
+    );
+    RONDE_METRICS = setting(
         "",
         "Where to serve Prometheus metrics: `127.0.0.1:PORT`, to which each rank adds its local rank, or \
          `unix:PATH`, to which each adds a dot and its rank.",
-    ),
-];
+    );
+}
 
-/// The names of the variables by which ranks of another launcher reach the caller of `horovod.run`.
-pub const CALL_ADDRESSES: &str = "RONDE_CALL_ADDRESSES";
-/// Environment variable with the key for `CALL_ADDRESSES`.
-pub const CALL_KEY: &str = "RONDE_CALL_KEY";
-
-/// What the launcher tells a rank, for the reference page; users read these and do not set them.
-pub const CONTRACT: &[Setting] = &[
-    setting("HOROVOD_RANK", "0", "This process among all."),
-    setting("HOROVOD_SIZE", "1", "The number of processes."),
-    setting("HOROVOD_LOCAL_RANK", "0", "This process among those of its host."),
-    setting("HOROVOD_LOCAL_SIZE", "1", "The number of processes on this host."),
-    setting("HOROVOD_CROSS_RANK", "0", "This host among those that have this local rank."),
-    setting("HOROVOD_CROSS_SIZE", "1", "The number of hosts that have this local rank."),
-    setting("HOROVOD_HOSTNAME", "localhost", "The name of this host as the launcher knows it."),
-    setting(
-        "RONDE_ADDRESSES",
+settings! {
+    /// What the launcher tells a rank; users read these and do not set them.
+    CONTRACT
+    HOROVOD_RANK = setting("0", "This process among all.");
+    HOROVOD_SIZE = setting("1", "The number of processes.");
+    HOROVOD_LOCAL_RANK = setting("0", "This process among those of its host.");
+    HOROVOD_LOCAL_SIZE = setting("1", "The number of processes on this host.");
+    HOROVOD_CROSS_RANK = setting("0", "This host among those that have this local rank.");
+    HOROVOD_CROSS_SIZE = setting("1", "The number of hosts that have this local rank.");
+    HOROVOD_HOSTNAME = setting("localhost", "The name of this host as the launcher knows it.");
+    RONDE_ADDRESSES = setting(
         "",
         "Addresses of this host on which other hosts reach its ranks, separated by commas.",
-    ),
-    setting(
-        "RONDE_RENDEZVOUS",
+    );
+    RONDE_RENDEZVOUS = setting(
         "",
         "Where the launcher's rendezvous listens, `address:port`, several separated by commas.",
-    ),
-    setting("RONDE_JOB_KEY", "", "The job's secret; never on a command line, never in a log."),
-    setting(
-        CALL_ADDRESSES,
+    );
+    RONDE_JOB_KEY = setting("", "The job's secret; never on a command line, never in a log.");
+    RONDE_CALL_ADDRESSES = setting(
         "",
         "Where ranks that `mpirun` starts for `horovod.run` fetch the function and deliver results, \
          as in RONDE_RENDEZVOUS.",
-    ),
-    setting(CALL_KEY, "", "The key for `RONDE_CALL_ADDRESSES`."),
-    setting("HOROVOD_ELASTIC", "0", "1 in a job whose ranks may come and go."),
-    setting("RONDE_WORKER", "", "The number of this process in such a job."),
-    setting("RONDE_LATECOMER", "0", "1 if the job was already training when this process started."),
-    setting("RONDE_PARENT", "", "What a rank's child processes know of it; set by `hvd.init()`."),
-    setting("RONDE_JOB", "", "Marks every process of the job, so that none is left behind."),
-];
-
-pub(crate) fn default(name: &str) -> &'static str {
-    row(name).default
+    );
+    RONDE_CALL_KEY = setting("", "The key for `RONDE_CALL_ADDRESSES`.");
+    HOROVOD_ELASTIC = setting("0", "1 in a job whose ranks may come and go.");
+    RONDE_WORKER = setting("", "The number of this process in such a job.");
+    RONDE_LATECOMER = setting("0", "1 if the job was already training when this process started.");
+    RONDE_PARENT = setting("", "What a rank's child processes know of it; set by `hvd.init()`.");
+    RONDE_JOB = setting("", "Marks every process of the job, so that none is left behind.");
 }
 
-pub(super) fn row(name: &str) -> &'static Setting {
-    let mut rows = TABLE.iter().chain(CONTRACT);
-    rows.find(|row| row.name == name).expect("every setting that is read stands in a table")
+settings! {
+    /// What Horovod reads and Ronde has no use for.
+    UNUSED
+    HOROVOD_CYCLE_TIME = unused();
+    HOROVOD_HIERARCHICAL_ALLREDUCE = unused();
+    HOROVOD_HIERARCHICAL_ALLGATHER = unused();
+    HOROVOD_TORUS_ALLREDUCE = unused();
+    HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE = unused();
+    HOROVOD_NUM_NCCL_STREAMS = unused();
+    HOROVOD_THREAD_AFFINITY = unused();
+    HOROVOD_GLOO_TIMEOUT_SECONDS = unused();
 }
+
+/// Read by NCCL, in programs that use it beside us.
+pub const NCCL_IB_DISABLE: &Setting =
+    &Setting { name: "NCCL_IB_DISABLE", ..setting("0", "1 keeps NCCL off InfiniBand.") };
 
 #[cfg(test)]
 mod tests {
@@ -303,16 +293,18 @@ mod tests {
     /// The reference page of all settings, in Markdown.
     fn reference_page() -> String {
         let mut page = String::from(
-            "# Settings\n\nEvery variable that a rank reads, made from the table in \
+            "# Settings\n\nEvery variable that a rank reads, made from the tables in \
              `crates/control/src/settings/table.rs`.\n\n## What you may set\n\n",
         );
         page += &rows("default", TABLE);
         page += "\n## What the launcher sets\n\n";
         page += &rows("without a launcher", CONTRACT);
-        page
+        page += &format!("\n## What Horovod reads\n\n{NO_EFFECT}: ");
+        let unused: Vec<String> = UNUSED.iter().map(|row| format!("`{}`", row.name)).collect();
+        page + &unused.join(", ") + ".\n"
     }
 
-    fn rows(middle: &str, table: &[Setting]) -> String {
+    fn rows(middle: &str, table: &[&Setting]) -> String {
         let mut text = format!("| variable | {middle} | meaning |\n| --- | --- | --- |\n");
         for Setting { name, default, meaning, .. } in table {
             let default = if default.is_empty() { String::new() } else { format!("`{default}`") };

@@ -5,19 +5,8 @@
 
 use std::fmt;
 
-use ronde_control::Tuning;
-
-/// The collective to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Collective {
-    Allreduce,
-    Adasum,
-    Allgather,
-    Broadcast,
-    Reducescatter,
-    Alltoall,
-    Barrier,
-}
+use ronde_control::{Collective, Tuning};
+use strum::{Display, IntoStaticStr};
 
 /// How the ranks of a group are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +20,8 @@ pub(crate) enum Connectivity {
 }
 
 /// The algorithms; each is in the file of its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Display, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub(crate) enum Algorithm {
     OneShot,
     Sliced,
@@ -45,26 +35,6 @@ pub(crate) enum Algorithm {
     Pairs,
     Dissemination,
     Levels,
-}
-
-impl Algorithm {
-    /// Its name in logs, timelines and metrics.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Algorithm::OneShot => "oneshot",
-            Algorithm::Sliced => "sliced",
-            Algorithm::Pieces => "pieces",
-            Algorithm::Step => "step",
-            Algorithm::Doubling => "doubling",
-            Algorithm::Halving => "halving",
-            Algorithm::Ring => "ring",
-            Algorithm::Tree => "tree",
-            Algorithm::Chain => "chain",
-            Algorithm::Pairs => "pairs",
-            Algorithm::Dissemination => "dissemination",
-            Algorithm::Levels => "levels",
-        }
-    }
 }
 
 /// What the choice depends on.
@@ -82,6 +52,7 @@ pub(crate) struct ChoiceInput {
 pub(crate) struct Choice {
     pub(crate) algorithm: Algorithm,
     why: &'static str,
+    what: &'static str,
     case: ChoiceInput,
 }
 
@@ -114,9 +85,6 @@ const TABLE: &[ChoiceRow] = {
         row(C::Allreduce, W::Linked, |case, by| case.ranks > 2 && case.upto(by.halving), A::Halving, "few messages, and each byte is sent at most twice"),
         row(C::Allreduce, W::Linked, always, A::Ring, "each byte is sent at most twice, and both directions are in use"),
         row(C::Allreduce, W::Both, always, A::Levels, "shared memory within a host is faster than the network between hosts"),
-        row(C::Adasum, W::Shared, always, A::Halving, "each pair shares the work, and each byte is sent at most twice"),
-        row(C::Adasum, W::Linked, always, A::Halving, "each pair shares the work, and each byte is sent at most twice"),
-        row(C::Adasum, W::Both, always, A::Halving, "the tree of ranks does not depend on how they are connected"),
         row(C::Allgather, W::Shared, always, A::Pieces, "it is the only algorithm in shared memory"),
         row(C::Allgather, W::Linked, always, A::Ring, "each byte is sent once"),
         row(C::Allgather, W::Both, always, A::Levels, "shared memory within a host is faster than the network between hosts"),
@@ -152,14 +120,21 @@ impl ChoiceInput {
                 && (row.fits)(&self, tuning)
         };
         let row = TABLE.iter().find(fits).expect("the last row of each collective always fits");
-        Choice { algorithm: row.algorithm, why: row.why, case: self }
+        let what = self.collective.into();
+        Choice { algorithm: row.algorithm, why: row.why, what, case: self }
+    }
+
+    /// The same for Adasum, which has one algorithm, whatever connects the ranks.
+    pub(crate) fn choose_adasum(self) -> Choice {
+        let why = "each pair shares the work, and every byte goes twice at most";
+        Choice { algorithm: Algorithm::Halving, why, what: "adasum", case: self }
     }
 }
 
 /// The size is rounded up to a power of two, so that one choice is logged once, not for every size.
 impl fmt::Display for Choice {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ChoiceInput { collective, connectivity, bytes, ranks, hosts } = self.case;
+        let ChoiceInput { connectivity, bytes, ranks, hosts, .. } = self.case;
         let connectivity = match connectivity {
             Connectivity::Shared => "in shared memory",
             Connectivity::Linked => "over sockets",
@@ -168,9 +143,9 @@ impl fmt::Display for Choice {
         write!(
             out,
             "{} of up to {} bytes among {ranks} ranks on {hosts} hosts {connectivity}: {}, because {}",
-            format!("{collective:?}").to_lowercase(),
+            self.what,
             bytes.next_power_of_two(),
-            self.algorithm.name(),
+            self.algorithm,
             self.why
         )
     }
@@ -180,16 +155,6 @@ impl fmt::Display for Choice {
 mod tests {
     use super::*;
 
-    const COLLECTIVES: [Collective; 7] = [
-        Collective::Allreduce,
-        Collective::Adasum,
-        Collective::Allgather,
-        Collective::Broadcast,
-        Collective::Reducescatter,
-        Collective::Alltoall,
-        Collective::Barrier,
-    ];
-
     #[test]
     fn every_case_has_an_algorithm_whatever_the_tuning() {
         let extremes = [
@@ -198,7 +163,7 @@ mod tests {
             Tuning { one_shot: u64::MAX, few_messages: u64::MAX, ..Tuning::default() },
         ];
         for tuning in extremes {
-            for collective in COLLECTIVES {
+            for &collective in Collective::ALL {
                 for connectivity in [Connectivity::Shared, Connectivity::Linked, Connectivity::Both]
                 {
                     for (bytes, ranks) in [(0, 1), (1, 2), (1 << 40, 9)] {

@@ -11,10 +11,10 @@ mod reducescatter;
 
 use std::ops::Range;
 
-use ronde_control::ReduceOp;
+use ronde_control::{Collective, ReduceOp, Tuning};
 
 pub(crate) use self::choice::Choice;
-use self::choice::{Algorithm, ChoiceInput, Collective, Connectivity};
+use self::choice::{Algorithm, ChoiceInput, Connectivity};
 use crate::buffer::{Operands, Row, RowMut};
 use crate::error::Error;
 use crate::group::{Group, Linked};
@@ -26,7 +26,7 @@ pub(crate) fn allreduce(
     reduction: &Reduction,
 ) -> Result<Choice, Error> {
     if reduction.op == ReduceOp::Adasum {
-        let choice = choose(group, Collective::Adasum, operands.length());
+        let choice = case(group, Collective::Allreduce, operands.length()).0.choose_adasum();
         return adasum::halving(group, operands, reduction).map(|()| choice);
     }
     let choice = choose(group, Collective::Allreduce, operands.length());
@@ -145,6 +145,11 @@ pub(crate) fn barrier(group: &mut Group<'_>) -> Result<Choice, Error> {
 }
 
 fn choose(group: &Group<'_>, collective: Collective, bytes: usize) -> Choice {
+    let (case, tuning) = case(group, collective, bytes);
+    case.choose(&tuning)
+}
+
+fn case(group: &Group<'_>, collective: Collective, bytes: usize) -> (ChoiceInput, Tuning) {
     let (connectivity, ranks, hosts, tuning) = match group {
         Group::Shared(shared) => (Connectivity::Shared, shared.ranks(), 1, shared.tuning()),
         Group::Linked(links) => (Connectivity::Linked, links.size(), links.size(), links.tuning()),
@@ -152,7 +157,7 @@ fn choose(group: &Group<'_>, collective: Collective, bytes: usize) -> Choice {
             (Connectivity::Both, islands.size(), islands.islands().len(), islands.tuning())
         }
     };
-    ChoiceInput { collective, connectivity, bytes, ranks, hosts }.choose(&tuning)
+    (ChoiceInput { collective, connectivity, bytes, ranks, hosts }, tuning)
 }
 
 /// The algorithm for one carrier per island, connected by sockets.

@@ -89,7 +89,7 @@ pub(super) fn run(
     {
         groups.log_once(&choice.to_string());
     }
-    Ok(BucketOutcome { outcome, algorithm: choice.map(|choice| choice.algorithm.name()) })
+    Ok(BucketOutcome { outcome, algorithm: choice.map(|choice| choice.algorithm.into()) })
 }
 
 /// Runs a collective whose result size has just become known, for one tensor of a group.

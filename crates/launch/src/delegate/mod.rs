@@ -15,11 +15,10 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use ronde_control::settings::CONTRACT;
+use ronde_control::settings::{CONTRACT, NCCL_IB_DISABLE};
 
 use crate::hosts::Host;
 use crate::reach::ssh;
-use crate::shell::quote;
 
 /// What is asked of the other launcher.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +64,9 @@ impl LauncherCommand {
     /// The line as one would type it.
     pub fn to_text(&self) -> String {
         let words = std::iter::once(&self.program).chain(&self.arguments);
-        words.map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+        let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+        let line = shlex::try_join(words.iter().map(AsRef::as_ref));
+        line.expect("no word of a command has a NUL")
     }
 
     /// Becomes that launcher; comes back only if it cannot be started.
@@ -88,7 +89,7 @@ fn exported(order: &DelegatedJob) -> Vec<(OsString, OsString)> {
         all.push((name.into(), value));
     };
     if order.tcp {
-        set("NCCL_IB_DISABLE", "1".into());
+        set(NCCL_IB_DISABLE.name, "1".into());
     }
     if !order.interfaces.is_empty() {
         set("NCCL_SOCKET_IFNAME", order.interfaces.join(",").into());

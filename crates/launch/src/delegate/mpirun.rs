@@ -180,7 +180,7 @@ mod tests {
     use super::*;
     use crate::hosts;
     use crate::reach::ssh::{SshOptions, Strictness};
-    use crate::shell::split;
+    use shlex::split;
 
     fn order(hosts: &str, command: &str) -> DelegatedJob {
         DelegatedJob {
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(
             text(&order("localhost:4", "python 'my train.py'"), Flavour::OpenMpi),
             "mpirun --allow-run-as-root --tag-output -np 4 -H localhost:4 --bind-to none --map-by slot \
-             --mca pml ob1 --mca btl ^openib -x PATH -x PYTHONUNBUFFERED python 'my train.py'"
+             --mca pml ob1 --mca btl '^openib' -x PATH -x PYTHONUNBUFFERED python 'my train.py'"
         );
     }
 
@@ -238,8 +238,8 @@ mod tests {
         assert_eq!(
             text(&order, Flavour::OpenMpi),
             "mpirun --allow-run-as-root --tag-output --timestamp-output -np 4 -H a:4 --bind-to core \
-             --mca pml ob1 --mca btl ^openib --mca plm_rsh_args '-o BatchMode=yes -o \
-             StrictHostKeyChecking=yes -p 12345 -i /k' --mca btl_tcp_if_include eth0,eth1 --output-filename /logs -x NCCL_SOCKET_IFNAME -x PATH -x PYTHONUNBUFFERED \
+             --mca pml ob1 --mca btl '^openib' --mca plm_rsh_args '-o BatchMode=yes -o \
+             StrictHostKeyChecking=yes -p 12345 -i /k' --mca btl_tcp_if_include 'eth0,eth1' --output-filename /logs -x NCCL_SOCKET_IFNAME -x PATH -x PYTHONUNBUFFERED \
              --oversubscribe x"
         );
         let many: Vec<String> = (0..64).map(|host| format!("h{host}:1")).collect();
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn the_user_of_the_hosts_is_who_ssh_logs_in_as() {
         let told = text(&order("me@a:2,me@b:2", "x"), Flavour::OpenMpi);
-        assert!(told.contains("-H a:2,b:2"), "{told}");
+        assert!(told.contains("-H 'a:2,b:2'"), "{told}");
         assert!(told.contains("StrictHostKeyChecking=accept-new -l me'"), "{told}");
         for hosts in ["me@a:2,you@b:2", "a:2,me@b:2"] {
             let error = line(&order(hosts, "x"), Flavour::OpenMpi).unwrap_err();
@@ -283,13 +283,13 @@ mod tests {
         assert_eq!(
             text(&order, Flavour::Intel),
             format!(
-                "mpirun -l -np 4 -ppn 2 -hosts a,b -bootstrap=ssh -bootstrap-exec-args '{ssh}' \
+                "mpirun -l -np 4 -ppn 2 -hosts 'a,b' '-bootstrap=ssh' -bootstrap-exec-args '{ssh}' \
                  -iface eth0 -outfile-pattern /logs -genvall -verbose x y"
             )
         );
         assert_eq!(
             text(&order, Flavour::Mpich),
-            "mpirun -l -np 4 -ppn 2 -hosts a,b -iface eth0 -outfile-pattern /logs -genvall -verbose \
+            "mpirun -l -np 4 -ppn 2 -hosts 'a,b' -iface eth0 -outfile-pattern /logs -genvall -verbose \
              x y"
         );
         let env = line(&order, Flavour::Mpich).unwrap().env;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ronde_control::Rank;
 use ronde_control::host_setup::HostPlan;
+use serde_json::json;
 
 use crate::hosts::Slot;
 
@@ -25,12 +26,11 @@ pub(super) fn workers(slots: &[Slot], hosts: &[(&str, &HostPlan)]) -> Vec<Socket
 
 /// Value of `TF_CONFIG` for one rank; `None` if there is no cluster or the value is too large.
 pub(super) fn config(workers: &[SocketAddr], rank: Rank) -> Option<String> {
-    let all: Vec<String> = workers.iter().map(|worker| format!("\"{worker}\"")).collect();
-    let text = format!(
-        "{{\"cluster\": {{\"worker\": [{}]}}, \"task\": {{\"type\": \"worker\", \"index\": {}}}}}",
-        all.join(", "),
-        rank.0
-    );
+    let text = json!({
+        "cluster": { "worker": workers },
+        "task": { "type": "worker", "index": rank.0 },
+    })
+    .to_string();
     (!workers.is_empty() && text.len() <= LONGEST).then_some(text)
 }
 
@@ -51,7 +51,7 @@ mod tests {
         let workers = workers(&slots, &[("a", &a), ("b", &b)]);
         assert_eq!(
             config(&workers, Rank(2)).unwrap(),
-            r#"{"cluster": {"worker": ["10.0.0.1:2", "10.0.0.1:3", "[fd00::2]:5"]}, "task": {"type": "worker", "index": 2}}"#
+            r#"{"cluster":{"worker":["10.0.0.1:2","10.0.0.1:3","[fd00::2]:5"]},"task":{"index":2,"type":"worker"}}"#
         );
     }
 

@@ -70,7 +70,8 @@ pub struct Delegated {
 }
 
 /// The variables that the launcher must pass on to the ranks; their values come when the job starts.
-pub const PASSED_ON: [&str; 3] = [settings::CALL_ADDRESSES, settings::CALL_KEY, MARK];
+pub const PASSED_ON: [&str; 3] =
+    [settings::RONDE_CALL_ADDRESSES.name, settings::RONDE_CALL_KEY.name, MARK];
 
 /// Runs the job to its end.
 pub async fn run(job: &Delegated, signals: Signals) -> Result<JobOutcome, LaunchError> {

@@ -11,6 +11,11 @@ use std::os::unix::ffi::OsStringExt;
 
 use ronde_control::host_setup::HostPlan;
 use ronde_control::job::Start;
+use ronde_control::settings::{
+    HOROVOD_CONTROLLER, HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE, HOROVOD_ELASTIC, HOROVOD_HOSTNAME,
+    HOROVOD_LOCAL_RANK, HOROVOD_LOCAL_SIZE, HOROVOD_RANK, HOROVOD_SIZE, RONDE_ADDRESSES,
+    RONDE_JOB_KEY, RONDE_LATECOMER, RONDE_RENDEZVOUS, RONDE_WORKER,
+};
 use ronde_control::wire::JobKey;
 
 use super::cluster;
@@ -86,14 +91,14 @@ pub(super) fn of(
     let listen = list(&mut plan.listen.iter().map(ToString::to_string));
     let size = start.size.to_string();
     let own = [
-        ("HOROVOD_RANK", slot.rank.0.to_string()),
-        ("HOROVOD_SIZE", size.clone()),
-        ("HOROVOD_LOCAL_RANK", slot.local_rank.to_string()),
-        ("HOROVOD_LOCAL_SIZE", slot.local_size.to_string()),
-        ("HOROVOD_CROSS_RANK", slot.cross_rank.to_string()),
-        ("HOROVOD_CROSS_SIZE", slot.cross_size.to_string()),
-        ("HOROVOD_HOSTNAME", slot.host.clone()),
-        ("HOROVOD_CONTROLLER", "gloo".into()),
+        (HOROVOD_RANK.name, slot.rank.0.to_string()),
+        (HOROVOD_SIZE.name, size.clone()),
+        (HOROVOD_LOCAL_RANK.name, slot.local_rank.to_string()),
+        (HOROVOD_LOCAL_SIZE.name, slot.local_size.to_string()),
+        (HOROVOD_CROSS_RANK.name, slot.cross_rank.to_string()),
+        (HOROVOD_CROSS_SIZE.name, slot.cross_size.to_string()),
+        (HOROVOD_HOSTNAME.name, slot.host.clone()),
+        (HOROVOD_CONTROLLER.name, "gloo".into()),
         ("HOROVOD_CPU_OPERATIONS", "gloo".into()),
         ("HOROVOD_GLOO_RENDEZVOUS_ADDR", address),
         ("HOROVOD_GLOO_RENDEZVOUS_PORT", port),
@@ -104,24 +109,25 @@ pub(super) fn of(
         ("LOCAL_WORLD_SIZE", slot.local_size.to_string()),
         ("MASTER_ADDR", part.master.0.to_string()),
         ("MASTER_PORT", part.master.1.to_string()),
-        ("RONDE_RENDEZVOUS", rendezvous),
-        ("RONDE_ADDRESSES", listen),
-        ("RONDE_JOB_KEY", key.to_hex()),
+        (RONDE_RENDEZVOUS.name, rendezvous),
+        (RONDE_ADDRESSES.name, listen),
+        (RONDE_JOB_KEY.name, key.to_hex()),
         (MARK, mark.to_owned()),
     ];
     let mut all: BTreeMap<Vec<u8>, Vec<u8>> =
         inherited.map(|(name, value)| (name.into_vec(), value.into_vec())).collect();
     all.extend(own.map(|(name, value)| (name.as_bytes().to_vec(), value.into_bytes())));
     // A job that a worker of an elastic one starts is a job of its own.
-    all.remove(b"HOROVOD_ELASTIC".as_slice());
-    all.remove(b"RONDE_WORKER".as_slice());
-    all.remove(b"RONDE_LATECOMER".as_slice());
-    if part.is_elastic {
-        all.insert(b"HOROVOD_ELASTIC".to_vec(), b"1".to_vec());
-        all.insert(b"RONDE_WORKER".to_vec(), start.worker.0.to_string().into_bytes());
-        if start.late {
-            all.insert(b"RONDE_LATECOMER".to_vec(), b"1".to_vec());
-        }
+    let late = part.is_elastic && start.late;
+    for (setting, value) in [
+        (HOROVOD_ELASTIC, part.is_elastic.then(|| "1".to_owned())),
+        (RONDE_WORKER, part.is_elastic.then(|| start.worker.0.to_string())),
+        (RONDE_LATECOMER, late.then(|| "1".to_owned())),
+    ] {
+        match value {
+            Some(value) => all.insert(setting.name.into(), value.into_bytes()),
+            None => all.remove(setting.name.as_bytes()),
+        };
     }
     // A cluster that the user describes is theirs.
     if let Some(config) = cluster::config(part.cluster, slot.rank) {

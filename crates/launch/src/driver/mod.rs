@@ -50,6 +50,7 @@ use crate::{LaunchError, machine};
 use event_bus::Subscription;
 use executor::Driver;
 use remote_call::CallResult;
+pub use screen::LogWriter;
 use screen::WindowCredit;
 use service::Outbox;
 pub use start::Span;

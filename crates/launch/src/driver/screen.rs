@@ -9,7 +9,7 @@
 //! reason, as on a full disk, the job goes on, too, but that is told at once and at the end.
 
 use std::io::{self, Write};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -24,6 +24,32 @@ use super::remote_call::CallResult;
 use super::{DriverInput, ScreenOptions};
 use crate::caller::{self, FrameKind, NOBODY};
 use crate::ranks::RankSet;
+
+/// The thread that writes to a terminal now, for the lines of this process's own log.
+static SHOWING: Mutex<Option<mpsc::Sender<ScreenItem>>> = Mutex::new(None);
+
+/// Where the launcher's log goes: to standard error, and while a job has the terminal, above what stands
+/// there unfinished.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let showing = SHOWING.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*showing {
+            Some(items) => {
+                let line = String::from_utf8_lossy(bytes).into_owned();
+                items.send(ScreenItem::Note(line)).map_err(io::Error::other)?;
+                Ok(bytes.len())
+            }
+            None => io::stderr().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
 
 /// What the thread gets.
 pub(super) enum ScreenItem {
@@ -100,6 +126,9 @@ impl Screen {
             printer.print(&incoming);
             printer.lost
         })?;
+        if window.is_some() {
+            show_log(Some(items.clone()));
+        }
         Ok(Screen { items, thread })
     }
 
@@ -111,9 +140,15 @@ impl Screen {
 
     /// Waits until everything is written; says what could not be.
     pub(super) fn finish(self) -> Vec<String> {
+        show_log(None);
         drop(self.items);
         self.thread.join().unwrap_or_default()
     }
+}
+
+/// Says who shows the log from here on.
+fn show_log(items: Option<mpsc::Sender<ScreenItem>>) {
+    *SHOWING.lock().unwrap_or_else(PoisonError::into_inner) = items;
 }
 
 /// What the thread has.

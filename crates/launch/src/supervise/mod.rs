@@ -17,6 +17,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use ronde_control::settings;
 use ronde_control::wire::agent::signal_name;
 use rustix::io::Errno;
 use rustix::process::{
@@ -28,7 +29,7 @@ use tokio::process::Child;
 pub(crate) use processes::{Process, living, origin};
 
 /// The name of the environment variable that marks the processes of a job.
-pub const MARK: &str = "RONDE_JOB";
+pub const MARK: &str = settings::RONDE_JOB.name;
 
 /// How often and after which pauses a sweep looks again.
 const ROUNDS: u32 = 200;

@@ -14,9 +14,9 @@ mod tensorflow;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use ronde_control::DType;
 use ronde_core::buffer::Input;
 use ronde_core::engine::{AllocateResult, Tensors};
@@ -41,19 +41,18 @@ const HANDLERS: [(&str, Handler); 5] = [
     ("ronde_reducescatter", reducescatter),
 ];
 
-/// The handler of a collective, as `jax.ffi.register_ffi_target` expects it.
+/// The handlers by name, each as `jax.ffi.register_ffi_target` expects it.
 #[pyfunction]
-pub(crate) fn xla_handler<'py>(py: Python<'py>, collective: &str) -> PyResult<Bound<'py, PyAny>> {
-    let found = HANDLERS.iter().find(|(name, _)| name.strip_prefix("ronde_") == Some(collective));
-    let Some((_, handler)) = found else {
-        return Err(PyValueError::new_err(format!("there is no handler for `{collective}`")));
-    };
-    let address = *handler as *mut c_void;
-    // SAFETY: it is the address of a function, which never moves; the capsule neither owns nor
-    // names it.
-    let capsule = unsafe { ffi::PyCapsule_New(address, std::ptr::null(), None) };
-    // SAFETY: the object is new and ours, or an exception is set.
-    unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
+pub(crate) fn xla_handlers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let all = PyDict::new(py);
+    for (name, handler) in HANDLERS {
+        let address = handler as *mut c_void;
+        // SAFETY: it is the address of a function, which never moves; the capsule neither owns nor names it.
+        let capsule = unsafe { ffi::PyCapsule_New(address, std::ptr::null(), None) };
+        // SAFETY: the object is new and ours, or an exception is set.
+        all.set_item(name, unsafe { Bound::from_owned_ptr_or_err(py, capsule) }?)?;
+    }
+    Ok(all)
 }
 
 /// Declares that handlers may complete futures although XLA's table does not show it.

@@ -3,8 +3,10 @@
 
 use std::ops::Range;
 
-use super::super::{Collective, choose_between, cut, linked_allreduce};
+use ronde_control::Collective;
+
 use super::super::{allgather, reducescatter};
+use super::super::{choose_between, cut, linked_allreduce};
 use crate::buffer::{Operands, Row};
 use crate::error::Error;
 use crate::group::Islands;

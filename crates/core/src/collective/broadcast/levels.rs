@@ -1,6 +1,8 @@
 //! Broadcast on several hosts, some with more than one rank.
 
-use super::super::{Collective, choose_between, linked_broadcast};
+use ronde_control::Collective;
+
+use super::super::{choose_between, linked_broadcast};
 use super::pieces;
 use crate::buffer::Operands;
 use crate::error::Error;

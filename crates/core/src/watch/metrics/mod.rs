@@ -6,14 +6,11 @@ pub(super) mod http;
 use std::fmt::Write;
 use std::time::Duration;
 
+use ronde_control::Collective;
 use ronde_control::negotiate::CollectiveKind;
 
 use self::histogram::Histogram;
 use super::RankIdentity;
-
-/// The collectives that are counted, by their names in metrics.
-const KINDS: [&str; 6] =
-    ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier"];
 
 /// Bounds of time histograms, in nanoseconds, with their text in seconds.
 const TIMES: [(u64, &str); 12] = [
@@ -44,7 +41,7 @@ pub(crate) struct Reading {
 /// The counters of this rank.
 #[derive(Clone)]
 pub(super) struct Counts {
-    kinds: [PerKind; KINDS.len()],
+    kinds: [PerKind; Collective::ALL.len()],
     queue: Histogram<12>,
     bucket: Histogram<8>,
     pub(super) stalls: u64,
@@ -79,7 +76,8 @@ impl Counts {
         took: Duration,
     ) {
         self.bucket.add(tensors as u64);
-        let Some(kind) = index(kind).map(|index| &mut self.kinds[index]) else { return };
+        let Some(collective) = kind.collective() else { return };
+        let kind = &mut self.kinds[collective as usize];
         kind.tensors += tensors as u64;
         kind.bytes += bytes;
         kind.seconds.add(took.as_nanos() as u64);
@@ -110,14 +108,14 @@ impl Counts {
             rank.0
         );
         head(&mut out, "ronde_collectives_total", "counter", "Completed tensors.");
-        for (name, kind) in KINDS.iter().zip(&self.kinds) {
+        for (name, kind) in Collective::ALL.iter().zip(&self.kinds) {
             let _ = writeln!(out, "ronde_collectives_total{{kind=\"{name}\"}} {}", kind.tensors);
         }
         head(&mut out, "ronde_collective_bytes_total", "counter", "Bytes of these tensors.");
-        for (name, kind) in KINDS.iter().zip(&self.kinds) {
+        for (name, kind) in Collective::ALL.iter().zip(&self.kinds) {
             let _ = writeln!(out, "ronde_collective_bytes_total{{kind=\"{name}\"}} {}", kind.bytes);
         }
-        for (name, kind) in KINDS.iter().zip(&self.kinds) {
+        for (name, kind) in Collective::ALL.iter().zip(&self.kinds) {
             let name = format!("ronde_{name}_seconds");
             kind.seconds.seconds(&name, "Transfer time of each bucket.", &mut out);
         }
@@ -141,18 +139,6 @@ impl Reading {
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-}
-
-fn index(kind: &CollectiveKind) -> Option<usize> {
-    Some(match kind {
-        CollectiveKind::Allreduce { .. } => 0,
-        CollectiveKind::Allgather => 1,
-        CollectiveKind::Broadcast { .. } => 2,
-        CollectiveKind::Alltoall { .. } => 3,
-        CollectiveKind::Reducescatter { .. } => 4,
-        CollectiveKind::Barrier => 5,
-        CollectiveKind::AddSet { .. } | CollectiveKind::RemoveSet { .. } => return None,
-    })
 }
 
 #[cfg(test)]

@@ -341,7 +341,8 @@ impl<'a> Driver<'a> {
                 );
             }
             AgentToDriver::Started { worker, pid } => {
-                tracing::info!(worker = worker.0, pid, "a worker runs");
+                let (rank, host) = (self.context.lines.name(worker), &agent.handle.host);
+                tracing::info!("{rank} runs on {host}, process {pid}");
                 if worker == Worker(0) {
                     match self.context.viewer {
                         Viewer::Terminal => self.context.stdin.next(),
@@ -351,7 +352,7 @@ impl<'a> Driver<'a> {
                 self.decide(JobInput::Started(worker, pid), now);
             }
             AgentToDriver::Exited { worker, exit } => {
-                tracing::info!(worker = worker.0, "the worker {exit}");
+                tracing::info!("{} {exit}", self.context.lines.name(worker));
                 self.machine.ended_at(worker, time_of_day_now());
                 self.decide(JobInput::Exited(worker, exit), now);
             }
@@ -413,7 +414,7 @@ impl<'a> Driver<'a> {
     fn agent_gone(&mut self, id: AgentId, host_problem: HostProblem, now: Time) {
         let Some(mut agent) = self.agents.remove(&id) else { return };
         let HostProblem { reason, hint } = agent.handle.shut_down(host_problem);
-        tracing::info!(host = agent.handle.host, reason, "an agent has gone");
+        tracing::info!("the agent of {} has gone: {reason}", agent.handle.host);
         match agent.state {
             AgentState::Coming => {
                 self.gather(

@@ -16,7 +16,6 @@ use tokio::process::Command;
 
 use super::{AgentLink, AgentTraits, ProcessEnd};
 use crate::hidden;
-use crate::shell::quote;
 
 /// An agent on another host shares nothing with the driver.
 pub const TRAITS: AgentTraits = AgentTraits { child: false, network: false, environment: false };
@@ -112,7 +111,7 @@ fn command(destination: &Destination, program: &Path, mark: &str) -> Vec<OsStrin
     command.extend([OsString::from("--"), login.into()]);
     let program = program.to_string_lossy();
     let words = ["sh", "-c", SCRIPT, "ronde", &program, hidden::GUARDIAN, mark];
-    command.push(words.map(quote).join(" ").into());
+    command.push(shlex::try_join(words).expect("no word of a command has a NUL").into());
     command
 }
 

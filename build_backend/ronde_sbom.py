@@ -83,13 +83,13 @@ def component(
     """The entry for one crate; crates of this workspace have no checksum."""
     checksum = checksums.get((crate["name"], crate["version"]))
     # Old crates separate their licenses with a slash.
-    licence = crate["license"].replace("/", " OR ")
+    expression = crate["license"].replace("/", " OR ")
     return {
         "type": "library",
         "bom-ref": ref,
         "name": crate["name"],
         "version": crate["version"],
-        "licenses": [{"expression": licence}],
+        "licenses": [{"expression": expression}],
         "purl": ref,
         **({"hashes": [{"alg": "SHA-256", "content": checksum}]} if checksum else {}),
     }

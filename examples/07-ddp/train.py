@@ -40,9 +40,9 @@ def main():
     seconds = time.perf_counter() - begin
 
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    everybody = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
-    dist.all_gather(everybody, weights)
-    equal = all(torch.equal(weights, other) for other in everybody)
+    gathered = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, weights)
+    equal = all(torch.equal(weights, other) for other in gathered)
     ranks = f"{dist.get_world_size()} rank" + "s" * (dist.get_world_size() > 1)
     say(f"{ranks} over {dist.get_backend()}: {options.steps / seconds:.0f} steps/s")
     say(f"parameters are {'the same, bit for bit,' if equal else 'NOT the same'} on all ranks")

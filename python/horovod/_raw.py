@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from horovod import _native
-from horovod.common.process_sets import ProcessSet, next_unnamed, registered_id
+from horovod.common.calls import equal_splits, full_name
+from horovod.common.process_sets import ProcessSet
 from horovod.common.reductions import check_scatter
 
 Result = TypeVar("Result")
@@ -69,7 +70,7 @@ def allreduce(
     lazy: bool,
 ) -> Pending[Any]:
     """Submits a reduction."""
-    full, number = _full("allreduce", name, process_set)
+    full, number = full_name("allreduce", name, process_set)
     source = _readable(array)
     target = _empty_like(source) if out is None else out
     return Pending(_native.allreduce(source, target, full, op, *factors, lazy, number), _as_it_is)
@@ -85,7 +86,7 @@ def grouped_allreduce(
     lazy: bool,
 ) -> Pending[list[Any]]:
     """Submits reductions that run together."""
-    full, number = _full("grouped_allreduce", name, process_set)
+    full, number = full_name("grouped_allreduce", name, process_set)
     sources = [_readable(array) for array in arrays]
     targets = [_empty_like(source) for source in sources] if out is None else out
     handle = _native.grouped_allreduce(sources, targets, full, op, *factors, lazy, number)
@@ -94,7 +95,7 @@ def grouped_allreduce(
 
 def allgather(array: Any, name: str | None, process_set: ProcessSet, lazy: bool) -> Pending[Any]:
     """Submits an allgather along the first dimension."""
-    full, number = _full("allgather", name, process_set)
+    full, number = full_name("allgather", name, process_set)
     source = _readable(array)
     handle = _native.allgather(source, full, lazy, number)
     return Pending(handle, lambda made: _rows(made, source))
@@ -104,7 +105,7 @@ def grouped_allgather(
     arrays: Sequence[Any], name: str | None, process_set: ProcessSet, lazy: bool
 ) -> Pending[list[Any]]:
     """Submits allgathers that run together."""
-    full, number = _full("grouped_allgather", name, process_set)
+    full, number = full_name("grouped_allgather", name, process_set)
     sources = [_readable(array) for array in arrays]
     handle = _native.grouped_allgather(sources, full, lazy, number)
     return Pending(handle, lambda made: [_rows(*each) for each in zip(made, sources)])
@@ -114,7 +115,7 @@ def broadcast(
     array: Any, root: int, name: str | None, process_set: ProcessSet, out: Any, lazy: bool
 ) -> Pending[Any]:
     """Submits a broadcast from rank `root`."""
-    full, number = _full("broadcast", name, process_set)
+    full, number = full_name("broadcast", name, process_set)
     source = _readable(array)
     target = _empty_like(source) if out is None else out
     return Pending(_native.broadcast(source, target, full, root, lazy, number), _as_it_is)
@@ -124,9 +125,9 @@ def alltoall(
     array: Any, splits: Sequence[Any] | None, name: str | None, process_set: ProcessSet, lazy: bool
 ) -> Pending[tuple[Any, list[int]]]:
     """Submits an exchange of rows."""
-    full, number = _full("alltoall", name, process_set)
+    full, number = full_name("alltoall", name, process_set)
     source = _readable(array)
-    rows = _equal_shares(source, process_set.size() or 1) if splits is None else _whole(splits)
+    rows = _rows_to_send(source, splits, process_set)
     handle = _native.alltoall(source, rows, full, lazy, number)
     return Pending(handle, lambda made: (_rows(made, source), made[1]))
 
@@ -141,7 +142,7 @@ def reducescatter(
 ) -> Pending[Any]:
     """Submits a reduction; each rank gets its share of the rows."""
     check_scatter(op)
-    full, number = _full("reducescatter", name, process_set)
+    full, number = full_name("reducescatter", name, process_set)
     source = _readable(array)
     handle = _native.reducescatter(source, full, op, *factors, lazy, number)
     return Pending(handle, lambda made: _rows(made, source))
@@ -157,26 +158,16 @@ def grouped_reducescatter(
 ) -> Pending[list[Any]]:
     """Submits several such reductions that run together."""
     check_scatter(op)
-    full, number = _full("grouped_reducescatter", name, process_set)
+    full, number = full_name("grouped_reducescatter", name, process_set)
     sources = [_readable(array) for array in arrays]
     handle = _native.grouped_reducescatter(sources, full, op, *factors, lazy, number)
     return Pending(handle, lambda made: [_rows(*each) for each in zip(made, sources)])
 
 
-def _full(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:
-    """The name by which ranks match the operation, and the id of the set."""
-    number = registered_id(process_set)
-    return f"{kind}.{name}" if name else f"{kind}.noname.{next_unnamed(number)}", number
-
-
-def _equal_shares(array: Any, members: int) -> list[int]:
-    length = array.shape[0] if len(array.shape) else 0
-    if length % members != 0:
-        raise ValueError(
-            "splits not provided, but first dimension of tensor is not an even multiple of the "
-            f"number of workers. The array has {length} rows for {members} workers."
-        )
-    return [length // members] * members
+def _rows_to_send(array: Any, splits: Sequence[Any] | None, process_set: ProcessSet) -> list[int]:
+    if splits is not None:
+        return _whole(splits)
+    return equal_splits(array.shape[0] if len(array.shape) else 0, process_set.size() or 1)
 
 
 def _whole(splits: Sequence[Any]) -> list[int]:
@@ -213,7 +204,7 @@ def _readable(array: Any) -> Any:
         return array.detach().contiguous()
     raise TypeError(
         f"this is a `{type(array).__name__}`; horovod.raw takes NumPy arrays and torch tensors, so "
-        "make it one with numpy.asarray(...)"
+        "convert it with numpy.asarray(...)"
     )
 
 

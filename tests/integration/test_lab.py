@@ -102,6 +102,16 @@ def test_hostname_shows_where_each_rank_is(lab):
         assert lines == [f"[{rank}]<stdout>:{name}" for rank, name in enumerate(expected)]
 
 
+def test_a_rank_on_another_host_may_have_a_terminal(lab):
+    show = "import os; print(os.uname().nodename, os.isatty(1) and os.get_terminal_size().columns)"
+    command = ("-np", "2", "-H", "node-b:1,node-c:1", "-p", PORT, sys.executable, "-c", show)
+    result = lab.run(horovodrun(), "--tty", "0", *command)
+    assert result.returncode == 0, result.stderr
+    # Behind its prefix a line fits the usual 80 columns.
+    lines = [f"[0]<stdout>:node-b {80 - len('[0]<stdout>:')}", "[1]<stdout>:node-c False"]
+    assert sorted(result.stdout.splitlines()) == lines
+
+
 def test_a_rank_on_another_host_has_the_launchers_environment_and_its_hosts(lab, tmp_path):
     show = "import json, os; print(json.dumps(dict(os.environ)), os.getcwd())"
     env = {"MINE": "a b\n'c'", "SSH_TTY": "/dev/of-the-launcher", "BASH_FUNC_f%%": "() { x; }"}

@@ -1,10 +1,10 @@
 """One world per test session: these tests run on all ranks of a job at once.
 
-`run.py` beside this file starts the jobs and says which frameworks they are for; a plain `pytest`
-collects nothing here. Tests that take a `framework` are collected for each framework of the job
-that has what they need, and for its element types and forms:
+`run.py` beside this file starts the jobs and says which framework they are for; a plain `pytest`
+collects nothing here. Tests that take the `framework` are collected if it has what they need, for
+its element types and forms:
 
-- `@pytest.mark.needs("gradients")`: only for frameworks that do not lack it;
+- `@pytest.mark.needs("gradients")`: only if it does not lack them;
 - `@pytest.mark.over(dtype="floats")`: for each of its floating-point types, as `dtype`;
 - `@pytest.mark.over(form="allreduce")`: for each form that it has of allreduce, as `form`.
 """
@@ -19,13 +19,13 @@ if "HOROVOD_RANK" in os.environ:
 
     # Every world may have process sets.
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-    FRAMEWORKS = [load(name) for name in os.environ["RONDE_TEST_FRAMEWORKS"].split(",")]
+    FRAMEWORK = load(os.environ["RONDE_TEST_FRAMEWORK"])
 else:
     collect_ignore_glob = ["*"]
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "needs(*features): only for frameworks that have them")
+    config.addinivalue_line("markers", "needs(*features): only if the framework has them")
     config.addinivalue_line("markers", "over(dtype=, form=): for each of the framework's")
 
 
@@ -38,17 +38,13 @@ def pytest_generate_tests(metafunc):
     for mark in metafunc.definition.iter_markers("over"):
         over.update(mark.kwargs)
     tables = {
-        "dtype": lambda framework: framework.dtypes(over["dtype"]),
-        "form": lambda framework: framework.forms.get(over["form"], ("plain",)),
+        "dtype": FRAMEWORK.dtypes(over.get("dtype", "every")),
+        "form": FRAMEWORK.forms.get(over.get("form"), ("plain",)),
     }
-    cases = [
-        (framework, *values)
-        for framework in FRAMEWORKS
-        if framework.has(needs)
-        for values in product(*(tables[name](framework) for name in over))
-    ]
-    # What no framework of this job can run is taken out below.
-    cases = cases or [(None,) * (1 + len(over))]
+    cases = [(FRAMEWORK, *values) for values in product(*(tables[name] for name in over))]
+    if not cases or not FRAMEWORK.has(needs):
+        # It is taken out below: an empty table would be a test that is skipped.
+        cases = [(None,) * (1 + len(over))]
     ids = ["-".join(str(value).replace(" ", "_") for value in case) for case in cases]
     metafunc.parametrize(("framework", *over), cases, ids=ids)
 
@@ -67,8 +63,7 @@ def _parameter(item, name, default):
 def _world():
     import horovod.raw as hvd
 
-    for framework in FRAMEWORKS:
-        framework.start()
+    FRAMEWORK.start()
     hvd.init()
     yield
     hvd.shutdown()
@@ -76,8 +71,7 @@ def _world():
 
 @pytest.fixture(autouse=True)
 def _same_seed_everywhere():
-    for framework in FRAMEWORKS:
-        framework.seed()
+    FRAMEWORK.seed()
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -46,11 +46,11 @@ def files_of(folder, *names):
 
 @dataclass(frozen=True)
 class Job:
-    """Test files, the frameworks that those of `every` are run with, and the worlds."""
+    """Test files, the framework that those of `every` are run with, and the worlds."""
 
     name: str
     package: str
-    frameworks: str
+    framework: str
     files: list
     worlds: tuple
     env: dict = field(default_factory=dict)
@@ -76,7 +76,7 @@ def jobs():
     core = files_of("only_torch", *(f"torch_{name}" for name in CORE))
     worlds = ((3, "auto"), (3, "tcp"), (4, "auto"))
     yield Job("torch-core", "torch", "torch", [*every, *core], worlds)
-    yield Job("raw", "numpy", "raw", every, ((2, "auto"), (3, "tcp"), (4, "islands")))
+    yield Job("raw", "numpy", "raw", every, ((2, "auto"), (4, "islands")))
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
     first = files_of("only_tensorflow", "compiled", "elastic", "keras")
     rest = [*every, *(file for file in files_of("only_tensorflow") if file not in first)]
@@ -128,7 +128,7 @@ def run(files, size, transport, job, chosen=None, silence=SILENCE_SECONDS):
     with tempfile.TemporaryDirectory() as folder:
         command = [launcher(), "-np", str(size), sys.executable, __file__, "--rank", folder]
         env = {**os.environ, **job.env, **TRANSPORTS[transport], "OMP_NUM_THREADS": "1"}
-        env["RONDE_TEST_FRAMEWORKS"] = job.frameworks
+        env["RONDE_TEST_FRAMEWORK"] = job.framework
         command += [*map(str, files), *(["-k", chosen] if chosen else [])]
         output = Path(folder) / "output.txt"
         with output.open("wb") as file:

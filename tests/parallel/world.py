@@ -1,5 +1,7 @@
 """What the ranks of a job send each other in tests, and what must come of it, with NumPy."""
 
+from functools import cache
+
 import numpy as np
 
 from horovod.raw import rank, size
@@ -13,7 +15,7 @@ def ranks():
 
 def everyones(shape, seed=0):
     """The arrays of all ranks: small whole numbers, so that every element type is exact."""
-    return [np.random.default_rng([seed, each]).integers(0, 4, shape) for each in ranks()]
+    return [_made(shape, seed, each) for each in ranks()]
 
 
 def mine(arrays):
@@ -24,6 +26,14 @@ def share(array, place=None, members=None):
     """The rows of one rank of an array that is dealt out; the first get one more."""
     parts = np.array_split(array, size() if members is None else members)
     return parts[rank() if place is None else place]
+
+
+@cache
+def _made(shape, seed, each):
+    array = np.asarray(np.random.default_rng([seed, each]).integers(0, 4, shape))
+    # Tests share it.
+    array.setflags(write=False)
+    return array
 
 
 def differ(value, other):

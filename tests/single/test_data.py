@@ -56,9 +56,9 @@ def test_a_loader_processes_what_it_iterates_over():
 
 
 def test_a_loader_without_its_methods_raises_an_error():
-    with pytest.raises(NotImplementedError, match="BaseDataLoader does not say how many"):
+    with pytest.raises(NotImplementedError, match="BaseDataLoader does not define the number"):
         len(BaseDataLoader())
-    with pytest.raises(NotImplementedError, match="does not say where batches come from"):
+    with pytest.raises(NotImplementedError, match="does not define `_iterate`"):
         next(iter(BaseDataLoader()))
 
 

@@ -204,7 +204,7 @@ def test_non_tensors_are_type_errors_with_a_hint(wrong, advice):
         lambda: hvd.reducescatter_async(wrong),
         lambda: hvd.grouped_reducescatter([wrong], compression=fp16),
     ):
-        with pytest.raises(TypeError, match=f"takes tensors of torch, and this is a {advice}"):
+        with pytest.raises(TypeError, match=f"takes torch tensors, but this is a {advice}"):
             call()
 
 

@@ -296,7 +296,7 @@ fn an_agent_that_dials_in_behaves_like_any_agent() {
 #[test]
 fn a_worker_may_have_a_terminal_that_changes_its_size() {
     let mut driver = Driver::open();
-    let _agent = join(&driver);
+    let agent = join(&driver);
     let mut hired = driver.hired();
     let terminal = |stderr| Terminal { size: WindowSize { rows: 24, columns: 100 }, stderr };
     // Python sees the terminal as training scripts do; a new size interrupts its sleep.
@@ -310,8 +310,8 @@ os.write(2, b\"to stderr\\n\")
 time.sleep(60)
 '";
     hired.start_on(1, script, Some(terminal(true)));
-    let mut output = Vec::new();
-    let how = loop {
+    let (mut output, mut exit, mut is_closed) = (Vec::new(), None, false);
+    while exit.is_none() || !is_closed {
         match hired.next().expect("the link holds") {
             AgentToDriver::Output { bytes, stream, .. } => {
                 assert_eq!(stream, OutputStream::Stdout);
@@ -321,22 +321,21 @@ time.sleep(60)
                     hired.tell(&DriverToAgent::Resize { worker: Worker(1), size });
                 }
             }
-            AgentToDriver::OutputEnd { .. } => {}
-            AgentToDriver::Exited { exit, .. } => break exit,
+            AgentToDriver::OutputEnd { .. } => is_closed = true,
+            AgentToDriver::Exited { exit: how, .. } => exit = Some(how),
             other => panic!("{other:?}"),
         }
-    };
-    assert_eq!(how, Exit::Code(7));
-    let written = "True True\r\n100 24\nto stderr\n120 30\n";
-    while output.len() < written.len() {
-        let Some(AgentToDriver::Output { bytes, .. }) = hired.next() else { panic!("too little") };
-        output.extend(bytes);
     }
-    assert_eq!(String::from_utf8(output).unwrap(), written);
+    let written = "True True\r\n100 24\nto stderr\n120 30\n";
+    assert_eq!((String::from_utf8(output).unwrap().as_str(), exit), (written, Some(Exit::Code(7))));
     // Where standard error is a file, it stays a pipe of its own.
     hired.start_on(2, "test -t 1 && ! test -t 2 && echo split", Some(terminal(false)));
     let (output, exit) = hired.until_ended();
     assert_eq!((output.as_str(), exit), ("split\n", Exit::Code(0)));
+    hired.tell(&DriverToAgent::End);
+    assert_eq!(hired.next(), None);
+    drop(hired);
+    assert_eq!(agent.ended().code, Some(0));
 }
 
 #[test]
@@ -352,7 +351,11 @@ fn a_cut_link_leaves_no_processes_on_the_host() {
     assert_gone(&pids);
     let said = agent.ended();
     assert_eq!(said.code, Some(1));
-    assert!(said.text.contains("error: the launcher exited or cannot be reached any more"), "{}", said.text);
+    assert!(
+        said.text.contains("error: the launcher exited or cannot be reached any more"),
+        "{}",
+        said.text
+    );
 }
 
 #[test]

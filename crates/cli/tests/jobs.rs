@@ -20,9 +20,9 @@ $MASTER_ADDR $PYTHONUNBUFFERED ${TF_CONFIG##*task}""#;
     assert_eq!(
         lines,
         [
-            "[0]<stdout>:0 3 0 2 0 2 localhost gloo 0 3 127.0.0.1 1 \": {\"type\": \"worker\", \"index\": 0}}",
-            "[1]<stdout>:1 3 1 2 0 1 localhost gloo 1 3 127.0.0.1 1 \": {\"type\": \"worker\", \"index\": 1}}",
-            "[2]<stdout>:2 3 0 1 1 2 127.0.0.1 gloo 2 3 127.0.0.1 1 \": {\"type\": \"worker\", \"index\": 2}}",
+            "[0]<stdout>:0 3 0 2 0 2 localhost gloo 0 3 127.0.0.1 1 \":{\"index\":0,\"type\":\"worker\"}}",
+            "[1]<stdout>:1 3 1 2 0 1 localhost gloo 1 3 127.0.0.1 1 \":{\"index\":1,\"type\":\"worker\"}}",
+            "[2]<stdout>:2 3 0 1 1 2 127.0.0.1 gloo 2 3 127.0.0.1 1 \":{\"index\":2,\"type\":\"worker\"}}",
         ]
     );
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));

@@ -138,13 +138,13 @@ class Memory:
     def check(self, address: int) -> None:
         """Checks the first and last element of each part of the result at this address."""
         task, size = self.task, self.task.element
-        everybody = sum(own(rank) for rank in range(task.ranks))
+        total = sum(own(rank) for rank in range(task.ranks))
         for place, length in self.places:
-            parts = [(place, length, everybody)]
+            parts = [(place, length, total)]
             if task.collective == "broadcast":
                 parts = [(place, length, own(0))]
             elif task.collective == "reducescatter":
-                parts = [(0, length // task.ranks, everybody)]
+                parts = [(0, length // task.ranks, total)]
             elif task.collective in ("allgather", "alltoall"):
                 share = length if task.collective == "allgather" else length // task.ranks
                 parts = [(rank * share, share, own(rank)) for rank in range(task.ranks)]

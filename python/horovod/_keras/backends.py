@@ -12,7 +12,7 @@ from typing import Any
 
 from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reductions import Average, Min, Sum
+from horovod.common.reductions import Average, Min, Sum, predivided
 
 BACKENDS = ("tensorflow", "jax", "torch")
 
@@ -116,8 +116,7 @@ def make_reducer(
     """
     if op not in (Average, Sum):
         raise ValueError("op currently only supports Average and Sum")
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    predivided(gradient_predivide_factor, op)
     if backend_of(keras) == "tensorflow":
         from horovod.tensorflow.reducer import GradientReducer
 

@@ -228,8 +228,8 @@ class LearningRateSchedule:
         rate = self.model.optimizer.learning_rate
         if not hasattr(rate, "assign"):
             raise ValueError(
-                "the optimizer has a learning rate schedule of its own; give it a number if a "
-                "callback is to change it"
+                "the optimizer has its own learning rate schedule; give it a number if a "
+                "callback should change it"
             )
         return rate
 

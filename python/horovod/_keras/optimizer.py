@@ -155,8 +155,8 @@ class _Keras2(_Distributed):
             pairs = above.compute_gradients(loss, var_list, tape=tape)
         else:
             raise ValueError(
-                f"{type(self).__name__} of this Keras takes no grad_loss; give it to the tape: "
-                "tape.gradient(loss, variables, output_gradients=grad_loss)"
+                f"{type(self).__name__} of this Keras does not take grad_loss; pass it to the "
+                "tape: tape.gradient(loss, variables, output_gradients=grad_loss)"
             )
         return self._computed(pairs, (tape,), {})
 

@@ -92,6 +92,24 @@ def check_scatter(op: int) -> None:
         raise UnsupportedReductionError("Reducescatter currently only supports AVERAGE and SUM.")
 
 
+def predivided(factor: float, op: int) -> tuple[float, float]:
+    """Return the factors before and after a reduction that divides some of the average in advance.
+
+    Args:
+        factor: What to divide gradients by before the reduction; they are multiplied by it after.
+        op: The reduction.
+
+    Returns:
+        The prescale and the postscale factor.
+
+    Raises:
+        ValueError: If `factor` is not 1.0 and `op` is not `Average`.
+    """
+    if factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    return 1.0 / factor, factor
+
+
 def handle_average_backwards_compatibility(op: int | None, average: bool | None) -> int:
     """Return the reduction that `op` and the deprecated `average` ask for together.
 

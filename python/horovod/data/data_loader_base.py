@@ -54,7 +54,9 @@ class BaseDataLoader:
 
     def __len__(self) -> int:
         """The number of batches of an epoch."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how many batches it has")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define the number of batches (`__len__`)"
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of one epoch, each after `_process_batch`."""
@@ -63,7 +65,7 @@ class BaseDataLoader:
 
     def _iterate(self) -> Iterable[Any]:
         """The batches of one epoch."""
-        raise NotImplementedError(f"{type(self).__name__} does not say where batches come from")
+        raise NotImplementedError(f"{type(self).__name__} does not define `_iterate`")
 
     def _process_batch(self, batch: Any) -> Any:
         """Transforms a batch before it is returned to the user."""

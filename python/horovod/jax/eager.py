@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from horovod import raw
+from horovod.common.calls import by_type
 from horovod.jax.spec import CollectiveSpec
 
 _noted: list[str] = []
@@ -27,7 +27,8 @@ def run(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
     if spec.kind in ("allreduce", "reducescatter"):
         for host in hosts:
             _check_reduction(spec, host.dtype)
-    return [jnp.asarray(array) for array in run_on_host(spec, hosts)]
+    # Not `jnp.asarray`, which compiles a copy for every new shape.
+    return [jax.device_put(array) for array in run_on_host(spec, hosts)]
 
 
 def run_on_host(
@@ -37,7 +38,7 @@ def run_on_host(
     start = _STARTS[spec.kind]
     pending: list[tuple[list[int], raw.Pending[list[Any]]]] = []
     sources = [_travelling(host) for host in hosts]
-    for number, places in enumerate(_by_type(sources)):
+    for number, places in enumerate(by_type(source.dtype for source in sources)):
         name = None if spec.given is None else f"{spec.given}.{number}"
         pending.append((places, start(spec, [sources[place] for place in places], name)))
     results: list[Any] = [None] * len(hosts)
@@ -51,7 +52,8 @@ def alltoall(spec: CollectiveSpec, leaf: Any, splits: Sequence[int]) -> tuple[ja
     """Exchanges unequal shares; returns the received rows and how many came from each rank."""
     host = np.asarray(leaf)
     received, rows = raw.alltoall(_travelling(host), splits, spec.given, spec.process_set)
-    return jnp.asarray(_arrived(received, host)), jnp.asarray(np.asarray(rows, np.int32))
+    numbers = np.asarray(rows, np.int32)
+    return jax.device_put(_arrived(received, host)), jax.device_put(numbers)
 
 
 def _allreduce(spec: CollectiveSpec, arrays: list[Any], name: str | None) -> raw.Pending[list[Any]]:
@@ -139,13 +141,6 @@ def _check_reduction(spec: CollectiveSpec, dtype: np.dtype[Any]) -> None:
         )
     if dtype.name.startswith("float8"):
         raise ValueError("float8 cannot be reduced; convert the array to bfloat16")
-
-
-def _by_type(arrays: Sequence[np.ndarray[Any, Any]]) -> list[list[int]]:
-    places: dict[Any, list[int]] = {}
-    for place, array in enumerate(arrays):
-        places.setdefault(array.dtype, []).append(place)
-    return list(places.values())
 
 
 def _note_device(leaves: Sequence[Any]) -> None:

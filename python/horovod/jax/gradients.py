@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from horovod import raw
+from horovod.common.calls import shares
 from horovod.jax import traced
 from horovod.jax.spec import CollectiveSpec
 
@@ -111,8 +112,7 @@ def _of_reducescatter(spec: CollectiveSpec, cotangents: Leaves, rows: list[int])
     if not any(number % members for number in rows):
         return collective(back, scaled)
     # Shares differ by a row: they are padded to the same size, and the padding is dropped.
-    longest = [-(-number // members) for number in rows]
-    padding = [longest - len(each) for longest, each in zip(longest, scaled)]
+    padding = [shares(number, members)[0] - len(each) for number, each in zip(rows, scaled)]
     padded = [_pad(each, more) for each, more in zip(scaled, padding)]
     return [
         _without_filling(each, number, members)
@@ -125,9 +125,8 @@ def _pad(array: Any, rows: int) -> Any:
 
 
 def _without_filling(array: Any, rows: int, members: int) -> Any:
-    longest = -(-rows // members)
-    shares = [rows // members + (place < rows % members) for place in range(members)]
-    parts = [array[place * longest : place * longest + own] for place, own in enumerate(shares)]
+    each = shares(rows, members)
+    parts = [array[place * each[0] : place * each[0] + own] for place, own in enumerate(each)]
     return jnp.concatenate(parts)
 
 

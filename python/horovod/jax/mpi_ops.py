@@ -7,6 +7,7 @@ the world.
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from horovod import _native
+from horovod import raw
 from horovod.common.basics import _basics
 from horovod.common.compression import checked
 from horovod.common.process_sets import (
@@ -23,7 +24,6 @@ from horovod.common.process_sets import (
     global_process_set,
     registered_id,
     remove_process_set,
-    restart_unnamed,
 )
 from horovod.common.reductions import (
     Adasum,
@@ -124,9 +124,7 @@ def allreduce(
     pairs = [compression.compress(leaf) for leaf in leaves]
     small = [leaf for leaf, _ in pairs]
     spec = _spec("allreduce", small, name, process_set)
-    spec = CollectiveSpec(
-        **{**spec.__dict__, "op": op, "prescale": prescale_factor, "postscale": postscale_factor}
-    )
+    spec = dataclasses.replace(spec, op=op, prescale=prescale_factor, postscale=postscale_factor)
     reduced = collective(spec, small)
     whole = [compression.decompress(leaf, context) for leaf, (_, context) in zip(reduced, pairs)]
     return jax.tree_util.tree_unflatten(structure, whole)
@@ -235,7 +233,7 @@ def alltoall(
             "alltoall with splits has results whose shapes are not known inside jax.jit and "
             "jax.grad; call it outside, or leave splits out and fill up the shares"
         )
-    spec = CollectiveSpec("alltoall", "", name, process_set)
+    spec = CollectiveSpec("alltoall", "", process_set, given=name)
     return eager.alltoall(spec, tensor, splits)
 
 
@@ -303,7 +301,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         HorovodInternalError: If a rank was lost.
         ValueError: If Horovod is not initialized, or this rank is not in `process_set`.
     """
-    _native.wait(_native.barrier("barrier.noname", True, registered_id(process_set)))
+    raw.barrier(process_set)
 
 
 def join(device: int = -1) -> int:
@@ -323,15 +321,13 @@ def join(device: int = -1) -> int:
         HorovodInternalError: If a rank was lost.
         ValueError: If Horovod is not initialized.
     """
-    last: int = _native.wait(_native.join(True))
-    restart_unnamed()
-    return last
+    return raw.join()
 
 
 def _run(kind: str, tree: Any, name: str | None, process_set: ProcessSet, **settings: Any) -> Any:
     leaves, structure = _flat(tree)
     spec = _spec(kind, leaves, name, process_set)
-    spec = CollectiveSpec(**{**spec.__dict__, **settings})
+    spec = dataclasses.replace(spec, **settings)
     return jax.tree_util.tree_unflatten(structure, collective(spec, leaves))
 
 
@@ -362,8 +358,8 @@ def _converted(leaf: Any) -> Any:
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(leaf)
         raise TypeError(
-            "horovod.jax takes arrays of JAX and whatever jax.numpy.asarray makes one of, such as "
-            f"NumPy arrays and numbers, and this is a `{kind.__module__}.{kind.__qualname__}` "
+            "horovod.jax takes JAX arrays and anything that jax.numpy.asarray converts, such as "
+            f"NumPy arrays and numbers, but this is a `{kind.__module__}.{kind.__qualname__}` "
             f"({error}); convert it first, or send it with hvd.broadcast_object"
         ) from error
 
@@ -376,4 +372,4 @@ def _spec(
     registered_id(process_set)
     tracer = next((leaf for leaf in leaves if isinstance(leaf, jax.core.Tracer)), None)
     full = "" if tracer is None else f"jit.{kind}.{name}" if name else name_here(kind, tracer)
-    return CollectiveSpec(kind, full, name, process_set)
+    return CollectiveSpec(kind, full, process_set, given=name)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horovod.common.process_sets import ProcessSet, global_process_set, registered_id
+from horovod.common.reductions import predivided
 from horovod.jax.compression import Compression, Compressor
-from horovod.jax.mpi_ops import Average, Sum, allreduce
+from horovod.jax.mpi_ops import Average, allreduce
 
 if TYPE_CHECKING:
     import optax
@@ -76,19 +77,20 @@ def DistributedOptimizer(
             f"{optimizer!r} is not a gradient transformation of optax; give one such as "
             "optax.sgd(0.1)"
         )
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    prescale, postscale = predivided(gradient_predivide_factor, op)
     inner = optax.with_extra_args_support(optimizer)
 
     def reduce(gradients: Any) -> Any:
         if registered_id(process_set) != 0 and not process_set.included():
             return gradients
-        how: dict[str, Any] = {"op": op}
-        if gradient_predivide_factor != 1.0:
-            members = process_set.size() or 1
-            how = {"op": Sum, "prescale_factor": 1.0 / gradient_predivide_factor}
-            how["postscale_factor"] = gradient_predivide_factor / members
-        return allreduce(gradients, compression=compression, process_set=process_set, **how)
+        return allreduce(
+            gradients,
+            op,
+            compression=compression,
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+            process_set=process_set,
+        )
 
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         return inner.update(reduce(gradients), state, params, **extra)

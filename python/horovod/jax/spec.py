@@ -5,22 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 from horovod import raw
-from horovod.common.process_sets import ProcessSet, global_process_set, registered_id
+from horovod.common.calls import Call
 
 
 @dataclasses.dataclass(frozen=True)
-class CollectiveSpec:
-    """A collective without its arrays."""
+class CollectiveSpec(Call):
+    """A collective without its arrays; `name` is the one inside a compiled program."""
 
-    kind: str
-    # The name inside a compiled program, and the one that the user passed, if any.
-    name: str
+    # The name that the user passed, if any.
     given: str | None = None
-    process_set: ProcessSet = global_process_set
-    op: int = raw.Sum
-    prescale: float = 1.0
-    postscale: float = 1.0
-    root: int = 0
     # How many derivatives have been taken; each has its own collective.
     order: int = 0
 
@@ -36,18 +29,10 @@ class CollectiveSpec:
             **changes,  # type: ignore[arg-type]
         )
 
-    def number(self) -> int:
-        """The id of the set."""
-        return registered_id(self.process_set)
-
-    def members(self) -> int:
-        """How many ranks take part."""
-        return self.process_set.size() or 1
-
     def place(self) -> int:
         """The position of this rank among them."""
         if not self.process_set.included():
             raise ValueError(
                 f"{self.name}: Rank {raw.rank()} is not a member of the provided process set."
             )
-        return self.process_set.rank() or 0
+        return super().place()

@@ -6,6 +6,7 @@ arrays go through host memory.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -56,22 +57,15 @@ def _nothing() -> None:
 
 def _natively(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
     shapes = _shapes(spec, leaves)
-    attributes: dict[str, Any] = {"name": spec.name, "set": np.int64(spec.number())}
-    if spec.kind in ("allreduce", "reducescatter"):
-        attributes["op"] = np.int64(spec.op)
-        attributes["prescale"] = np.float64(spec.prescale)
-        attributes["postscale"] = np.float64(spec.postscale)
-    if spec.kind == "broadcast":
-        attributes["root"] = np.int64(spec.root)
-    if spec.kind == "alltoall":
-        attributes["members"] = np.int64(spec.members())
+    wide = {int: np.int64, float: np.float64, str: str}
+    attributes = {name: wide[type(value)](value) for name, value in spec.attributes().items()}
     # If a rank gets no rows at all, XLA would drop the call, and the other ranks would wait for it.
     kept = spec.kind == "reducescatter" and all(leaf.shape[0] < spec.members() for leaf in leaves)
     return handlers().call(spec.kind, shapes, leaves, kept=kept, **attributes)
 
 
 def _by_callback(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]:
-    named = CollectiveSpec(**{**spec.__dict__, "given": spec.name})
+    named = dataclasses.replace(spec, given=spec.name)
 
     def on_host(*arrays: Any) -> list[Any]:
         eager.note(jax.default_backend())
@@ -84,23 +78,4 @@ def _by_callback(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.Array]
 def _shapes(spec: CollectiveSpec, leaves: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
     # It is untyped in some releases.
     struct: Any = jax.ShapeDtypeStruct
-    return [struct(_shape(spec, leaf.shape), leaf.dtype) for leaf in leaves]
-
-
-def _shape(spec: CollectiveSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    if spec.kind in ("allreduce", "broadcast"):
-        return shape
-    if not shape:
-        raise ValueError(f"{spec.kind} needs arrays with a first dimension, and this is a scalar")
-    members, rows = spec.members(), shape[0]
-    if spec.kind == "allgather":
-        return (rows * members, *shape[1:])
-    if spec.kind == "alltoall":
-        if rows % members:
-            raise ValueError(
-                "splits not provided, but first dimension of tensor is not an even multiple of the "
-                f"number of workers. The array has {rows} rows for {members} workers."
-            )
-        return shape
-    own = rows // members + (spec.place() < rows % members)
-    return (own, *shape[1:])
+    return [struct(tuple(spec.result(leaf.shape)), leaf.dtype) for leaf in leaves]

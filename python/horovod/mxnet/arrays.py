@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
@@ -12,7 +11,6 @@ from mxnet.base import _LIB, check_call
 from mxnet.libinfo import find_lib_path
 
 from horovod import _native
-from horovod.common.process_sets import ProcessSet, next_unnamed, registered_id
 
 _native.mxnet_open(find_lib_path()[0])
 
@@ -78,17 +76,3 @@ def from_host(array: np.ndarray[Any, Any], like: Any) -> Any:
     if array.size == 0:
         return mx.nd.empty(array.shape, like.context, like.dtype)
     return mx.nd.array(array, like.context, like.dtype)
-
-
-def full_name(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:
-    """The name among the ranks, and the id of the set."""
-    set_id = registered_id(process_set)
-    return f"{kind}.{name}" if name else f"{kind}.noname.{next_unnamed(set_id)}", set_id
-
-
-def by_type(arrays: Sequence[Any]) -> list[list[int]]:
-    """The positions of the arrays of each element type."""
-    places: dict[Any, list[int]] = {}
-    for place, array in enumerate(arrays):
-        places.setdefault(np.dtype(array.dtype), []).append(place)
-    return list(places.values())

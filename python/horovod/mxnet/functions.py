@@ -46,15 +46,15 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
         try:
             tensors.append((full, parameter.data()))
         except mx.gluon.parameter.DeferredInitializationError:
-            parameter._init_impl = types.MethodType(_initialising(root_rank, full), parameter)
+            parameter._init_impl = types.MethodType(_initializing(root_rank, full), parameter)
     for full, tensor in tensors:
         broadcast_(tensor, root_rank, name=full)
     for _, tensor in tensors:
         tensor.wait_to_read()
 
 
-def _initialising(root_rank: int, name: str) -> Any:
-    def initialise(parameter: Any, *arguments: Any) -> None:
+def _initializing(root_rank: int, name: str) -> Any:
+    def initialize(parameter: Any, *arguments: Any) -> None:
         # Restores the method of the class.
         del parameter._init_impl
         parameter._init_impl(*arguments)
@@ -62,4 +62,4 @@ def _initialising(root_rank: int, name: str) -> Any:
         broadcast_(tensor, root_rank, name=name)
         tensor.wait_to_read()
 
-    return initialise
+    return initialize

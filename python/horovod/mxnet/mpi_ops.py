@@ -13,6 +13,7 @@ from typing import Any
 import mxnet as mx
 
 from horovod import _native, raw
+from horovod.common.calls import by_type, full_name
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import (
     Adasum,
@@ -25,7 +26,7 @@ from horovod.common.reductions import (
     check_scatter,
     handle_average_backwards_compatibility,
 )
-from horovod.mxnet.arrays import by_type, checked, described, from_host, full_name, on_host
+from horovod.mxnet.arrays import checked, described, from_host, number, on_host
 from horovod.mxnet.errors import mxnet_errors
 
 __all__ = [
@@ -489,9 +490,9 @@ def _reduce(
         checked(output)
     with mxnet_errors():
         full, set_id = full_name(kind, name, process_set)
-        groups = by_type(outputs)
-        for number, places in enumerate(groups):
-            part = full if len(groups) == 1 else f"{full}.{number}"
+        groups = by_type(number(output) for output in outputs)
+        for count, places in enumerate(groups):
+            part = full if len(groups) == 1 else f"{full}.{count}"
             sources = [described(inputs[place]) for place in places] if inputs else []
             targets = [described(outputs[place]) for place in places]
             _native.mxnet_push(part, set_id, (*how, 0), sources, targets, priority)
@@ -517,9 +518,9 @@ def _broadcast(
 def _grouped(tensors: Sequence[Any], name: str | None, run: Any) -> list[Any]:
     results: list[Any] = [None] * len(tensors)
     hosts = [on_host(tensor) for tensor in tensors]
-    groups = by_type(tensors)
-    for number, places in enumerate(groups):
-        part = name if name is None or len(groups) == 1 else f"{name}.{number}"
+    groups = by_type(number(tensor) for tensor in tensors)
+    for count, places in enumerate(groups):
+        part = name if name is None or len(groups) == 1 else f"{name}.{count}"
         for place, array in zip(places, run([hosts[place] for place in places], part)):
             results[place] = from_host(array, tensors[place])
     return results

@@ -31,6 +31,8 @@ class _HorovodArgs:
         self.output_filename: str | None = None
         self.event_log: str | None = None
         self.prefix_output_with_timestamp: bool | None = None
+        self.tty: str | None = None
+        self.ranks: str | None = None
         self.verbose: int | None = None
         self.use_gloo: bool | None = None
         self.use_mpi: bool | None = None
@@ -91,6 +93,8 @@ class _HorovodArgs:
             ("--ssh-identity-file", self.ssh_identity_file),
             ("--output-filename", self.output_filename),
             ("--event-log", self.event_log),
+            ("--tty", self.tty),
+            ("--ranks", self.ranks),
             ("--mpi-args", self.mpi_args),
         ]
         options = [f"{name}={value}" for name, value in pairs if value is not None]

@@ -22,9 +22,8 @@ import tensorflow as tf
 
 from horovod import _native
 from horovod.common.basics import _basics
-from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reductions import Average, Sum
-from horovod.tensorflow.util import set_id
+from horovod.common.calls import Call
+from horovod.common.reductions import Average
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_./]")
 # The newest version of the node that all releases with handlers have.
@@ -45,31 +44,6 @@ _ELEMENTS = {
     tf.float32: "f32",
     tf.float64: "f64",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """A collective; ranks match it by `name`."""
-
-    kind: str
-    name: str
-    process_set: ProcessSet = global_process_set
-    op: int = Sum
-    prescale: float = 1.0
-    postscale: float = 1.0
-    root: int = 0
-
-    def members(self) -> int:
-        """How many ranks take part."""
-        return self.process_set.size() or 1
-
-    def place(self) -> int:
-        """The position of this rank among them."""
-        return self.process_set.rank() or 0
-
-    def backward(self, kind: str, **changes: Any) -> Call:
-        """The collective of the backward pass."""
-        return dataclasses.replace(self, kind=kind, name=f"{self.name}.back", **changes)
 
 
 def is_compiling() -> bool:
@@ -123,8 +97,13 @@ def _differentiable(call: Call, tensors: Sequence[Any]) -> list[Any]:
     return list(tf.custom_gradient(collective)(*tensors))
 
 
+def _backward(call: Call, kind: str, **changes: Any) -> Call:
+    """The collective of the backward pass."""
+    return dataclasses.replace(call, kind=kind, name=f"{call.name}.back", **changes)
+
+
 def _of_allreduce(call: Call, gradients: list[Any], _: list[int]) -> list[Any]:
-    return _differentiable(call.backward("allreduce"), gradients)
+    return _differentiable(_backward(call, "allreduce"), gradients)
 
 
 def _of_allgather(call: Call, gradients: list[Any], rows: list[int]) -> list[Any]:
@@ -140,7 +119,7 @@ def _of_broadcast(call: Call, gradients: list[Any], _: list[int]) -> list[Any]:
 
 
 def _of_alltoall(call: Call, gradients: list[Any], _: list[int]) -> list[Any]:
-    return _differentiable(call.backward("alltoall"), gradients)
+    return _differentiable(_backward(call, "alltoall"), gradients)
 
 
 def _of_reducescatter(call: Call, gradients: list[Any], rows: list[int]) -> list[Any]:
@@ -152,11 +131,11 @@ def _of_reducescatter(call: Call, gradients: list[Any], rows: list[int]) -> list
         )
     factor = call.prescale * call.postscale * (1 if call.op == Average else members)
     scaled = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
-    return _differentiable(call.backward("allgather", prescale=1.0, postscale=1.0), scaled)
+    return _differentiable(_backward(call, "allgather", prescale=1.0, postscale=1.0), scaled)
 
 
 def _means(call: Call, gradients: list[Any]) -> list[Any]:
-    back = call.backward("allreduce", op=Average, prescale=1.0, postscale=1.0)
+    back = _backward(call, "allreduce", op=Average, prescale=1.0, postscale=1.0)
     return _differentiable(back, gradients)
 
 
@@ -173,7 +152,7 @@ def _emit(call: Call, operands: Sequence[Any]) -> list[Any]:
     from tensorflow.compiler.tf2xla.python import xla
 
     given = [_static(call, operand) for operand in operands]
-    shapes = [*(_result(call, shape) for shape in given), []]
+    shapes = [*(call.result(shape) for shape in given), []]
     types = [*(operand.dtype for operand in operands), tf.int32]
     given.append([])
     graph = tf.compat.v1.get_default_graph()
@@ -201,24 +180,6 @@ def _static(call: Call, operand: Any) -> list[int]:
     return shape
 
 
-def _result(call: Call, shape: list[int]) -> list[int]:
-    if call.kind in ("allreduce", "broadcast"):
-        return shape
-    if not shape:
-        raise ValueError(f"{call.kind} needs tensors with a first dimension, and this is a scalar")
-    members, rows = call.members(), shape[0]
-    if call.kind == "allgather":
-        return [rows * members, *shape[1:]]
-    if call.kind == "alltoall":
-        if rows % members:
-            raise ValueError(
-                "splits not provided, but first dimension of tensor is not an even multiple of the "
-                f"number of workers. The tensor has {rows} rows for {members} workers."
-            )
-        return shape
-    return [rows // members + (call.place() < rows % members), *shape[1:]]
-
-
 def _module(call: Call, given: list[list[int]], shapes: list[list[int]], types: list[Any]) -> str:
     """The module as text: a function that calls the handler with all operands."""
     operands = [_type(shape, dtype) for shape, dtype in zip(given, types)]
@@ -243,17 +204,13 @@ def _attributes(call: Call) -> str:
     def real(number: float) -> str:
         return f"0x{struct.pack('>d', number).hex().upper()} : f64"
 
-    name = _NOT_IN_NAMES.sub("_", call.name)
-    texts = [f'name = "{name}"', f"set = {set_id(call.process_set)} : i64"]
-    texts += ["tokens = 1 : i64"]
-    if call.kind in ("allreduce", "reducescatter"):
-        texts += [f"op = {call.op} : i64", f"prescale = {real(call.prescale)}"]
-        texts += [f"postscale = {real(call.postscale)}"]
-    if call.kind == "broadcast":
-        texts += [f"root = {call.root} : i64"]
-    if call.kind == "alltoall":
-        texts += [f"members = {call.members()} : i64"]
-    return ", ".join(texts)
+    def text(value: Any) -> str:
+        if isinstance(value, str):
+            return f'"{_NOT_IN_NAMES.sub("_", value)}"'
+        return real(value) if isinstance(value, float) else f"{value} : i64"
+
+    told = {**call.attributes(), "tokens": 1}
+    return ", ".join(f"{name} = {text(value)}" for name, value in told.items())
 
 
 def _type(shape: list[int], dtype: Any) -> str:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from horovod.common import world as _world
 from horovod.common.basics import _basics  # noqa: F401  (programs look for it here)
+from horovod.common.calls import Call
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -86,9 +87,7 @@ def _allreduce(
     tensor = as_tensor(tensor)
     name = node_name("HorovodAllreduce", name, [tensor])
     if compiled.is_compiling():
-        call = compiled.Call(
-            "allreduce", name or "", process_set, op, prescale_factor, postscale_factor
-        )
+        call = Call("allreduce", name or "", process_set, op, prescale_factor, postscale_factor)
         return compiled.run(call, [tensor])[0]
     return ops.horovod_allreduce(
         tensor,
@@ -116,9 +115,7 @@ def _grouped_allreduce(
     tensors = [as_tensor(tensor) for tensor in tensors]
     name = node_name("HorovodGroupedAllreduce", name, tensors)
     if compiled.is_compiling():
-        call = compiled.Call(
-            "allreduce", name or "", process_set, op, prescale_factor, postscale_factor
-        )
+        call = Call("allreduce", name or "", process_set, op, prescale_factor, postscale_factor)
         return compiled.run(call, tensors)
     result = ops.horovod_grouped_allreduce(
         tensors,
@@ -167,7 +164,7 @@ def allgather(
     tensor = as_tensor(tensor)
     name = node_name("HorovodAllgather", name, [tensor])
     if compiled.is_compiling():
-        call = compiled.Call("allgather", name or "", process_set)
+        call = Call("allgather", name or "", process_set)
         return compiled.run(call, [tensor])[0]
     return ops.horovod_allgather(
         tensor,
@@ -214,7 +211,7 @@ def grouped_allgather(
     tensors = [as_tensor(tensor) for tensor in tensors]
     name = node_name("HorovodGroupedAllgather", name, tensors)
     if compiled.is_compiling():
-        call = compiled.Call("allgather", name or "", process_set)
+        call = Call("allgather", name or "", process_set)
         return compiled.run(call, tensors)
     result = ops.horovod_grouped_allgather(
         tensors,
@@ -263,7 +260,7 @@ def broadcast(
     tensor = as_tensor(tensor)
     name = node_name("HorovodBroadcast", name, [tensor])
     if compiled.is_compiling():
-        call = compiled.Call("broadcast", name or "", process_set, root=root_rank)
+        call = Call("broadcast", name or "", process_set, root=root_rank)
         return compiled.run(call, [tensor])[0]
     return ops.horovod_broadcast(
         tensor,
@@ -359,7 +356,7 @@ def alltoall(
     if compiled.is_compiling():
         if splits is not None:
             compiled.refuse("HorovodAlltoall", " with splits, which decide the sizes of results")
-        return compiled.run(compiled.Call("alltoall", name or "", process_set), [tensor])[0]
+        return compiled.run(Call("alltoall", name or "", process_set), [tensor])[0]
     rows = _rows([] if splits is None else splits)
     output, received = ops.horovod_alltoall(
         tensor,
@@ -385,9 +382,7 @@ def _reducescatter(
     tensor = as_tensor(tensor)
     name = node_name("HorovodReducescatter", name, [tensor])
     if compiled.is_compiling():
-        call = compiled.Call(
-            "reducescatter", name or "", process_set, op, prescale_factor, postscale_factor
-        )
+        call = Call("reducescatter", name or "", process_set, op, prescale_factor, postscale_factor)
         return compiled.run(call, [tensor])[0]
     return ops.horovod_reducescatter(
         tensor,
@@ -415,9 +410,7 @@ def _grouped_reducescatter(
     tensors = [as_tensor(tensor) for tensor in tensors]
     name = node_name("HorovodGroupedReducescatter", name, tensors)
     if compiled.is_compiling():
-        call = compiled.Call(
-            "reducescatter", name or "", process_set, op, prescale_factor, postscale_factor
-        )
+        call = Call("reducescatter", name or "", process_set, op, prescale_factor, postscale_factor)
         return compiled.run(call, tensors)
     result = ops.horovod_grouped_reducescatter(
         tensors,

@@ -18,7 +18,7 @@ import tensorflow as tf
 from horovod import _native
 from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reductions import Average, Min
+from horovod.common.reductions import Average, Min, predivided
 from horovod.common.util import split_list
 from horovod.tensorflow import compiled, mpi_ops
 from horovod.tensorflow.compression import Compression
@@ -42,16 +42,13 @@ class GradientReducer:
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> None:
-        if gradient_predivide_factor != 1.0 and op != Average:
-            raise ValueError("gradient_predivide_factor not supported with op != Average")
         self.name = name
         self.device_dense = device_dense
         self.device_sparse = device_sparse
         self.compression = checked(compression)
         self.sparse_as_dense = sparse_as_dense
         self.op = op
-        self.prescale = 1.0 / gradient_predivide_factor
-        self.postscale = gradient_predivide_factor
+        self.prescale, self.postscale = predivided(gradient_predivide_factor, op)
         self.groups = checked_groups(groups)
         self.process_set = process_set
         self.scale_local_gradients = scale_local_gradients

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod import _native
+from horovod.common.calls import by_type
 from horovod.common.compression import checked
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reductions import (
@@ -354,7 +355,4 @@ def _reduce_sparse(
 
 
 def _by_type(dense: Sequence[tuple[Any, Any, Any]]) -> list[list[tuple[Any, Any, Any]]]:
-    groups: dict[Any, list[tuple[Any, Any, Any]]] = {}
-    for entry in dense:
-        groups.setdefault(entry[1].dtype, []).append(entry)
-    return list(groups.values())
+    return [[dense[place] for place in group] for group in by_type(each[1].dtype for each in dense)]

@@ -95,9 +95,9 @@ def as_tensor(value: Any) -> Any:
         if isinstance(value, _COMPOSITE):
             advice = "make it dense first (`tf.sparse.to_dense`, `.to_tensor()`)"
         raise TypeError(
-            "horovod.tensorflow takes tensors, variables and what tf.convert_to_tensor makes one "
-            f"of, such as NumPy arrays, and this is a `{kind.__module__}.{kind.__qualname__}` "
-            f"({error}); {advice}"
+            "horovod.tensorflow takes tensors, variables and anything that tf.convert_to_tensor "
+            "converts, such as NumPy arrays, but this is a "
+            f"`{kind.__module__}.{kind.__qualname__}` ({error}); {advice}"
         ) from error
 
 

@@ -76,8 +76,8 @@ def known_set(ranks: list[int]) -> ProcessSet:
     known = registered_set(ranks)
     if known is None:
         raise ValueError(
-            f"the ranks {ranks} are no process set yet, and only its members can be reached here; "
-            f"call `hvd.add_process_set({ranks})` on all ranks before, or use a newer PyTorch and "
+            f"the ranks {ranks} are not a process set yet, and only its members take part here; "
+            f"call `hvd.add_process_set({ranks})` on all ranks first, or use a newer PyTorch and "
             "new_group without use_local_synchronization"
         )
     return known
@@ -87,7 +87,7 @@ def _check_world(rank: int, size: int) -> None:
     ours = (_native.rank(), _native.size())
     if ours != (rank, size):
         raise RuntimeError(
-            f"torch.distributed was told that this is rank {rank} of {size}, but the job has it as "
+            f"torch.distributed was initialized as rank {rank} of {size}, but in the job this is "
             f"rank {ours[0]} of {ours[1]}; start the job with `horovodrun -np {size}`, and let "
             "init_process_group take rank and world_size from the environment"
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from horovod import _native
+from horovod import _native, raw
 from horovod.common import world as _world
 from horovod.common.basics import _basics  # noqa: F401  (programs look for it here)
 from horovod.common.compression import checked
@@ -19,9 +19,7 @@ from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
-    registered_id,
     remove_process_set,
-    restart_unnamed,
 )
 from horovod.common.world import *  # noqa: F403
 from horovod.torch import autograd, submit
@@ -772,9 +770,7 @@ def join(device: int = -1) -> int:
         last = hvd.join()
         ```
     """
-    last: int = _native.wait(_native.join(True))
-    restart_unnamed()
-    return last
+    return raw.join()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -787,4 +783,4 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         HorovodInternalError: If a rank was lost.
         ValueError: If Horovod is not initialized, or this rank is not in `process_set`.
     """
-    _native.wait(_native.barrier("barrier.noname", True, registered_id(process_set)))
+    raw.barrier(process_set)

@@ -17,6 +17,7 @@ import torch
 from horovod import _native
 from horovod.common.basics import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set, registered_id
+from horovod.common.reductions import predivided
 from horovod.common.util import split_list
 from horovod.torch import autograd, submit
 from horovod.torch.compression import Compression, Compressor
@@ -109,8 +110,7 @@ def DistributedOptimizer(
         )
     if isinstance(optimizer, Wrapped):
         raise ValueError("optimizer is a DistributedOptimizer already; wrap it only once.")
-    if gradient_predivide_factor != 1.0 and op != submit.Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    prescale, postscale = predivided(gradient_predivide_factor, op)
     check_passes(backward_passes_per_step)
     if num_groups != 0:
         warnings.warn(
@@ -124,8 +124,8 @@ def DistributedOptimizer(
     reduction = Reduction(
         compression=compression,
         op=op,
-        prescale=1.0 / gradient_predivide_factor,
-        postscale=gradient_predivide_factor,
+        prescale=prescale,
+        postscale=postscale,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
     )

@@ -364,8 +364,8 @@ class RondeProcessGroup(_Group):  # type: ignore[misc]
     ) -> RondeWork:
         if self.size() != 2 or source == destination:
             raise NotImplementedError(
-                f"the ronde backend sends from one rank to one other only in groups of two, but "
-                f"this group has {self.size()} ranks; make one with "
+                f"the ronde backend supports point-to-point messages only in groups of two ranks, "
+                f"but this group has {self.size()}; create one with "
                 f"torch.distributed.new_group([...]) on all ranks"
             )
         number = next(self._message_counts[source, destination, tag])

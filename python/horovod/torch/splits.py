@@ -7,6 +7,7 @@ from typing import Union
 
 import torch
 
+from horovod.common.calls import equal_splits
 from horovod.common.process_sets import ProcessSet, registered_id
 from horovod.torch.submit import check_tensor
 
@@ -22,12 +23,7 @@ def rows_to_send(tensor: torch.Tensor, splits: Splits | None, process_set: Proce
         raise ValueError("alltoall does not support scalar inputs: add a first dimension")
     length = tensor.shape[0]
     if splits is None:
-        if length % members != 0:
-            raise ValueError(
-                "splits not provided, but first dimension of tensor is not an even multiple of "
-                f"the number of workers. The tensor has {length} rows for {members} workers."
-            )
-        return [length // members] * members
+        return equal_splits(length, members)
     rows = _whole_numbers(splits)
     if len(rows) != members:
         raise ValueError(

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from horovod import _native
-from horovod.common.process_sets import ProcessSet, next_unnamed, registered_id
+from horovod.common.calls import by_type, full_name
+from horovod.common.process_sets import ProcessSet
 from horovod.common.reductions import (
     Adasum,
     Average,
@@ -48,7 +49,7 @@ def allreduce(
     lazy: bool = False,
 ) -> int:
     """Submits a reduction of `source` into `target`, which may be the same tensor."""
-    full, number = _full("allreduce", name, process_set)
+    full, number = full_name("allreduce", name, process_set)
     return _native.allreduce(source, target, full, op, prescale, postscale, lazy, number)
 
 
@@ -63,7 +64,7 @@ def grouped_allreduce(
     lazy: bool = False,
 ) -> int:
     """Submits reductions that run together; their element types may differ."""
-    full, number = _full("grouped_allreduce", name, process_set)
+    full, number = full_name("grouped_allreduce", name, process_set)
 
     def part(chosen: Sequence[int], full: str) -> int:
         return _native.grouped_allreduce(
@@ -85,7 +86,7 @@ def allgather(
     tensor: torch.Tensor, name: str | None, process_set: ProcessSet, lazy: bool = False
 ) -> Gather:
     """Submits a gathering along the first dimension."""
-    full, number = _full("allgather", name, process_set)
+    full, number = full_name("allgather", name, process_set)
     return Gather(_native.allgather(tensor, full, lazy, number), tensor)
 
 
@@ -93,7 +94,7 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet, lazy: bool = False
 ) -> GatherGroup:
     """Submits allgathers that run together; their element types may differ."""
-    full, number = _full("grouped_allgather", name, process_set)
+    full, number = full_name("grouped_allgather", name, process_set)
 
     def part(chosen: Sequence[int], full: str) -> int:
         return _native.grouped_allgather([tensors[each] for each in chosen], full, lazy, number)
@@ -110,7 +111,7 @@ def broadcast(
     lazy: bool = False,
 ) -> int:
     """Submits a broadcast from `source` on rank `root` into `target` everywhere."""
-    full, number = _full("broadcast", name, process_set)
+    full, number = full_name("broadcast", name, process_set)
     return _native.broadcast(source, target, full, root, lazy, number)
 
 
@@ -122,7 +123,7 @@ def alltoall(
     lazy: bool = False,
 ) -> Exchange:
     """Submits an exchange of rows: the given number of rows, in order, for each rank."""
-    full, number = _full("alltoall", name, process_set)
+    full, number = full_name("alltoall", name, process_set)
     return Exchange(_native.alltoall(tensor, rows, full, lazy, number), tensor)
 
 
@@ -137,7 +138,7 @@ def reducescatter(
 ) -> Gather:
     """Submits a reduction of which each rank gets its share of the rows."""
     _check_reducescatter([tensor], op)
-    full, number = _full("reducescatter", name, process_set)
+    full, number = full_name("reducescatter", name, process_set)
     handle = _native.reducescatter(tensor, full, op, prescale, postscale, lazy, number)
     return Gather(handle, tensor)
 
@@ -153,7 +154,7 @@ def grouped_reducescatter(
 ) -> GatherGroup:
     """Submits several such reductions that run together; their element types may differ."""
     _check_reducescatter(tensors, op)
-    full, number = _full("grouped_reducescatter", name, process_set)
+    full, number = full_name("grouped_reducescatter", name, process_set)
 
     def part(chosen: Sequence[int], full: str) -> int:
         inputs = [tensors[position] for position in chosen]
@@ -188,23 +189,14 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
 
 
-def _full(kind: str, name: str | None, process_set: ProcessSet) -> tuple[str, int]:
-    """The name among the ranks, and the id of the set."""
-    number = registered_id(process_set)
-    return f"{kind}.{name}" if name else f"{kind}.noname.{next_unnamed(number)}", number
-
-
 def _by_type(
     tensors: Sequence[torch.Tensor], full: str, submit: Callable[[Sequence[int], str], int]
 ) -> list[tuple[int, Sequence[int]]]:
     """Submits one native group for each element type; returns handles and their positions."""
-    positions: dict[torch.dtype, list[int]] = {}
-    for position, tensor in enumerate(tensors):
-        positions.setdefault(tensor.dtype, []).append(position)
-    if len(positions) == 1:
-        everything = range(len(tensors))
-        return [(submit(everything, full), everything)]
-    return [(submit(chosen, f"{full}.{dtype}"), chosen) for dtype, chosen in positions.items()]
+    groups = by_type(tensor.dtype for tensor in tensors)
+    if len(groups) == 1:
+        return [(submit(groups[0], full), groups[0])]
+    return [(submit(each, f"{full}.{tensors[each[0]].dtype}"), each) for each in groups]
 
 
 def _check_reducescatter(tensors: Sequence[torch.Tensor], op: int) -> None:
@@ -234,7 +226,7 @@ def _not_a_tensor(value: object) -> TypeError:
         if kind.__module__ == "builtins"
         else f"{kind.__module__}.{kind.__qualname__}"
     )
-    return TypeError(f"horovod.torch takes tensors of torch, and this is a `{name}`; {advice}")
+    return TypeError(f"horovod.torch takes torch tensors, but this is a `{name}`; {advice}")
 
 
 def _not_on_cpu(tensor: torch.Tensor) -> ValueError:

@@ -16,8 +16,7 @@ def check_world(framework):
     assert framework.values(total).tolist() == [size()]
 
 
-# By what differs: the words, the collective, and a tensor's shape, its type and further arguments
-# on this rank.
+# By what differs: the words, the collective, and this rank's shape and further arguments.
 MISMATCHES = {
     "shape to reduce": ("Mismatched ALLREDUCE tensor shapes", "allreduce", lambda: [differ(3, 4)]),
     "dimensions to reduce": (

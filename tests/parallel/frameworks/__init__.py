@@ -25,4 +25,6 @@ _CLASSES = {
 def load(name):
     """The framework of this name, imported."""
     module, kind = _CLASSES[name]
-    return getattr(importlib.import_module(f"frameworks.{module}"), kind)()
+    framework = getattr(importlib.import_module(f"frameworks.{module}"), kind)()
+    assert set(framework.lacks) <= set(FEATURES), framework.lacks
+    return framework

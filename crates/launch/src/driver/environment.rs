@@ -203,7 +203,7 @@ mod tests {
             ("RONDE_JOB", "mark"),
             (
                 "TF_CONFIG",
-                r#"{"cluster": {"worker": ["10.0.0.2:7"]}, "task": {"type": "worker", "index": 3}}"#,
+                r#"{"cluster":{"worker":["10.0.0.2:7"]},"task":{"index":3,"type":"worker"}}"#,
             ),
         ] {
             assert_eq!(value(name), expected, "{name}");

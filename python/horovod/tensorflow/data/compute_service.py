@@ -171,8 +171,9 @@ def _private_text(filename: str) -> str:
             raise ValueError(f"`{filename}` is not a regular file; remove it")
         if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
             raise PermissionError(
-                f"`{filename}` belongs to another user, or others may write it, and whoever writes "
-                "it can run code here: have both jobs run as one user, who alone may write it"
+                f"`{filename}` belongs to another user, or others can write it, and anyone who "
+                "can write it can run code here: run both jobs as one user, and let only that user "
+                "write it"
             )
         return file.read()
 

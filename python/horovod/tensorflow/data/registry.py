@@ -109,7 +109,7 @@ class ComputeService:
         known = self._dispatchers.setdefault(number, str(request["address"]))
         self._changed.notify_all()
         if known != request["address"]:
-            return {"error": f"dispatcher {number} is at `{known}` already"}
+            return {"error": f"dispatcher {number} is already at `{known}`"}
         return {}
 
     def _register_worker(self, number: int, request: dict[str, Any], _: float) -> Any:

@@ -200,7 +200,7 @@ class Folder:
             if not _is_private(found):
                 raise PermissionError(
                     f"`{self.path}` belongs to user {found.st_uid} or is open to others, so the "
-                    "data service cannot have its sockets there; start the workers' job again: it "
+                    "data service cannot put its sockets there; start the workers' job again: it "
                     "will use another folder"
                 )
 
@@ -210,8 +210,8 @@ def _reserved(tunnel: _native.Tunnel) -> int:
         return tunnel.reserve()
     except OSError as error:
         raise RuntimeError(
-            f"this system lets a process filter nothing at its own sockets ({error}), and without "
-            "that anybody could reach TensorFlow's data servers; start the data service outside "
+            f"this system does not let a process filter its own sockets ({error}), and without "
+            "that anyone could reach TensorFlow's data servers; start the data service outside "
             "this sandbox or container"
         ) from error
 

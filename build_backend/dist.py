@@ -16,8 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 import ronde_build
+from leaks import leaks, members, private_folders, remapped
 from ronde_build import ROOT
 
 MACHINES = ("x86_64", "aarch64")
@@ -43,18 +42,19 @@ def main() -> None:
     os.chdir(ROOT)
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
-    places = private_places()
-    prepare_environment(places)
+    folders = private_folders(ROOT)
+    prepare_environment(folders)
 
-    can = [machine for machine in wanted if has_standard_library(machine)]
+    can = [machine for machine in wanted if can_compile_for(machine)]
     wheels = [build_wheel(machine) for machine in can]
     files = [*wheels, DIST / ronde_build.build_sdist(str(DIST))]
     problems = [problem for wheel in wheels for problem in wrong_tag(wheel)]
-    problems += [problem for file in files for problem in leaks(file, places)]
+    problems += [problem for file in files for problem in leaks(file, folders)]
     problems += [problem for wheel in wheels for problem in keep_sbom(wheel)]
     problems += [
         f"there is no wheel for {machine}: Rust's standard library for it is not installed\n\n"
-        f"hint: `rustup target add {triple(machine)}`, or leave it out with `make dist MACHINES=…`"
+        f"hint: `rustup target add {triple(machine)}` (with Debian's own Rust, the package\n"
+        "`libstd-rust-dev` of that architecture), or leave it out with `make dist MACHINES=…`"
         for machine in wanted
         if machine not in can
     ]
@@ -69,32 +69,23 @@ def triple(machine: str) -> str:
     return f"{machine}-unknown-linux-gnu"
 
 
+def can_compile_for(machine: str) -> bool:
+    """Looks for Rust's standard library for the machine, and has rustup fetch it if it can."""
+    if not has_standard_library(machine) and shutil.which("rustup"):
+        subprocess.run(["rustup", "target", "add", triple(machine)], check=False)
+    return has_standard_library(machine)
+
+
 def has_standard_library(machine: str) -> bool:
     command = ["rustc", "--print", "target-libdir", "--target", triple(machine)]
     folder = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return bool(folder) and any(Path(folder).glob("libstd-*"))
 
 
-def private_places() -> dict[str, str]:
-    """Folders of this machine, the widest first, and what stands for them in the binaries."""
-    sysroot = subprocess.check_output(["rustc", "--print", "sysroot"], text=True).strip()
-    cargo = os.environ.get("CARGO_HOME", Path.home() / ".cargo")
-    target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
-    places = {Path.home(): "/home", sysroot: "/rust", cargo: "/cargo"}
-    places |= {ROOT: "/ronde", target: "/ronde/target"}
-    # A system folder such as `/usr` says nothing about whose machine it is.
-    return {
-        str(place): stand_in
-        for place, stand_in in places.items()
-        if str(place) not in ("/", "/usr", "/usr/local")
-    }
-
-
-def prepare_environment(places: dict[str, str]) -> None:
+def prepare_environment(folders: dict[str, str]) -> None:
     """Makes compilers write no folder of this machine and archivers no time but the commit's."""
-    flags = [f"--remap-path-prefix={place}={stand_in}" for place, stand_in in places.items()]
     os.environ.pop("RUSTFLAGS", None)
-    os.environ["CARGO_ENCODED_RUSTFLAGS"] = "\x1f".join(flags)
+    os.environ["CARGO_ENCODED_RUSTFLAGS"] = "\x1f".join(remapped(folders))
     if "SOURCE_DATE_EPOCH" not in os.environ:
         command = ["git", "-c", "safe.directory=*", "log", "-1", "--format=%ct"]
         os.environ["SOURCE_DATE_EPOCH"] = subprocess.check_output(command, text=True).strip()
@@ -112,26 +103,6 @@ def wrong_tag(wheel: Path) -> Iterator[str]:
     found = re.match(r"manylinux_2_(\d+)_", report["overall_tag"])
     if found is None or int(found[1]) > int(GLIBC.partition(".")[2]):
         yield f"{wheel.name}: auditwheel says `{report['overall_tag']}`"
-
-
-def leaks(archive: Path, places: dict[str, str]) -> Iterator[str]:
-    """Looks in every file of an archive for folders of this machine."""
-    for name, content in members(archive):
-        for place in places:
-            if f"{place}/".encode() in content:
-                yield f"{archive.name}: {name} names `{place}`, a folder of this machine"
-
-
-def members(archive: Path) -> Iterator[tuple[str, bytes]]:
-    if archive.suffix == ".whl":
-        with zipfile.ZipFile(archive) as wheel:
-            for name in wheel.namelist():
-                yield name, wheel.read(name)
-    else:
-        with tarfile.open(archive) as sources:
-            for member in sources:
-                file = sources.extractfile(member)
-                yield member.name, file.read() if file else b""
 
 
 def keep_sbom(wheel: Path) -> Iterator[str]:

@@ -1,15 +1,19 @@
-"""Tries what `make dist` built where users would install it: `make dist-check`.
+"""Installs what `make dist` built as users would, and runs it: `make dist-check`.
 
-Each wheel is installed into small Debian systems that have Python and NumPy and no compiler: old
-and new ones, and one for aarch64 that qemu runs. There the commands start and two ranks reduce an
-array. The source distribution is installed with this machine's Rust. Takes root, for the roots of
-those systems are made and entered; they are kept in `.tools/roots` for the next time.
+The wheels go into small Debian systems, old and new, that have Python and NumPy but no compiler;
+the one for aarch64 runs under qemu. The source distribution, and a clone of this repository, go
+into empty virtual environments and are compiled with this machine's Rust. Everywhere `ronde env`
+and `ronde test` must succeed, and two ranks reduce an array.
+
+Needs root, to make and enter the roots of those systems. They are kept in `.tools/roots`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -29,22 +33,28 @@ assert (reduced == 3).all(), reduced
 libc = " ".join(platform.libc_ver())
 print(f"rank {hvd.rank()} of {hvd.size()}: Python {platform.python_version()}, {libc}")
 """
-# Runs inside of a root, whose own system has no compiler that could hide something missing.
-TRIAL = """
+# What must work once Ronde is installed; `$TRIAL` holds the program and the environment.
+CHECK = """
+set -e
+PATH=$TRIAL/venv/bin:$PATH
+ronde env
+ronde test
+horovodrun -np 2 python "$TRIAL/program.py"
+"""
+# Runs inside a root. A compiler there could hide that something is missing.
+INSTALL = """
 set -e
 if command -v cc gcc clang; then echo 'error: this root has a compiler' >&2; exit 1; fi
-python3 -m venv --clear --system-site-packages /trial/venv
-PATH=/trial/venv/bin:$PATH
-pip --disable-pip-version-check install --quiet --no-index --find-links /trial /trial/ronde-*.whl
-ronde --help > /dev/null
-horovodrun -np 2 python /trial/program.py
+python3 -m venv --clear --system-site-packages $TRIAL/venv
+$TRIAL/venv/bin/pip install --quiet --no-index --find-links $TRIAL $TRIAL/ronde-*.whl
 """
 # Whatever is mounted goes with the namespace.
 ENTER = """
 mount -t proc proc "$1/proc"
 mount --rbind /dev "$1/dev"
-exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp chroot "$1" sh -c "$2"
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp TRIAL=/trial chroot "$1" sh -c "$2"
 """
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
 
 
 @dataclass(frozen=True)
@@ -66,35 +76,62 @@ class System:
 SYSTEMS = {
     "debian-11": System("bullseye", "x86_64"),
     "debian-12": System("bookworm", "x86_64"),
+    "debian-13": System("trixie", "x86_64"),
     "debian-12-aarch64": System("bookworm", "aarch64"),
 }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [*SYSTEMS, "sdist"]
+    names = [*SYSTEMS, "sdist", "git"]
     parser.add_argument("names", nargs="*", default=names, help=f"of {', '.join(names)}")
     wanted = parser.parse_args().names
     if not (DIST / "SHA256SUMS").exists():
         sys.exit("error: there is no `dist/SHA256SUMS`\nhint: run `make dist` first")
     run("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=DIST)
+    sources = {"sdist": next(DIST.glob("ronde-*.tar.gz")), "git": f"git+file://{TOP}"}
     for name in wanted:
         print(f"{name}:", flush=True)
-        try_sdist() if name == "sdist" else try_wheel(SYSTEMS[name])
+        try_source(sources[name]) if name in sources else try_wheel(SYSTEMS[name])
 
 
 def try_wheel(system):
     (wheel,) = DIST.glob(f"ronde-*_{system.machine}.whl")
-    make_root(system)
-    trial = system.root / "trial"
-    shutil.rmtree(trial, ignore_errors=True)
-    trial.mkdir()
-    shutil.copy(wheel, trial)
-    # The one dependency, for the oldest Python.
-    options = ("--quiet", "--no-deps", "--only-binary=:all:", "--python-version=3.9")
-    run(sys.executable, "-m", "pip", "download", *options, "--dest", trial, "cloudpickle>=2.2")
-    (trial / "program.py").write_text(PROGRAM)
-    run("unshare", "--mount", "sh", "-ec", ENTER, "sh", system.root, TRIAL)
+    with emulation(system):
+        make_root(system)
+        trial = system.root / "trial"
+        shutil.rmtree(trial, ignore_errors=True)
+        trial.mkdir()
+        shutil.copy(wheel, trial)
+        # The one dependency, for the oldest Python.
+        options = ("--quiet", "--no-deps", "--only-binary=:all:", "--python-version=3.9")
+        run(sys.executable, "-m", "pip", "download", *options, "--dest", trial, "cloudpickle>=2.2")
+        (trial / "program.py").write_text(PROGRAM)
+        run("unshare", "--mount", "sh", "-ec", ENTER, "sh", system.root, INSTALL + CHECK)
+
+
+@contextlib.contextmanager
+def emulation(system):
+    """Has the kernel start the system's programs with qemu, unless they already run here."""
+    if system.machine == platform.machine() or (BINFMT / f"qemu-{system.machine}").exists():
+        yield
+        return
+    formats = Path(f"/usr/lib/binfmt.d/qemu-{system.machine}.conf")
+    if os.getuid() != 0 or not formats.exists():
+        sys.exit(
+            f"error: running a system for {system.machine} takes root and qemu\n"
+            "hint: on Debian and Ubuntu, install `qemu-user-static` and `arch-test`"
+        )
+    mounted = not (BINFMT / "register").exists()
+    if mounted:
+        run("mount", "-t", "binfmt_misc", "binfmt_misc", BINFMT)
+    (BINFMT / "register").write_text(formats.read_text())
+    try:
+        yield
+    finally:
+        (BINFMT / f"qemu-{system.machine}").write_text("-1")
+        if mounted:
+            run("umount", BINFMT)
 
 
 def make_root(system):
@@ -103,8 +140,7 @@ def make_root(system):
     if os.getuid() != 0 or shutil.which("mmdebstrap") is None:
         sys.exit(
             "error: making and entering a Debian root takes root and `mmdebstrap`\n"
-            "hint: on Debian and Ubuntu, install `mmdebstrap`, and `arch-test` and "
-            "`qemu-user-static` for aarch64"
+            "hint: on Debian and Ubuntu, install `mmdebstrap`"
         )
     ROOTS.mkdir(parents=True, exist_ok=True)
     unfinished = system.root.with_suffix(".unfinished")
@@ -114,24 +150,21 @@ def make_root(system):
     unfinished.rename(system.root)
 
 
-def try_sdist():
-    """Installs the source distribution with nothing but its own files and crates known here."""
-    (archive,) = DIST.glob("ronde-*.tar.gz")
-    venv = TOP / ".tools" / "sdist"
-    python = venv / "bin" / "python"
-    run(sys.executable, "-m", "venv", "--clear", venv)
-    pip = (python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-    run(*pip, "cloudpickle>=2.2", "maturin>=1.13,<2", "numpy")
+def try_source(source):
+    """Installs from source into an empty virtual environment, with this machine's Rust."""
+    trial = TOP / ".tools" / "trial"
+    shutil.rmtree(trial, ignore_errors=True)
+    run(sys.executable, "-m", "venv", trial / "venv")
+    (trial / "program.py").write_text(PROGRAM)
+    # Crates that are compiled already are not compiled again.
     env = {
+        "CARGO_TARGET_DIR": str(TOP / "target"),
         **os.environ,
-        "PATH": os.pathsep.join([str(python.parent), os.environ["PATH"]]),
-        "CARGO_TARGET_DIR": os.environ.get("CARGO_TARGET_DIR", str(TOP / "target")),
-        "CARGO_NET_OFFLINE": "true",
+        "TRIAL": str(trial),
     }
-    run(*pip, "--no-index", "--no-build-isolation", archive, env=env)
-    program = venv / "program.py"
-    program.write_text(PROGRAM)
-    run(venv / "bin" / "horovodrun", "-np", "2", python, program, env=env)
+    run(trial / "venv" / "bin" / "pip", "install", "--quiet", "numpy", source, env=env)
+    # Outside this folder, whose Python files are not the installed ones.
+    run("sh", "-c", CHECK, env=env, cwd=trial)
 
 
 def run(*command, **options):

@@ -191,12 +191,16 @@ def test_bars_of_rich_stay_together(tmp_path):
     assert names == ["epoch", "train", "valid"], rows
     assert [row.split()[-1] for row in rows[-4:-1]] == ["3", "3", "3"], rows
     assert rows[-1] == "done"
-    assert rows[:-4] == [
-        "[1]<stdout>:rank 1 is at its first",
+    # What rank 0 prints above its bars counts as theirs until it draws them anew.
+    above = rows[:-4]
+    assert [row for row in above if row.startswith("rank 0")] == [
         "rank 0 says one",
-        "[1]<stdout>:rank 1 is at its second",
         "rank 0 says two",
         "rank 0 says last",
+    ]
+    assert [row for row in above if not row.startswith("rank 0")] == [
+        "[1]<stdout>:rank 1 is at its first",
+        "[1]<stdout>:rank 1 is at its second",
     ]
 
 

@@ -82,6 +82,8 @@ fn help() {
           --output-filename <DIRECTORY>   Also save each rank's output to `rank.N/stdout` and `rank.N/stderr` in this directory
           --event-log <FILE>              Write the job's events to this file, as JSON lines
           --prefix-output-with-timestamp  Prefix each line of rank output with a timestamp; also written `-prefix-timestamp`
+          --tty <RANKS>                   Ranks that get a terminal: `auto` (rank 0, if standard output is one), `none`, `all`, or a list such as `0,2` [default: auto]
+          --ranks <RANKS>                 Show only the output of these ranks, as in `0,2` or `0-3`; also written `--only-rank 0`
           --config-file <FILE>            A YAML file with options; the command line takes precedence
           --verbose                       Log each step to standard error
           --check-build                   Show what this installation supports; also written `-cb`

@@ -13,7 +13,6 @@ that architecture and that glibc; `dist.py` uses it. Without it the wheel is for
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -95,15 +94,9 @@ def build_editable(
 
 def collect_extras(target: str | None) -> None:
     """Compiles the commands and the library into the folder that maturin packs, and only them."""
-    command, env = ["build"], dict(os.environ)
-    if target:
-        command = ["zigbuild", "--target", target]
-        # maturin calls zig with other options: in one folder each build would undo the other.
-        env["CARGO_TARGET_DIR"] = str(
-            Path(env.get("CARGO_TARGET_DIR", ROOT / "target")) / "commands"
-        )
+    command = ["zigbuild", "--target", target] if target else ["build"]
     build = subprocess.run(
-        ["cargo", *command, *COMPILE], cwd=ROOT, env=env, stdout=subprocess.PIPE, check=False
+        ["cargo", *command, *COMPILE], cwd=ROOT, stdout=subprocess.PIPE, check=False
     )
     if build.returncode != 0:
         # Cargo has printed the error to stderr.

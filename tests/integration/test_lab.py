@@ -182,6 +182,7 @@ def test_ssh_errors_are_reported_with_a_hint(lab, tmp_path):
                 (tmp_path / "id").rename(lab.hosts[0].folder / "id")
         assert result.returncode == 1
         lines = ["error: 1 of 2 hosts cannot take part", f"  {reason}", "", f"hint: {hint}"]
+        lines.append("more: `ronde explain not_started`")
         assert messages(result).splitlines() == lines
     known.unlink(missing_ok=True)
     result = lab.run(horovodrun(), "-np", "1", "-H", "node-b:1", "-p", PORT, "--ssh-strict", "true")
@@ -276,8 +277,8 @@ def test_duplicate_and_unreachable_addresses_are_not_used(own_lab, tmp_path):
     result = own_lab.run(horovodrun(), *command)
     assert result.returncode == 0, result.stderr
     assert time.monotonic() - start < 30
-    plans = re.findall(r"listen: \[([^]]*)\]", result.stderr.split("hosts have arrived")[1])
-    assert plans == [host.address for host in own_lab.hosts]
+    listening = re.findall(r"its ranks listen on \[([^]]*)\]", result.stderr)
+    assert listening == [host.address for host in own_lab.hosts]
 
 
 def test_interfaces_are_chosen_by_name_and_need_not_match(lab):
@@ -311,6 +312,7 @@ def test_a_host_that_accepts_ssh_but_hangs_is_named_in_time(lab, tmp_path):
     assert messages(result) == (
         "error: 1 of 2 hosts cannot take part\n  `node-b`: it has not answered within 2 s\n\n"
         "hint: check that `ssh node-b true` works; `--start-timeout` sets how long to wait\n"
+        "more: `ronde explain not_started`\n"
     )
 
 

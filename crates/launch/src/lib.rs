@@ -43,7 +43,7 @@ pub mod writing;
 
 use std::io;
 
-pub use driver::{Job, LogWriter, OutputOptions, ScreenOptions};
+pub use driver::{Job, OutputOptions, ScreenLogWriter, ScreenOptions};
 pub use hidden::dispatch;
 pub use ronde_control::job::JobOutcome;
 use ronde_control::wire::JobKey;

@@ -221,7 +221,7 @@ def test_a_tensor_is_not_anything(framework, kind):
 @pytest.mark.parametrize("wrong", [None, 0, [0, 1]], ids=str)
 @pytest.mark.parametrize("kind", ["allreduce", "allgather", "alltoall", "reducescatter"])
 def test_a_process_set_is_not_anything(framework, kind, wrong):
-    with pytest.raises(TypeError, match="give what"):
+    with pytest.raises(TypeError, match="pass what"):
         framework.one(kind, ones(framework, size()), process_set=wrong)
     check_world(framework)
 

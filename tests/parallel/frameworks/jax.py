@@ -27,7 +27,7 @@ class Jax(Framework):
     mismatch = hvd.HorovodInternalError
     invalid = ValueError
     refusal = ValueError
-    takes = "takes arrays of JAX"
+    takes = "takes JAX arrays"
     # One program on all ranks: the gradient is that of the sum of all losses.
     gradient_factors = {
         "allgather": lambda size: 1,

@@ -28,7 +28,7 @@ class Torch(Framework):
     mismatch = hvd.HorovodInternalError
     invalid = ValueError
     refusal = ValueError
-    takes = "takes tensors of torch"
+    takes = "takes torch tensors"
     # As Horovod: gradients of gathered and of broadcast tensors are averaged.
     gradient_factors = {
         "allgather": lambda size: 1 / size,

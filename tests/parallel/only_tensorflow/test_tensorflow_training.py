@@ -79,7 +79,7 @@ def test_tapes_and_optimizers_that_cannot_be_wrapped():
         wrapped.jacobian(loss, one)
     with pytest.raises(ValueError, match="wrapped before"):
         hvd.DistributedGradientTape(wrapped)
-    with pytest.raises(ValueError, match="gradtape is None; give"):
+    with pytest.raises(ValueError, match="gradtape is None; pass"):
         hvd.DistributedGradientTape(None)
     optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.AdamOptimizer())
     with pytest.raises(ValueError, match="wrapped before"):

@@ -24,7 +24,9 @@ use ronde_launch::private::PrivateDirs;
 use ronde_launch::reach::HostProblem;
 use ronde_launch::reach::ReachMethod;
 use ronde_launch::source::HostSource;
-use ronde_launch::{Job, JobOutcome, LaunchError, LogWriter, OutputOptions, caller, hostfile};
+use ronde_launch::{
+    Job, JobOutcome, LaunchError, OutputOptions, ScreenLogWriter, caller, hostfile,
+};
 use tracing_subscriber::EnvFilter;
 
 use crate::agents::Agents;
@@ -471,7 +473,7 @@ pub(crate) fn about_launch(error: &LaunchError) -> UserError {
 pub(crate) fn log_to_stderr(filter: &str) {
     // Somebody else's subscriber, as in a test, is as good.
     let _ = tracing_subscriber::fmt()
-        .with_writer(|| LogWriter)
+        .with_writer(|| ScreenLogWriter)
         .with_env_filter(EnvFilter::new(filter))
         .with_ansi(false)
         .without_time()

@@ -73,7 +73,7 @@ pub(super) fn travels(name: &OsString) -> bool {
 }
 
 /// The environment of one process, which inherits `inherited`. `mark` is that of its host's processes,
-/// `plan` what the muster found for its host.
+/// `plan` what host set-up found out about its host.
 pub(super) fn of(
     inherited: impl Iterator<Item = (OsString, OsString)>,
     (key, mark): (&JobKey, &str),

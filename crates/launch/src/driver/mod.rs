@@ -50,7 +50,7 @@ use crate::{LaunchError, machine};
 use event_bus::Subscription;
 use executor::Driver;
 use remote_call::CallResult;
-pub use screen::LogWriter;
+pub use screen::ScreenLogWriter;
 use screen::WindowCredit;
 use service::Outbox;
 pub use start::Span;

@@ -31,9 +31,9 @@ static SHOWING: Mutex<Option<mpsc::Sender<ScreenItem>>> = Mutex::new(None);
 /// Where the launcher's log goes: to standard error, and while a job has the terminal, above what stands
 /// there unfinished.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LogWriter;
+pub struct ScreenLogWriter;
 
-impl Write for LogWriter {
+impl Write for ScreenLogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let showing = SHOWING.lock().unwrap_or_else(PoisonError::into_inner);
         match &*showing {

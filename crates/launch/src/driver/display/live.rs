@@ -20,7 +20,7 @@ const LONGEST: usize = 256;
 
 /// The unfinished lines of one rank.
 pub(super) struct LiveLines {
-    rows: Vec<Row>,
+    rows: Vec<ScreenRow>,
     /// The row of the cursor.
     at: usize,
     /// How many rows above the last one the program comes back to.
@@ -36,12 +36,12 @@ pub(super) struct LiveLines {
 
 /// What was written to a row: before the last carriage return, and since.
 #[derive(Clone, Default)]
-struct Row {
+struct ScreenRow {
     before: Vec<u8>,
     since: Vec<u8>,
 }
 
-impl Row {
+impl ScreenRow {
     fn is_empty(&self) -> bool {
         self.before.is_empty() && self.since.is_empty()
     }
@@ -77,7 +77,7 @@ impl Row {
 impl Default for LiveLines {
     fn default() -> LiveLines {
         LiveLines {
-            rows: vec![Row::default()],
+            rows: vec![ScreenRow::default()],
             at: 0,
             height: 0,
             begun: 0,
@@ -159,7 +159,7 @@ impl LiveLines {
         *self = LiveLines::default();
     }
 
-    fn row(&mut self) -> &mut Row {
+    fn row(&mut self) -> &mut ScreenRow {
         &mut self.rows[self.at]
     }
 
@@ -173,7 +173,7 @@ impl LiveLines {
         if self.at < self.rows.len() {
             return;
         }
-        self.rows.push(Row::default());
+        self.rows.push(ScreenRow::default());
         self.begun += 1;
         if self.is_opening || self.height > 0 {
             self.height += 1;

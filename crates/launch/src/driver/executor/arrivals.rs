@@ -193,8 +193,11 @@ impl Driver<'_> {
     fn arrived(&mut self, mut plans: Vec<(AgentId, HostPlan)>, now: Time) {
         for (id, plan) in &plans {
             let host = self.agents.get(id).map_or("", |agent| agent.handle.host.as_str());
-            let at: Vec<String> = plan.rendezvous.iter().map(ToString::to_string).collect();
-            tracing::info!("host {host} is ready; it reaches the launcher at {}", at.join(", "));
+            tracing::info!(
+                "host {host} is ready; it reaches the launcher at [{}] and its ranks listen on [{}]",
+                joined(&plan.rendezvous),
+                joined(&plan.listen)
+            );
         }
         for (id, plan) in &mut plans {
             let Some(agent) = self.agents.get(id) else { continue };
@@ -230,4 +233,8 @@ impl Driver<'_> {
         self.hosts = hosts.into_iter().map(|(host, _)| host).collect();
         self.hosts_changed(now);
     }
+}
+
+fn joined(addresses: &[impl ToString]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -14,7 +14,7 @@ pub enum RankSet {
     None,
     /// All of them.
     All,
-    /// These.
+    /// The ranks of a list or of ranges.
     Listed(BTreeSet<u32>),
 }
 

@@ -58,7 +58,7 @@ class Handlers:
         if kept:
             if not self._has_side_effects:
                 raise ValueError(
-                    f"{collective} of fewer rows than ranks does not work inside of jax.jit with "
+                    f"{collective} of fewer rows than ranks does not work inside jax.jit with "
                     f"JAX {jax.__version__}; use a newer JAX, or call it outside"
                 )
             options["has_side_effect"] = True

@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from training import batch, loss_of, network, sgd
 
 import horovod.torch as hvd
 
@@ -24,23 +25,6 @@ def sets(request, leave):
     leave()
     # The session ends with a world that has no sets.
     hvd.init()
-
-
-def network():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
-
-
-def batch(rank, step):
-    return torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * rank + step))
-
-
-def loss_of(model, data):
-    return (model(data) - data[:, :2].sin()).square().mean()
-
-
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
 def reference(ranks, steps):

@@ -19,8 +19,16 @@ def batches(steps, per_rank=4):
         yield whole, whole[hvd.rank() * per_rank : (hvd.rank() + 1) * per_rank]
 
 
-def loss_of(model, batch):
-    return (model(batch) - batch[:, :2].sin()).square().mean()
+def batch(rank, step):
+    return torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * rank + step))
+
+
+def loss_of(model, data):
+    return (model(data) - data[:, :2].sin()).square().mean()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
 def train(model, optimizer, steps, whole=False):

@@ -388,9 +388,9 @@ pub struct Terminal {
 /// The size of a terminal's window, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowSize {
-    /// Height.
+    /// Number of lines.
     pub rows: u16,
-    /// Width.
+    /// Number of columns.
     pub columns: u16,
 }
 
